@@ -1,9 +1,4 @@
-"""What a client of the HTTP interface may meet.
-
-A connection to the HTTP interface: what is shown, what is trusted, and what a refusal says.
-
-The HTTP interface as Python: one method a request, answers as parsed JSON.
-"""
+"""Client of the HTTP interface: one method per request, returning the parsed JSON, and its errors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +14,7 @@ from requirements.errors import PilotageError
 
 
 class ServiceAway(PilotageError):
-    """Nothing answers, or not in time: try again later."""
+    """The service does not respond in time; try again later."""
 
     code = "service_away"
 

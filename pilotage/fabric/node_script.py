@@ -1,6 +1,6 @@
-"""One executable text for a batch system: finds a Python on the node, unpacks its files, runs a program.
+"""Executable scripts for batch systems: find a Python on the node, unpack files, run a program.
 
-What a director gives to a batch system: one executable text that holds a whole pilot.
+`pilot_text` makes the script of a whole pilot, which a director submits.
 """
 
 import base64
@@ -11,17 +11,17 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Names of Python that are looked for: what the host calls its own, then by version, then where enterprise
-#: systems keep one that is not in anybody's way.
+#: Python interpreters to try: the host's default, then by version, then the places where enterprise systems
+#: keep one apart from the user's PATH.
 PYTHONS = (
     "python3",
     *(f"python3.{minor}" for minor in reversed(range(9, 20))),
     *("/usr/bin/python3", "/usr/libexec/platform-python"),
 )
-#: What the script ends with where a host cannot run jobs.
+#: Exit status of the script on a host that cannot run jobs.
 HOST = 4
 
-# Signals go to the program, and its files are removed when it has ended: hence no `exec`.
+# Signals are passed on to the program, and its files are removed when it has ended: hence no `exec`.
 _TEXT = """\
 #!/bin/sh
 # {about}
@@ -62,17 +62,17 @@ exit "$status"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeScript:
-    """What the text is made of."""
+    """Parameters of a script."""
 
-    name: str  #: of the directory that it makes, and in its messages
-    about: str  #: one line for who finds it on a node
-    program: str  #: a file of `$area`, run by Python
-    words: Sequence[str] = ()  #: its arguments, as words of the shell; `$area` is the directory of the files
-    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)  #: that it brings along
-    fetch: str = ""  #: a command of the shell that brings more; the host is to blame if it fails
+    name: str  #: prefix of its directory, and of its messages
+    about: str  #: one line of explanation for people who find it on a node
+    program: str  #: Python file in `$area` to run
+    words: Sequence[str] = ()  #: its arguments, quoted for the shell; `$area` is the directory of the files
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)  #: to unpack, by name
+    fetch: str = ""  #: shell command that gets further files; the host is to blame if it fails
 
     def text(self) -> str:
-        """The script: ASCII, with lines that every batch system takes."""
+        """Generate the script: ASCII, with lines short enough for every batch system."""
         return _TEXT.format(
             name=self.name,
             about=self.about,
@@ -95,23 +95,23 @@ def _packed(files: Mapping[str, bytes]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotScript:
-    """What one pilot is to know."""
+    """Parameters of a pilot's script."""
 
     url: str  #: of the service
     stamp: str
-    secret: str = field(repr=False)  #: to be exchanged for its token, once
+    secret: str = field(repr=False)  #: exchanged once for the pilot's token
     queue: str = ""  #: `Site/CE/Queue`; empty where a broker picks it
-    landings: Mapping[str, str] = field(default_factory=dict)  #: what it may be then, by batch queue
-    pools: tuple[str, ...] = ()  #: ids of SubmitPools to serve; empty: it asks
-    authorities: str | None = None  #: CA certificates (PEM); None: those of the host
-    words: tuple[str, ...] = ()  #: further arguments of `pilotage pilot`; anybody on the host can read them
+    landings: Mapping[str, str] = field(default_factory=dict)  #: possible queues of a broker, by batch queue
+    pools: tuple[str, ...] = ()  #: ids of SubmitPools to serve; empty: from the service
+    authorities: str | None = None  #: CA certificates (PEM); None: the host's
+    words: tuple[str, ...] = ()  #: further arguments of `pilotage pilot`, readable by everybody on the host
 
 
 def pilot_text(script: PilotScript, zipapp: bytes) -> str:
-    """The script: ASCII, with lines that every batch system takes.
+    """Generate the script of a pilot.
 
     Args:
-        script: What the pilot is to know.
+        script: Parameters of the pilot.
         zipapp: The pilot itself, `pilot.bundle.content()`.
     """
     return NodeScript(

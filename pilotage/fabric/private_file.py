@@ -1,11 +1,11 @@
-"""Files that nobody but their owner may read, such as those with tokens."""
+"""Files that only their owner may read, such as those with tokens."""
 
 import os
 from pathlib import Path
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file anew: it is whole or as it was before, and was never open to others.
+    """Replace a file atomically; it is never readable by others.
 
     Raises:
         OSError: It cannot be written.

@@ -1,7 +1,4 @@
-"""The seam: the few verbs by which everything is submitted, followed and ended.
-
-What may go wrong between us and a batch system, by what to do next.
-"""
+"""The interface of all batch systems: submit, status, kill, output; and its errors, by what to do next."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from requirements.errors import PilotageError
 
 
 class State(StrEnum):
-    """How a job stands in its batch system. *Unknown* and *missing* prove nothing; only *gone* does."""
+    """State of a job in its batch system. *Unknown* and *missing* prove nothing; only *gone* does."""
 
     WAITING = "waiting"  #: in its queue, or held there
     RUNNING = "running"
@@ -30,7 +27,7 @@ ENDED = frozenset({State.DONE, State.FAILED, State.KILLED, State.GONE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResources:
-    """What a job asks of the batch system."""
+    """Resources that a job requests from the batch system."""
 
     cores: int = 1
     memory: int | None = None  #: MB for the whole job; None: what the queue gives
@@ -41,7 +38,7 @@ class JobResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchJob:
-    """What is submitted."""
+    """A job to submit."""
 
     stamp: str  #: our name of it, unique for ever: batch systems give their own numbers out again
     script: str  #: an executable text with its `#!` line
@@ -52,7 +49,7 @@ class BatchJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
-    """By what a submitted job is known."""
+    """Identification of a submitted job."""
 
     stamp: str
     reference: str | None = None  #: the batch system's number; None: the answer to the submission got lost
@@ -60,7 +57,7 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """What a batch system says of a job."""
+    """State of a job as reported by its batch system."""
 
     state: State
     reference: str | None = None
@@ -70,7 +67,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a job wrote so far."""
+    """Output of a job so far."""
 
     stdout: bytes
     stderr: bytes
@@ -78,7 +75,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What a queue has and does."""
+    """Capacity and load of a queue."""
 
     cores: int  #: in nodes that are up
     free_cores: int
@@ -136,18 +133,18 @@ class BatchSystem(Protocol):
 
 
 class BatchSystemAway(PilotageError):
-    """It could not be asked: skip it this cycle, conclude nothing."""
+    """The batch system cannot be queried: skip it in this cycle, conclude nothing."""
 
     code = "ce_unavailable"
 
 
 class SubmissionRefused(PilotageError):
-    """The batch system will not take this job, now or later: mend the queue, the resources or the flags."""
+    """The batch system rejects this job for good: correct the queue, the resources or the flags."""
 
     code = "submission_refused"
 
 
 class SubmissionUncertain(PilotageError):
-    """The batch system did not answer: the job may be there. Look for its stamp before submitting again."""
+    """The batch system did not respond, and the job may exist: search its stamp before submitting again."""
 
     code = "submission_uncertain"

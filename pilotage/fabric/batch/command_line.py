@@ -1,12 +1,10 @@
-"""What all batch systems have in common that are worked by commands.
+"""Common parts of batch systems that are used through commands.
 
-Each job bears its stamp and is known by it: numbers are given out again. One listing answers for all jobs;
-what it does not have any more is known by the marks that it left, else by the accounting.
+Each job has its stamp as name and is identified by it, since job numbers are reused. One listing covers all
+jobs; a job that is missing from it is looked up by its status marks, else in the accounting.
 
-Arguments of one option put into one, for commands that take only the last of them.
-
-What the slot of a pilot asks for, and what flags for its jobs do, may be said of the same thing: then the
-batch system is told both, and of two amounts the larger, so that flags never take from a slot.
+Options that may be given only once are joined. Where both the resources of a slot and the flags of its jobs
+set the same option, both are passed on, and of two amounts the larger, so that flags never reduce a slot.
 """
 
 import logging
@@ -42,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLineSystem(ABC):
-    """The verbs of a batch system, made of few commands that each kind has to say."""
+    """A batch system made of a few commands, which each kind defines."""
 
     areas: WorkAreas
     flags: tuple[str, ...] = ()  #: arguments of every submission

@@ -1,7 +1,7 @@
-"""Grid Engine (SGE, Univa, Altair, Open Cluster Scheduler), by its commands.
+"""Grid Engine (SGE, Univa, Altair, Open Cluster Scheduler), through its commands.
 
-A job that ended is out of the listing at once; how it ended is in the marks that it left, else in the
-accounting file. Its end is announced by a signal (`-notify`), which its wrapper passes on as TERM.
+A job leaves the listing as soon as it ends; how it ended is read from its marks, else from the accounting
+file. Its end is announced by a signal (`-notify`), which its wrapper passes on as TERM.
 """
 
 import re

@@ -1,9 +1,9 @@
 """This host as a batch system: processes, with cores and memory accounted.
 
-What it knows is in files, one directory a job, so any number of callers and restarts see the same; one of
-them at a time holds the lock and starts what fits, first in, first out. A process is known by its number and
-its start, since numbers are given out again; it writes both down itself, once, so that a job which is
-started twice, since the first starter died, runs once.
+Its state is in files, one directory per job, so all callers see the same, also after a restart; one at a time
+holds the lock and starts the jobs that fit, first in, first out. A process is identified by its id and start
+time, since ids are reused; it writes both itself, once, so that a job that is started twice, because the
+first starter died, runs once.
 """
 
 import fcntl
@@ -51,7 +51,7 @@ exec ./wrapper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A job as it stands in its file."""
+    """A job as stored in its file."""
 
     stamp: str
     number: int  #: in the order of submission
@@ -64,7 +64,7 @@ _ENTRY = TypeAdapter(_Entry)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A job with what is true of it now."""
+    """A job with its current state."""
 
     entry: _Entry
     process: int | None  #: its number; None: not started
@@ -89,7 +89,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalHost:
-    """So many cores and so much memory of this host, with one queue."""
+    """A number of cores and an amount of memory of this host, with one queue."""
 
     directory: str  #: where jobs are kept, absolute
     cores: int

@@ -1,11 +1,9 @@
-"""What it takes to believe something of a batch system: that looks agree, several times and for long.
+"""A batch system whose reports are confirmed by repetition before anything is concluded from them.
 
-A batch system without its glitches: asked again where that helps, and believed only with evidence.
-
-A lookup that fails, or a job missing from one listing, proves nothing. A job is gone when whole listings
-agreed on it several times and for long enough, while neither accounting nor the job's own marks (which the
-adapters look at) knew better. What is remembered for that is in memory only: after a restart the counting
-begins anew, which is late, never wrong. Source: SAM-Grid, batch idealizers.
+A failed lookup, or a job missing from one listing, proves nothing. A job is gone when complete listings
+agreed on it several times and for long enough, while neither the accounting nor the job's own marks (which
+the adapters read) contradicted. The counts are in memory only: after a restart they begin anew, which costs
+time but is never wrong. Source: SAM-Grid, batch idealizers.
 """
 
 import time
@@ -27,7 +25,7 @@ from pilotage.fabric.batch.batch_system import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """When looks that agree are believed; by default, that a job is gone."""
+    """Number and duration of agreeing polls required for a conclusion; by default, that a job is gone."""
 
     listings: int = 3  #: that agree, one after the other
     seconds: float = 300.0  #: between the first and the last of them
@@ -35,7 +33,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreeingPolls:
-    """Looks that agreed, one after the other."""
+    """Consecutive polls that agreed."""
 
     times: int
     seconds: float  #: between the first and the last of them
@@ -47,7 +45,7 @@ class AgreeingPolls:
 
 @dataclass(slots=True)
 class Agreement:
-    """Counts looks that agree, by what was looked at; in memory only: begun anew it is late, never wrong."""
+    """Counts agreeing polls by job; in memory only, so a restart delays conclusions."""
 
     _first: dict[str, tuple[int, float]] = field(default_factory=dict)
 
@@ -74,7 +72,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(slots=True, kw_only=True)
 class ReliableSystem:
-    """The same verbs; `status` never raises, and says *gone* in place of *missing* on agreeing evidence."""
+    """A batch system whose `status` never raises, and reports *gone* for *missing* on agreeing evidence."""
 
     system: BatchSystem
     evidence: Evidence = field(default_factory=Evidence)

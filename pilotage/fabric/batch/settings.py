@@ -1,4 +1,4 @@
-"""What is said of a batch system in a file."""
+"""Settings of a batch system in a configuration file."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,7 +15,7 @@ Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\
 
 
 class BatchSystemKind(StrEnum):
-    """The batch systems that are known."""
+    """The supported batch systems."""
 
     SLURM = "slurm"
     GRID_ENGINE = "gridengine"
@@ -47,7 +47,7 @@ _ALLOWED: Mapping[BatchSystemKind, frozenset[str]] = {
 
 
 class HeadNode(BaseModel):
-    """A host that has the batch system's commands, reached over SSH; its key has to be known."""
+    """A host with the batch system's commands, reached over SSH; its host key has to be known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +59,7 @@ class HeadNode(BaseModel):
 
 
 class SystemSettings(BaseModel):
-    """A batch system."""
+    """Settings of one batch system."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Where the commands of a batch system are run: on this host, or on another one."""
+"""Execution of a batch system's commands, on this host or another one."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ _SAID = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """A command that ended."""
+    """Result of a command."""
 
     status: int
     stdout: str
@@ -34,11 +34,11 @@ class Completed:
 
 
 class NoAnswer(BatchSystemAway):
-    """A command gave no answer: what it should do may be done or not."""
+    """A command did not finish in time; its effect is unknown."""
 
 
 class Shell(Protocol):
-    """Runs commands and keeps files on the host where the batch system's commands are."""
+    """Runs commands and stores files on the host with the batch system's commands."""
 
     def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
         """Run a command, without a shell's interpretation.
@@ -91,7 +91,7 @@ _PATIENCE = 30.0  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalShell:
-    """Commands on this host."""
+    """Runs commands on this host."""
 
     environment: Mapping[str, str] = field(default_factory=dict)  #: added to our own
     patience: float = _PATIENCE  #: seconds that a command may take

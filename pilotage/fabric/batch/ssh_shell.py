@@ -1,7 +1,7 @@
-"""The commands of a batch system on another host, over SSH.
+"""Execution of a batch system's commands on another host, over SSH.
 
-One connection is kept and shared by all commands; it is made anew when it was lost. Nothing of it is
-asynchronous for the caller: a thread of its own runs the connection.
+One connection is shared by all commands and reopened when lost. Its asyncio loop runs in a thread of its own,
+so callers are synchronous.
 """
 
 import asyncio

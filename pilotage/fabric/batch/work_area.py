@@ -1,10 +1,8 @@
-"""Where a job's files lie, on a directory that the batch system's hosts share.
+"""Work areas of jobs, in a directory shared by the batch system's hosts, and the status from their marks.
 
-The job runs in a wrapper that leaves marks of its own: `started`, made by one start only, so that a job
-which the batch system starts twice runs once; and `exit`, the status of the script. So the end of a job is
-known though the batch system has forgotten it.
-
-What batch systems say of jobs, and what follows for one of them.
+The job runs in a wrapper that leaves marks: `started`, created by one start only, so that a job which the
+batch system starts twice runs once; and `exit`, the status of the script. So the end of a job is known even
+after the batch system has forgotten it.
 """
 
 import re
@@ -48,7 +46,7 @@ exit $status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusMarks:
-    """What a job and its submitter left in its work area."""
+    """Files left by a job and its submitter in the work area."""
 
     exit_code: int | None = None  #: of the script; None: it has not come to its end
     killed: bool = False  #: we asked for its end
@@ -68,7 +66,7 @@ class StatusMarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkAreas:
-    """The directories of jobs, one for each stamp."""
+    """The directories of jobs, one per stamp."""
 
     directory: str  #: absolute, the same on the host of the commands and on the nodes
     shell: Shell
@@ -173,7 +171,7 @@ def split_words(words: Sequence[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedJob:
-    """A job in a listing, or in the accounting."""
+    """A job in a listing or in the accounting."""
 
     stamp: str
     reference: str

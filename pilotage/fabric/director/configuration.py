@@ -1,9 +1,4 @@
-"""What a file says of the slots that are asked for at a batch system.
-
-What a director's file says of brokers: batch systems that pick the queue of a pilot themselves.
-
-What a director is told: a file with the service, the VOs, the batch systems and the queues.
-"""
+"""Configuration file of a director: the service, the VOs, the batch systems, the queues and the brokers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
@@ -25,13 +20,13 @@ Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@+-]+(/[A-Za-z0-9._:@+-]+
 
 
 class FileSection(BaseModel):
-    """A part of a file: what it does not know is an error."""
+    """A section of a file; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class SlotSettings(FileSection):
-    """What a job asks of the batch system."""
+    """Resources that a pilot requests from the batch system."""
 
     cores: int = Field(default=1, ge=1)
     memory: int | None = Field(default=None, ge=1)  #: MB of a slot
@@ -57,7 +52,7 @@ BatchQueue = Annotated[str, Field(pattern=r"^[^\s,]+$", max_length=200)]
 
 
 class BrokerSettings(SlotSettings):
-    """A broker with the queues of the tree where its pilots may land."""
+    """A broker, with the queues of the tree where its pilots may start."""
 
     system: str
     queues: dict[Address, BatchQueue] = Field(min_length=1)  #: with what each is called there
@@ -114,7 +109,7 @@ Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
 
 
 class InvalidDirector(InvalidInput):
-    """The file of a director does not say what it should."""
+    """The configuration file of a director is invalid."""
 
     code = "config_error"
 
@@ -124,7 +119,7 @@ _TAKE_LISTS = frozenset({BatchSystemKind.SLURM, BatchSystemKind.GRID_ENGINE})
 
 
 class DirectorQueue(SlotSettings):
-    """A queue of the resource tree, and the batch queue behind it."""
+    """A queue of the resource tree with its batch queue."""
 
     queue: Address  #: `Site/CE/Queue`
     system: str
@@ -142,13 +137,13 @@ class DirectorQueue(SlotSettings):
 
 
 class Vo(FileSection):
-    """A VO that pilots are sent for."""
+    """A VO to send pilots for."""
 
     token_file: Path  #: of a director's token for it, readable by its owner only
 
 
 class EvidenceSettings(FileSection):
-    """What it takes to believe something of a batch job."""
+    """Evidence required for conclusions about a batch job."""
 
     listings: int = Field(default=3, ge=2)
     seconds: Seconds = 300
@@ -159,7 +154,7 @@ class EvidenceSettings(FileSection):
 
 
 class DirectorFile(FileSection):
-    """All of it."""
+    """The configuration file of a director."""
 
     url: str = Field(pattern=_URL)
     name: str = Field(pattern=f"^{NAME.pattern}$")

@@ -1,4 +1,4 @@
-"""What one cycle of a director did."""
+"""Summary of one cycle of a director."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pilotage.fabric.client import ApiError
 
 @dataclass(slots=True, kw_only=True)
 class DirectorSummary:
-    """Numbers of one cycle, and what stood in its way."""
+    """Counts and problems of one cycle."""
 
     at: datetime
     jobs: int = 0  #: that wait and that some queue of ours could take

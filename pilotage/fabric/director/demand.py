@@ -1,10 +1,8 @@
-"""A flow of waiting jobs to pilots that can take them: as much as can flow, given what each may carry.
+"""Number of pilots to send to each target: a maximum flow from waiting jobs to queues with room. Pure.
 
-Room may be added bit by bit: what flows already is led around where that lets more through, and what has
-reached the end once stays there. So pilots that exist are used before new ones are sent, and better queues
-before worse ones. Source: Ford and Fulkerson; Edmonds and Karp.
-
-How many pilots each post gets: pure, from what waits, what is on its way and what there is room for.
+Capacity may be added step by step: existing flow is rerouted where that lets more through, and flow that has
+reached the end stays. Existing pilots are therefore used before new ones are sent, and better queues before
+worse ones. Source: Ford and Fulkerson; Edmonds and Karp.
 """
 
 import math
@@ -22,7 +20,7 @@ END: Node = "end"
 
 
 class FlowNetwork:
-    """A network whose arcs carry whole numbers, from `BEGIN` to `END`."""
+    """A flow network with whole numbers on its arcs, from `BEGIN` to `END`."""
 
     def __init__(self) -> None:
         self._free: dict[Node, dict[Node, int]] = defaultdict(dict)
@@ -75,7 +73,7 @@ _TURNS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandedWork:
-    """Jobs that wait, and where a pilot could take them; they are counted once, not once for each post."""
+    """Waiting jobs with the targets whose pilots could run them; each job is counted once."""
 
     jobs: int
     posts: frozenset[TargetGroup]
@@ -98,7 +96,7 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRoom:
-    """What a queue takes this time of the pilots of a VO."""
+    """Room of a queue for pilots of a VO in this cycle."""
 
     pilots: int
     rank: float | None = None  #: the highest first, those without one last
@@ -106,7 +104,7 @@ class QueueRoom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandSituation:
-    """All that decides."""
+    """All input of the decision."""
 
     work: Sequence[DemandedWork]
     #: One that is not there takes none; all VOs together get no more of a queue than the one with most room.

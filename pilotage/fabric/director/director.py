@@ -1,7 +1,7 @@
-"""One look of a director at its sites: follow the pilots that are there, decide, send new ones.
+"""One cycle of a director over its sites: track existing pilots, decide, submit new ones.
 
-Everything that it needs to know stands at the service, in the batch systems and in the stamps: a director
-keeps nothing of its own, and one that was killed is started again as if nothing had been.
+All state is at the service, in the batch systems and in the stamps: a director stores nothing itself, and one
+that was killed can simply be restarted.
 """
 
 import random
@@ -25,7 +25,7 @@ from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decided:
-    """What a cycle sends, and for what."""
+    """Pilots to send in a cycle, and the jobs that they are for."""
 
     new: Mapping[TargetGroup, int]
     pools: Mapping[TargetGroup, tuple[str, ...]]

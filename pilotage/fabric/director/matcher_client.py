@@ -1,6 +1,6 @@
-"""From the task queues that each outlet may serve to posts: the ways by which pilots reach a job.
+"""Demand for pilots from the matcher: waiting jobs of a VO that pilots of each queue could run.
 
-What a VO's jobs want of our queues: asked of the service, whose matcher alone knows the rules.
+The service computes it, since only its matcher implements the rules.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ Way = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetWork:
-    """What the service says of an outlet."""
+    """Waiting jobs for one queue."""
 
     outlet: QueueTarget
     lifetime: float | None  #: seconds of a slot
@@ -103,7 +103,7 @@ def _posts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoDemand:
-    """What the service says of a VO at our queues."""
+    """Waiting jobs of a VO for all queues of a director."""
 
     vo: str
     work: tuple[DemandedWork, ...]
@@ -117,7 +117,7 @@ class VoDemand:
 
 
 class DemandClient:
-    """One VO's side of the service."""
+    """Client of the service for one VO."""
 
     def __init__(self, client: Client, vo: str) -> None:
         self._client = client

@@ -1,7 +1,4 @@
-"""Pilots as the service knows them, and what it is told of them.
-
-From the list of our pilots to the numbers that decide.
-"""
+"""Pilots of a director as recorded by the service, their counts, and reports about them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +24,7 @@ _CONFLICT = 409
 
 
 class Status(StrEnum):
-    """What the service may be told of a pilot. Source: DIRAC, states of pilots."""
+    """States of pilots that a director reports. Source: DIRAC, states of pilots."""
 
     SUBMITTED = "Submitted"  #: intended; what its batch system made of it nobody knows yet
     WAITING = "Waiting"
@@ -45,7 +42,7 @@ ENDED = frozenset(Status) - ACTIVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorPilot:
-    """One pilot."""
+    """A pilot as recorded by the service."""
 
     stamp: str
     vo: str
@@ -66,7 +63,7 @@ class DirectorPilot:
 
 
 class Pilots:
-    """The pilots of one VO, seen by its director."""
+    """The pilots of one VO and one director."""
 
     def __init__(self, client: Client, vo: str) -> None:
         self._client = client

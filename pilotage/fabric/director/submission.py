@@ -1,11 +1,11 @@
-"""Submission of a pilot in two phases: first the service knows of it, then the batch system.
+"""Submission of a pilot in two phases: first an intent at the service, then the batch job.
 
-Killed before the first phase is over there may be an intent, and no batch job. Killed later there is the
-intent with the stamp that the batch job bears, if there is one. Nobody submits under that stamp again: the
-next cycles look for it (`following`), adopt the job or give the intent up; a pilot that is still wanted then
-is sent under a stamp of its own. So no pilot is lost or doubled at whatever instant the director dies. Two
-batch jobs of one stamp, which a batch system may make of one submission, are one pilot: the second one finds
-the mark of the first, or the secret used.
+If the director is killed during the first phase, there may be an intent without a batch job; later there is
+the intent with the stamp that the batch job has, if it exists. A stamp is never submitted again: the next
+cycles search for it (`tracking`), then adopt the job or give the intent up; a pilot that is still needed gets
+a new stamp. So no pilot is lost or doubled at whatever point the director dies. Two batch jobs with one
+stamp, which a batch system may make of one submission, are one pilot: the second one finds the mark of the
+first, or the secret used.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from pilotage.fabric.director.targets import DirectorTargets, PilotIntent, Queue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotSubmission:
-    """The director's hand."""
+    """Submits pilots."""
 
     sites: DirectorTargets
     pilots: Mapping[str, Pilots]  #: by VO

@@ -1,13 +1,8 @@
-"""Where pilots are sent, and the stamps that say so.
+"""Targets of a director (queues and brokers), the stamps of its pilots, and back-off after failed pilots.
 
-A stamp names its director, the broker if there is one, and the flags that its pilot was sent with, so that a
-director that was killed knows from the stamps alone which pilots are its own and what each was for.
-
-What became of the last pilots of a post, and how careful that makes us.
-
-It is read off the service's list of pilots, so a director that was started again knows it, too.
-
-Where a director sends its pilots: queues of the resource tree with the batch queues behind them.
+A stamp contains the director, the broker if any, and the flags of the submission, so that a restarted
+director recognises its own pilots and their purpose by the stamps alone. Back-off is computed from the
+service's list of pilots, so it survives a restart as well.
 """
 
 import hashlib
@@ -37,7 +32,7 @@ _STAMP = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class TargetGroup:
-    """Pilots of one VO that are sent the same way with the same flags: they may stand in for each other."""
+    """Pilots of one VO with the same target and flags: interchangeable."""
 
     vo: str
     queues: tuple[str, ...]  #: `Site/CE/Queue` in their order: the one, or those among which a broker picks
@@ -52,7 +47,7 @@ class TargetGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedAs:
-    """What a stamp says of how its pilot was sent."""
+    """Information in a stamp about the submission of its pilot."""
 
     kind: str  #: the flags, as `kind` tells them
     broker: str = ""
@@ -86,7 +81,7 @@ def flags_digest(flags: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """How long nothing is sent after bad experience."""
+    """Duration of the back-off after failed pilots."""
 
     first: timedelta = timedelta(minutes=2)
     longest: timedelta = timedelta(hours=1)  #: it doubles up to this
@@ -94,7 +89,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A pilot of which it is known whether sending it was worth it."""
+    """An ended pilot whose success or failure is known."""
 
     sent_at: datetime
     known_at: datetime
@@ -128,7 +123,7 @@ def _times(moments: Iterable[datetime], *, apart: timedelta) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTarget:
-    """A queue of the resource tree, and how it is reached."""
+    """A queue of the resource tree, and how to submit to it."""
 
     queue: str  #: `Site/CE/Queue`
     system: str  #: name of its batch system
@@ -140,7 +135,7 @@ class QueueTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A batch system that picks the queue itself, among those that it is given. Source: DIRAC, gLite WMS."""
+    """A batch system that chooses the queue itself, among the given ones. Source: DIRAC, gLite WMS."""
 
     name: str
     system: str
@@ -172,7 +167,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotIntent:
-    """A pilot that is about to be submitted."""
+    """A pilot about to be submitted."""
 
     stamp: str
     vo: str
@@ -188,7 +183,7 @@ PilotScript = Callable[[PilotIntent], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorOptions:
-    """How a director goes about it."""
+    """Options of a director."""
 
     name: str  #: part of every stamp: two directors must not share it
     at_once: int = 100  #: pilots per queue and cycle at most
@@ -203,7 +198,7 @@ class DirectorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorTargets:
-    """All outlets, brokers and batch systems of one director."""
+    """All queues, brokers and batch systems of one director."""
 
     outlets: Mapping[str, QueueTarget]  #: by queue
     systems: Mapping[str, ReliableSystem]  #: by name

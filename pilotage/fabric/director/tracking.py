@@ -1,16 +1,14 @@
-"""What became of pilots: asked from their batch systems, told to the service.
+"""Tracking of pilots: polls their batch systems, reports to the service, and ends orphaned batch jobs.
 
-*Unknown* and *missing* change nothing. A pilot without a reference is an intent whose submission was cut off:
-its stamp is looked for in the listing and among the marks that jobs leave; found, it is adopted; not found on
-agreeing evidence, it is given up, and whatever may still come of it is disarmed: its work area is removed,
-without which its script does not start, and its stamp is looked for and killed as long as it is remembered.
+*Unknown* and *missing* change nothing. A pilot without a reference is an intent whose submission was
+interrupted: its stamp is searched in the listing and among the marks of jobs. If found, the job is adopted;
+if not, on agreeing evidence, the intent is given up and made harmless: its work area is removed, without
+which its script does not start, and its stamp is searched and killed as long as it is remembered.
 
-Batch jobs that bear a director's name and are nobody's pilots any more: found, and after a while ended.
-
-Such a job is one that the service does not know, of this or any other VO, or knows to have ended longer ago
-than its director looks back. An intent is stored before its batch job exists, so whatever is listed is known,
-unless something was lost. One look proves nothing: a job is ended when several, one after the other and over
-some time, said the same.
+An orphan is a batch job named after the director that the service does not know, for this or any other VO, or
+knows to have ended longer ago than its director looks back. An intent is stored before its batch job exists,
+so every listed job is known unless something was lost. One poll proves nothing: an orphan is killed only
+after several consecutive polls agreed over some time.
 """
 
 import time
@@ -38,7 +36,7 @@ _LATE = timedelta(hours=1)
 
 @dataclass(slots=True, kw_only=True)
 class PilotTracking:
-    """The director's eye on its pilots."""
+    """Tracks the pilots of a director."""
 
     sites: DirectorTargets
     pilots: Mapping[str, Pilots]  #: by VO
@@ -196,7 +194,7 @@ _ACTIVE = "active"
 
 @dataclass(slots=True, kw_only=True)
 class OrphanTracking:
-    """The director's eye on what it does not follow."""
+    """Finds and ends orphaned batch jobs of a director."""
 
     sites: DirectorTargets
     client: Client  #: of any VO: the service says of all stamps whether they are known

@@ -1,1 +1,1 @@
-"""What surrounds the job manager of a gateway: work comes, is kept alive, told of, and goes back."""
+"""Gateways: pull grid jobs from the service for a job manager, keep their leases, deliver the results."""

@@ -1,7 +1,7 @@
-"""Saying how many grid jobs are here, and in which of the five states of their manager.
+"""Advertisement of the number of grid jobs here, by the five states of their manager.
 
-The watermark is fetched, then is counted, then advertised: what the service had recorded as begun by then
-is in the counts, or has left. Those that it may not have recorded yet are listed. Source: SAM-Grid.
+The watermark is fetched before counting: every job that the service had recorded as started by then is
+counted, or has left. Jobs that it may not have recorded yet are listed. Source: SAM-Grid.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,43 +15,43 @@ from pilotage.fabric.manager.grid_job import GridJob, LocalState, ManagerPhase
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.service.transport import Refused
 
-#: What HTTP says of a site that the configuration does not have: nothing limits it.
+#: HTTP status of a site that is not in the configuration: nothing limits it.
 _UNKNOWN = 404
-#: Under which jobs that submit and jobs that gather are limited together.
+#: Policies that limit submitting and gathering jobs together.
 _TOGETHER = frozenset({"level1", "level2"})
 _LIMIT = "MaxSubmittingAndOutputGatheringJobs"
-#: Grid jobs of which no local job has begun to run.
+#: States of local jobs before they run.
 _PENDING = frozenset({LocalState.UNSUBMITTED, LocalState.INTENDED, LocalState.WAITING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayAdvertising:
-    """The gateway's voice."""
+    """Sends advertisements and updates the limits."""
 
     service: GatewayService
     manager: Manager
     permits: Permits
-    scopes: Sequence[str]  #: sites, CEs and queues whose jobs are all here
+    scopes: Sequence[str]  #: sites, CEs and queues that only this gateway serves
 
     def advertise(self, sites: Iterable[str], summary: GatewaySummary) -> None:
-        """Tell of every scope, and hear what limits hold at our sites.
+        """Advertise every scope, and fetch the limits at our sites.
 
         Raises:
-            Away: The service does not answer.
-            StateUnusable: Nobody can count.
+            Away: The service does not respond.
+            StateUnusable: The journal cannot be read.
         """
         throttles: list[ThrottleLimits] = []
         for site in sorted(sites):
             try:
-                self._of_site(site, summary)
+                self._advertise_site(site, summary)
                 throttles += self.service.throttles(site)
             except Refused as error:
                 summary.problems.append(f"{site} is not advertised: {error}")
-                if error.status != _UNKNOWN:  # what held there holds on
+                if error.status != _UNKNOWN:  # the previous limits stay valid
                     return
         self.permits.limit(_limits(throttles))
 
-    def _of_site(self, site: str, summary: GatewaySummary) -> None:
+    def _advertise_site(self, site: str, summary: GatewaySummary) -> None:
         scopes = [scope for scope in self.scopes if scope.partition("/")[0] == site]
         if not scopes:
             return
@@ -61,7 +61,7 @@ class GatewayAdvertising:
             there = [each for each in grid_jobs if scope in scopes_of_queue(each.taken.queue)]
             try:
                 self.service.advertise(
-                    scope, {**count_by_state(there), "as_of": watermark, **_seen_attempts(there)}
+                    scope, {**count_by_state(there), "as_of": watermark, **_list_attempts(there)}
                 )
             except Refused as error:
                 summary.problems.append(f"{scope} is not advertised: {error}")
@@ -70,7 +70,7 @@ class GatewayAdvertising:
 
 
 def count_by_state(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:
-    """How many there are by state, as throttles name them."""
+    """Count grid jobs by state, with the names of the throttles."""
     by_phase = [each.phase for each in grid_jobs]
     return {
         "CurrentJobs": len(grid_jobs),
@@ -84,18 +84,18 @@ def count_by_state(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:
 
 
 def _is_pending(grid_job: GridJob) -> bool:
-    """Whether none of its local jobs has come to run."""
+    """Whether none of its local jobs has started to run."""
     waits = grid_job.phase in (ManagerPhase.SUBMITTING, ManagerPhase.POLLING)
     return waits and {state for state, number in grid_job.local.items() if number} <= _PENDING
 
 
-def _seen_attempts(grid_jobs: Iterable[GridJob]) -> Mapping[str, object]:
+def _list_attempts(grid_jobs: Iterable[GridJob]) -> Mapping[str, object]:
     seen = [{"job_id": each.taken.job_id, "epoch": each.taken.epoch} for each in grid_jobs]
     return {"attempts_seen": seen}
 
 
 def _limits(throttles: Iterable[ThrottleLimits]) -> Mapping[str, int]:
-    """How many jobs may be submitting or gathering, where that is limited."""
+    """Maximum submitting and gathering jobs by scope, where limited."""
     return {
         each.scope: int(each.limits[_LIMIT])
         for each in throttles

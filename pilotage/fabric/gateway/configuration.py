@@ -1,4 +1,4 @@
-"""What a gateway is told: a file with the service, the batch systems, the queues and the job types."""
+"""Configuration file of a gateway: the service, the batch systems, the queues and the job types."""
 
 import re
 from pathlib import Path
@@ -21,26 +21,26 @@ _URL = re.compile(r"^https?://[^\s]+$")
 
 
 class InvalidGateway(InvalidInput):
-    """The file of a gateway does not say what it should."""
+    """The configuration file of a gateway is invalid."""
 
     code = "config_error"
 
 
 class GatewayQueue(configuration.DirectorQueue):
-    """A queue of the resource tree whose grid jobs come here, and the batch queue of their local jobs."""
+    """A queue of the resource tree whose grid jobs this gateway runs, with the batch queue for local jobs."""
 
     max_grid_jobs: int = Field(default=10, ge=1, le=10_000)  #: at a time
 
 
 class JobTypeSettings(FileSection):
-    """What this site says of grid jobs of one type."""
+    """This site's settings for grid jobs of one type."""
 
-    max_cpu_per_job: float | None = Field(default=None, gt=0)  #: seconds that a local job should take at most
-    cpu_per_event: float | None = Field(default=None, gt=0)  #: seconds, where the user does not say
-    max_local_jobs: int = Field(default=10_000, ge=1)  #: of one grid job
+    max_cpu_per_job: float | None = Field(default=None, gt=0)  #: maximum seconds that a local job should take
+    cpu_per_event: float | None = Field(default=None, gt=0)  #: seconds, default where the user states none
+    max_local_jobs: int = Field(default=10_000, ge=1)  #: per grid job
 
     def limits(self) -> SiteLimits:
-        """As a handler sees it."""
+        """Convert for handlers."""
         return SiteLimits(
             max_cpu_per_job=self.max_cpu_per_job,
             cpu_per_event=self.cpu_per_event,
@@ -49,34 +49,34 @@ class JobTypeSettings(FileSection):
 
 
 class RetrySettings(FileSection):
-    """Which local jobs are tried again."""
+    """Policy for retries of local jobs."""
 
-    tries: int = Field(default=3, ge=1, le=100)  #: of a local job, the first one included
-    exit_codes: bool = False  #: also after an exit status of the payload
+    tries: int = Field(default=3, ge=1, le=100)  #: maximum tries of a local job, including the first
+    exit_codes: bool = False  #: retry also after a failure of the payload
 
 
 class GatewayFile(FileSection):
-    """All of it."""
+    """The configuration file of a gateway."""
 
     url: str = Field(pattern=_URL.pattern)
     name: str = Field(pattern=f"^{NAME.pattern}$")
-    token_file: Path  #: of a gateway's token, readable by its owner only
+    token_file: Path  #: file with a gateway's token, readable by its owner only
     vos: tuple[str, ...] = Field(min_length=1)
     directory: Path  #: of its own, on a local disk
     systems: dict[str, SystemSettings] = Field(min_length=1)
     queues: tuple[GatewayQueue, ...] = Field(min_length=1)
-    job_types: dict[str, JobTypeSettings] = Field(default_factory=dict)  #: beside these, all with a handler
+    job_types: dict[str, JobTypeSettings] = Field(default_factory=dict)  #: types left out have defaults
     advertise: tuple[Scope, ...] | None = None  #: none: the queues, their CEs and sites
-    every: Seconds = 20  #: between two talks with the service; it may want to hear more often
-    work_every: Seconds = 5  #: between two rounds of work on the grid jobs
+    every: Seconds = 20  #: between two rounds with the service, which may wish a shorter interval
+    work_every: Seconds = 5  #: between two rounds of the job manager
     at_once: int = Field(default=50, ge=1)
     retries: RetrySettings = RetrySettings()
     gone: EvidenceSettings = EvidenceSettings()
-    beat: Seconds = 10  #: between two news of a local job
-    settle: float = Field(default=60, ge=0, le=3600)  #: seconds until all see what a node wrote
+    beat: Seconds = 10  #: between two status reports of a local job
+    settle: float = Field(default=60, ge=0, le=3600)  #: seconds until files of a node are visible everywhere
     sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
-    output_limit: int = Field(default=4 << 30, ge=1)  #: bytes of a grid job, before compression
-    local_output_limit: int = Field(default=256 << 20, ge=1)  #: bytes of a local job
+    output_limit: int = Field(default=4 << 30, ge=1)  #: bytes per grid job, before compression
+    local_output_limit: int = Field(default=256 << 20, ge=1)  #: bytes per local job
     authorities: Path | None = None  #: file or directory of CA certificates; none: the system's
 
     @model_validator(mode="after")
@@ -86,7 +86,7 @@ class GatewayFile(FileSection):
         return self
 
     def habits(self) -> ManagerOptions:
-        """How the job manager is to go about it."""
+        """Options of the job manager."""
         return ManagerOptions(
             name=self.name,
             directory=self.directory,
@@ -100,27 +100,27 @@ class GatewayFile(FileSection):
         )
 
     def evidence(self) -> Evidence:
-        """When a local job is believed to be gone."""
+        """Evidence needed to regard a local job as gone."""
         return self.gone.evidence()
 
     def scopes(self) -> tuple[str, ...]:
-        """What is advertised: sites before their CEs, and these before their queues."""
+        """Scopes to advertise: sites before their CEs, and CEs before their queues."""
         if self.advertise is not None:
             return tuple(sorted(set(self.advertise)))
         return tuple(sorted({scope for each in self.queues for scope in scopes_of_queue(each.queue)}))
 
 
 def scopes_of_queue(queue: str) -> tuple[str, ...]:
-    """The site, the CE and the queue of `Site/CE/Queue`, each with all that is above it."""
+    """The site, the CE and the queue of `Site/CE/Queue`, as scopes."""
     site, ce, _ = queue.split("/")
     return (site, f"{site}/{ce}", queue)
 
 
 def read_file(content: object, file: str) -> GatewayFile:
-    """What a file says, already parsed.
+    """Validate the parsed content of a configuration file.
 
     Raises:
-        InvalidGateway: with every problem.
+        InvalidGateway: With all problems.
     """
     parts: tuple[type[BaseModel], ...] = (GatewayQueue, JobTypeSettings, RetrySettings, *configuration.PARTS)
     told = configuration.validate_file(GatewayFile, content, file, InvalidGateway, parts)
@@ -135,7 +135,7 @@ def read_file(content: object, file: str) -> GatewayFile:
 
 
 def _not_shared(told: GatewayFile, file: str) -> list[Problem]:
-    """Batch systems without a directory, in which a job manager works."""
+    """Batch systems without the shared directory that a job manager needs."""
     return [
         Problem(
             path=f"systems/{name}/kind",
@@ -148,7 +148,7 @@ def _not_shared(told: GatewayFile, file: str) -> list[Problem]:
 
 
 def _not_ours(told: GatewayFile, file: str) -> list[Problem]:
-    """Scopes that none of the queues is in."""
+    """Scopes to advertise without any of the gateway's queues."""
     ours = sorted({scope for each in told.queues for scope in scopes_of_queue(each.queue)})
     return [
         Problem(

@@ -1,4 +1,4 @@
-"""What one round of a gateway did, and what it has."""
+"""Summary of one round of a gateway."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,17 +7,17 @@ from datetime import datetime
 
 @dataclass(slots=True, kw_only=True)
 class GatewaySummary:
-    """Numbers of one round, and what stood in its way."""
+    """Counts and problems of one round."""
 
     at: datetime
-    grid_jobs: Counter[str] = field(default_factory=Counter)  #: by state of the manager
+    grid_jobs: Counter[str] = field(default_factory=Counter)  #: by phase
     local_jobs: Counter[str] = field(default_factory=Counter)  #: by state
     taken: int = 0
-    killed: int = 0  #: whose end the service wants
-    lost: int = 0  #: whose attempts the service has closed
-    refused: Counter[str] = field(default_factory=Counter)  #: why queues got nothing, by reason
+    killed: int = 0  #: the service has requested their end
+    lost: int = 0  #: the service has closed their attempts
+    refused: Counter[str] = field(default_factory=Counter)  #: empty responses by reason
     advertised: int = 0  #: scopes
-    away: list[str] = field(default_factory=list)  #: what could not be asked
+    away: list[str] = field(default_factory=list)  #: errors of the service
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""Delivering what has ended: the output first, then the outcome, then it may be forgotten.
+"""Delivery of ended grid jobs: the output first, then the outcome; then the manager may forget them.
 
-Each step may be repeated: the service answers the same report as the first time, and refuses another one.
+Each step may be repeated: the service accepts an equal report again, and refuses a different one.
 """
 
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class OutputDelivery:
-    """Used by one thread, which may take its time."""
+    """Delivers ended grid jobs, slowly if necessary; used by one thread."""
 
     service: Service
     manager: Manager
@@ -29,37 +29,37 @@ class OutputDelivery:
     permits: Permits
 
     def deliver(self) -> int:
-        """Deliver all that has ended; the number of grid jobs that are told of.
+        """Deliver all ended grid jobs; return the number delivered.
 
         Raises:
-            Away: The service does not answer; the rest has to wait.
-            StateUnusable: It is not known what has ended.
+            Away: The service does not respond; the rest has to wait.
+            StateUnusable: The journal cannot be read.
         """
-        told, away = 0, None
+        delivered, away = 0, None
         for each in self.manager.grid_jobs():
             try:
-                told += each.phase is ManagerPhase.ENDED and self._one(each)
-            except Away as error:  # it may be this output alone that does not get through
+                delivered += each.phase is ManagerPhase.ENDED and self._one(each)
+            except Away as error:  # perhaps only this output cannot be sent
                 away = error
         if away is not None:
             raise away
-        return told
+        return delivered
 
     def _one(self, grid_job: GridJob) -> bool:
-        lease = self.leases.of(grid_job.taken)
+        lease = self.leases.get_lease(grid_job.taken)
         try:
-            self._tell(lease, grid_job)
+            self._report(lease, grid_job)
         except Refused as error:
             if not error.ends_attempt:
                 log.error("job %d cannot be finished: %s", grid_job.taken.job_id, error)  # noqa: TRY400 - theirs
                 return False
             log.warning("job %d: the attempt is over: %s", grid_job.taken.job_id, error)
         self.manager.forget(grid_job.taken.job_id, grid_job.taken.epoch)
-        self.permits.left(grid_job.taken)
+        self.permits.remove(grid_job.taken)
         self.leases.forget(grid_job.taken)
         return True
 
-    def _tell(self, lease: GridJobLease, grid_job: GridJob) -> None:
+    def _report(self, lease: GridJobLease, grid_job: GridJob) -> None:
         report = grid_job.outcome
         if report is None or lease.closed:
             return
@@ -74,7 +74,7 @@ class OutputDelivery:
         log.info("job %d: %s %s", lease.taken.job_id, report.status, report.minor_status)
 
     def _with_output(self, grid_job: GridJob, report: Report) -> Report:
-        """Send the output; the report with what became of it."""
+        """Send the output; return the report with any problem added."""
         if grid_job.output is None:
             return report
         try:
@@ -82,15 +82,15 @@ class OutputDelivery:
                 size = os.fstat(archive.fileno()).st_size
                 self.service.deliver_output(grid_job.taken.lease, archive, size=size)
         except Refused as error:
-            # Of a closed attempt this may be the second time: then its report is answered as before.
+            # A closed attempt may be a repetition: the same report is then accepted as before.
             return report if error.ends_attempt else report.without_output(str(error))
         except FileNotFoundError:
             return report.without_output("the archive is not there any more")
         return report
 
     def _last_news(self, grid_job: GridJob) -> None:
-        """How far it came stays with the attempt; that it cannot be told is no reason not to finish."""
+        """Store the last progress with the attempt; a failure does not prevent the final report."""
         try:
             self.service.heartbeat(grid_job.taken.lease, leases.heartbeat_body(grid_job))
         except (Away, Refused) as error:
-            log.info("job %d: its last progress was not told: %s", grid_job.taken.job_id, error)
+            log.info("job %d: its last progress could not be sent: %s", grid_job.taken.job_id, error)

@@ -1,8 +1,8 @@
-"""A gateway: its talk with the service, the deliveries, and the work of its job manager, round by round.
+"""A gateway: rounds of talking to the service, of delivering output, and of its job manager's work.
 
-The three go on in threads of their own, so that none waits for another: a batch system that hangs keeps
-nobody from telling the service that the jobs live, nor does an output that takes long. All that has to
-outlive the process stands in the manager's book and in the names of requests.
+The three run in threads of their own, so that none waits for another: a batch system that hangs or a long
+upload must not delay heartbeats. All state that has to outlive the process is in the manager's journal and in
+the file of request ids.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from pilotage.fabric.pilot.service.transport import Away
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """Between the service and a job manager."""
+    """A gateway between the service and a job manager."""
 
     manager: Manager
     permits: Permits
@@ -33,10 +33,10 @@ class Gateway:
     delivering: OutputDelivery
 
     def talk(self, now: datetime) -> GatewaySummary:
-        """One round with the service: news of what is here, the throttles, new work.
+        """Run one round with the service: heartbeats, advertisements, new grid jobs.
 
         Raises:
-            StateUnusable: What is here cannot be read or recorded.
+            StateUnusable: The journal cannot be read or written.
         """
         summary = GatewaySummary(at=now)
         try:
@@ -47,7 +47,7 @@ class Gateway:
         return summary
 
     def work(self) -> None:
-        """One round of the job manager.
+        """Run one round of the job manager.
 
         Raises:
             StateUnusable: The rest has to wait.
@@ -55,11 +55,11 @@ class Gateway:
         self.manager.advance()
 
     def deliver(self) -> int:
-        """Outputs and outcomes of what has ended; the number of grid jobs that are told of.
+        """Deliver outputs and outcomes of ended grid jobs; return the number delivered.
 
         Raises:
-            Away: The service does not answer; the rest has to wait.
-            StateUnusable: It is not known what has ended.
+            Away: The service does not respond; the rest has to wait.
+            StateUnusable: The journal cannot be read.
         """
         return self.delivering.deliver()
 

@@ -1,9 +1,7 @@
-"""How far a grid job is, in the words of a heartbeat.
+"""Leases of grid jobs: start them, send heartbeats with progress, and follow the service's commands.
 
-Leases of grid jobs: begun, kept alive with news of how far the jobs are, and ended with their outcome.
-
-One thread keeps them, another delivers outputs, which may take long; a lease has a lock, so that nobody
-speaks for an attempt while it is being finished.
+One thread keeps the leases while another delivers outputs, which may take long; each lease has a lock, so
+that no heartbeat is sent while its attempt is being finished.
 """
 
 import logging
@@ -23,17 +21,17 @@ from pilotage.fabric.pilot.service.service_client import News, Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.runner.progress import Progress
 
-#: What a grid job is in when it has just come.
+#: Phase of a grid job that was just pulled.
 FIRST = ManagerPhase.SUBMITTING
-#: Numbers beyond this are not exact in every JSON reader; the service takes none.
+#: Larger numbers are not exact in every JSON reader; the service refuses them.
 _LARGEST = 2**53
-#: Characters that the service takes.
+#: Maximum characters that the service accepts.
 _LONGEST = 2000
 _LONGEST_TAIL = 16_384
 
 
 def heartbeat_body(grid_job: GridJob) -> Mapping[str, object]:
-    """What a heartbeat tells of it."""
+    """The content of a heartbeat."""
     return {
         "progress": payload.printable(_progress_text(grid_job), _LONGEST),
         "output_tail": payload.printable(grid_job.tail[-_LONGEST_TAIL:], _LONGEST_TAIL),
@@ -43,7 +41,7 @@ def heartbeat_body(grid_job: GridJob) -> Mapping[str, object]:
 
 
 def _phase(phase: Progress, taken: PulledGridJob) -> Mapping[str, object]:
-    """One phase; one that goes over all that the user asks for counts events."""
+    """One phase; its unit is events if its total equals the number of events of the job."""
     unit = "events" if phase.of == taken.description.get("Events") else ""
     done, of = min(phase.done, _LARGEST), min(phase.of, _LARGEST)
     return {"name": phase.name, "done": done, "of": of, "unit": unit}
@@ -58,46 +56,46 @@ def _progress_text(grid_job: GridJob) -> str:
 
 log = logging.getLogger(__name__)
 
-#: Unanswered in a row, after which nobody else is told of.
+#: Failures in a row after which the service counts as away.
 _AWAY = 3
 
 
 @dataclass(slots=True)
 class GridJobLease:
-    """The hold of a grid job, as far as this process knows."""
+    """State of a lease in this process."""
 
     taken: PulledGridJob
     started: bool = False
-    closed: bool = False  #: nobody wants to hear of it any more
+    closed: bool = False  #: the attempt is closed: reports are not accepted any more
     told_to_end: bool = False
     turn: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True, kw_only=True)
 class GatewayLeases:
-    """All that this process holds; every method raises `Away` when the service does not answer."""
+    """All leases of this process; every method raises `Away` when the service does not respond."""
 
     service: Service
     manager: Manager
-    heartbeat_seconds: float | None = None  #: how often the service wants to hear from us
+    heartbeat_seconds: float | None = None  #: interval that the service wishes
     _held: dict[Key, GridJobLease] = field(default_factory=dict)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def of(self, taken: PulledGridJob) -> GridJobLease:
+    def get_lease(self, taken: PulledGridJob) -> GridJobLease:
         """The lease of a grid job."""
         with self._turn:
             return self._held.setdefault(permit_key(taken), GridJobLease(taken))
 
     def forget(self, taken: PulledGridJob) -> None:
-        """It has ended, and the service knows."""
+        """Drop the lease of a grid job that has ended and is acknowledged."""
         with self._turn:
             self._held.pop(permit_key(taken), None)
 
     def keep(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:
-        """Tell of each grid job how far it is, and hear what is wanted of it.
+        """Send a heartbeat for each grid job, and follow the commands in the responses.
 
-        One whose news do not get through keeps no others from being heard; some in a row mean that the
-        service is away. They come in any order, so that it is not always the same ones.
+        One that fails does not stop the others, but several failures in a row mean that the service is
+        away. The order is random, so that it is not always the same jobs that are reached.
         """
         in_a_row = 0
         for each in random.sample(grid_jobs, len(grid_jobs)):
@@ -111,22 +109,22 @@ class GatewayLeases:
                 summary.problems.append(f"job {each.taken.job_id}: {error}")
 
     def _keep(self, grid_job: GridJob, summary: GatewaySummary) -> None:
-        lease = self.of(grid_job.taken)
+        lease = self.get_lease(grid_job.taken)
         with lease.turn:
             if not lease.closed:
                 self._tell(lease, grid_job, summary)
 
     def begin(self, taken: Sequence[PulledGridJob], summary: GatewaySummary) -> None:
-        """Say of grid jobs that were just recorded that they are here."""
+        """Start the leases of grid jobs that were just recorded."""
         for each in taken:
-            lease = self.of(each)
+            lease = self.get_lease(each)
             with lease.turn:
                 self._tell(lease, GridJob(taken=each, phase=FIRST), summary)
 
     def _tell(self, lease: GridJobLease, grid_job: GridJob, summary: GatewaySummary) -> None:
-        """The next word on an attempt; the lease is locked.
+        """Start or continue an attempt; the caller holds the lock of the lease.
 
-        A word that is refused for what it says is none of the grid job's faults: the next one may do.
+        A refusal because of a report's content does not end the attempt: the next report may be accepted.
         """
         try:
             self._obey(self.begin_or_beat(lease, grid_job), lease, summary)
@@ -137,10 +135,10 @@ class GatewayLeases:
                 summary.problems.append(f"job {lease.taken.job_id}: {error}")
 
     def begin_or_beat(self, lease: GridJobLease, grid_job: GridJob) -> News:
-        """Start the attempt if this process has not done so, else a heartbeat.
+        """Start the attempt if this process has not done so, else send a heartbeat.
 
         Raises:
-            Away, Refused: The service does not take it.
+            Away, Refused: The service does not accept it.
         """
         if lease.started:
             return self.service.heartbeat(lease.taken.lease, heartbeat_body(grid_job))
@@ -158,7 +156,7 @@ class GatewayLeases:
             lease.told_to_end = True
 
     def _close(self, lease: GridJobLease, why: Refused, summary: GatewaySummary) -> None:
-        """Its local jobs run for nobody."""
+        """Cancel a grid job whose attempt is closed: the results of its local jobs are of no use."""
         self.manager.cancel(lease.taken.job_id, lease.taken.epoch)
         lease.closed = True
         summary.lost += 1

@@ -1,7 +1,7 @@
-"""How many grid jobs may be submitting or gathering here at a time: what no matcher can see to alone.
+"""Permits that limit the grid jobs submitting or gathering at a time, which no matcher can do alone.
 
-A matcher lets no more jobs in than a throttle allows, but jobs begin to gather by themselves. So each one
-asks here first, and what is about to come in is counted as submitting. Source: SAM-Grid, levels 1 and 2.
+A matcher starts no more jobs than a throttle allows, but jobs begin to gather by themselves. Therefore each
+one needs a permit first, and requested jobs count as submitting. Source: SAM-Grid, levels 1 and 2.
 """
 
 import threading
@@ -11,39 +11,39 @@ from dataclasses import dataclass, field
 from pilotage.fabric.gateway.configuration import scopes_of_queue
 from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
 
-#: A grid job: its number and that of the attempt.
+#: Key of a grid job: job id and epoch.
 Key = tuple[int, int]
 
 
 def permit_key(taken: PulledGridJob) -> Key:
-    """Which grid job it is."""
+    """The key of a grid job."""
     return (taken.job_id, taken.epoch)
 
 
 def is_gathering(grid_job: GridJob) -> bool:
-    """Whether its output is put together, or on its way to the service."""
+    """Whether its output is being collected or delivered."""
     ended = grid_job.phase is ManagerPhase.ENDED and grid_job.output is not None
     return ended or grid_job.phase is ManagerPhase.GATHERING
 
 
 @dataclass(slots=True)
 class Permits:
-    """Safe to use from several threads: the manager's asks to gather while work is being pulled."""
+    """Permits to gather and to pull; thread-safe: the manager and the pulling thread use it."""
 
-    _limits: Mapping[str, int] | None = None  #: by scope; None: nobody has told us yet
-    _here: dict[Key, str] = field(default_factory=dict)  #: submitting or gathering, or so of late: queues
+    _limits: Mapping[str, int] | None = None  #: by scope; None: not fetched yet
+    _here: dict[Key, str] = field(default_factory=dict)  #: queues of jobs that submit or gather, or just did
     _granted: dict[Key, str] = field(default_factory=dict)  #: may gather, until they have left
-    _refused: dict[Key, str] = field(default_factory=dict)  #: those that wait for a permit
-    _coming: dict[str, str] = field(default_factory=dict)  #: queue of each request that may bring a job
+    _refused: dict[Key, str] = field(default_factory=dict)  #: waiting for a permit to gather
+    _coming: dict[str, str] = field(default_factory=dict)  #: queue of each open request for a job
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def limit(self, limits: Mapping[str, int]) -> None:
-        """From now on these hold: jobs that are submitting or gathering, by `Site`, `Site/CE` or queue."""
+        """Set the limits of submitting and gathering jobs, by `Site`, `Site/CE` or queue."""
         with self._turn:
             self._limits = dict(limits)
 
     def observe(self, grid_jobs: Sequence[GridJob]) -> None:
-        """All that is here; by the thread that pulls work, or it would forget what that has just taken."""
+        """Note all grid jobs here; call in the pulling thread, or jobs just pulled would be dropped."""
         keys = {permit_key(each.taken) for each in grid_jobs}
         busy = (each for each in grid_jobs if each.phase is ManagerPhase.SUBMITTING or is_gathering(each))
         with self._turn:
@@ -54,7 +54,7 @@ class Permits:
     def may_gather(self, wants: PulledGridJob) -> bool:
         """Whether a grid job may begin to gather.
 
-        One may always where no other does, or a limit of 0 would keep what is there for ever.
+        A single one always may: a limit of 0 would otherwise keep it for ever.
         """
         with self._turn:
             key = permit_key(wants)
@@ -69,9 +69,9 @@ class Permits:
             return True
 
     def expect(self, request_id: str, queue: str) -> bool:
-        """Whether one more grid job may come to a queue; if so it is counted until `came`.
+        """Whether one more grid job may come to a queue; if so, count the request until `came`.
 
-        Those that wait to gather come first.
+        Jobs that wait to gather have priority.
         """
         with self._turn:
             there = [*(self._here | self._refused).values(), *self._coming.values()]
@@ -81,34 +81,34 @@ class Permits:
             return True
 
     def expect_again(self, request_id: str, queue: str) -> None:
-        """Count a request that was made before we were started, whose answer nobody has seen."""
+        """Count a request of an earlier process whose response is not known."""
         with self._turn:
             self._coming[request_id] = queue
 
     def is_coming(self, request_id: str) -> bool:
-        """Whether a request may have brought a job that nobody has seen."""
+        """Whether a request is open and may have brought a job."""
         with self._turn:
             return request_id in self._coming
 
     def coming(self, queue: str) -> int:
-        """How many requests for a queue may have done so."""
+        """Number of open requests for a queue."""
         with self._turn:
             return sum(each == queue for each in self._coming.values())
 
     def came(self, request_id: str, taken: Iterable[PulledGridJob]) -> None:
-        """A request was answered, and what it brought is recorded."""
+        """Close an answered request whose jobs are recorded."""
         with self._turn:
             self._here |= {permit_key(each): each.queue for each in taken}
             self._coming.pop(request_id, None)
 
-    def left(self, taken: PulledGridJob) -> None:
-        """A grid job is not here any more."""
+    def remove(self, taken: PulledGridJob) -> None:
+        """Remove a grid job that has left."""
         with self._turn:
             for counted in (self._here, self._granted, self._refused):
                 counted.pop(permit_key(taken), None)
 
     def _room(self, there: Sequence[str], queue: str, *, least: int) -> bool:
-        """Whether one more fits at a queue and all that is above it, of which each takes `least` at least."""
+        """Whether a queue and the scopes above it have room for one more; each limit is at least `least`."""
         above = scopes_of_queue(queue)
         limits = {scope: max(limit, least) for scope, limit in (self._limits or {}).items() if scope in above}
         return all(

@@ -1,13 +1,9 @@
-"""Names of requests for work, kept on disk: a gateway that was killed asks again under the same one.
+"""Pulling of grid jobs: one per request, for each queue and VO as long as there is room.
 
-The service answers a request that it has answered before with the same jobs. So the name is written down
-before the request is made, and removed when what it brought is recorded: an answer that nobody saw, since
-the line or the gateway broke, costs nothing.
-
-Pulling grid jobs: one at a time, for each queue and VO as long as there is room.
-
-One at a time, since the parameters of a queue say what one node offers, and jobs of one request would have
-to share that.
+One per request, since the parameters of a queue describe one node, and jobs of one request would have to
+share it. Request ids are stored on disk before the request and removed once its jobs are recorded: a gateway
+that was killed repeats the request under the same id and gets the same jobs, so no job is lost with a
+response.
 """
 
 import json
@@ -33,7 +29,7 @@ from pilotage.fabric.pilot.settings import JobFilters, QueuePlace
 
 @dataclass(slots=True)
 class RequestNames:
-    """One file, of one process."""
+    """The file of request ids of one gateway process."""
 
     file: Path
     _names: dict[str, str] = field(init=False)
@@ -43,11 +39,11 @@ class RequestNames:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """Names of requests by what they ask for; those of an earlier process may have been answered."""
+        """Ids of open requests, by VO and queue; those of an earlier process may have been answered."""
         return self._names
 
     def name(self, wanted: str) -> str:
-        """The name of the request to make for `wanted`, on the disk when it returns.
+        """The id of the request for `wanted`, on disk when it returns.
 
         Raises:
             StateUnusable: It cannot be written.
@@ -57,7 +53,7 @@ class RequestNames:
         return self._names[wanted]
 
     def done(self, wanted: str) -> None:
-        """What the request brought is recorded: the next one has another name.
+        """Remove the id of a request whose jobs are recorded.
 
         Raises:
             StateUnusable: That cannot be written.
@@ -93,16 +89,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullQueue:
-    """A queue that grid jobs come in by."""
+    """A queue for which grid jobs are pulled."""
 
     outlet: QueueTarget
-    most: int  #: grid jobs at a time
+    most: int  #: maximum grid jobs at a time
     vos: tuple[str, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class GridJobPulling:
-    """The gateway's hand."""
+    """Pulls grid jobs for all queues."""
 
     service: Service
     manager: Manager
@@ -110,18 +106,18 @@ class GridJobPulling:
     requests: RequestNames
     gates: Sequence[PullQueue]
     job_types: tuple[str, ...]  #: with a handler
-    _turn: int = 0  #: rounds so far: who was first is last next time
+    _turn: int = 0  #: rounds so far: rotates the order of VOs
 
     def __post_init__(self) -> None:
         for wanted, request_id in self.requests.names.items():
             self.permits.expect_again(request_id, wanted.partition(" ")[2])
 
     def pull(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> list[PulledGridJob]:
-        """Take what there is and fits.
+        """Pull as many grid jobs as there are and fit.
 
         Raises:
-            Away: The service does not answer.
-            StateUnusable: Nothing can be recorded; what was asked for is asked for again.
+            Away: The service does not respond.
+            StateUnusable: The journal cannot be written; open requests are repeated later.
         """
         here = Counter(each.taken.queue for each in grid_jobs)
         self._turn += 1
@@ -129,7 +125,7 @@ class GridJobPulling:
         for gate in self.gates:
             for vo in _turned(gate.vos, self._turn):
                 try:
-                    for taken in self._for(gate, vo, here, summary):
+                    for taken in self._pull_for(gate, vo, here, summary):
                         here[gate.outlet.queue] += 1
                         found.append(taken)
                 except Refused as error:
@@ -137,10 +133,10 @@ class GridJobPulling:
         summary.taken += len(found)
         return found
 
-    def _for(
+    def _pull_for(
         self, gate: PullQueue, vo: str, here: Mapping[str, int], summary: GatewaySummary
     ) -> Iterator[PulledGridJob]:
-        """Jobs of one VO for one queue, one after the other."""
+        """Pull jobs of one VO for one queue, one after the other."""
         queue, wanted = gate.outlet.queue, f"{vo} {gate.outlet.queue}"
         offer: Mapping[str, object] | None = None
         while self._has_room(gate, wanted, here):
@@ -155,7 +151,7 @@ class GridJobPulling:
             yield from taken
 
     def _has_room(self, gate: PullQueue, wanted: str, here: Mapping[str, int]) -> bool:
-        """Whether one more may come; one that may have come already is asked for in any case."""
+        """Whether one more may come; an open request is repeated in any case."""
         queue = gate.outlet.queue
         name = self.requests.names.get(wanted)
         if name is not None and self.permits.is_coming(name):
@@ -173,7 +169,7 @@ class GridJobPulling:
     def _ask(
         self, offer: Mapping[str, object], wanted: str, request_id: str, queue: str, summary: GatewaySummary
     ) -> list[PulledGridJob]:
-        """Ask for one job and record it; the request stays open until that is done."""
+        """Request one job and record it; the request stays open until that is done."""
         try:
             work = self.service.request_job(offer, count=1, request_id=request_id)
         except Refused:
@@ -191,7 +187,7 @@ class GridJobPulling:
         return taken
 
     def _typed(self, match: Match, queue: str) -> PulledGridJob:
-        """As the manager takes it: its JobType in the handler's spelling."""
+        """Convert a match for the manager, with its JobType in the handler's spelling."""
         stated = job_type(match.description)
         spelled = {each.lower(): each for each in self.job_types}.get(stated.lower(), stated)
         return PulledGridJob(

@@ -1,7 +1,4 @@
-"""The service as a gateway sees it: as a pilot does, and its throttles.
-
-The token of a gateway: the one that it was given, or a later one that it got in exchange.
-"""
+"""Client of the service's API for gateways, and the file with the gateway's renewed token."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -19,7 +16,7 @@ from pilotage.fabric.pilot.service.transport import Transport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottleLimits:
-    """What limits jobs at a site, CE or queue."""
+    """The throttle limits at a site, CE or queue."""
 
     scope: str
     policy: str
@@ -27,35 +24,35 @@ class ThrottleLimits:
 
 
 class GatewayService(Service):
-    """Every method raises `Away` or `Refused`; safe to use from several threads."""
+    """API of the service for gateways; thread-safe. Every method raises `Away` or `Refused`."""
 
     def __init__(self, transport: Transport, keep: Callable[[str], None] = lambda _: None) -> None:
-        """Make it.
+        """Set up the client.
 
         Args:
-            transport: Shows the token.
-            keep: Stores a renewed token, so that the next process has it.
+            transport: Transport with the token.
+            keep: Stores a renewed token for the next process.
         """
         super().__init__(transport)
         self._http = transport
         self._keep = keep
 
     def renew_token(self) -> Token:
-        """Exchange the token for one that is good for longer, show that from then on, and keep it."""
+        """Exchange the token for one that expires later, use it from then on, and store it."""
         token = super().renew_token()
         self._keep(token.text)
         return token
 
     def watermark(self, site: str) -> int:
-        """To be fetched before counting, and stated as `as_of` in the advertisement."""
+        """Fetch a watermark; call before counting, and send as `as_of` in the advertisement."""
         return int(self._http.call("POST", f"{scope_path(site)}/watermark").body["watermark"])
 
     def advertise(self, scope: str, said: Mapping[str, object]) -> None:
-        """Say how many jobs a site, `Site/CE` or `Site/CE/Queue` has."""
+        """Advertise the number of jobs at a site, `Site/CE` or `Site/CE/Queue`."""
         self._http.call("POST", f"{scope_path(scope)}/advertisement", said)
 
     def throttles(self, site: str) -> list[ThrottleLimits]:
-        """What limits jobs at a site and below."""
+        """The throttle limits at a site and below."""
         answer = self._http.call("GET", f"/sites/{quote(site, safe='')}")
         return [_throttle(each) for each in answer.body["throttles"]]
 
@@ -70,12 +67,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptToken:
-    """Where the renewed one lies."""
+    """The file of the renewed token."""
 
     file: Path
 
     def later_of(self, given: str) -> str:
-        """The one that is good for longer of `given` and ours, if ours speaks for the same one."""
+        """The later to expire of `given` and the stored token, if both have the same identity."""
         try:
             kept = self.file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
@@ -85,11 +82,11 @@ class KeptToken:
         return kept if same and _expiry(ours.get("exp")) > _expiry(theirs.get("exp")) else given
 
     def write(self, token: str) -> None:
-        """Keep a renewed one, for its owner only; where that cannot be, the one that was given has to do."""
+        """Store a renewed token, readable by its owner only; on failure the given one stays in use."""
         try:
             private_file.write(self.file, token)
         except OSError as error:
-            log.warning("the renewed token cannot be kept: %s: %s", error.filename, error.strerror)
+            log.warning("the renewed token cannot be stored: %s: %s", error.filename, error.strerror)
 
 
 def _expiry(claim: object) -> float:

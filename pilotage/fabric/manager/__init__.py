@@ -1,1 +1,1 @@
-"""Job managers: a grid job of the service becomes local jobs of a batch system, and one result again."""
+"""Job managers: turn a grid job into local jobs of a batch system, and their results into one."""

@@ -1,4 +1,4 @@
-"""What a job manager works with: batch systems, queues, handlers, and the service's side of it."""
+"""Environment of a job manager: batch systems, queues, handlers, and its options."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,35 +16,35 @@ from pilotage.fabric.pilot.payload.preparation import Sandboxes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedBatchSystem:
-    """A batch system with a directory that its nodes and the host of its commands share."""
+    """A batch system with a directory shared by its nodes and the host of its commands."""
 
     system: ReliableSystem
-    shell: Shell  #: on the host of its commands
-    directory: str  #: absolute; below it each grid job has one of its own
+    shell: Shell  #: on the host of the batch system's commands
+    directory: str  #: absolute; contains a directory per grid job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """Which local jobs are tried again when they failed."""
+    """Policy for retries of failed local jobs."""
 
-    tries: int = 3  #: of a local job, the first one included
-    exit_codes: bool = False  #: also after an exit status of the payload, not only where the site is to blame
+    tries: int = 3  #: maximum tries of a local job, including the first
+    exit_codes: bool = False  #: retry also after a failure of the payload, not only of the site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerOptions:
-    """How a manager goes about it."""
+    """Options of a manager."""
 
     name: str  #: part of every stamp
-    directory: Path  #: its own, on a local disk: what it knows, and outputs until they are told
-    at_once: int = 50  #: submissions and outputs per grid job and round
+    directory: Path  #: its own, on a local disk: journal, and outputs until they are delivered
+    at_once: int = 50  #: maximum submissions and outputs per grid job and round
     retries: Retries = Retries()
-    settle: float = 60.0  #: seconds within which a shared directory shows what a node wrote
-    beat: float = 10.0  #: seconds between two news of a local job
-    grace: float = 10.0  #: seconds that a payload has between TERM and KILL
-    sandbox_limit: int = 256 << 20  #: bytes of an input sandbox
-    local_output_limit: int = 256 << 20  #: bytes of the output of one local job
-    output_limit: int = 4 << 30  #: bytes of the output of a grid job, before compression
+    settle: float = 60.0  #: seconds until a file written on a node is visible in the shared directory
+    beat: float = 10.0  #: seconds between two status reports of a local job
+    grace: float = 10.0  #: seconds between TERM and KILL for a payload
+    sandbox_limit: int = 256 << 20  #: maximum bytes of an input sandbox
+    local_output_limit: int = 256 << 20  #: maximum bytes of one local job's output
+    output_limit: int = 4 << 30  #: maximum bytes of a grid job's output, before compression
 
 
 def _always(_wants: PulledGridJob) -> bool:
@@ -53,18 +53,18 @@ def _always(_wants: PulledGridJob) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerContext:
-    """A gateway's surroundings. Source: SAM, the site's installation."""
+    """Environment of a gateway's manager. Source: SAM, the site's installation."""
 
     farms: Mapping[str, SharedBatchSystem]  #: by name of the batch system
     outlets: Mapping[str, QueueTarget]  #: by queue, `Site/CE/Queue`
     handlers: Mapping[str, Handler]  #: by JobType
-    sandboxes: Sandboxes  #: the service, such as `pilot.service.Service`
+    sandboxes: Sandboxes  #: the service's client, such as `pilot.service.service_client.Service`
     limits: Mapping[str, SiteLimits] = field(default_factory=dict)  #: by JobType
-    #: Whether a grid job may begin to gather now.
+    #: Whether a grid job may start to gather now.
     may_gather: Callable[[PulledGridJob], bool] = _always
 
     def farm_of(self, entry: GridJobEntry) -> SharedBatchSystem:
-        """The batch system that a grid job runs in.
+        """The batch system of a grid job.
 
         Raises:
             UnfitJob: The gateway does not serve its queue any more.

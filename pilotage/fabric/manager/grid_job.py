@@ -1,4 +1,4 @@
-"""A grid job in the hands of a job manager: how it came, how it stands, how it ended."""
+"""A grid job of a job manager: as pulled from the service, its current status, its outcome."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,21 +11,21 @@ from pilotage.fabric.runner.progress import Progress
 
 
 class ManagerPhase(StrEnum):
-    """What its manager does for it. Source: SAM-Grid, states of a job manager."""
+    """Current activity of the manager for a grid job. Source: SAM-Grid, states of a job manager."""
 
     SUBMITTING = "submitting"  #: from its arrival until each of its local jobs was submitted once
     POLLING = "polling"  #: its local jobs wait and run
-    UPDATING = "updating"  #: local jobs that failed are submitted again
+    UPDATING = "updating"  #: failed local jobs are submitted again
     CANCELLING = "cancelling"  #: its local jobs are being ended
-    GATHERING = "gathering"  #: the output of its local jobs is put together
-    ENDED = "ended"  #: its outcome is to be told to the service
+    GATHERING = "gathering"  #: the output of its local jobs is collected
+    ENDED = "ended"  #: its outcome is ready to be reported
 
 
 class LocalState(StrEnum):
-    """How a local job stands."""
+    """State of a local job."""
 
     UNSUBMITTED = "unsubmitted"
-    INTENDED = "intended"  #: about to be submitted; whether it was, its stamp will tell
+    INTENDED = "intended"  #: submission started; its result is found out by the stamp
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
@@ -33,65 +33,65 @@ class LocalState(StrEnum):
     KILLED = "killed"
 
 
-#: States that a local job leaves only to be tried again.
+#: Final states; a local job leaves them only to be tried again.
 ENDED = frozenset({LocalState.DONE, LocalState.FAILED, LocalState.KILLED})
 
 
 class Aggregate(StrEnum):
-    """All local jobs in a word. Source: SAM-Grid, status aggregation."""
+    """Overall state of all local jobs. Source: SAM-Grid, status aggregation."""
 
     UNSUBMITTED = "unsubmitted"
     ACTIVE = "active"
     DONE = "done"
-    ERROR = "error"  #: all have ended, not all as they should
+    ERROR = "error"  #: all have ended, not all of them well
 
 
-#: What grid jobs are that state no type.
+#: Type of a grid job that states none.
 _USUAL_TYPE = "generic"
 
 
 def job_type(description: Mapping[str, Any]) -> str:
-    """The type that a grid job is of."""
+    """The type of a grid job."""
     return str(description.get("JobType") or _USUAL_TYPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledGridJob:
-    """A grid job as it came from the service."""
+    """A grid job as pulled from the service."""
 
     job_id: int
     epoch: int  #: of the attempt
     lease: str = field(repr=False)
     description: Mapping[str, Any]
-    queue: str  #: `Site/CE/Queue` that it was taken for
+    queue: str  #: `Site/CE/Queue` that it was pulled for
 
     @property
     def name(self) -> str:
-        """Job and attempt in a word: part of stamps and paths."""
+        """Job and attempt as one word for stamps and paths."""
         return f"{self.job_id}.{self.epoch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridJob:
-    """A grid job as it stands."""
+    """The current status of a grid job."""
 
     taken: PulledGridJob
     phase: ManagerPhase
     local: Mapping[LocalState, int] = field(default_factory=dict)  #: numbers of local jobs, where not 0
     progress: tuple[Progress, ...] = ()  #: by phase of the payload, summed up over all local jobs
-    output: Path | None = None  #: one tar, compressed; None: not yet, or there is none
-    outcome: Report | None = None  #: as it is told to the service; set when it has ended
-    problem: str = ""  #: what holds it up now, for people
-    tail: str = ""  #: end of what one of its running local jobs wrote
+    output: Path | None = None  #: one compressed tar; None: not yet, or there is none
+    outcome: Report | None = None  #: final report for the service; set when it has ended
+    problem: str = ""  #: reason for a delay, for people
+    tail: str = ""  #: end of the output of one of its running local jobs
 
     @property
     def aggregate(self) -> Aggregate:
-        """All local jobs in a word."""
+        """Overall state of all local jobs."""
         return aggregate_states(self.local)
 
 
 def aggregate_states(local: Mapping[LocalState, int]) -> Aggregate:
-    """Numbers by state in a word: any that goes on makes all active, one that did not end well an error."""
+    """Combine states: active if any job is unfinished, an error if any has not ended well."""
     states = {state for state, number in local.items() if number}
     if not states or states == {LocalState.UNSUBMITTED}:
         return Aggregate.UNSUBMITTED

@@ -1,14 +1,8 @@
-"""Handlers of job types: what is particular to a kind of grid job, in a few short methods.
+"""Handlers of job types: the parts of a job manager that differ between kinds of grid jobs.
 
-A handler for one more job type is a class of somebody else's package, registered under the entry point
-group `pilotage.job_types`; its name there is the `JobType` of the jobs. Source: SAM-Grid, job manager
-adapters.
-
-The user's command for one local job: what differs from one to the next is put in its place.
-
-Numbers that a job description asks for, read with words for the user.
-
-What handlers answer, which may be anybody's: their faults end their grid jobs, and nothing else.
+A further job type is a class in any package, registered under the entry point group `pilotage.job_types`; its
+name there is the `JobType` of the jobs. A faulty handler fails its own grid jobs and nothing else. Source:
+SAM-Grid, job manager adapters.
 """
 
 import logging
@@ -28,29 +22,29 @@ GROUP = "pilotage.job_types"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLimits:
-    """What a site says of grid jobs of one type."""
+    """A site's settings for grid jobs of one type."""
 
-    max_cpu_per_job: float | None = None  #: seconds of CPU that one local job should take at most
-    cpu_per_event: float | None = None  #: seconds of CPU, where the user does not say
-    max_local_jobs: int = 10_000  #: of one grid job
+    max_cpu_per_job: float | None = None  #: maximum seconds of CPU that one local job should take
+    cpu_per_event: float | None = None  #: seconds of CPU, default where the user states none
+    max_local_jobs: int = 10_000  #: per grid job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandledJob:
-    """A grid job as its handler sees it."""
+    """A grid job as passed to its handler."""
 
     job_id: int
-    description: Mapping[str, Any]  #: as the service checked it, keywords in its spelling
-    number: int = 0  #: of its local jobs, once that is decided; it stays as it is from then on
+    description: Mapping[str, Any]  #: as checked by the service, with keywords in its spelling
+    number: int = 0  #: of local jobs, fixed once decided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCommand:
-    """What a local job runs."""
+    """The command of a local job."""
 
     words: tuple[str, ...]  #: the program, in the sandbox or on the node, and its arguments
-    environment: Mapping[str, str] = field(default_factory=dict)  #: beside what the user states
-    size: int | None = None  #: units that it will do, such as events; None: they are not counted
+    environment: Mapping[str, str] = field(default_factory=dict)  #: in addition to the user's
+    size: int | None = None  #: units of work, such as events; None: not counted
 
 
 @runtime_checkable
@@ -58,35 +52,35 @@ class Handler(Protocol):
     """A job type. Local jobs are numbered from 1."""
 
     def check(self, job: HandledJob) -> None:
-        """Look for what is wrong with a grid job before anything is done.
+        """Check a grid job before anything is done.
 
         Raises:
-            UnfitJob: In words for the user: which keyword, what was seen, what is allowed.
+            UnfitJob: With a message for the user: which keyword, which value, which are allowed.
         """
         ...
 
     def number_of_jobs(self, job: HandledJob, site: SiteLimits) -> int:
-        """How many local jobs a grid job becomes.
+        """Number of local jobs for a grid job.
 
         Raises:
-            UnfitJob: It cannot be done at this site.
+            UnfitJob: The job cannot run at this site.
         """
         ...
 
     def prepare_work_area(self, job: HandledJob, n: int) -> Mapping[str, bytes]:
-        """Small files for the directory of local job `n`, by name, beside the input sandbox."""
+        """Small files to add to the work directory of local job `n`, by name."""
         ...
 
     def command(self, job: HandledJob, n: int) -> LocalCommand:
-        """What local job `n` runs."""
+        """The command of local job `n`."""
         ...
 
 
 def installed_handlers() -> dict[str, Handler]:
-    """The handlers of all installed packages, by the `JobType` that they are for.
+    """The handlers of all installed packages by `JobType`.
 
     Raises:
-        TypeError: What an entry point names is no handler.
+        TypeError: An entry point does not name a handler.
         ImportError: It cannot be imported.
     """
     return {each.name: _load_handler(each) for each in metadata.entry_points(group=GROUP)}
@@ -102,15 +96,15 @@ def _load_handler(entry: metadata.EntryPoint) -> Handler:
 def build_command(
     description: Mapping[str, Any], values: Mapping[str, int], *, size: int | None = None
 ) -> LocalCommand:
-    """The program with its arguments, where `{name}` stands for a value.
+    """Build the user's command, with values substituted for `{name}`.
 
     Args:
         description: Of the grid job.
-        values: By name; each is in the environment, too, under its name in capitals.
-        size: Units that the local job does.
+        values: By name; also set as environment variables with names in capitals.
+        size: Units of work of the local job.
 
     Raises:
-        UnfitJob: There is nothing to run, or the arguments cannot be separated into words.
+        UnfitJob: There is no executable, or the arguments cannot be split into words.
     """
     executable = str(description.get("Executable") or "").strip()
     if not executable:
@@ -137,15 +131,15 @@ def _fill_word(word: str, values: Mapping[str, int]) -> str:
     return word
 
 
-#: More than anybody means.
+#: Maximum number in a description.
 MOST = 10**12
 
 
 def read_whole(description: Mapping[str, Any], keyword: str, *, least: int = 1) -> int | None:
-    """A whole number; None: it is not stated.
+    """Read a whole number; None if it is not stated.
 
     Raises:
-        UnfitJob: It is something else, too small or beyond `MOST`.
+        UnfitJob: It is not a whole number between `least` and `MOST`.
     """
     stated = description.get(keyword)
     if stated is None:
@@ -158,10 +152,10 @@ def read_whole(description: Mapping[str, Any], keyword: str, *, least: int = 1) 
 
 
 def read_seconds(description: Mapping[str, Any], keyword: str) -> Fraction | None:
-    """A time, exactly as it is written; None: it is not stated.
+    """Read a time, exactly as written; None if it is not stated.
 
     Raises:
-        UnfitJob: It is no number above 0.
+        UnfitJob: It is not a positive number.
     """
     stated = description.get(keyword)
     if stated is None:
@@ -172,7 +166,7 @@ def read_seconds(description: Mapping[str, Any], keyword: str) -> Fraction | Non
 
 
 def exact_fraction(number: float) -> Fraction:
-    """A number as its decimal digits say: 0.3 / 0.1 is 3."""
+    """Convert a number by its decimal digits: 0.3 / 0.1 is 3."""
     return Fraction(repr(number))
 
 
@@ -180,19 +174,17 @@ log = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
 
-#: Seconds that a handler may take for an answer.
+#: Timeout of a call to a handler in seconds.
 PATIENCE = 60.0
-#: Bytes of the files that a handler adds to a local job.
+#: Maximum bytes of the files that a handler adds to a local job.
 _MOST_ADDED = 1 << 20
 
 
 def call_handler(handler: Handler, ask: Callable[[], _Answer], *, patience: float = PATIENCE) -> _Answer:
-    """What a handler says.
-
-    It is asked in a thread of its own, which is left alone if it hangs.
+    """Call a handler in a thread, which is abandoned if it hangs.
 
     Raises:
-        UnfitJob: The handler refuses the job, breaks, or says nothing for so many seconds.
+        UnfitJob: The handler refuses the job, fails, or does not return within `patience` seconds.
     """
     answer: Future[_Answer] = Future()
     name = f"handler {type(handler).__name__}"
@@ -202,7 +194,7 @@ def call_handler(handler: Handler, ask: Callable[[], _Answer], *, patience: floa
     except UnfitJob:
         raise
     except TimeoutError:
-        log.error("the %s does not answer", name)  # noqa: TRY400 - there is nothing to see in ours
+        log.error("the %s does not return", name)  # noqa: TRY400 - our traceback would not help
         raise UnfitJob(f"the {name} gave no answer within {patience:g} s") from None
     except (Exception, SystemExit) as error:  # other people's code
         log.exception("the %s broke", name)
@@ -212,15 +204,15 @@ def call_handler(handler: Handler, ask: Callable[[], _Answer], *, patience: floa
 def _call(ask: Callable[[], _Answer], answer: Future[_Answer]) -> None:
     try:
         answer.set_result(ask())
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again by the one who asks
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again in the calling thread
         answer.set_exception(error)
 
 
 def checked_command(command: LocalCommand) -> LocalCommand:
-    """A command as the book and the scripts can take it.
+    """Check a handler's command.
 
     Raises:
-        TypeError: Something in it is not what it should be.
+        TypeError: It has another form than the journal and the scripts need.
     """
     words: Any = command.words
     environment: Any = command.environment
@@ -237,11 +229,11 @@ def checked_command(command: LocalCommand) -> LocalCommand:
 
 
 def checked_files(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Files for a local job, as its script can bring them along.
+    """Check a handler's files for a local job.
 
     Raises:
         UnfitJob: They are too large, or have no plain names.
-        TypeError: They are something else.
+        TypeError: They are not bytes by name.
     """
     stated: dict[Any, Any] = dict(files)
     if not all(isinstance(name, str) and isinstance(content, bytes) for name, content in stated.items()):

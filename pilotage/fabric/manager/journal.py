@@ -1,9 +1,7 @@
-"""The lock of a manager's directory: one manager at a time.
+"""The journal of a job manager: grid jobs and local jobs, recorded before each action.
 
-The book of a job manager: what it knows of grid jobs and local jobs, written before each act.
-
-One file of SQLite in the manager's directory, with one writer. Every change is one transaction that is on
-the disk when it returns: killed at any instant, a manager goes on from what stands here.
+One SQLite file in the manager's directory, locked by its one writer. Every change is one transaction that is
+on disk when the call returns, so a manager that was killed at any point continues from the journal.
 """
 
 import fcntl
@@ -25,14 +23,13 @@ from pilotage.fabric.manager.records import AttemptKey, GridJobEntry, LocalJob
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.runner import progress
 
-#: Seconds that a lock which another process has is waited for: what a killed manager was just starting has
-#: it, too, until it becomes another program.
+#: Seconds to wait for the lock: a child that a killed manager was starting holds it until its `exec`.
 _PATIENCE = 5.0
 _PAUSE = 0.05
 
 
 def hold_lock(directory: Path) -> TextIO:
-    """The lock, made with the directory where there is none; held until it is closed.
+    """Lock the directory, created if missing, until the returned file is closed.
 
     Raises:
         StateUnusable: The directory cannot be used, or another manager has it open.
@@ -63,7 +60,7 @@ def _lock(lock: TextIO) -> None:
 
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS book (key TEXT NOT NULL);  -- in every stamp: another book's stamps are not ours
+CREATE TABLE IF NOT EXISTS book (key TEXT NOT NULL);  -- part of every stamp: tells journals apart
 CREATE TABLE IF NOT EXISTS grid_jobs (
     job_id INTEGER, epoch INTEGER, taken TEXT NOT NULL, number INTEGER, digest TEXT,
     cancelled INTEGER NOT NULL DEFAULT 0, gathering INTEGER NOT NULL DEFAULT 0, output TEXT, outcome TEXT,
@@ -73,11 +70,11 @@ CREATE TABLE IF NOT EXISTS local_jobs (
     was_submitted INTEGER NOT NULL, state TEXT NOT NULL, reference TEXT, exit_code INTEGER,
     message TEXT NOT NULL, size INTEGER, progress TEXT NOT NULL, tail TEXT NOT NULL,
     PRIMARY KEY (job_id, epoch, number));
-CREATE TABLE IF NOT EXISTS log (  -- of a grid job, comes back with its output
+CREATE TABLE IF NOT EXISTS log (  -- of a grid job, returned with its output
     job_id INTEGER, epoch INTEGER, at TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
 """
-#: In books that were begun by a release whose `packed` did not say of what.
+#: Migration of journals from a release that stored `packed` without a digest.
 _ADD_DIGESTS = """
 BEGIN;
 ALTER TABLE grid_jobs ADD COLUMN digest TEXT;
@@ -85,12 +82,12 @@ UPDATE grid_jobs SET digest = '' WHERE packed;
 COMMIT;
 """
 _TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)"
-#: What only the one who advances grid jobs changes; `cancelled` and `forgotten` are set by others meanwhile.
+#: Columns changed only by the thread that advances grid jobs; others set `cancelled` and `forgotten`.
 _UPDATE = """UPDATE grid_jobs SET number=?, digest=?, gathering=?, output=?, outcome=?
     WHERE job_id=? AND epoch=?"""
 _CANCEL = "UPDATE grid_jobs SET cancelled=1 WHERE job_id=? AND epoch=? AND NOT cancelled AND outcome IS NULL"
 _TROUBLE = "UPDATE grid_jobs SET problem=? WHERE job_id=? AND epoch=?"
-#: One that has not ended is ended first.
+#: Cancels as well, in case the job has not ended.
 _FORGET = "UPDATE grid_jobs SET forgotten=1, cancelled=1 WHERE job_id=? AND epoch=? AND NOT forgotten"
 _ENTRIES = "SELECT * FROM grid_jobs ORDER BY job_id, epoch"
 _LOCAL_JOBS = "SELECT * FROM local_jobs WHERE job_id=? AND epoch=? ORDER BY number"
@@ -102,15 +99,15 @@ _REMOVE = (
     "DELETE FROM local_jobs WHERE job_id=? AND epoch=?",
     "DELETE FROM grid_jobs WHERE job_id=? AND epoch=?",
 )
-#: Characters of a line of the log.
+#: Maximum characters of a log line.
 _LONGEST = 2000
 
 
 class Journal:
-    """One open book; several threads may use it."""
+    """One open journal; thread-safe."""
 
     def __init__(self, directory: Path) -> None:
-        """Open it, or begin one.
+        """Open or create the journal.
 
         Raises:
             StateUnusable: The directory cannot be used, or another manager has it open.
@@ -124,34 +121,34 @@ class Journal:
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        """Let another manager have it."""
+        """Close the journal and release the lock."""
         self._opened.close()
 
     def take(self, taken: PulledGridJob, now: datetime) -> None:
-        """Note a grid job; one that is noted stays as it is."""
+        """Record a grid job; one that is recorded already stays unchanged."""
         key = AttemptKey(taken.job_id, taken.epoch)
         with self._writing() as database:
             if database.execute(_TAKE, (*key, json.dumps(asdict(taken)))).rowcount:
                 self._log(database, key, [f"taken for {taken.queue}"], now)
 
     def cancel(self, key: AttemptKey, now: datetime) -> None:
-        """Note that the end of a grid job is wanted."""
+        """Record that a grid job is to be cancelled."""
         with self._writing() as database:
             if database.execute(_CANCEL, key).rowcount:
                 self._log(database, key, ["its end is wanted"], now)
 
     def forget(self, key: AttemptKey) -> None:
-        """Note that the service knows how a grid job ended."""
+        """Record that the service has acknowledged the end of a grid job."""
         with self._writing() as database:
             database.execute(_FORGET, key)
 
     def note_problem(self, key: AttemptKey, problem: str) -> None:
-        """Note what holds a grid job up; nothing if it is empty."""
+        """Record what holds a grid job up; empty: nothing."""
         with self._writing() as database:
             database.execute(_TROUBLE, (problem[:_LONGEST], *key))
 
     def remove(self, key: AttemptKey) -> None:
-        """Remove all that is known of a grid job."""
+        """Remove all records of a grid job."""
         with self._writing() as database:
             for statement in _REMOVE:
                 database.execute(statement, key)
@@ -165,7 +162,7 @@ class Journal:
         local_jobs: Iterable[LocalJob] = (),
         log: Sequence[str] = (),
     ) -> None:
-        """Note, all at once, how a grid job and some of its local jobs stand, and why."""
+        """Record in one transaction a grid job, some of its local jobs, and log lines."""
         with self._writing() as database:
             if entry is not None:
                 database.execute(_UPDATE, (*_columns(entry), *key))
@@ -173,7 +170,7 @@ class Journal:
             self._log(database, key, log, now)
 
     def entries(self) -> list[GridJobEntry]:
-        """All grid jobs."""
+        """All recorded grid jobs."""
         return [_entry(row) for row in self._read(_ENTRIES, ())]
 
     def local_jobs(self, key: AttemptKey) -> list[LocalJob]:
@@ -181,7 +178,7 @@ class Journal:
         return [_local_job(row) for row in self._read(_LOCAL_JOBS, key)]
 
     def log(self, key: AttemptKey) -> str:
-        """What was done for a grid job, line by line."""
+        """The log of a grid job."""
         return "".join(f"{row['at']} {row['text']}\n" for row in self._read(_LOGGED, key))
 
     def _key(self) -> str:
@@ -193,7 +190,7 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, on the disk at the end of the block, or undone."""
+        """One transaction, committed to disk at the end of the block, or rolled back."""
         with self._turn:
             try:
                 with self._connection as database:

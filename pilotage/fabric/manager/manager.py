@@ -1,11 +1,9 @@
-"""What holds grid jobs up in one round: each trouble is its own job's; a host that hangs is asked once.
+"""The job manager of a gateway: one round over all its grid jobs, and the calls of its gateway.
 
-One round of a job manager over all its grid jobs: each is taken a bit further, none holds up another.
-
-The job manager of a gateway: what surrounds it gives it grid jobs, and sees how they stand.
-
-Each call answers at once; the long work is done by `advance`, which one thread calls again and again. All
-that is known is in the book before it is acted upon: a manager that was killed is made anew and goes on.
+In a round each grid job is advanced a bit and none holds up the others: a failure concerns its own job only,
+and a batch system that hangs is not called again in the same round. The calls return at once; one thread
+calls `advance` repeatedly for the slow work. Every action is recorded in the journal first, so a manager that
+was killed continues from there.
 """
 
 import logging
@@ -34,16 +32,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleTroubles:
-    """Those of one round."""
+    """The problems of one round, by grid job."""
 
     problems: dict[AttemptKey, str] = field(default_factory=dict)
-    _hanging: dict[str, str] = field(default_factory=dict)  #: by batch system, what it did not answer
+    _hanging: dict[str, str] = field(default_factory=dict)  #: by batch system that hangs, the error
 
     def attempt(self, act: Callable[[], None], system: str, *entries: GridJobEntry) -> None:
-        """Do something for grid jobs, unless their batch system hangs; the next round tries what failed.
+        """Perform an action for grid jobs unless their batch system hangs; the next round repeats failures.
 
         Args:
-            act: What is to be done.
+            act: The action.
             system: Name of the batch system.
             entries: The grid jobs that are held up if it fails.
 
@@ -62,7 +60,7 @@ class CycleTroubles:
             self._note(str(error), entries)
         except StateUnusable:
             raise
-        except Exception as error:  # a bug of ours must not hold up the others
+        except Exception as error:  # a bug must not hold up the others
             log.exception("grid jobs %s: the round broke", ", ".join(each.taken.name for each in entries))
             self._note(f"a fault of the gateway: {error!r:.300}", entries)
 
@@ -72,7 +70,7 @@ class CycleTroubles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerCycle:
-    """The acts of a round, in their order."""
+    """One round of a manager: its steps in order."""
 
     station: ManagerContext
     habits: ManagerOptions
@@ -81,14 +79,14 @@ class ManagerCycle:
     polling: Polling
 
     def go(self) -> None:
-        """Do it.
+        """Run the round.
 
         Raises:
-            StateUnusable: The rest has to wait for the next one.
+            StateUnusable: The rest has to wait for the next round.
         """
         troubles = CycleTroubles()
-        self._each(self._live(), self._to_the_batch_system, troubles)
-        for name, entries in self._by_system():
+        self._each(self._live(), self._submit_or_cancel, troubles)
+        for name, entries in self._group_by_system():
             troubles.attempt(partial(self.polling.poll, self.station.farms[name], entries), name, *entries)
         self._each(self._live(), self._gather, troubles)
         self._each(self.book.entries(), self._clean, troubles)
@@ -104,7 +102,7 @@ class ManagerCycle:
         outlet = self.station.outlets.get(entry.taken.queue)
         return "" if outlet is None else outlet.system
 
-    def _to_the_batch_system(self, entry: GridJobEntry) -> None:
+    def _submit_or_cancel(self, entry: GridJobEntry) -> None:
         farm = self.station.farm_of(entry)
         if entry.cancelled:
             self._cancelling.advance(entry, farm)
@@ -114,7 +112,7 @@ class ManagerCycle:
     def _live(self) -> list[GridJobEntry]:
         return [each for each in self.book.entries() if each.outcome is None]
 
-    def _by_system(self) -> list[tuple[str, list[GridJobEntry]]]:
+    def _group_by_system(self) -> list[tuple[str, list[GridJobEntry]]]:
         found: dict[str, list[GridJobEntry]] = defaultdict(list)
         for entry in self._live():
             if (name := self._system(entry)) and not entry.gathering:
@@ -134,7 +132,7 @@ class ManagerCycle:
         self._gathering.advance(entry, farm, shared_area.area_of(entry, farm, self.book.key))
 
     def _clean(self, entry: GridJobEntry) -> None:
-        """Remove what is left of a grid job that nobody asks for any more."""
+        """Remove the files and records of a grid job whose end the service has acknowledged."""
         if not entry.forgotten:
             return
         jobs = self.book.local_jobs(entry.key)
@@ -178,7 +176,7 @@ def _utc_now() -> datetime:
 
 @dataclass(slots=True, kw_only=True)
 class Manager:
-    """One per gateway process and directory."""
+    """A job manager; one per gateway process and directory."""
 
     station: ManagerContext
     habits: ManagerOptions
@@ -193,7 +191,7 @@ class Manager:
         )
 
     def take(self, taken: PulledGridJob) -> None:
-        """Record a grid job before anything is done for it; the same attempt again changes nothing.
+        """Record a grid job before any action for it; the same attempt again changes nothing.
 
         Raises:
             StateUnusable: It is not recorded.
@@ -201,7 +199,7 @@ class Manager:
         self.book.take(taken, self.clock())
 
     def cancel(self, job_id: int, epoch: int) -> None:
-        """End a grid job: its local jobs are ended, and what they wrote is gathered.
+        """Cancel a grid job: its local jobs are killed, and their output is gathered.
 
         Raises:
             StateUnusable: That is not recorded.
@@ -209,7 +207,7 @@ class Manager:
         self.book.cancel(AttemptKey(job_id, epoch), self.clock())
 
     def forget(self, job_id: int, epoch: int) -> None:
-        """The service has acknowledged the end of a grid job: what is left of it is removed by and by.
+        """Record that the service has acknowledged the end of a grid job; later rounds remove its files.
 
         Raises:
             StateUnusable: That is not recorded.
@@ -217,7 +215,7 @@ class Manager:
         self.book.forget(AttemptKey(job_id, epoch))
 
     def advance(self) -> None:
-        """Go one round over all grid jobs; none of them holds up the others for long.
+        """Run one round over all grid jobs; none of them holds up the others for long.
 
         Raises:
             StateUnusable: The rest of the round has to wait.
@@ -225,10 +223,10 @@ class Manager:
         self._round.go()
 
     def grid_jobs(self) -> Sequence[GridJob]:
-        """All grid jobs as they stand, without those that were forgotten.
+        """Status of all grid jobs except forgotten ones.
 
         Raises:
-            StateUnusable: Nobody can tell.
+            StateUnusable: The journal cannot be read.
         """
         return [
             grid_job_status(each, self.book.local_jobs(each.key))

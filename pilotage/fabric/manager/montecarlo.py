@@ -1,4 +1,4 @@
-"""Grid jobs of type `montecarlo`: so many events, spread evenly over local jobs of a sensible length.
+"""Grid jobs of type `montecarlo`: a number of events, spread evenly over local jobs of suitable length.
 
 Source: SAM-Grid, the number of jobs to be submitted.
 """
@@ -16,17 +16,17 @@ EVENTS_PER_JOB = "EventsPerJob"
 CPU_PER_EVENT = "CPUPerEvent"  #: seconds
 FIRST_EVENT = "FirstEvent"
 SEED = "Seed"
-#: Events per local job where neither the user nor the site says anything to go by.
+#: Events per local job if neither the user nor the site states a limit.
 RULE_OF_THUMB = 250
-#: Tells the local job its part, beside its arguments and environment.
+#: File with the local job's events, in addition to its arguments and environment.
 PART = "montecarlo.json"
-#: What common generators take: signed, 32 bits.
+#: Maximum seed of common generators: signed 32 bits.
 LARGEST_SEED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRange:
-    """What one local job does."""
+    """The events of one local job."""
 
     events: int
     first_event: int
@@ -34,10 +34,10 @@ class EventRange:
 
 
 class MonteCarlo:
-    """`Events` events; each local job has its own seed and its own numbers of events."""
+    """Produces `Events` events; each local job has its own seed and event numbers."""
 
     def check(self, job: HandledJob) -> None:
-        """Refuse numbers that nobody can mean."""
+        """Reject invalid numbers."""
         if handlers.read_whole(job.description, EVENTS) is None:
             raise UnfitJob(
                 f"{EVENTS}: is missing: a grid job of type montecarlo says how many events it wants"
@@ -51,7 +51,7 @@ class MonteCarlo:
         self.command(job, 1)
 
     def number_of_jobs(self, job: HandledJob, site: SiteLimits) -> int:
-        """As few local jobs as keep each within what the site and the user want."""
+        """The smallest number of local jobs within the limits of site and user."""
         events = _events(job)
         each = events_per_job(job, site)
         number = -(-events // each)
@@ -63,13 +63,13 @@ class MonteCarlo:
         return number
 
     def prepare_work_area(self, job: HandledJob, n: int) -> Mapping[str, bytes]:
-        """A file that says what this local job does."""
+        """A file with the events of this local job."""
         part = event_range(job, n)
         content = {"events": part.events, "first_event": part.first_event, "seed": part.seed}
         return {PART: json.dumps(content).encode()}
 
     def command(self, job: HandledJob, n: int) -> LocalCommand:
-        """The user's own, with `{events}`, `{first_event}`, `{seed}`, `{local_job}`, `{local_jobs}`."""
+        """Fill `{events}`, `{first_event}`, `{seed}`, `{local_job}` and `{local_jobs}` into the command."""
         part = event_range(job, n)
         values = {
             "events": part.events,
@@ -82,7 +82,7 @@ class MonteCarlo:
 
 
 def events_per_job(job: HandledJob, site: SiteLimits) -> int:
-    """Events that one local job does at most: what its CPU time allows and what the user wants.
+    """Maximum events of one local job, from its CPU time and the user's limit.
 
     Raises:
         UnfitJob: Not even one event fits.
@@ -106,7 +106,7 @@ def events_per_job(job: HandledJob, site: SiteLimits) -> int:
 
 
 def event_range(job: HandledJob, n: int) -> EventRange:
-    """What local job `n` does: numbers differ by one at most, the larger ones come first."""
+    """The events of local job `n`: sizes differ by at most one, larger ones first."""
     number = max(job.number, 1)
     each, more = divmod(_events(job), number)
     before = (n - 1) * each + min(n - 1, more)

@@ -1,9 +1,7 @@
-"""Where the outputs of local jobs lie until the service has them.
+"""Output of a grid job: one tar of the files of its local jobs, with their numbers as suffixes.
 
-The output of a grid job: one tar of what its local jobs left, file names suffixed with their numbers.
-
-Some local jobs' outputs are fetched in each round; what was fetched stays, so a manager that was killed goes
-on. Every archive is unpacked as one that somebody hostile sent, and packed as if he had left the files.
+A limited number of outputs is fetched in each round and stored in the manager's directory, so that a manager
+that was killed continues. Archives are treated as hostile when unpacked, and so are their files when packed.
 """
 
 import io
@@ -25,50 +23,50 @@ from pilotage.fabric.pilot import attempt, errors
 from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.archives import PackedOutput
 
-#: The manager's own files, which come first in the tar.
+#: The manager's own files, first in the tar.
 LOG, TABLE = "manager.log", "local-jobs.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputStore:
-    """The outputs of one grid job, in a directory of the manager's."""
+    """The outputs of one grid job, in a directory of the manager."""
 
     directory: Path
-    limit: int  #: bytes of the output of one local job, packed and unpacked
+    limit: int  #: maximum bytes of one local job's output, packed and unpacked
 
     @property
     def archive(self) -> Path:
-        """The one tar."""
+        """The final tar."""
         return self.directory / "output.tar.gz"
 
     def has(self, job: LocalJob) -> bool:
-        """Whether the output of a local job is here."""
+        """Whether the output of a local job is stored."""
         mark = self._mark(job)
         return mark.exists() and mark.read_text() == _boot_id()
 
     def add_archive(self, job: LocalJob, archive: bytes) -> list[str]:
-        """Add what a local job packed; lines for the log on what is not taken.
+        """Add the output archive of a local job; return log lines about refused files.
 
         Raises:
-            OSError: There is no room.
+            OSError: There is no space.
         """
         if len(archive) > self.limit:
-            return self._added(job, [f"its output is left out: more than {self.limit} bytes"])
+            return self._mark_added(job, [f"its output is left out: more than {self.limit} bytes"])
         self._make()
         shutil.rmtree(self._aside, ignore_errors=True)
         self._aside.mkdir()
         try:
             archives.unpack(io.BytesIO(archive), self._aside, limit=self.limit)
         except archives.UnsafeArchive as error:
-            # What came before the trouble is as good as any partial output.
-            return self._added(job, [f"its output {error}", *self._taken(job)])
-        return self._added(job, self._taken(job))
+            # Files before the error are kept, like any partial output.
+            return self._mark_added(job, [f"its output {error}", *self._move_unpacked(job)])
+        return self._mark_added(job, self._move_unpacked(job))
 
     def add_files(self, job: LocalJob, files: Mapping[str, bytes]) -> list[str]:
-        """Add files of a local job that left no archive."""
+        """Add files of a local job without an output archive."""
         for name, content in files.items():
             self.write(f"{name}.{job.number}", content)
-        return self._added(job, ["it left no output"])
+        return self._mark_added(job, ["it left no output"])
 
     def write(self, name: str, content: bytes) -> None:
         """Add a file."""
@@ -76,13 +74,13 @@ class OutputStore:
         (self._files / name).write_bytes(content)
 
     def pack(self, limit: int) -> PackedOutput:
-        """Make the one tar, or make it anew.
+        """Write the final tar, or replace it.
 
         Args:
-            limit: Bytes that all files may have together.
+            limit: Maximum bytes of all files together.
 
         Raises:
-            OSError: There is no room.
+            OSError: There is no space.
         """
         names = (path for path in _regular(self._files) if path not in (LOG, TABLE))
         aside = self.archive.with_suffix(".new")
@@ -95,16 +93,16 @@ class OutputStore:
         return packed
 
     def clear(self) -> None:
-        """Remove all but the tar."""
+        """Remove everything except the tar."""
         for path in (self._files, self._aside, self.directory / "fetched"):
             shutil.rmtree(path, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove all of it."""
+        """Remove the whole directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _make(self) -> None:
-        """Make the directories; outputs are nobody's business but their owners'."""
+        """Create the directories, private: outputs belong to different owners."""
         self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._files.mkdir(parents=True, exist_ok=True)
 
@@ -119,13 +117,13 @@ class OutputStore:
     def _mark(self, job: LocalJob) -> Path:
         return self.directory / "fetched" / str(job.number)
 
-    def _added(self, job: LocalJob, log: list[str]) -> list[str]:
+    def _mark_added(self, job: LocalJob, log: list[str]) -> list[str]:
         self._mark(job).parent.mkdir(parents=True, exist_ok=True)
         self._mark(job).write_text(_boot_id())
         return [f"local job {job.number}: {line}" for line in log]
 
-    def _taken(self, job: LocalJob) -> list[str]:
-        """Move the files that were unpacked to the others; those that cannot be have a line each."""
+    def _move_unpacked(self, job: LocalJob) -> list[str]:
+        """Move unpacked files to the others; return a log line for each that is refused."""
         refused = []
         for name in _regular(self._aside):
             target = self._files / f"{name}.{job.number}"
@@ -134,7 +132,7 @@ class OutputStore:
                 (self._aside / name).replace(target)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 refused.append(f"{name!r:.200} is left out: there is another file in its way")
-            except OSError as error:  # with its number it may be too long
+            except OSError as error:  # the name may be too long with the number
                 if errors.is_to_blame(error):
                     raise
                 refused.append(f"{name!r:.200} is left out: {error.strerror}")
@@ -142,7 +140,7 @@ class OutputStore:
 
 
 def _boot_id() -> str:
-    """Which start of this host it is: what was written before a crash of it may not have reached the disk."""
+    """Id of the host's boot: files written before a crash may not have reached the disk."""
     return Path("/proc/sys/kernel/random/boot_id").read_text()
 
 
@@ -155,7 +153,7 @@ def _to_disk(directory: Path) -> None:
 
 
 def _regular(root: Path) -> Iterator[str]:
-    """The files below a directory that are no links, by their path in it."""
+    """Relative paths of regular files below a directory."""
     for directory, _, files in os.walk(root):
         for name in sorted(files):
             path = Path(directory, name)
@@ -163,29 +161,29 @@ def _regular(root: Path) -> Iterator[str]:
                 yield str(path.relative_to(root))
 
 
-#: Bytes of what a batch job wrote itself, where it left no output.
+#: Maximum bytes of the batch job's own output, kept if there is no output archive.
 _LAST_WORDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputGathering:
-    """Fetches, and puts together."""
+    """Fetches the outputs of local jobs and combines them."""
 
     habits: ManagerOptions
     book: Journal
     clock: Callable[[], datetime]
 
     def begin(self, entry: GridJobEntry) -> None:
-        """Note that a grid job may gather from now on."""
+        """Record that a grid job gathers from now on."""
         log = ["all local jobs have ended: gathering their output"]
         self.book.write(entry.key, now=self.clock(), entry=replace(entry, gathering=True), log=log)
 
     def advance(self, entry: GridJobEntry, farm: SharedBatchSystem, area: SharedArea) -> None:
-        """Fetch some outputs; when all are there, pack them, and say how the grid job ended.
+        """Fetch some outputs; once all are stored, pack them and record the outcome of the grid job.
 
         Raises:
             BatchSystemAway: They cannot be read now.
-            OSError: There is no room for them.
+            OSError: There is no space for them.
         """
         if not area.is_there and not entry.cancelled:
             raise BatchSystemAway(f"{area.directory}: cannot be seen; the output of local jobs is there")
@@ -198,7 +196,7 @@ class OutputGathering:
             self._finish(entry, place)
 
     def remove(self, entry: GridJobEntry) -> None:
-        """Remove what was gathered."""
+        """Remove the gathered output."""
         self._place(entry).remove()
 
     def _place(self, entry: GridJobEntry) -> OutputStore:
@@ -209,7 +207,7 @@ class OutputGathering:
         archive = area.output(job, limit=self.habits.local_output_limit)
         log = place.add_archive(job, archive) if archive else place.add_files(job, _last_words(job, farm))
         if log:
-            # A job that is done, and whose output is not here, is not as done as it should be.
+            # The message marks a finished job whose output is missing: it lowers the grid job's outcome.
             lacking = [replace(job, message=log[0])] if job.state is LocalState.DONE else []
             self.book.write(job.key, now=self.clock(), local_jobs=lacking, log=log)
 
@@ -226,7 +224,7 @@ class OutputGathering:
 
 
 def _last_words(job: LocalJob, farm: SharedBatchSystem) -> dict[str, bytes]:
-    """What there is of a local job that left no output."""
+    """Batch output and tail of a local job without an output archive."""
     wrote = farm.system.output(job.handle)
     found = {
         "batch.out": wrote.stdout[-_LAST_WORDS:],

@@ -1,4 +1,4 @@
-"""The plan of a grid job: whether it can be done, as how many local jobs, and what each of them runs."""
+"""The plan of a grid job: its validity, the number of its local jobs, and the command of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from pilotage.fabric.manager.records import GridJobEntry, LocalJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A local job as its handler wants it."""
+    """A local job as planned by its handler."""
 
     command: LocalCommand
     files: Mapping[str, bytes]
@@ -29,17 +29,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """Asks the handlers, which may be anybody's."""
+    """Calls the handlers, which may come from any package."""
 
     station: ManagerContext
-    manager: str  #: name of it
-    book: str  #: key of it
+    manager: str  #: name of the manager
+    book: str  #: key of the journal
 
     def plan(self, entry: GridJobEntry) -> list[LocalJob]:
-        """The local jobs of a grid job.
+        """Plan the local jobs of a grid job.
 
         Raises:
-            UnfitJob: It will never be done; the message is for the user.
+            UnfitJob: The job can never run; the message is for the user.
         """
         handler, job = self._handler(entry), _job(entry)
         self.station.farm_of(entry)
@@ -60,10 +60,10 @@ class Planning:
         ]
 
     def piece(self, entry: GridJobEntry, n: int) -> Piece:
-        """What local job `n` runs.
+        """Command and files of local job `n`.
 
         Raises:
-            UnfitJob: The handler does not say it.
+            UnfitJob: The handler fails to provide them.
         """
         handler, job = self._handler(entry), replace(_job(entry), number=entry.number or 0)
         files = call_handler(handler, lambda: checked_files(handler.prepare_work_area(job, n)))

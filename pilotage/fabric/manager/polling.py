@@ -1,10 +1,6 @@
-"""What becomes of a local job that failed: tried again, or given up.
+"""State of local jobs from their batch system and their status files; retries and cancellation.
 
-What a look at a local job makes of it: the batch system's word, and the marks that the job left itself.
-
-How the local jobs of all grid jobs stand: asked of each batch system by one query, and of marks.
-
-The end of a grid job that is wanted: reaches every local job, also one whose reference never came.
+Each batch system is queried once per round for the local jobs of all grid jobs.
 """
 
 import time
@@ -30,14 +26,14 @@ from pilotage.fabric.runner.status_files import PAYLOAD, SITE
 def retry_or_give_up(
     job: LocalJob, cause: str, said: Report, entry: GridJobEntry, habits: ManagerOptions
 ) -> tuple[LocalJob, str]:
-    """The local job as it is to stand now, and a line for the log.
+    """Decide on a failed local job; return its new state and a log line.
 
     Args:
-        job: As it stood.
-        cause: Who has to answer for it, as in `runner.marks`.
+        job: Its previous state.
+        cause: Cause of the failure, as in `runner.status_files`.
         said: How it ended.
         entry: Of its grid job.
-        habits: With the policy of retries.
+        habits: With the retry policy.
     """
     why = ": ".join(filter(None, (said.minor_status, said.application_status))) or "ended without a word"
     line = f"local job {job.number}, try {job.tries} ({job.stamp}): {why}"
@@ -56,28 +52,28 @@ def _may_retry(job: LocalJob, cause: str, retries: Retries) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolledJob:
-    """A local job at one look."""
+    """A local job with the results of one poll."""
 
     job: LocalJob
     lookup: Lookup
-    news: str = ""  #: mark, as it was read
-    end: str = ""  #: mark, as it was read
+    news: str = ""  #: content of this status file
+    end: str = ""  #: content of this status file
 
 
 def next_state(seen: PolledJob, entry: GridJobEntry, habits: ManagerOptions) -> tuple[LocalJob, str]:
-    """The local job as it stands now, and a line for the log, empty if nothing is to be said.
+    """The new state of a local job, and a log line or an empty string.
 
-    *Unknown* changes nothing, and *missing* only if the job's own mark says that it ended.
+    *Unknown* changes nothing, and *missing* only if the job's own status file reports its end.
     """
     job, state = _update_news(seen), seen.lookup.state
     if state is State.UNKNOWN or (state is State.MISSING and not seen.end):
         return job, ""
     if state is State.WAITING:
-        return _alive(job, LocalState.WAITING)
+        return _mark_alive(job, LocalState.WAITING)
     if state is State.RUNNING:
-        return _alive(job, LocalState.RUNNING)
+        return _mark_alive(job, LocalState.RUNNING)
     if state is State.GONE and not seen.end and job.state is LocalState.INTENDED:
-        return _never_there(job, entry)
+        return _mark_unsubmitted(job, entry)
     return _ended(seen, job, entry, habits)
 
 
@@ -91,14 +87,14 @@ def _update_news(seen: PolledJob) -> LocalJob:
     return replace(job, progress=progress or job.progress, tail=tail)
 
 
-def _alive(job: LocalJob, state: LocalState) -> tuple[LocalJob, str]:
+def _mark_alive(job: LocalJob, state: LocalState) -> tuple[LocalJob, str]:
     if job.state is LocalState.INTENDED:
         found = replace(job, state=state, was_submitted=True)
         return found, f"local job {job.number}: found as {job.reference}, {job.stamp}"
     return replace(job, state=state), ""
 
 
-def _never_there(job: LocalJob, entry: GridJobEntry) -> tuple[LocalJob, str]:
+def _mark_unsubmitted(job: LocalJob, entry: GridJobEntry) -> tuple[LocalJob, str]:
     line = f"local job {job.number}: its submission came to nothing ({job.stamp})"
     return replace(job, state=LocalState.KILLED if entry.cancelled else LocalState.UNSUBMITTED), line
 
@@ -114,7 +110,7 @@ def _ended(
         )
         return retry_or_give_up(job, SITE, said, entry, habits)
     if end is None or end.report.status == DONE:
-        # Such as a file of the OutputSandbox that is missing: nothing that makes it less done.
+        # Details such as a missing file of the OutputSandbox do not make the job fail.
         noted = "" if end is None else end.report.application_status
         line = ": ".join(filter(None, (f"local job {job.number}: done", noted)))
         return replace(job, state=LocalState.DONE, exit_code=0, message=""), line
@@ -123,20 +119,20 @@ def _ended(
 
 @dataclass(slots=True, kw_only=True)
 class Polling:
-    """The manager's eye."""
+    """Polls the local jobs of all grid jobs."""
 
     habits: ManagerOptions
     book: Journal
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic  #: seconds
-    _ended_at: dict[str, float] = field(default_factory=dict)  #: by stamp, when that was seen first
+    _ended_at: dict[str, float] = field(default_factory=dict)  #: by stamp, when the end was first seen
 
     def poll(self, farm: SharedBatchSystem, entries: Sequence[GridJobEntry]) -> None:
-        """Take up what happened to the local jobs of some grid jobs of one batch system.
+        """Update the local jobs of some grid jobs of one batch system.
 
         Raises:
-            NoAnswer: Nothing is known.
-            BatchSystemAway: The marks cannot be read now.
+            NoAnswer: The batch system does not respond.
+            BatchSystemAway: The status files cannot be read now.
         """
         of_entry = {
             entry.key: [job for job in self.book.local_jobs(entry.key) if job.lives] for entry in entries
@@ -149,10 +145,10 @@ class Polling:
         if unknown is not None:
             raise NoAnswer(unknown)
         areas = {entry.key: shared_area.area_of(entry, farm, self.book.key) for entry in entries}
-        # Marks are looked at after the batch system: what it says has ended has left them.
+        # Read status files after the batch system's answer: a job reported as ended has written them.
         said = self._marks(farm, [(job, areas[job.key]) for job in jobs if _may_have_marks(job, lookups)])
         for entry in entries:
-            self._take_up(
+            self._update_jobs(
                 farm,
                 areas[entry.key],
                 entry,
@@ -165,7 +161,7 @@ class Polling:
         names = [area.mark(job, name) for job, area in jobs for name in (status_files.NEWS, status_files.END)]
         return shared_area.read_first_lines(farm, names)
 
-    def _take_up(
+    def _update_jobs(
         self, farm: SharedBatchSystem, area: SharedArea, entry: GridJobEntry, seen: Sequence[PolledJob]
     ) -> None:
         changed: list[LocalJob] = []
@@ -176,7 +172,7 @@ class Polling:
             self._ended_at.pop(each.job.stamp, None)
             job, line = next_state(each, entry, self.habits)
             if each.lookup.state is State.GONE:
-                job, line = self._disarmed(farm, each.job, job, line)
+                job, line = self._disarm(farm, each.job, job, line)
             if job != each.job:
                 changed.append(job)
             log += [line] * bool(line)
@@ -184,7 +180,7 @@ class Polling:
             self.book.write(entry.key, now=self.clock(), local_jobs=changed, log=log)
 
     def _has_to_settle(self, seen: PolledJob, entry: GridJobEntry, area: SharedArea) -> bool:
-        """Whether marks may still come to light: a shared directory shows them late, or is away."""
+        """Whether status files may still appear: a shared directory shows them late, or is away."""
         if seen.end or seen.lookup.state not in ENDED:
             return False
         if entry.cancelled and seen.job.state is not LocalState.RUNNING:
@@ -194,10 +190,10 @@ class Polling:
             return True
         return not entry.cancelled and not area.is_there
 
-    def _disarmed(
+    def _disarm(
         self, farm: SharedBatchSystem, before: LocalJob, after: LocalJob, line: str
     ) -> tuple[LocalJob, str]:
-        """See to it that what is gone comes to nothing, before it is submitted again."""
+        """Before resubmission, make sure that an earlier try that seems gone cannot run any more."""
         if after.stamp != before.stamp:
             farm.system.kill([before.handle])
             farm.system.forget([before.handle])
@@ -225,16 +221,16 @@ def _polled_job(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelling:
-    """Ends local jobs, round by round, until the batch system says that they have ended."""
+    """Kills local jobs, round by round, until the batch system reports that they have ended."""
 
     book: Journal
     clock: Callable[[], datetime]
 
     def advance(self, entry: GridJobEntry, farm: SharedBatchSystem) -> None:
-        """Submit no more, and end what may be there by its stamps.
+        """Stop submitting, and kill every possible local job by its stamp, even one without a reference.
 
         Raises:
-            BatchSystemAway: It is asked again in the next round.
+            BatchSystemAway: To be repeated in the next round.
         """
         jobs = self.book.local_jobs(entry.key)
         never = [
@@ -248,7 +244,7 @@ class Cancelling:
             self.book.write(
                 entry.key, now=self.clock(), entry=ended, log=["ended before anything was submitted"]
             )
-        # Earlier tries, too: one that seemed to be gone may have come back.
+        # Include earlier tries: one that seemed gone may have reappeared.
         alive = [handle for each in jobs if each.lives for handle in each.handles]
         if alive:
             farm.system.kill(alive)

@@ -1,4 +1,4 @@
-"""What the book of a job manager says of a grid job and of each of its local jobs."""
+"""Records of the journal: a grid job, and each of its local jobs."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from pilotage.fabric.runner.progress import Progress
 
 
 class AttemptKey(NamedTuple):
-    """An attempt at a grid job."""
+    """Key of an attempt at a grid job."""
 
     job_id: int
     epoch: int
@@ -18,65 +18,65 @@ class AttemptKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridJobEntry:
-    """A grid job as the book has it."""
+    """A grid job in the journal."""
 
     taken: PulledGridJob
-    number: int | None = None  #: of local jobs; None: not decided
-    #: SHA-256 of its archive in the shared directory; None: not packed; empty: packed before it was noted.
+    number: int | None = None  #: of local jobs; None: not yet planned
+    #: SHA-256 of its archive in the shared directory; None: not packed; empty: packed by an older release.
     digest: str | None = None
-    cancelled: bool = False  #: its end is wanted
-    gathering: bool = False  #: it may gather
-    output: str | None = None  #: path of the one tar
+    cancelled: bool = False
+    gathering: bool = False  #: gathering has started
+    output: str | None = None  #: path of the final tar
     outcome: Report | None = None
     forgotten: bool = False  #: the service has acknowledged its end
     problem: str = ""
 
     @property
     def key(self) -> AttemptKey:
-        """Which attempt it is."""
+        """Key of the attempt."""
         return AttemptKey(self.taken.job_id, self.taken.epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob:
-    """A local job as the book has it."""
+    """A local job in the journal."""
 
     key: AttemptKey
     number: int  #: from 1
     stamp: str  #: of this try
-    tries: int = 1  #: which try it is
-    was_submitted: bool = False  #: some try of it reached the batch system
+    tries: int = 1  #: number of this try
+    was_submitted: bool = False  #: whether any try reached the batch system
     state: LocalState = LocalState.UNSUBMITTED
     reference: str | None = None
     exit_code: int | None = None
     message: str = ""  #: why it failed
-    size: int | None = None  #: units that it does
+    size: int | None = None  #: units of work
     progress: tuple[Progress, ...] = ()
-    tail: str = ""  #: end of what its payload wrote
+    tail: str = ""  #: end of its payload's output
 
     @property
     def handle(self) -> Handle:
-        """For the batch system."""
+        """Handle of this try for the batch system."""
         return Handle(stamp=self.stamp, reference=self.reference)
 
     @property
     def is_to_submit(self) -> bool:
-        """Whether this try has not reached the batch system for sure."""
+        """Whether this try is not known to have reached the batch system."""
         return self.state in (LocalState.UNSUBMITTED, LocalState.INTENDED)
 
     @property
     def lives(self) -> bool:
-        """Whether the batch system may have it."""
+        """Whether the batch system may have this try."""
         return self.state in (LocalState.INTENDED, LocalState.WAITING, LocalState.RUNNING)
 
     @property
     def handles(self) -> tuple[Handle, ...]:
-        """Of all its tries, the last one first: an earlier one may not be as gone as it seemed."""
+        """Handles of all tries, the last one first: an earlier one may reappear."""
         earlier = (Handle(stamp=self._stamp_of(tried)) for tried in range(1, self.tries))
         return (self.handle, *earlier)
 
     def again(self) -> "LocalJob":
-        """The next try."""
+        """The record of the next try."""
         return replace(
             self,
             stamp=self._stamp_of(self.tries + 1),
@@ -94,17 +94,17 @@ class LocalJob:
 
 
 def stamp(manager: str, key: AttemptKey, number: int, tried: int, book: str) -> str:
-    """What a try of a local job is called in the batch system: nobody else ever has the same."""
+    """Globally unique name of a local job's try in the batch system."""
     return f"{manager}.{key.job_id}.{key.epoch}.{number}.{tried}.{book}"
 
 
 def phase(entry: GridJobEntry, unsubmitted: int, again: int) -> ManagerPhase:
-    """What is to be done for a grid job.
+    """The current phase of a grid job.
 
     Args:
         entry: Of the grid job.
-        unsubmitted: Its local jobs that were never submitted for sure.
-        again: Its local jobs that were, and are to be submitted again.
+        unsubmitted: Number of its local jobs that were never submitted for sure.
+        again: Number of its local jobs that are to be submitted again.
     """
     if entry.outcome is not None:
         return ManagerPhase.ENDED

@@ -1,4 +1,4 @@
-"""The directory of a grid job that its local jobs see: its archive, and for each try a place for marks."""
+"""The shared directory of a grid job: its archive, and the status files of each try of its local jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,26 +8,26 @@ from pilotage.fabric.manager.context import SharedBatchSystem
 from pilotage.fabric.manager.records import GridJobEntry, LocalJob
 from pilotage.fabric.runner import status_files
 
-#: Bytes of a file of marks; of more than one line, the first counts.
+#: Maximum bytes of a status file; only its first line is used.
 _MOST_MARKS = 32_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedArea:
-    """Of one grid job."""
+    """The shared directory of one grid job."""
 
-    below: str  #: directory of the batch system, absolute
-    name: str  #: of the area in it
+    below: str  #: shared directory of the batch system, absolute
+    name: str  #: of the area, relative to it
     shell: Shell
 
     @property
     def directory(self) -> str:
-        """The area, absolute."""
+        """Absolute path of the area."""
         return f"{self.below}/{self.name}"
 
     @property
     def archive(self) -> str:
-        """Runner and input sandbox, absolute."""
+        """Absolute path of the archive with runner and input sandbox."""
         return f"{self.below}/{self._archive}"
 
     @property
@@ -35,28 +35,28 @@ class SharedArea:
         return f"{self.name}/job.pyz"
 
     def put_archive(self, content: bytes) -> None:
-        """Write runner and input sandbox."""
+        """Write the archive with runner and input sandbox."""
         self.shell.write(self._archive, content, below=self.below)
 
     def marks(self, job: LocalJob) -> str:
-        """Where a try leaves its marks, absolute."""
+        """Absolute path of a try's directory for status files."""
         return f"{self.below}/{self.mark(job)}"
 
     def mark(self, job: LocalJob, *name: str) -> str:
-        """One of the marks of a try, by its path below the directory of the batch system."""
+        """Path of a try's status file, relative to the batch system's directory."""
         return "/".join((self.name, f"{job.number}-{job.tries}", *name))
 
     def output(self, job: LocalJob, *, limit: int) -> bytes:
-        """The archive that a try left; empty if it left none, one byte more than `limit` if it is larger."""
+        """The output archive of a try; empty if missing, one byte more than `limit` if too large."""
         return self.shell.read(self.mark(job, status_files.OUTPUT), below=self.below, last=limit + 1)
 
     @property
     def is_there(self) -> bool:
-        """Whether it can be seen: a directory that is not mounted looks as if nobody had left anything."""
+        """Whether the area is visible: without its mount, no job would seem to have written anything."""
         return self.shell.read(self._archive, below=self.below, last=1) != b""
 
     def remove(self) -> None:
-        """Remove all of it."""
+        """Remove the area."""
         self.shell.remove([self.name], below=self.below)
 
 
@@ -65,19 +65,19 @@ def area_of(entry: GridJobEntry, farm: SharedBatchSystem, book: str) -> SharedAr
 
     Args:
         entry: Of the grid job.
-        farm: That it runs in.
-        book: Key of the book.
+        farm: Its batch system.
+        book: Key of the journal.
     """
     name = f"grid-{book}.{entry.taken.name}"
     return SharedArea(below=farm.directory, name=name, shell=farm.shell)
 
 
 def read_first_lines(farm: SharedBatchSystem, names: Sequence[str]) -> Mapping[str, str]:
-    """The first lines of many small files, with one command; those that cannot be seen are not in it.
+    """Read the first lines of many small files with one command; missing files are left out.
 
     Args:
-        farm: In whose directory they are.
-        names: Paths below that.
+        farm: Batch system with the shared directory.
+        names: Paths relative to that directory.
 
     Raises:
         BatchSystemAway: They cannot be read now.

@@ -1,7 +1,4 @@
-"""How a grid job stands, by what the book has of it.
-
-How a grid job ended, told from how its local jobs did.
-"""
+"""Status and outcome of a grid job, computed from the journal's records of its local jobs."""
 
 import json
 from collections import Counter
@@ -17,7 +14,7 @@ from pilotage.fabric.runner import progress
 
 
 def grid_job_status(entry: GridJobEntry, local_jobs: Sequence[LocalJob]) -> GridJob:
-    """A grid job as it stands by what the book has."""
+    """The current status of a grid job."""
     return GridJob(
         taken=entry.taken,
         phase=_phase(entry, local_jobs),
@@ -36,7 +33,7 @@ def _phase(entry: GridJobEntry, local_jobs: Sequence[LocalJob]) -> ManagerPhase:
 
 
 def _missing(local_jobs: Sequence[LocalJob]) -> Mapping[str, int]:
-    """By phase of the payload, the units of local jobs that have not said anything of it yet."""
+    """By phase of the payload, the units of local jobs that have not reported it yet."""
     names = {each.name for job in local_jobs for each in job.progress}
     missing: Counter[str] = Counter()
     for job in local_jobs:
@@ -45,14 +42,14 @@ def _missing(local_jobs: Sequence[LocalJob]) -> Mapping[str, int]:
     return missing
 
 
-#: Some local jobs are done, others are not and never will be.
+#: Minor status if some local jobs are done and others failed.
 PARTIAL = "Partially Done"
-#: Local jobs that are named.
+#: Maximum local jobs named in a message.
 _SHOWN = 5
 
 
 def job_outcome(entry: GridJobEntry, jobs: Sequence[LocalJob]) -> Report:
-    """What the service is told."""
+    """The final report on a grid job whose local jobs have all ended."""
     done = sum(each.state is LocalState.DONE for each in jobs)
     counted = f"{done} of {len(jobs)} local jobs done"
     if done == len(jobs):
@@ -68,7 +65,7 @@ def job_outcome(entry: GridJobEntry, jobs: Sequence[LocalJob]) -> Report:
 
 
 def outcome_table(jobs: Sequence[LocalJob]) -> bytes:
-    """How each local job ended, for who looks into the output."""
+    """The end of each local job as JSON, for readers of the output."""
     rows = [
         {
             "local_job": each.number,

@@ -1,11 +1,11 @@
-"""What is submitted for a local job: one text that brings its order along and fetches the archive.
+"""Submission of the local jobs of a grid job: plan, pack one archive, submit each in two phases.
 
-How a grid job becomes local jobs: planned, packed into one archive, submitted one by one in two phases.
+The journal records the stamp of a local job before its submission, and the reference afterwards. If a
+submission was interrupted in between, the job is searched by its stamp (`polling`), and submitted again only
+after the batch system has reported for long enough that it has no such job. It keeps its stamp then, so that
+of two batch jobs, should the first one appear after all, only one starts.
 
-Before a local job is submitted the book says that it is about to be, and under which stamp; after that it
-says under which reference. What was cut off in between is looked for by its stamp (`polling`), and submitted
-again only after the batch system has said for long enough that it has no such job; then under the same stamp,
-so that of two batch jobs, should the first one come to light after all, only one starts.
+The script of a local job contains its job spec and fetches the archive.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from pilotage.fabric.runner import bundle
 from pilotage.fabric.runner.job_spec import JobSpec
 from pilotage.fabric.runner.status_files import SITE
 
-#: Jobs of all VOs run as one account, which may change the archive; the script is the batch system's own.
+#: All VOs' jobs run as one account and could change the archive; the batch system protects the script.
 _FETCH = """\
 cp {archive} "$area/job.pyz" && {{
   [ "$(sha256sum <"$area/job.pyz")" = "{digest}  -" ] ||
@@ -50,7 +50,7 @@ def script_text(
     outlet: QueueTarget,
     habits: ManagerOptions,
 ) -> str:
-    """The script of one try of a local job."""
+    """Generate the script of one try of a local job."""
     order = JobSpec(
         job_id=entry.taken.job_id,
         number=job.number,
@@ -77,7 +77,7 @@ def script_text(
 
 
 def _description(entry: GridJobEntry, job: LocalJob, piece: Piece) -> Mapping[str, Any]:
-    """The description of the grid job, with the command of this local job."""
+    """The description of the grid job with this local job's command."""
     stated = entry.taken.description
     own = stated.get("ExecutionEnvironment")
     numbers = {"LOCAL_JOB": str(job.number), "LOCAL_JOBS": str(entry.number)}
@@ -100,7 +100,7 @@ def _place(queue: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJobSubmission:
-    """The manager's hand."""
+    """Submits the local jobs of grid jobs."""
 
     station: ManagerContext
     habits: ManagerOptions
@@ -108,14 +108,14 @@ class LocalJobSubmission:
     clock: Callable[[], datetime]
 
     def advance(self, entry: GridJobEntry) -> None:
-        """Take a grid job some steps further.
+        """Advance a grid job by some steps.
 
         Raises:
-            NoAnswer: Its batch system does not answer; what was begun is looked for.
-            BatchSystemAway: It cannot be reached, or has no room.
-            Away: The service does not give the sandbox now.
-            Refused: It does not give it at all.
-            OSError: There is no room here.
+            NoAnswer: Its batch system does not respond; an interrupted submission is searched later.
+            BatchSystemAway: It cannot be reached, or has no space.
+            Away: The service cannot send the sandbox now.
+            Refused: The service refuses to send it.
+            OSError: There is no space here.
         """
         try:
             if entry.number is None:
@@ -163,7 +163,7 @@ class LocalJobSubmission:
                 return
 
     def _one(self, entry: GridJobEntry, job: LocalJob) -> bool:
-        """Submit it; False: the batch system takes no more of them now."""
+        """Submit a local job; False: the batch system accepts no more now."""
         batch_job = self._batch_job(entry, job)
         intended = replace(job, state=LocalState.INTENDED)
         self.book.write(job.key, now=self.clock(), local_jobs=[intended])
@@ -195,7 +195,7 @@ class LocalJobSubmission:
         )
 
     def _end(self, entry: GridJobEntry, outcome: Report) -> None:
-        """End it; what was submitted before is not left alone: then only the rest fails."""
+        """Fail the grid job; if local jobs were submitted before, fail only the others."""
         log = [f"{outcome.minor_status}: {outcome.application_status}"]
         jobs = self.book.local_jobs(entry.key)
         rest = [

@@ -1,8 +1,6 @@
-"""The attempts under way on one slot, each in a thread of its own.
+"""The pilot's main loop: request jobs while the slot has room, run each in a thread, until a stop condition.
 
-What the pilot is told while it runs: by signals, or by a file.
-
-The pilot's loop: ask for work while there is room for it, until there is a reason to end.
+`PilotControl` receives orders from outside: signals, or a drain file.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class RunningAttempts:
-    """Runs jobs beside each other; each has its part of the slot, and gives it back at its end."""
+    """Run jobs concurrently; each takes an allotment of the slot and returns it at its end."""
 
     def __init__(
         self,
@@ -40,16 +38,16 @@ class RunningAttempts:
         seconds_left: Callable[[], float | None],
         ended: Callable[[], None],
     ) -> None:
-        """Make it.
+        """Take the shared objects.
 
         Args:
-            around: What all attempts share.
-            room: The slot.
-            seconds_left: Tells the time until the slot ends; None: it does not.
-            ended: Called after the end of each attempt, from its thread.
+            around: Objects shared by all attempts.
+            room: Free resources of the slot.
+            seconds_left: Returns the seconds until the slot ends; None: no end.
+            ended: Called after each attempt, from its thread.
         """
-        self.outcomes: list[AttemptOutcome] = []  #: of those that have ended
-        self.trouble: HostTrouble | None = None  #: with this host
+        self.outcomes: list[AttemptOutcome] = []  #: of ended attempts
+        self.trouble: HostTrouble | None = None
         self._around = around
         self._room = room
         self._seconds_left = seconds_left
@@ -57,7 +55,7 @@ class RunningAttempts:
         self._threads: list[threading.Thread] = []
 
     def begin(self, work: Work) -> None:
-        """Run these jobs."""
+        """Start these jobs."""
         needs = {match.lease: _need(match) for match in work.matches}
         shares = self._room.take(needs)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -68,7 +66,7 @@ class RunningAttempts:
             thread.start()
 
     def wait(self) -> None:
-        """Until all have ended."""
+        """Wait until all attempts have ended."""
         for thread in self._threads:
             thread.join()
 
@@ -95,16 +93,16 @@ def _need(match: Match) -> allotment.JobNeed:
     )
 
 
-#: End now, hand back what runs; end when what runs has finished. Grid Engine sends USR2 before it kills.
+#: Signals to end now and hand jobs back; signals to drain. Grid Engine sends USR2 before it kills.
 _STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR2}
 _DRAIN = {signal.SIGUSR1}
 
 
 class PilotControl:
-    """Orders that came; none is ever taken back, but the file may go again."""
+    """Stop and drain orders. Stop is final; draining by file ends when the file is removed."""
 
     def __init__(self, drain_file: Path | None = None) -> None:
-        """Make it; while the file is there, the pilot drains."""
+        """Without orders; the pilot drains while `drain_file` exists."""
         self.stop = threading.Event()  #: end now
         self._drain = threading.Event()
         self._drain_file = drain_file
@@ -112,23 +110,23 @@ class PilotControl:
 
     @property
     def drain(self) -> bool:
-        """Whether to take no new work, and to end when what runs has finished."""
+        """Whether to take no new jobs, and to end when the running ones have finished."""
         return self._drain.is_set() or (self._drain_file is not None and self._drain_file.exists())
 
     def wake(self) -> None:
-        """End the pause that somebody makes, or the next one."""
+        """End the current pause, or the next one."""
         self._woken.set()
 
     def pause(self, seconds: float) -> None:
-        """Wait for so long, or until something has happened."""
+        """Wait for this time, or until `wake` is called."""
         self._woken.wait(seconds)
         self._woken.clear()
 
     def listen(self) -> None:
-        """Take orders from signals, from now on.
+        """Receive orders by signal from now on.
 
-        A thread waits for them, since a handler would run in the middle of anything: an event that is just
-        being waited for cannot be set from there.
+        A thread waits for the signals: a handler could interrupt `Event.wait` and would then be unable to
+        set that event.
         """
         asked = _STOP | _DRAIN
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
@@ -142,17 +140,17 @@ class PilotControl:
             self.wake()
 
 
-#: Seconds until the next question where the service does not say; and between two looks at all else.
+#: Seconds until the next request where the service suggests none; also the longest pause of the loop.
 _POLL = 20.0
 _SHORTEST_POLL = 0.2
-#: Seconds after which a slot that has no end is emptied, for jobs that need all of it.
+#: Seconds after which a slot without an end is emptied, for jobs that need all of it.
 _WHOLE_EVERY = 24 * 3600.0
-#: Jobs in one answer at most: what the service allows.
+#: Maximum jobs per request: the service's limit.
 _MOST = 1000
 
 
 class Agent:
-    """Works for one slot. It asks for as much as is free, and again as soon as a payload has ended."""
+    """Main loop of one slot: requests all free resources, and again as soon as a payload has ended."""
 
     def __init__(
         self,
@@ -164,16 +162,16 @@ class Agent:
         clock: Callable[[], float] = time.monotonic,
         began: float | None = None,
     ) -> None:
-        """Make it.
+        """Take the shared objects.
 
         Args:
-            around: What all attempts share.
-            room: The slot.
-            ends: When it ends by itself.
-            orders: When others end it.
-            refusal: Why our token is not renewed any more; empty as long as it is.
-            clock: Seconds that never go back.
-            began: When the pilot did, by this clock; None: now.
+            around: Objects shared by all attempts.
+            room: Free resources of the slot.
+            ends: Conditions under which the pilot ends by itself.
+            orders: Stop and drain orders from outside.
+            refusal: Returns why the token cannot be renewed any more; empty while it can.
+            clock: Monotonic seconds.
+            began: Start of the pilot, by this clock; None: now.
         """
         self._around = around
         self._room = room
@@ -181,35 +179,37 @@ class Agent:
         self._orders = orders
         self._refusal = refusal
         self._clock = clock
-        self._crew = RunningAttempts(around, room, seconds_left=self._seconds_left, ended=self._payload_ended)
+        self._attempts = RunningAttempts(
+            around, room, seconds_left=self._seconds_left, ended=self._payload_ended
+        )
         self._ask_at = self._busy_until = self._whole_at = clock()
         self._began = self._ask_at if began is None else began
-        self._begun = 0  #: jobs
-        self._freed = 0  #: times that there was more room
-        self._vain = 0  #: answers without work in a row, while nothing ran
+        self._begun = 0  #: number of jobs
+        self._freed = 0  #: number of times that resources became free
+        self._empty_responses = 0  #: empty responses in a row, while nothing ran
         self._last_reason = ""
-        self._given_up: Ending | None = None  #: by an answer of the service, or by none
+        self._given_up: Ending | None = None  #: after a refusal, or no response
 
     @property
     def outcomes(self) -> list[AttemptOutcome]:
-        """What became of each job so far."""
-        return self._crew.outcomes
+        """Outcomes of the jobs that have ended."""
+        return self._attempts.outcomes
 
     @property
     def why_empty(self) -> str | None:
-        """The service's last word for why there was no job; None: there was one, or no answer."""
+        """The service's last reason for sending no job; None if there was a job, or no response."""
         return None if self._begun else self._last_reason or None
 
     def run(self) -> Ending:
-        """Work until there is a reason to end; the reason. What runs then runs to its end."""
+        """Work until there is a reason to end, wait for the running jobs, and return the reason."""
         while (ending := self._reason_to_end()) is None:
-            self._look_at_room()
+            self._note_room()
             if self._may_ask():
                 self._ask()
             else:
                 self._orders.pause(self._pause())
         log.info("no more jobs: %s", ending.reason)
-        self._crew.wait()
+        self._attempts.wait()
         return self._ordered() or self._trouble() or ending
 
     def _seconds_left(self) -> float | None:
@@ -220,14 +220,13 @@ class Agent:
         self._ask_at = self._busy_until = self._clock()
         self._orders.wake()
 
-    def _look_at_room(self) -> None:
+    def _note_room(self) -> None:
         if self._room.is_empty:
             self._whole_at = self._clock()
         else:
             self._busy_until = self._clock()
 
-    # Whether to end.
-
+    # Reasons to end.
     def _reason_to_end(self) -> Ending | None:
         return self._ordered() or self._trouble() or self._given_up or self._enough()
 
@@ -237,8 +236,8 @@ class Agent:
         return Ending(FINE, "told to take no more work") if self._orders.drain else None
 
     def _trouble(self) -> Ending | None:
-        if self._crew.trouble is not None:
-            return Ending(HOST, f"trouble with this host: {self._crew.trouble}")
+        if self._attempts.trouble is not None:
+            return Ending(HOST, f"trouble with this host: {self._attempts.trouble}")
         if refusal := self._refusal():
             return Ending(REFUSED, f"the service does not renew our token: {refusal}")
         return None
@@ -249,38 +248,37 @@ class Agent:
             return Ending(FINE, f"ran {self._begun} jobs, as many as it was told to")
         if left is not None and self._around.offer.is_over(left):
             return Ending(FINE, f"{left:.0f} s of the slot are left")
-        if ends.max_empty and self._vain >= ends.max_empty:
-            return Ending(FINE, f"no work: {self._vain} answers in a row without a job ({self._last_reason})")
+        if ends.max_empty and self._empty_responses >= ends.max_empty:
+            return Ending(
+                FINE, f"no work: {self._empty_responses} answers in a row without a job ({self._last_reason})"
+            )
         if ends.max_idle is not None and self._idle_for() >= ends.max_idle:
             return Ending(FINE, f"no work for {ends.max_idle:g} s")
         return None
 
     def _idle_for(self) -> float:
-        """Seconds since something ran."""
         return self._clock() - self._busy_until if self._room.is_empty else 0.0
 
-    # Asking.
-
+    # Requests for jobs.
     def _may_ask(self) -> bool:
         return not self._is_closed() and self._clock() >= self._ask_at
 
     def _is_closed(self) -> bool:
-        """Whether nothing more is taken until a payload ends."""
+        """Whether no job is requested until a payload ends."""
         return self._room.is_full or self._is_emptied()
 
     def _is_emptied(self) -> bool:
-        """Whether small jobs have kept the slot from large ones for long enough."""
+        """Whether small jobs have kept large ones out for so long that the slot is emptied."""
         every = self._ends.whole_every
         if every is None:
             every = 0.0 if self._around.offer.lifetime else _WHOLE_EVERY
         return bool(every) and not self._room.is_empty and self._clock() - self._whole_at >= every
 
     def _pause(self) -> float:
-        """Seconds until the next look."""
         return _POLL if self._is_closed() else min(max(self._ask_at - self._clock(), 0.0), _POLL)
 
     def _ask(self) -> None:
-        """Ask once; a question whose answer was lost is asked again under the same id."""
+        """Request jobs once."""
         freed, alone = self._freed, self._room.is_empty
         try:
             work = self._answer()
@@ -294,6 +292,7 @@ class Agent:
             self._accept(work, freed, alone=alone)
 
     def _answer(self) -> Work:
+        # One id for all tries, so that a lost response is repeated.
         request_id, free = str(uuid.uuid4()), self._room.free
         offer = self._around.offer.at(self._clock() - self._began, free)
         count = min(
@@ -309,20 +308,20 @@ class Agent:
         )
 
     def _accept(self, work: Work, freed: int, *, alone: bool) -> None:
-        """Take the jobs, or wait; but not if there has been more room since it was asked.
+        """Start the jobs, or wait, unless resources became free since the request.
 
-        Only an answer to who had the whole slot free says that there is nothing for it.
+        Only an empty response to an offer of the whole slot counts as empty.
         """
         if work.matches:
-            self._vain = 0
+            self._empty_responses = 0
             self._begun += len(work.matches)
-            self._crew.begin(work)
+            self._attempts.begin(work)
             return
-        self._vain += alone
+        self._empty_responses += alone
         self._last_reason = work.reason
         pause = max(_SHORTEST_POLL, _POLL if work.retry_after is None else work.retry_after)
         self._ask_at = self._clock() + pause * random.uniform(0.9, 1.2)
-        if freed != self._freed:  # asked last: a payload that ends from here on says so itself
+        if freed != self._freed:  # checked last: a payload that ends from here on sets `_ask_at` itself
             self._ask_at = self._clock()
         elif self._reason_to_end() is None:
             log.info("no job (%s), asking again in %.0f s", work.reason, pause)

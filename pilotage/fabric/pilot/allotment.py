@@ -1,4 +1,4 @@
-"""What a slot has, and the parts of it that payloads get: together never more than there is."""
+"""The resources of a slot, and the parts of it that payloads get: together never more than the slot."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: The tag by which jobs ask for a whole node, and queues offer one.
+#: Tag of jobs that need a whole node, and of queues that offer one.
 WHOLE_NODE = "wholenode"
 
 
 @dataclass(frozen=True)
 class Allotment:
-    """A part of a slot, or all of it."""
+    """Resources of a part of a slot, or of all of it."""
 
     processors: int
-    ram_mb: int | None = None  #: None: nobody knows how much the slot has
-    gpus: tuple[str, ...] = ()  #: the devices, as CUDA_VISIBLE_DEVICES names them
-    whole_node: bool = False  #: nobody else is on it
+    ram_mb: int | None = None  #: None: the slot's memory is unknown
+    gpus: tuple[str, ...] = ()  #: the devices, as in CUDA_VISIBLE_DEVICES
+    whole_node: bool = False  #: no other job is on the node
 
 
 @dataclass(frozen=True)
 class JobNeed:
-    """What one job is to get, as the service says, else as the job asks."""
+    """Resources to allot to one job: the service's numbers, else those of its description."""
 
     processors: int = 1
-    ram_mb: int | None = None  #: None: it asks for none
+    ram_mb: int | None = None  #: None: not stated
     gpus: int = 0
     whole_node: bool = False
 
 
 class SlotRoom:
-    """What is left of a slot; safe to use from several threads."""
+    """The free resources of a slot; thread-safe."""
 
     def __init__(self, whole: Allotment) -> None:
         self.whole = whole
@@ -42,23 +42,23 @@ class SlotRoom:
 
     @property
     def free(self) -> Allotment:
-        """What is left now."""
+        """The resources free now."""
         return self._free
 
     @property
     def is_empty(self) -> bool:
-        """Whether no payload has any of it."""
+        """Whether no payload is running."""
         return self._payloads == 0
 
     @property
     def is_full(self) -> bool:
-        """Whether no job fits any more: no processor is left, or no memory."""
+        """Whether no job fits any more: no free processor, or no free memory."""
         return self._free.processors < 1 or self._free.ram_mb == 0
 
     def take(self, needs: Mapping[str, JobNeed]) -> dict[str, Allotment]:
-        """Parts for jobs that come together, by what names them.
+        """Allot resources to jobs that start together, by name.
 
-        Memory that a job asks for is its own; the others get what is left in proportion to their processors.
+        Jobs that state their memory get it; the others share the rest in proportion to their processors.
         """
         stating_first = sorted(needs.items(), key=lambda item: item[1].ram_mb is None)
         with self._lock:
@@ -66,7 +66,7 @@ class SlotRoom:
             return {name: self._take(need) for name, need in stating_first}
 
     def give_back(self, share: Allotment) -> None:
-        """A payload has ended."""
+        """Free the resources of an ended payload."""
         with self._lock:
             free = self._free
             self._payloads -= 1
@@ -102,11 +102,11 @@ def _memory(need: JobNeed, free: Allotment, processors: int) -> int | None:
 def job_need(
     description: Mapping[str, Any], *, processors: int | None, ram_mb: int | None, gpus: int | None
 ) -> JobNeed:
-    """What a job is to get.
+    """Determine the resources to allot to a job.
 
     Args:
-        description: Of the job, as it came.
-        processors: As the service says; None: it does not.
+        description: Of the job.
+        processors: From the service; None: not given.
         ram_mb: Likewise.
         gpus: Likewise.
     """

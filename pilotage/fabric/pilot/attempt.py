@@ -1,7 +1,4 @@
-"""Packing and sending what a job leaves.
-
-One attempt at one job, from its lease to its report.
-"""
+"""One attempt at a job, from its lease to its final report: prepare, run, send the output, report."""
 
 from __future__ import annotations
 
@@ -33,18 +30,14 @@ _SHOWN = 5
 
 
 def pack_output(asked: PayloadDescription, area: WorkArea, *, limit: int) -> PackedOutput:
-    """Pack standard output and error first, then the OutputSandbox.
-
-    Raises:
-        OSError: There is no room for the archive.
-    """
+    """Pack standard output and error first, then the OutputSandbox."""
     wanted = (asked.std_output, asked.std_error, *asked.output_sandbox)
     with area.output.open("wb") as archive:
         return archives.pack(area.home, wanted, archive, limit=limit)
 
 
 def with_shortcomings(report: Report, packed: PackedOutput) -> Report:
-    """The report with what is not in the archive: missing files are noted, too large ones fail the job."""
+    """Add to the report what the archive lacks: missing files are noted, too large ones fail the job."""
     if packed.missing:
         report = report.noting(f"missing from OutputSandbox: {_some(packed.missing)}")
     if packed.refused:
@@ -63,32 +56,32 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: What became of an attempt, besides Done and Failed.
+#: Outcomes of an attempt besides Done and Failed.
 RELEASED, LOST = "Released", "Lost"
 
-_TOLD_TO_END = "the pilot has to end"
+_HAS_TO_END = "the pilot has to end"
 
-#: Seconds for the last words of a pilot that has to end.
-_LAST_WORDS = 5.0
-#: Seconds that an input sandbox is asked for, however short the lease seems by our clock.
+#: Seconds to retry the last requests of a pilot that has to end.
+_LAST_TRIES = 5.0
+#: Minimum seconds to retry the input sandbox, however short the lease seems by the local clock.
 _LEAST_PATIENCE = 10.0
-#: The part of the lease after which the service hears from us again.
+#: Minimum number of heartbeats in the duration of a lease.
 _BEATS_IN_LEASE = 3
 
 
 @dataclass(frozen=True)
 class AttemptOutcome:
-    """What became of an attempt."""
+    """Outcome of an attempt."""
 
     job_id: int
     epoch: int
-    ended: str  #: Done, Failed, Released (given back) or Lost (it was not ours any more)
+    ended: str  #: Done, Failed, Released (given back) or Lost (the lease is no longer ours)
     detail: str
 
 
 @dataclass(frozen=True)
 class AttemptContext:
-    """What all attempts of a pilot share."""
+    """Objects shared by all attempts of a pilot."""
 
     service: Service
     preparer: Preparer
@@ -104,13 +97,13 @@ def run_attempt(
     """Run a job to its end and report it.
 
     Args:
-        match: The job, matched to us.
-        around: What all attempts share.
-        share: What it may use of the slot.
-        seconds_left: Tells the time until the slot ends; None: it does not.
+        match: The matched job.
+        around: Objects shared by all attempts.
+        share: Part of the slot that the job may use.
+        seconds_left: Returns the seconds until the slot ends; None: no end.
 
     Raises:
-        HostTrouble: This host cannot run it; it was given back.
+        HostTrouble: This host cannot run the job; it was given back.
     """
     attempt = _Attempt(match, around, share, seconds_left)
     try:
@@ -149,7 +142,7 @@ class _Attempt:
         return AttemptOutcome(self._match.job_id, self._match.epoch, ended, detail)
 
     def try_to_release(self, reason: str) -> AttemptOutcome:
-        """Give the job back; if that cannot be said, the service finds out by our silence."""
+        """Give the job back. If the request fails, the lease expires without our heartbeats."""
         try:
             self._insistently(lambda: self._service.release(self._match.lease, reason))
         except (Away, Refused) as error:
@@ -160,13 +153,13 @@ class _Attempt:
         try:
             ready = self._prepare(area)
             if self._around.stop.is_set():
-                return self.try_to_release(_TOLD_TO_END)
+                return self.try_to_release(_HAS_TO_END)
             if too_late := self._too_late(ready):
                 return self.try_to_release(too_late)
             news = self._start()
         except Away:
             if self._around.stop.is_set():
-                return self.try_to_release(_TOLD_TO_END)
+                return self.try_to_release(_HAS_TO_END)
             raise
         if KILL in news.commands:
             return self._finish(payload.failure_report(payload.KILLED))
@@ -175,7 +168,7 @@ class _Attempt:
         return self._execute(ready, area, news)
 
     def _prepare(self, area: WorkArea) -> Prepared | Report:
-        """The job ready to start, or the report of why it can never be."""
+        """Prepare the job, or return the report of why no pilot can run it."""
         prepare = self._around.preparer.prepare
         try:
             return self._patiently(
@@ -186,18 +179,18 @@ class _Attempt:
             return error.report
 
     def _too_late(self, ready: Prepared | Report) -> str:
-        """Why another pilot should run it: ours may have waited for an answer for hours; empty: it fits."""
+        """Reason to leave the job to another pilot (retries may have taken hours); empty if it still fits."""
         if isinstance(ready, Report):
             return ""
         offer, left = self._around.offer, self._seconds_left()
-        # What an offer made now would say: who is stricter than it hands the same job back for ever.
+        # Compare with a fresh offer: a stricter check would hand the same job back for ever.
         offered = None if left is None else offer.seconds_offered(left)
         missing = monitor.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
         return f"it asks for {missing:.0f} s more than are left of the slot" if missing else ""
 
     def _start(self) -> News:
         facts = {"host": socket.gethostname(), "pilot": os.getpid()}
-        # Beyond its lease nobody wants it any more, but only the service can tell when that was.
+        # Retry even beyond the lease: only the service can decide whether it has expired.
         return self._patiently(
             lambda: self._service.start(self._match.lease, facts), self._care.report_patience
         )
@@ -212,14 +205,14 @@ class _Attempt:
             return self._finish(payload.failure_report(payload.UNFIT, str(error)))
         except NotStarted as error:
             return self._finish(payload.failure_report(payload.NOT_FOUND, str(error)))
-        # The heart beats on while the output is sent, which may take long when the service is away.
-        heart = self._heart(execution)
+        # Heartbeats go on while the output is sent, which may take long when the service is away.
+        heart = self._make_heartbeat(execution)
         heart.obey(news)
         with execution, heart.beating():
             watched = execution.until_end(heart, self._around.stop, grace=self._care.grace)
             return self._settle(watched, ready, area)
 
-    def _heart(self, execution: Execution) -> Heartbeat:
+    def _make_heartbeat(self, execution: Execution) -> Heartbeat:
         every = min(self._care.heartbeat, max(1.0, self._match.lease_seconds / _BEATS_IN_LEASE))
         return Heartbeat(self._service, self._match.lease, every=every, news=execution.news)
 
@@ -227,53 +220,53 @@ class _Attempt:
         if watched.why == monitor.STALE:
             return self.outcome(LOST, "the attempt was closed by the service; the payload was ended")
         if watched.why == monitor.STOPPED:
-            return self.try_to_release(f"{_TOLD_TO_END}; the payload was ended")
+            return self.try_to_release(f"{_HAS_TO_END}; the payload was ended")
         if watched.why is None and payload.asks_for_reschedule(watched.end):
             return self._reschedule(watched, ready, area)
-        said = self._deliver(judge(watched), ready, area)
+        report = self._deliver(judge(watched), ready, area)
         return self._finish(
-            said.having_used(watched.end.cpu_seconds, cpu_power=self._around.offer.measured_power)
+            report.having_used(watched.end.cpu_seconds, cpu_power=self._around.offer.measured_power)
         )
 
     def _reschedule(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:
-        """Give the job back as it asks; what it wrote is kept in case it was the last time."""
+        """Give the job back at its own request; its output is kept in case this was the last attempt."""
         self._deliver(judge(watched), ready, area)
         reason = f"exit status {payload.RESCHEDULE}: the payload asks to be rescheduled"
         self._persistently(lambda: self._service.release(self._match.lease, reason))
         return self.outcome(RELEASED, reason)
 
-    def _deliver(self, said: Report, ready: Prepared, area: WorkArea) -> Report:
-        """Send the output; the report with what became of it."""
+    def _deliver(self, report: Report, ready: Prepared, area: WorkArea) -> Report:
+        """Send the output; return the report with any problem added."""
         packed = pack_output(ready.description, area, limit=self._care.output_limit)
-        said = with_shortcomings(said, packed)
+        report = with_shortcomings(report, packed)
         try:
             self._persistently(lambda: self._send_output(area))
         except Refused as error:
             if error.ends_attempt:
                 raise
-            said = said.without_output(str(error))
-        return said
+            report = report.without_output(str(error))
+        return report
 
     def _send_output(self, area: WorkArea) -> None:
         with area.output.open("rb") as archive:
             size = os.fstat(archive.fileno()).st_size
             self._service.deliver_output(self._match.lease, archive, size=size)
 
-    def _finish(self, said: Report) -> AttemptOutcome:
-        said = self._persistently(lambda: self._service.finish(self._match.lease, said))
+    def _finish(self, report: Report) -> AttemptOutcome:
+        report = self._persistently(lambda: self._service.finish(self._match.lease, report))
         return self.outcome(
-            said.status, ": ".join(filter(None, (said.minor_status, said.application_status)))
+            report.status, ": ".join(filter(None, (report.minor_status, report.application_status)))
         )
 
     def _patiently(self, request: Callable[[], T], patience: float) -> T:
         return service_client.retry_while_away(request, patience=patience, stop=self._around.stop)
 
     def _insistently(self, request: Callable[[], T]) -> T:
-        """Try for a little while, even if the pilot has to end."""
-        return service_client.retry_while_away(request, patience=_LAST_WORDS, stop=threading.Event())
+        """Retry for a short time, even if the pilot has to end."""
+        return service_client.retry_while_away(request, patience=_LAST_TRIES, stop=threading.Event())
 
     def _persistently(self, request: Callable[[], T]) -> T:
-        """Try for as long as a result is worth it, and a little longer when the pilot has to end."""
+        """Retry as long as a result is kept, and a little longer when the pilot has to end."""
         try:
             return self._patiently(request, self._care.report_patience)
         except Away:
@@ -283,7 +276,7 @@ class _Attempt:
 
 
 def judge(watched: MonitoredEnd) -> Report:
-    """What is to be told of a payload: the cause that we know, else what it says by its exit status."""
+    """Report of an ended payload: the reason for which the pilot ended it, else its exit status."""
     if isinstance(watched.why, Excess):
         return payload.failure_report(watched.why.minor_status, watched.why.detail, watched.end)
     if watched.why == monitor.KILL_WANTED:

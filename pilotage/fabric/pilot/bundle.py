@@ -1,4 +1,4 @@
-"""The pilot as one file: a zip archive that any Python 3.9 or later runs.
+"""The pilot as one file: a zip archive for any Python 3.9 or later.
 
 `python -m pilotage.fabric.pilot.bundle FILE` writes it.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _FABRIC = Path(__file__).parents[1]
-#: The packages above ours, of which the pilot needs nothing but their being there.
+#: Parent packages, which are empty in the archive.
 _PARENTS = ("pilotage", "pilotage/fabric")
 _START = """import os
 import sys
@@ -31,16 +31,13 @@ def build(
     packages: Sequence[str] = ("pilot",),
     start: str = _START,
 ) -> Path:
-    """Write the file.
+    """Write the archive and return its path.
 
     Args:
-        target: Where; what is there is replaced.
-        interpreter: For its first line.
-        packages: Names of the packages of `pilotage.fabric` that are in it.
-        start: The program that is run.
-
-    Returns:
-        `target`.
+        target: An existing file is replaced.
+        interpreter: Python for its first line.
+        packages: Packages of `pilotage.fabric` to include.
+        start: The main program.
     """
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
@@ -58,7 +55,7 @@ def build(
 
 
 def content() -> bytes:
-    """The file's bytes; worth keeping, they are always the same."""
+    """The archive's bytes: always the same, so they can be cached."""
     with tempfile.TemporaryDirectory() as directory:
         return build(Path(directory, "pilot.pyz")).read_bytes()
 

@@ -1,7 +1,4 @@
-"""Troubles of the host that we run on: no job is to blame, and another pilot may do better.
-
-Why a pilot ends, and its exit status.
-"""
+"""Trouble with the host (no job is to blame, and another pilot may succeed), and the pilot's exit status."""
 
 from __future__ import annotations
 
@@ -23,25 +20,25 @@ _TROUBLES = frozenset(
 
 
 class HostTrouble(Exception):
-    """This host does not let us run anything."""
+    """This host cannot run jobs."""
 
 
 def is_to_blame(error: OSError) -> bool:
-    """Whether an error comes from the state of the host, not from what was asked of it."""
+    """Whether an error is due to the state of the host, not to the request."""
     return error.errno in _TROUBLES
 
 
-FINE = 0  #: as it should: enough jobs, no work, slot over, told to
+FINE = 0  #: normal end: enough jobs, no work, end of the slot, stopped
 REFUSED = 1  #: by the service: a bad token, an unknown queue
 USAGE = 2
-AWAY = 3  #: the service did not answer for too long
+AWAY = 3  #: the service did not respond for too long
 HOST = 4  #: this host cannot run jobs
-TWIN = 5  #: another process has used our secret: it is the pilot, we are nobody
+TWIN = 5  #: another process has used the secret and is the pilot
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a pilot."""
+    """The end of a pilot: exit status and reason."""
 
     exit_status: int
     reason: str

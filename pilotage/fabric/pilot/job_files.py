@@ -1,8 +1,8 @@
-"""Files in directories that jobs can change while others read and write there.
+"""Race-free access to files in directories that jobs can change meanwhile.
 
-Below a directory that is trusted, any name may be a link, a pipe, a device or a socket at any moment. Each
-part of a path is therefore opened from the one before, without following links and without blocking. The
-module is also run as a program, on hosts where this package is not installed.
+Below the trusted directory any name may become a link, a pipe, a device or a socket at any moment. Each part
+of a path is therefore opened relative to the previous one, without following links and without blocking. The
+module also runs as a program, on hosts where this package is not installed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-#: What a job can make of a name: no file is there, for whoever reads.
+#: Errors that a job can cause by replacing a file; readers treat it as missing.
 _NO_FILE = frozenset(
     {
         *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EACCES, errno.EPERM),
@@ -33,52 +33,52 @@ def read_end(directory: str, name: str, *, last: int) -> bytes:
     """Read the last bytes of a file; empty if there is none.
 
     Args:
-        directory: Trusted, with the links in its path.
+        directory: Trusted, including links in its path.
         name: Path below it, not trusted.
-        last: Bytes.
+        last: Number of bytes.
 
     Raises:
         OSError: The directory cannot be read.
     """
-    with _trusted(directory) as place, _found(place, name) as file:
+    with _open_trusted(directory) as place, _open_file(place, name) as file:
         return b"" if file is None else _read(file, max(0, os.fstat(file).st_size - last), last)
 
 
 def read_small(directory: str, names: Sequence[str], *, most: int) -> dict[str, bytes]:
-    """Read small files, by name; what is no file, or has more than `most` bytes, is left out.
+    """Read small files, by name; entries that are no files, or larger than `most` bytes, are left out.
 
     Raises:
         OSError: The directory cannot be read.
     """
     contents = {}
-    with _trusted(directory) as place:
+    with _open_trusted(directory) as place:
         for name in names:
-            with _found(place, name) as file:
+            with _open_file(place, name) as file:
                 if file is not None and len(content := _read(file, 0, most + 1)) <= most:
                     contents[name] = content
     return contents
 
 
 def write(directory: str, name: str, content: bytes, *, executable: bool = False) -> None:
-    """Make a file, for its owner alone, and the directories that it is in; it is whole or as it was.
+    """Write a file atomically, readable by its owner only; missing directories are created.
 
     Raises:
-        OSError: It cannot be made, or there is a link in its path.
+        OSError: It cannot be written, or there is a link in its path.
     """
     os.makedirs(directory, exist_ok=True)  # noqa: PTH103 - paths are texts here
     parts = _parts(name)
     parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:
-            parent = _entered(parent, part, make=True)
+            parent = _enter(parent, part, make=True)
         _write(parent, parts[-1], content, 0o700 if executable else 0o600)
     finally:
         os.close(parent)
 
 
 @contextmanager
-def _trusted(directory: str) -> Iterator[int | None]:
-    """A descriptor of a directory that is reached through any links; None if there is none."""
+def _open_trusted(directory: str) -> Iterator[int | None]:
+    """Open a directory, following links; None if there is none."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -91,12 +91,12 @@ def _trusted(directory: str) -> Iterator[int | None]:
 
 
 @contextmanager
-def _found(place: int | None, name: str) -> Iterator[int | None]:
-    """A descriptor of a regular file below a directory; None if there is no such file."""
+def _open_file(place: int | None, name: str) -> Iterator[int | None]:
+    """Open a regular file below a directory; None if there is no such file."""
     descriptor = None
     try:
         try:
-            descriptor = None if place is None else _opened(place, name)
+            descriptor = None if place is None else _open_path(place, name)
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
@@ -106,12 +106,12 @@ def _found(place: int | None, name: str) -> Iterator[int | None]:
             os.close(descriptor)
 
 
-def _opened(place: int, name: str) -> int:
+def _open_path(place: int, name: str) -> int:
     parts = _parts(name)
     parent = os.dup(place)
     try:
         for part in parts[:-1]:
-            parent = _entered(parent, part)
+            parent = _enter(parent, part)
         return os.open(parts[-1], _FILE, dir_fd=parent)
     finally:
         os.close(parent)
@@ -120,12 +120,12 @@ def _opened(place: int, name: str) -> int:
 def _parts(name: str) -> list[str]:
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts):
-        raise ValueError(f"{name!r} is no path below a directory")
+        raise ValueError(f"{name!r} is not a path below a directory")
     return parts
 
 
-def _entered(parent: int, name: str, *, make: bool = False) -> int:
-    """A descriptor of a directory in another one, in exchange for that of the other one."""
+def _enter(parent: int, name: str, *, make: bool = False) -> int:
+    """Open a subdirectory and close its parent."""
     if make:
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=parent)
@@ -160,7 +160,7 @@ def _write(parent: int, name: str, content: bytes, mode: int) -> None:
 
 
 def _main(words: Sequence[str]) -> None:
-    """Do for another host what the functions do; names of small files and contents come on standard input."""
+    """Run one of the functions for another host; contents and names of small files come on standard input."""
     verb, directory, *rest = words
     source, target = sys.stdin.buffer, sys.stdout.buffer
     if verb == "read_end":

@@ -1,4 +1,4 @@
-"""A pilot from its command line to its exit status."""
+"""The pilot's main function: from the command line to the exit status."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The service's word when another process has exchanged the secret.
+#: The service's error code when another process has exchanged the secret.
 _TWIN = "secret_used"
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a pilot; its exit status.
+    """Run a pilot; return its exit status.
 
     Args:
         words: The command line without the program.
@@ -45,14 +45,14 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """
     linux.keep_private()
     parser = arguments.parser()
-    said = parser.parse_args(words)
-    _log_to_stderr(verbose=said.verbose)
+    options = parser.parse_args(words)
+    _log_to_stderr(verbose=options.verbose)
     try:
-        settings = arguments.read_settings(said, environment)
+        settings = arguments.read_settings(options, environment)
         transport = _transport(settings, environment)
-        # Last: a secret whose file was removed is lost if we cannot even start.
-        credential = _credential(said, environment)
-        transport.speak_with(credential.text)
+        # Last: removes the secret's file, which would be lost if something else failed before.
+        credential = _credential(options, environment)
+        transport.use_token(credential.text)
     except (ValueError, OSError, credentials.NoToken) as error:
         parser.print_usage(sys.stderr)
         sys.stderr.write(f"{parser.prog}: {error}\n")
@@ -62,12 +62,12 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     pilot = Pilot(settings, Service(transport), environment, credential)
     pilot.orders.listen()
     ending = pilot.run()
-    _say(ending, pilot, said)
+    _print_summary(ending, pilot, options)
     return ending.exit_status
 
 
 class Pilot:
-    """One pilot: asks what it is to offer, works, and says why it ends."""
+    """One pilot: exchanges its secret, makes its offer, runs jobs, and reports its end."""
 
     def __init__(
         self,
@@ -77,19 +77,19 @@ class Pilot:
         credential: Credential,
     ) -> None:
         self._began = time.monotonic()
-        self.orders = PilotControl(settings.ends.drain_file)  #: by which others end it
-        self.jobs: list[dict[str, object]] = []  #: what became of each job
+        self.orders = PilotControl(settings.ends.drain_file)
+        self.jobs: list[dict[str, object]] = []  #: outcome of each job
         self._settings = settings
         self._service = service
         self._environment = environment
         self._credential = credential
-        self._claims: Mapping[str, object] = {}  #: what the token says, as soon as there is one
-        self._why_empty: str | None = None  #: the service's last word, if it gave us no job
+        self._claims: Mapping[str, object] = {}  #: claims of the token, once there is one
+        self._why_empty: str | None = None  #: the service's last reason, if it sent no job
         self._slot = settings.slot
-        self._life: float | None = None  #: seconds that the token is good, if it can be renewed
+        self._life: float | None = None  #: seconds until the token expires, if it can be renewed
 
     def run(self) -> Ending:
-        """Work until there is a reason to end; the reason."""
+        """Work until there is a reason to end; return the reason."""
         try:
             self._introduce()
             care = self._settings.care
@@ -107,11 +107,11 @@ class Pilot:
             )
         else:
             ending = self._work(offered)
-        self._tell(ending)
+        self._report_end(ending)
         return ending
 
     def _introduce(self) -> None:
-        """Exchange the secret, if we have one, for a token, and see what the token says."""
+        """Exchange the secret, if any, for a token, and read the token's claims."""
         shown, stamp = self._credential.text, self._credential.stamp
         if stamp is None:
             self._claims = credentials.read_claims(shown)
@@ -164,8 +164,8 @@ class Pilot:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
             self._why_empty = agent.why_empty
 
-    def _tell(self, ending: Ending) -> None:
-        """Tell the service, if it knows us by a stamp; it learns it from our silence otherwise."""
+    def _report_end(self, ending: Ending) -> None:
+        """Report the end to the service, if the pilot has a stamp; else its leases expire."""
         stamp = self._claims.get("stamp")
         if not isinstance(stamp, str) or ending.exit_status == AWAY:
             return
@@ -175,14 +175,14 @@ class Pilot:
                 stamp, status=status, reason=ending.reason, empty_reason=self._why_empty
             )
         except (Away, Refused) as error:
-            log.info("could not say that we end: %s", error)
+            log.info("could not report the end of the pilot: %s", error)
 
 
 def _call_first(request: Callable[[], T]) -> T:
-    """Make the first request with a token or a secret: one that is not accepted is wrong.
+    """Make the first request with a token or a secret: if it is not accepted now, it is wrong.
 
     Raises:
-        Refused: Also by any 401.
+        Refused: Also for any 401.
     """
     try:
         return request()
@@ -190,10 +190,10 @@ def _call_first(request: Callable[[], T]) -> T:
         raise error.as_refusal() from None
 
 
-def _credential(said: argparse.Namespace, environment: Mapping[str, str]) -> Credential:
-    if said.secret_file is not None:
-        return credentials.read_secret(said.secret_file, stamp=said.stamp)
-    return credentials.read_token(said.token_file, environment)
+def _credential(options: argparse.Namespace, environment: Mapping[str, str]) -> Credential:
+    if options.secret_file is not None:
+        return credentials.read_secret(options.secret_file, stamp=options.stamp)
+    return credentials.read_token(options.token_file, environment)
 
 
 def _refused(error: Refused) -> Ending:
@@ -203,9 +203,9 @@ def _refused(error: Refused) -> Ending:
 
 
 def _format_offer(offered: Offer) -> dict[str, object]:
-    said = offered.at(0)
-    pools = said.pop("SubmitPool", ())
-    return {**said, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
+    request = offered.at(0)
+    pools = request.pop("SubmitPool", ())
+    return {**request, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
 
 
 def _transport(settings: PilotSettings, environment: Mapping[str, str]) -> Transport:
@@ -222,8 +222,8 @@ def _log_to_stderr(*, verbose: bool) -> None:
     )
 
 
-def _say(ending: Ending, pilot: Pilot, said: argparse.Namespace) -> None:
+def _print_summary(ending: Ending, pilot: Pilot, options: argparse.Namespace) -> None:
     log.info("the pilot ends: %s (%d jobs)", ending.reason, len(pilot.jobs))
-    if said.json:
+    if options.json:
         summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
         sys.stdout.write(json.dumps(summary) + "\n")

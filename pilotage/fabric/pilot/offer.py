@@ -1,6 +1,6 @@
-"""What the pilot offers when it asks for work: what it was told, else what its queue is configured with.
+"""The offer of a pilot's slot: its own settings, else the parameters of its queue.
 
-Where a pilot is that was not told: a broker picked its batch queue, and the place itself says which.
+Also finds the queue of a pilot that was not given one, because a broker picked its batch queue.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from pilotage.fabric.pilot.node import facts
 from pilotage.fabric.pilot.payload.environment import DEVICES
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
-#: What is offered where nobody says how long the slot lasts: three days.
+#: CPU time offered if the length of the slot is unknown: three days.
 _CPU_TIME = 259_200
-#: The time left is told in steps: what all pilots say alike the matcher remembers.
+#: Step of the offered time left: equal offers share one cached result in the matcher.
 STEP = 300
-#: Normalised seconds in a second; beyond that it is no power.
+#: Maximum normalised seconds per second; more is an error.
 MOST_POWER = 1e6
-#: The power where nobody says.
+#: The power if it is unknown.
 _UNSTATED = 1.0
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A slot as it is offered."""
+    """The resources of a slot as they are offered."""
 
     place: QueuePlace
     cpu_time: int  #: seconds of this host, not normalised
-    lifetime: int | None  #: seconds, None: no end in sight
+    lifetime: int | None  #: seconds; None: no end
     max_ram: int | None  #: MB
     processors: int
-    gpus: int  #: 0: none, or nobody knows
-    whole_node: bool | None  #: whether a job may have the node for itself; None: nobody says
+    gpus: int  #: 0: none, or unknown
+    whole_node: bool | None  #: whether a job may have the node for itself; None: unknown
     tags: tuple[object, ...]
-    rest: Mapping[str, object]  #: further names of the request, as they are
-    cpu_power: float = _UNSTATED  #: normalised seconds in a second of this host
+    rest: Mapping[str, object]  #: further fields of the request
+    cpu_power: float = _UNSTATED  #: normalised seconds per second of this host
 
     def at(self, elapsed: float, free: Allotment | None = None) -> dict[str, object]:
-        """The request for work.
+        """Make the request for jobs.
 
         Args:
             elapsed: Seconds since the start of the pilot.
-            free: What is left of the slot; None: all of it.
+            free: Free part of the slot; None: all of it.
         """
         said: dict[str, object] = {
             "Site": self.place.site,
@@ -58,13 +58,13 @@ class Offer:
         return {**{name: value for name, value in said.items() if value not in (None, [])}, **self.rest}
 
     def whole(self, environment: Mapping[str, str]) -> Allotment:
-        """The slot; its GPUs have the names that our own environment gives them."""
+        """The whole slot as an allotment; GPUs are named as in the pilot's own environment."""
         named = [name for name in environment.get(DEVICES, "").split(",") if name]
         known = named if len(named) >= self.gpus else [str(number) for number in range(self.gpus)]
         return Allotment(self.processors, self.max_ram, tuple(known[: self.gpus]))
 
     def _room(self, free: Allotment | None) -> dict[str, object]:
-        """What jobs would share; a whole node is offered only as long as it is one."""
+        """The free resources; a whole node is offered only while it is all free."""
         if free is None or free.processors == self.processors:
             return {
                 "NumberOfProcessors": self.processors,
@@ -81,26 +81,25 @@ class Offer:
         }
 
     def seconds_left(self, elapsed: float) -> float | None:
-        """Seconds until the slot ends; None: it does not."""
+        """Seconds until the slot ends; None: no end."""
         return None if self.lifetime is None else max(0.0, self.lifetime - elapsed)
 
     def seconds_offered(self, seconds_left: float) -> int:
-        """Seconds that are told to be left: in steps, so that the pilots of a queue look alike."""
+        """Time left as offered: in steps, so that the pilots of a queue make equal offers."""
         if self.lifetime is None or self.lifetime - seconds_left < STEP:
             return self.lifetime or 0
         return max(0, int(seconds_left) // STEP * STEP)
 
     def is_over(self, seconds_left: float) -> bool:
-        """Whether so little is left of the slot that no job should begin."""
+        """Whether too little time is left to start a job."""
         return self.lifetime is not None and seconds_left < min(STEP, self.lifetime / 4)
 
     @property
     def measured_power(self) -> float | None:
-        """Normalised seconds in a second of this host; None: nobody said, 1 is only a way to reckon."""
+        """Normalised seconds per second of this host; None: unknown, 1 is only assumed."""
         return None if self.cpu_power == _UNSTATED else self.cpu_power
 
     def _cpu_time_left(self, elapsed: float) -> int:
-        """Normalised seconds."""
         if self.lifetime is None:
             return self._normalised(self.cpu_time)
         return self._normalised(min(self.cpu_time, self.seconds_offered(self.lifetime - elapsed)))
@@ -116,14 +115,14 @@ def make_offer(
     parameters: Mapping[str, Any],
     measured: Mapping[str, object] | None = None,
 ) -> Offer:
-    """The offer of a slot.
+    """Make the offer of a slot.
 
     Args:
-        place: Where it is.
-        slot: What was told; it wins.
-        wishes: Which jobs are wanted.
+        place: Its queue.
+        slot: The pilot's settings, which take precedence.
+        wishes: Filters for jobs.
         parameters: Effective parameters of the queue, by name.
-        measured: Facts about this node; those that were told win.
+        measured: Facts about this node; those in `slot` take precedence.
     """
     known = {name.lower(): value for name, value in parameters.items()}
     cpu_time = slot.cpu_time or _number(known, "cputime") or _number(known, "maxwallclocktime")
@@ -172,10 +171,7 @@ def _flag(known: Mapping[str, Any], name: str) -> bool | None:
 
 
 def _power(known: Mapping[str, Any]) -> float:
-    """Of the queue's processors, 1 where nobody says.
-
-    Source: DIRAC's CPUNormalizationFactor.
-    """
+    """CPU power of the queue's processors. Source: DIRAC's CPUNormalizationFactor."""
     value = known.get("cpunormalizationfactor")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return _UNSTATED
@@ -188,42 +184,42 @@ def _list(value: object) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-#: The variable by which a site says `Site/CE/Queue`; what it says goes before all else.
+#: Variable with which a site sets `Site/CE/Queue`; takes precedence over everything else.
 QUEUE_VARIABLE = "PILOTAGE_PLACE"
-#: The file by which a node says so whose jobs all come through one queue.
+#: File with the queue on a node all of whose jobs come through one queue.
 QUEUE_FILE = Path("/etc/pilotage/place")
-#: Variables by which batch systems tell their jobs the batch queue: Slurm, PBS, LSF, Grid Engine.
+#: Variables with the batch queue of a job: Slurm, PBS, LSF, Grid Engine.
 _BATCH_QUEUE = ("SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE", "QUEUE")
 _PARTS = 3
 
 
 def read_landings(file: str) -> Mapping[str, str]:
-    """The queues of the resource tree by their batch queues, from a file that holds a JSON object.
+    """Read a JSON file that maps batch queues to queues of the resource tree.
 
     Raises:
-        ValueError: It holds none.
+        ValueError: The file is unreadable or has another format.
     """
     try:
         said = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"--landings: {error}") from None
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
-        raise ValueError(f"--landings: {file} does not hold queues by batch queue")
+        raise ValueError(f"--landings: {file} does not map batch queues to queues")
     return said
 
 
 def find_place(
     landings: Mapping[str, str], environment: Mapping[str, str], file: Path = QUEUE_FILE
 ) -> QueuePlace:
-    """The place, by what the site says, by the batch queue that we run in, or by what the node says.
+    """Find the queue by the site's variable, the batch queue, or the node's file, in this order.
 
     Args:
-        landings: `Site/CE/Queue` by batch queue; there may be none.
+        landings: `Site/CE/Queue` by batch queue; may be empty.
         environment: The process environment.
-        file: Of the node.
+        file: The node's file.
 
     Raises:
-        ValueError: It cannot be found out; the message says what was looked at.
+        ValueError: None of them names the queue.
     """
     if said := environment.get(QUEUE_VARIABLE, "").strip():
         return _parse_place(said, QUEUE_VARIABLE)
@@ -236,7 +232,7 @@ def find_place(
     known = f", which is none of {', '.join(sorted(landings))}" if landings else ""
     where = f"in the batch queue {', '.join(batch_queues)}{known}" if batch_queues else "in no batch queue"
     raise ValueError(
-        f"cannot tell where this is: {where}, and neither {QUEUE_VARIABLE} nor {file} says it;"
+        f"cannot determine the queue: {where}, and neither {QUEUE_VARIABLE} nor {file} names it;"
         " give --site, --ce and --queue"
     )
 
@@ -244,5 +240,5 @@ def find_place(
 def _parse_place(said: str, by: str) -> QueuePlace:
     parts = said.split("/")
     if len(parts) != _PARTS or not all(parts):
-        raise ValueError(f"{by}: {said!r:.200} is no address of a queue, which is Site/CE/Queue")
+        raise ValueError(f"{by}: {said!r:.200} is no address of a queue, Site/CE/Queue")
     return QueuePlace(*parts)

@@ -1,1 +1,1 @@
-"""What runs a local job on its node: the standard library and the pilot's modules only."""
+"""The runner: executes a local job on its node, with the standard library and the pilot's modules only."""

@@ -1,4 +1,4 @@
-"""The archive of a grid job: our runner and the input sandbox in one file that Python runs."""
+"""The archive of a grid job: runner and input sandbox as one executable zip file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ sys.exit(main(Path(sys.argv[0]).absolute(), sys.argv[1:], os.environ))
 
 
 def content(sandbox: Path | None) -> bytes:
-    """The archive.
+    """Build the archive.
 
     Args:
-        sandbox: The input sandbox as it came; None: there is none.
+        sandbox: The input sandbox as downloaded; None: there is none.
 
     Raises:
-        OSError: There is no room for it.
+        OSError: There is no space for it.
     """
     if sandbox is None:
         return _runner()

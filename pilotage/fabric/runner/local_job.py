@@ -1,6 +1,6 @@
-"""One try of a local job on its node: unpacked into a fresh directory, run, packed again, told.
+"""One try of a local job on its node: unpack into a new directory, run, pack the output, report.
 
-The same parts as in a pilot do the work; where a pilot speaks to the service, marks are left in a directory.
+It uses the pilot's modules, with status files in a shared directory instead of requests to the service.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pilotage.fabric.runner.status_files import JOB, PAYLOAD, SITE, LocalJobEnd,
 
 log = logging.getLogger(__name__)
 
-#: Seconds that the shared directory may be away while we hold a result.
+#: Seconds to retry while the shared directory is away and a result is held.
 _PATIENCE = 900.0
-#: The input sandbox in the archive.
+#: Name of the input sandbox in the archive.
 SANDBOX = "sandbox.tar"
-#: By which a payload says how far it is.
+#: Command with which a payload reports its progress.
 COMMAND = "pilotage-progress"
 _COMMAND = """\
 #!/bin/sh
@@ -50,7 +50,7 @@ printf '%s %s of %s\\n' "$1" "$2" "$3" >>"$PILOTAGE_PROGRESS_FILE"
 
 
 class LocalJobArchive:
-    """The archive that the local job came with, in which its sandbox is."""
+    """The runner's own archive as the source of the input sandbox."""
 
     def __init__(self, archive: Path) -> None:
         self._archive = archive
@@ -73,7 +73,7 @@ class LocalJobArchive:
 
 
 class LocalJob:
-    """One try."""
+    """One try of a local job."""
 
     def __init__(
         self, order: JobSpec, archive: Path, environment: Mapping[str, str], stop: threading.Event
@@ -81,25 +81,25 @@ class LocalJob:
         self._order = order
         self._archive = archive
         self._environment = environment
-        self._stop = stop  #: set when the batch system wants it to end
+        self._stop = stop  #: set when the batch system ends the job
         self._marks = StatusFiles(Path(order.marks))
         self._phases: tuple[progress.Progress, ...] = ()
 
     def run(self, area: WorkArea) -> int:
-        """Run it in a fresh area, leave the marks; the exit status for the batch system."""
+        """Run the job in a new area and write its status files; return the exit status of the batch job."""
         try:
-            end = self._ended(area)
+            end = self._run_to_end(area)
             self._persistently(lambda: self._marks.end(end))
         except Away as error:
-            log.error("%s: nobody will hear of the end of this job", error)  # noqa: TRY400 - not ours
+            log.error("%s: the end of this job cannot be reported", error)  # noqa: TRY400 - not ours
             return HOST
         if end.cause == SITE:
             return HOST
         return end.report.exit_code or int(end.report.status != payload.DONE)
 
-    def _ended(self, area: WorkArea) -> LocalJobEnd:
+    def _run_to_end(self, area: WorkArea) -> LocalJobEnd:
         try:
-            return self._executed(self._prepared(area), area)
+            return self._execute(self._prepare(area), area)
         except CannotRun as error:
             return LocalJobEnd(JOB, error.report)
         except (UnfitDescription, NotStarted) as error:
@@ -107,7 +107,7 @@ class LocalJob:
         except (HostTrouble, OSError) as error:
             return LocalJobEnd(SITE, payload.failure_report("trouble with the host", str(error)))
 
-    def _prepared(self, area: WorkArea) -> Prepared:
+    def _prepare(self, area: WorkArea) -> Prepared:
         order = self._order
         for name, content in order.files.items():
             (area.home / Path(name).name).write_bytes(content)
@@ -129,7 +129,7 @@ class LocalJob:
         ready = preparer.prepare(job, area, slot)
         return replace(ready, environment=_with_command(ready.environment, area))
 
-    def _executed(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
+    def _execute(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
         order = self._order
         allowed = monitor.job_limits(ready.description, seconds_left=order.wall_time, max_ram=order.memory)
         with Execution(ready, area, allowed, SlotMemory(order.memory).account(order.memory)) as execution:
@@ -148,12 +148,12 @@ class LocalJob:
         return LocalJobEnd(_cause(watched), said)
 
     def _persistently(self, request: Callable[[], object]) -> None:
-        """Do what a shared directory that is away for minutes must not prevent."""
+        """Retry while the shared directory is away, for minutes if necessary."""
         service_client.retry_while_away(request, patience=_PATIENCE, stop=threading.Event())
 
 
 def _cause(watched: MonitoredEnd) -> str:
-    """The site is to blame where its batch system ended us, or the payload says that it cannot run here."""
+    """The site if its batch system ended the job, or the payload requested rescheduling."""
     if watched.why == monitor.STOPPED:
         return SITE
     return SITE if watched.why is None and payload.asks_for_reschedule(watched.end) else PAYLOAD

@@ -1,4 +1,4 @@
-"""The start of a local job, and how it hears that it has to end."""
+"""Main function of a local job on its node."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pilotage.fabric.runner.local_job import LocalJob
 
 
 def main(archive: Path, words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the local job of an order.
+    """Run the local job of a job spec.
 
     Args:
-        archive: That it came with.
-        words: The file of the order.
+        archive: The zip archive of the runner, which contains the sandbox.
+        words: The file of the job spec.
         environment: Of the batch job.
 
     Returns:

@@ -1,7 +1,6 @@
-"""How far a payload is, phase by phase, in its own words: `generated 117 of 250 events`.
+"""Progress of a payload by phase, from the lines that it writes: `generated 117 of 250 events`.
 
-Nothing that a payload writes is believed to be sensible: what is no such line is passed over, and there is a
-bound to everything.
+A payload's output is not trusted: other lines are ignored, and sizes are limited.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: Phases of one job that are kept.
+#: Maximum phases of one job.
 MOST_PHASES = 16
-#: Larger numbers are nobody's events.
+#: Maximum number of units.
 LARGEST = 10**12
 _LINE = re.compile(
     r"(?P<name>[A-Za-z][\w .:/+-]{0,39}?):? +(?P<done>\d{1,13}) of (?P<of>\d{1,13})(?: .*)?", re.ASCII
@@ -21,7 +20,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True)
 class Progress:
-    """One phase of a payload."""
+    """Progress of one phase."""
 
     name: str
     done: int
@@ -32,11 +31,11 @@ class Progress:
 
 
 def read_progress(text: str, before: Iterable[Progress] = ()) -> tuple[Progress, ...]:
-    """What the lines of a payload say; the last line of a phase holds.
+    """Read the progress from a payload's lines; the last line of a phase counts.
 
     Args:
-        text: Lines; the rest of what a payload wrote may be missing.
-        before: What earlier lines said.
+        text: Lines, possibly only the end of the output.
+        before: Progress from earlier lines.
     """
     found = {each.name: each for each in before}
     for line in text.split("\n"):
@@ -50,10 +49,10 @@ def read_progress(text: str, before: Iterable[Progress] = ()) -> tuple[Progress,
 
 
 def progress_from_status(raw: object) -> tuple[Progress, ...]:
-    """What a mark says, which somebody else may have written.
+    """Read the progress from a status file, which is not trusted.
 
     Args:
-        raw: `[[name, done, of], …]`, as JSON; anything else is passed over.
+        raw: `[[name, done, of], …]` from JSON; anything else is ignored.
     """
     rows = raw if isinstance(raw, list) else []
     lines = [
@@ -65,11 +64,11 @@ def progress_from_status(raw: object) -> tuple[Progress, ...]:
 
 
 def summed(each: Iterable[tuple[Progress, ...]], missing: Mapping[str, int]) -> tuple[Progress, ...]:
-    """The progress of several jobs together.
+    """Sum up the progress of several jobs.
 
     Args:
-        each: Of every job that said something.
-        missing: By phase, the units of those that have not said anything of it yet.
+        each: Progress of every job that reported any.
+        missing: By phase, the units of jobs that have not reported it yet.
     """
     done: dict[str, int] = {}
     of: dict[str, int] = {}

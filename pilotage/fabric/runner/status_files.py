@@ -1,7 +1,7 @@
-"""What a local job leaves for its manager, in a directory that both see: news, its output, its end.
+"""Status files of a local job for its manager, in a shared directory: progress, output, end.
 
-Each file is written aside and renamed, so it is whole or not there; the end comes last. On the manager's side
-none of it is believed to be sensible: a payload of the same account may have written it.
+Each file is written under a temporary name and renamed, so it is complete or missing; the end comes last. The
+manager does not trust their content: a payload of the same account may have written it.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from pilotage.fabric.runner import progress
 from pilotage.fabric.runner.progress import Progress
 
 NEWS, OUTPUT, END = "news", "output.tar.gz", "end"
-#: Bytes of a mark that are read.
+#: Maximum bytes of a status file.
 LONGEST = 16_000
 
-#: Who has to answer for an end: the payload, the job as it is described, or the site.
+#: Causes of an end: the payload, the job's description, or the site.
 PAYLOAD, JOB, SITE = "payload", "job", "site"
-#: Characters of what the payload wrote that are told.
+#: Maximum characters of the payload's output in a status file.
 _TAIL = 1500
 
 
 @dataclass(frozen=True)
 class LocalJobEnd:
-    """How a local job ended, as it says itself."""
+    """How a local job ended, as it reported itself."""
 
     cause: str
     report: Report
 
 
 class StatusFiles:
-    """The node's side."""
+    """Writer of the status files on the node."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
-        """Write how far the payload is; nothing is asked of it here: the batch system ends it.
+        """Write the progress; commands are never returned: the batch system ends the job.
 
         Raises:
-            Away: The directory cannot be written now; the next news will come.
+            Away: The directory cannot be written now; the next report follows.
         """
-        del lease  # there is none: whoever sees the directory is the manager
+        del lease  # the directory identifies the job
         self._write(NEWS, io.BytesIO(json.dumps(facts, ensure_ascii=False).encode() + b"\n"))
         return News(commands=(), heartbeat_seconds=None)
 
     def output(self, archive: Path) -> None:
-        """Hand over the output.
+        """Write the output archive.
 
         Raises:
             Away: The directory cannot be written now.
@@ -66,7 +66,7 @@ class StatusFiles:
             self._write(OUTPUT, source)
 
     def end(self, end: LocalJobEnd) -> None:
-        """Say how it ended, last of all.
+        """Write how the job ended; the last file to be written.
 
         Raises:
             Away: The directory cannot be written now.
@@ -87,7 +87,7 @@ class StatusFiles:
 
 
 def read_end(text: str) -> LocalJobEnd | None:
-    """The end that a mark tells; None: it tells none."""
+    """Read the end from a status file; None if it is invalid."""
     raw = _object(text)
     if raw.get("cause") not in (PAYLOAD, JOB, SITE):
         return None
@@ -102,7 +102,7 @@ def read_end(text: str) -> LocalJobEnd | None:
 
 
 def read_news(text: str) -> tuple[tuple[Progress, ...], str]:
-    """The progress of a payload and the end of what it wrote; empty if a mark tells nothing."""
+    """Read the progress and the end of the output from a status file; empty if it is invalid."""
     raw = _object(text)
     return progress.progress_from_status(raw.get("phases")), payload.printable(
         str(raw.get("output_tail") or ""), _TAIL
@@ -110,7 +110,7 @@ def read_news(text: str) -> tuple[tuple[Progress, ...], str]:
 
 
 def news(facts: Callable[[], Mapping[str, object]], phases: tuple[Progress, ...]) -> dict[str, object]:
-    """What is told of a payload: what a pilot would tell, and its phases; it fits into a mark."""
+    """Content of the status file: a pilot's heartbeat with phases, shortened to fit."""
     said = dict(facts())
     said["output_tail"] = payload.printable(str(said.get("output_tail") or "")[-_TAIL:], _TAIL)
     said["phases"] = [[each.name, each.done, each.of] for each in phases]
@@ -120,6 +120,6 @@ def news(facts: Callable[[], Mapping[str, object]], phases: tuple[Progress, ...]
 def _object(text: str) -> Mapping[str, Any]:
     try:
         raw = json.loads(text)
-    except (ValueError, RecursionError):  # brackets by the thousand
+    except (ValueError, RecursionError):  # thousands of nested brackets
         return {}
     return raw if isinstance(raw, dict) else {}

@@ -248,5 +248,5 @@ def test_a_directory_of_authorities_is_believed_that_nobody_indexed(tmp_path: Pa
 
 def test_authorities_that_cannot_be_read_are_the_reason_why_a_ce_is_away(tmp_path: Path) -> None:
     rest = ArcRest("https://ce/arex", Credentials(authorities=tmp_path))
-    with pytest.raises(BatchSystemAway, match="holds no CA certificate"):
+    with pytest.raises(BatchSystemAway, match="contains no CA certificate"):
         rest.jobs()

@@ -157,7 +157,7 @@ def test_a_file_without_settings_is_refused() -> None:
         (["--max-emty=3"], "unrecognized arguments: --max-emty=3"),
         (["--max-empty=many"], "argument --max-empty: "),
         (["--isolation=jail"], "argument --isolation: "),
-        (["--help"], "asks for help"),
+        (["--help"], "only shows help"),
     ],
 )
 def test_arguments_that_no_pilot_would_understand_are_refused(words: list[str], complaint: str) -> None:

@@ -38,7 +38,7 @@ def test_what_submits_and_what_gathers_count_together() -> None:
     )
     assert permits.may_gather(taken(2))
     assert not permits.may_gather(taken(3))
-    permits.left(taken(2))
+    permits.remove(taken(2))
     assert permits.may_gather(taken(3))
 
 
@@ -141,7 +141,7 @@ class _World:
                 job_id for job_id, phase in self.phases.items() if phase is ManagerPhase.GATHERING
             ][:1]:
                 del self.phases[job_id]
-                self.permits.left(taken(job_id))
+                self.permits.remove(taken(job_id))
 
 
 _STEPS = ["ask", "answer", "submitted", "gather", "observe", "leave"]

@@ -15,7 +15,7 @@ def read(*words: str, environment: dict[str, str] | None = None) -> PilotSetting
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--site", "S"], "--site, --ce and --queue need each other"), ([], "cannot tell where this is")],
+    [(["--site", "S"], "--site, --ce and --queue need each other"), ([], "cannot determine the queue")],
 )
 def test_the_place_has_to_be_said(words: list[str], message: str) -> None:
     said = arguments.parser().parse_args(words)

@@ -1,1 +1,1 @@
-"""ARC CE as a batch system: its REST interface, its job descriptions, what it says of its queues."""
+"""ARC CE as a batch system: its REST interface, job descriptions, and queue information."""

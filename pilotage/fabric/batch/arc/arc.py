@@ -1,13 +1,10 @@
-"""What an ARC CE is told of a job. Source: EMI, Activity Description Language (ADL) 1.0.
+"""ARC CE through the REST interface of A-REX: job descriptions, job states, and queue information.
 
-What an ARC CE says of its queues. Source: OGF, GLUE 2.0, ComputingShare and ComputingManager.
-
-ARC CE, by the REST interface of its A-REX.
-
-A job's name is its stamp. The listing says how jobs stand now; what A-REX learns from its batch system
-(whether a job waits there or runs) it repeats as of the last time it looked, on most CEs a minute ago. There
-is no shared directory: a job's files are handed in after its description, and until they are there it does
-not start. A submission that is cut off between leaves a job that A-REX itself gives up.
+A job has its stamp as name. A-REX repeats the state of a job in its batch system (waiting or running) as of
+its last poll, on most CEs a minute ago. There is no shared directory: a job's files are uploaded after its
+description, and it does not start before. A-REX itself gives up a job whose submission was interrupted in
+between. Source: EMI, Activity Description Language (ADL) 1.0; OGF, GLUE 2.0, ComputingShare and
+ComputingManager.
 """
 
 import math
@@ -192,7 +189,7 @@ _LAST = 10_000_000  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arc:
-    """One ARC CE as one user of it."""
+    """One ARC CE, used as one account."""
 
     rest: ArcRest
     environments: tuple[str, ...] = ()  #: runtime environments of every job, each with its options

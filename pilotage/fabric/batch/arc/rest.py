@@ -1,8 +1,6 @@
-"""The REST interface of A-REX: few requests, each answered whole or not at all.
+"""Client of the REST interface of A-REX, and the settings of an ARC CE.
 
 Source: NorduGrid, ARC CE REST interface 1.0.
-
-What is said of an ARC CE in a file.
 """
 
 import ssl
@@ -36,7 +34,7 @@ def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """By what the CE believes us, and we believe it. Files may be renewed at any time."""
+    """Token or certificate for the CE, and trusted CA certificates. The files may be renewed at any time."""
 
     authorities: Path | None = None  #: CA certificates of the CE: a file or a directory; None: the host's
     token_file: Path | None = None
@@ -63,7 +61,7 @@ class Credentials:
 
 
 class ArcRest:
-    """One CE as the bearer of a token or a certificate sees it."""
+    """Connection to one CE with a token or a certificate."""
 
     def __init__(
         self, url: str, credentials: Credentials, *, patience: float = 30.0, connect: Connect = connect
@@ -217,7 +215,7 @@ def _error_text(response: httpx.Response) -> str:
 
 
 class ComputingElement(BaseModel):
-    """Where a CE is, and by what it knows us."""
+    """Address of a CE, and the credentials for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,1 +1,1 @@
-"""What every batch system is held to: checks, the bench that they run on, and faults on the way."""
+"""Conformance kit for batch systems: checks, the bench that runs them, and fault injection."""

@@ -1,8 +1,7 @@
-"""A batch system on the bench: what checks need to submit, to wait and to clean up.
+"""Checks that every batch system has to pass, and the bench for submission, waiting and cleanup.
 
-What every batch system behind the seam must do; `pilotage-batch-check` runs it against a real one.
-
-Each check submits jobs of its own; who calls it cleans up with `Bench.close`.
+`pilotage-batch-check` runs them against a real system. Each check submits jobs of its own; the caller cleans
+up with `Bench.close`.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 
 
 class Violated(Exception):
-    """A batch system does not do what it must."""
+    """A batch system violates a requirement."""
 
 
 @dataclass(slots=True, kw_only=True)

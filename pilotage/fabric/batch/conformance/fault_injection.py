@@ -1,7 +1,4 @@
-"""Faults of batch systems, made on purpose: for the conformance kit and for tests of what stands above.
-
-Faults of HTTP connections, made on purpose: for the conformance kit.
-"""
+"""Fault injection into commands, files and HTTP connections: for the conformance kit and for tests."""
 
 import json
 import ssl
@@ -30,7 +27,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Fault(StrEnum):
-    """What goes wrong."""
+    """Kind of fault."""
 
     TIMEOUT = "timeout"  #: no answer, and nothing was done
     LATE = "late"  #: done, but the answer gets lost
@@ -40,14 +37,14 @@ class Fault(StrEnum):
 
 
 class InjectedFaults(Protocol):
-    """What a batch system works through, and what goes wrong with it now."""
+    """The faults to inject now."""
 
     glitch: Fault | None
 
 
 @dataclass(slots=True, kw_only=True)
 class FaultyShell:
-    """A shell that does what `glitch` says to every command and file, as long as it says so."""
+    """A shell with the injected faults in every command and file operation."""
 
     shell: Shell
     glitch: Fault | None = None
@@ -91,7 +88,7 @@ class FaultyShell:
 
 @dataclass(slots=True, kw_only=True)
 class FaultySystem:
-    """A batch system with the faults of `glitch`, whatever it is made of."""
+    """A batch system of any kind with injected faults."""
 
     system: BatchSystem
     glitch: Fault | None = None
@@ -154,7 +151,7 @@ _FULL = {"job": {"status-code": "500", "reason": "Failed to store job descriptio
 
 @dataclass(slots=True, kw_only=True)
 class FaultyHttp:
-    """Connections to a CE that do what `glitch` says to every request, as long as it says so."""
+    """Connections to a CE with the injected faults in every request."""
 
     glitch: Fault | None = None
 

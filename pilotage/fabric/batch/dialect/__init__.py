@@ -1,1 +1,1 @@
-"""Batch systems that are data: what their commands are called, and how what they say is read."""
+"""Batch systems defined by data: the names of their commands, and patterns for their output."""

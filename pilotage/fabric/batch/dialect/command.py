@@ -1,8 +1,6 @@
-"""From what a command says to records: the named groups that are found in each of them.
+"""A batch system defined by a dialect: runs its commands, extracts records, and sums up queue amounts.
 
-What queues have and do, added up from the records of several commands.
-
-A batch system whose commands, words and answers are data: PBS and LSF are shipped, others configured.
+Dialects for PBS and LSF are included; others are configured.
 """
 
 import math
@@ -73,7 +71,7 @@ _ALL = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Records so far, by queue."""
+    """Sums of records by queue."""
 
     of: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     closed: set[str] = field(default_factory=set)
@@ -116,7 +114,7 @@ _SIGNALS_OF_PBS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectSystem(CommandLineSystem):
-    """A batch system that is told in a dialect, as one user of it."""
+    """A batch system defined by a dialect, used as one account."""
 
     dialect: Dialect
 

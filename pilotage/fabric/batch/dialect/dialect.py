@@ -1,9 +1,8 @@
-"""A batch system as data: the words of its commands, and how to read what they say.
+"""Dialects: batch systems as data, with templates for commands and patterns for their output.
 
-Templates are lists of words, each one whole, with names in braces; no shell ever sees them. Patterns are
-RE2's, `^` and `$` stand at lines; what is wanted of a text are its named groups.
-
-The dialects that come with the program: data, which a site may change where its own system differs.
+Templates are lists of words, with names in braces, and are never passed to a shell. Patterns are RE2's, `^`
+and `$` match at lines; their named groups are the results. Dialects for common systems are included; a site
+may change them where its own system differs.
 """
 
 from collections.abc import Mapping
@@ -74,7 +73,7 @@ def groups(pattern: str) -> frozenset[str]:
 
 
 class InvalidDialect(InvalidInput):
-    """The dialect of a batch system does not say what it should."""
+    """The dialect of a batch system is invalid."""
 
     code = "config_error"
 
@@ -84,7 +83,7 @@ class _Data(BaseModel):
 
 
 class JoinedOption(_Data):
-    """Arguments of one option that have to be put into one, such as those of `-l` for PBS."""
+    """An option whose several arguments are joined into one, such as `-l` for PBS."""
 
     option: str = Field(min_length=1)
     between: str = Field(default=",", min_length=1)
@@ -119,7 +118,7 @@ class SubmitCommand(_Data):
 
 
 class Excuse(_Data):
-    """A failure of a command that is none: one of the statuses, and the words."""
+    """An exit status with a message that does not count as a failure of a command."""
 
     statuses: tuple[Annotated[int, Field(ge=1, le=255)], ...] = Field(
         default=(), max_length=255
@@ -128,7 +127,7 @@ class Excuse(_Data):
 
 
 class RecordSource(_Data):
-    """A command whose output is records."""
+    """A command whose output consists of records."""
 
     command: Command
     record: Pattern | None = None  #: where a record begins; none: each line is one
@@ -152,7 +151,7 @@ Meaning = Literal["waiting", "running", "done", "failed", "killed", "ended", "un
 
 
 class ListingCommand(RecordSource):
-    """How all our jobs are listed: groups `reference`, `name`, `state`, and perhaps `exit`, `message`."""
+    """Command that lists all our jobs: groups `reference`, `name`, `state`, optionally `exit`, `message`."""
 
     states: dict[str, Meaning] = Field(
         min_length=1
@@ -172,7 +171,7 @@ class ListingCommand(RecordSource):
 
 
 class Amounts(RecordSource):
-    """Where what queues have is read: a record is of one `queue`, or counts for all of them."""
+    """Source of queue amounts: each record is about one `queue`, or about all of them."""
 
     @field_validator("patterns")
     @classmethod
@@ -187,7 +186,7 @@ class Amounts(RecordSource):
 
 
 class KillCommand(_Data):
-    """How jobs are ended; a word `{references}` stands for the references of all of them."""
+    """Command that kills jobs; the word `{references}` is replaced by the references of all of them."""
 
     command: Command
     excuse: Excuse | None = None  #: what is said of jobs that are not there any more
@@ -202,7 +201,7 @@ class KillCommand(_Data):
 
 
 class Dialect(_Data):
-    """All of it."""
+    """Definition of a batch system."""
 
     name: Annotated[str, AfterValidator(_name)] = "{stamp}"  #: what a job is called
     submit: SubmitCommand

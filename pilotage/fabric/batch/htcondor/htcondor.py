@@ -1,12 +1,8 @@
-"""The event log of a job of HTCondor: what its shadow wrote beside it, whatever the queue still knows.
+"""HTCondor, through its commands and the event logs of its jobs.
 
-Source: HTCondor, job event log; it is read by HTCondor's own library.
-
-HTCondor, by its commands and the event logs of its jobs.
-
-It carries a job's script to the node and what the job writes back while it runs: its nodes need not see our
-directory. A job that left the queue is known by its event log, else by the history. HTCondor starts a job
-again that was evicted; ours are removed instead.
+HTCondor transfers a job's script to the node and its output back, so nodes need not share our directory. The
+state of a job that has left the queue is read from its event log by HTCondor's own library, else from the
+history. HTCondor restarts a job that was evicted; ours are removed instead. Source: HTCondor, job event log.
 """
 
 import json
@@ -113,7 +109,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HTCondor(CommandLineSystem):
-    """One queue manager as one user of it."""
+    """One queue manager, used as one account."""
 
     def _submission(self, job: BatchJob) -> list[str]:
         if job.queue != QUEUE:

@@ -1,10 +1,9 @@
-"""Options of sbatch that are given twice, made one that says both: of two, Slurm takes the last.
+"""Slurm, through its commands.
 
-Slurm, by its commands.
-
-Slurm gives job numbers out again after its controller was killed, and forgets jobs that it runs: every job
-bears its stamp as name, and is known by it. Its commands hang while the controller is away: each has a time
-limit. Accounting is asked where there is any; it lags behind the listing.
+Slurm reuses job numbers after its controller was killed, and can lose jobs that are running: every job has
+its stamp as name and is identified by it. Commands hang while the controller is away: each has a timeout. The
+accounting is used where available; it lags behind the listing. Of an option given twice sbatch uses the last
+one only, so flags and resources are merged into one.
 """
 
 import math
@@ -86,7 +85,7 @@ _LISTING = ("squeue", "--noheader", "--me", "--states=all", "--array", "--format
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slurm(CommandLineSystem):
-    """One Slurm cluster as one user of it."""
+    """One Slurm cluster, used as one account."""
 
     def _submission(self, job: BatchJob) -> list[str]:
         script = self.areas.prepare(job)

@@ -1,11 +1,7 @@
-"""What the scripts of a site find out about its nodes.
+"""Discovery of the slot and its node: facts and tags from the site's probes, and the end of the slot.
 
-Each executable of a directory prints lines: `name=value` is a fact, a single word is a tag. One that fails,
-takes too long or prints anything else has said nothing; the pilot tells which, and goes on.
-
-When the batch system ends the slot, as far as it tells its jobs.
-
-Finding out about the slot and its node what was not told.
+Each executable of the probe directory prints lines: `name=value` is a fact, a single word is a tag. The
+output of one that fails, takes too long or prints anything else is ignored; the fact `ProbesFailed` lists it.
 """
 
 from __future__ import annotations
@@ -29,36 +25,36 @@ from pilotage.fabric.pilot.settings import Slot
 
 log = logging.getLogger(__name__)
 
-#: The fact that tells which probes failed.
+#: Fact that lists the failed probes.
 FAILED = "ProbesFailed"
-#: Seconds for each.
+#: Timeout of a probe in seconds.
 PATIENCE = 30.0
-#: Bytes that one may print, lines of them, probes, and what all may say together: less than the service
-#: takes.
+#: Limits: bytes and lines of a probe's output, probes, characters of all facts and tags together. They stay
+#: below the service's limits.
 _LONGEST, _MOST_LINES, _MOST_PROBES, _MOST_IN_ALL = 4096, 50, 50, 6000
 _NAME = re.compile(r"[A-Za-z][\w.:/+-]{0,99}", re.ASCII)
 _OURS = "PILOTAGE_"
 
 
 class _Failure(Exception):
-    """A probe is of no use; the message says why."""
+    """A probe failed; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class ProbedFacts:
-    """What probes said."""
+    """Facts and tags from probes."""
 
     facts: dict[str, object] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
 
 
 def run_probes(directory: Path, environment: Mapping[str, str], *, patience: float = PATIENCE) -> ProbedFacts:
-    """Run all executables of a directory, in the order of their names; a later one wins.
+    """Run all executables of a directory in the order of their names; later values replace earlier ones.
 
     Args:
-        directory: What is no executable file in it is passed over, as is what begins with a dot.
-        environment: The pilot's; what is the pilot's own in it they do not see.
-        patience: Seconds for each.
+        directory: Other files in it, and names that begin with a dot, are ignored.
+        environment: The pilot's; its own variables (PILOTAGE_*) are not passed on.
+        patience: Timeout of each probe in seconds.
     """
     seen = {name: value for name, value in environment.items() if not name.startswith(_OURS)}
     said, failed = ProbedFacts(), []
@@ -75,7 +71,7 @@ def run_probes(directory: Path, environment: Mapping[str, str], *, patience: flo
 
 
 def _run_one(probe: Path, environment: Mapping[str, str], patience: float) -> ProbedFacts | str:
-    """What it says, or why it failed."""
+    """Return the probe's facts and tags, or the reason why it failed."""
     try:
         return _read(_output(probe, environment, patience))
     except (_Failure, OSError) as error:
@@ -111,11 +107,11 @@ def _output(probe: Path, environment: Mapping[str, str], patience: float) -> str
         try:
             return output.read().decode("utf-8")
         except UnicodeDecodeError:
-            raise _Failure("printed something that is no text") from None
+            raise _Failure("printed bytes that are no text") from None
 
 
 def _status(probe: Path, environment: Mapping[str, str], patience: float, output: BinaryIO) -> int:
-    """Its exit status; nothing that it started runs on."""
+    """Exit status of the probe; all processes that it started are killed."""
     process = subprocess.Popen(
         [str(probe)],
         stdin=subprocess.DEVNULL,
@@ -153,7 +149,7 @@ def _read(text: str) -> ProbedFacts:
 
 
 def _value(text: str) -> object:
-    """A number, a boolean, null or a list as JSON has them; else it is a text."""
+    """Parse a number, a boolean, null or a list as JSON; anything else is text."""
     try:
         value = json.loads(text, parse_constant=str)
     except ValueError:
@@ -179,24 +175,24 @@ def _printable(text: str) -> str:
     return text
 
 
-#: Variables with the end, in seconds since the epoch: Slurm from 23.02 on.
+#: Variables with the end of the slot in seconds since the epoch: Slurm from 23.02 on.
 _ENDS = ("SLURM_JOB_END_TIME",)
-#: Variables with the length in seconds, counted from the start, which is ours: PBS/Torque, OAR.
+#: Variables with the length of the slot in seconds: PBS/Torque, OAR. It is counted from the pilot's start.
 _LENGTHS = ("PBS_WALLTIME", "OAR_JOB_WALLTIME_SECONDS")
-#: Variables with the number of the job, and what tells the time that it has left, as `[days-][hours:]min:s`.
+#: By variable with the job number, the command that prints the time left as `[days-][hours:]min:s`.
 _COMMANDS = {"SLURM_JOB_ID": ("squeue", "--noheader", "--format=%L", "--jobs")}
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
-#: Seconds to wait for such a command.
+#: Timeout of such a command.
 _COMMAND_SECONDS = 15
-#: Seconds; beyond three years nobody has set a limit.
+#: Seconds (three years) beyond which a slot counts as unlimited.
 _FOREVER = 3 * 365 * 86_400
 
 
 def slot_seconds_left(environment: Mapping[str, str], now: float) -> int | None:
-    """Seconds until the slot ends; None: the batch system does not say, or sets no limit.
+    """Seconds until the slot ends; None: unlimited, or unknown from the batch system.
 
     Args:
-        environment: The one that the batch system gave us.
+        environment: The one that the batch system gave to the pilot.
         now: Seconds since the epoch.
     """
     ends = [number - now for name in _ENDS if (number := _variable_number(environment, name))]
@@ -211,7 +207,6 @@ def _variable_number(environment: Mapping[str, str], name: str) -> float | None:
 
 
 def _ask_batch_system(environment: Mapping[str, str]) -> list[int]:
-    """What commands of the batch system say."""
     texts = [
         _run_command((*command, environment[name]), environment)
         for name, command in _COMMANDS.items()
@@ -226,7 +221,7 @@ def _seconds(days: int, hours: int, minutes: int, seconds: int) -> int:
 
 
 def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """What a command says; nothing where it fails."""
+    """Output of a command; empty if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -245,13 +240,13 @@ def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> st
 def complete_slot(
     slot: Slot, environment: Mapping[str, str], *, now: float, measured: Mapping[str, object] | None = None
 ) -> Slot:
-    """The slot with all that can be found out here; what was told stays.
+    """Add to the slot what can be found out here; the pilot's own settings take precedence.
 
     Args:
-        slot: As it was told.
-        environment: The one that the batch system gave us.
+        slot: From the pilot's settings.
+        environment: The one that the batch system gave to the pilot.
         now: Seconds since the epoch.
-        measured: Facts about the node; None: they are measured.
+        measured: Facts about the node; None: measure them.
     """
     known = facts.measure_facts() if measured is None else measured
     found = run_probes(slot.probes, environment) if slot.probes else ProbedFacts()
@@ -269,7 +264,7 @@ def complete_slot(
 
 
 def _with_node(slot: Slot, known: Mapping[str, object]) -> Slot:
-    """The slot with what its node has where nothing else was told."""
+    """Fill in the resources of the whole node where the slot has none."""
     return replace(
         slot,
         processors=slot.processors or _fact_number(known, "Cores"),

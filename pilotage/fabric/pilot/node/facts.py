@@ -1,18 +1,12 @@
-"""The GPUs of a node.
+"""Facts about the node: memory, processors, operating system, GPUs, and the power of a processor.
 
-What a node runs, as it calls itself (os-release).
+Names of facts that jobs refer to are agreed between users and site: these are the ones that every pilot
+reports; a site can add more by probes or a file.
 
-What the pilot can say for sure about the node that it runs on.
-
-Names that mean something to jobs are a matter between their users and the site: these are the ones that
-every pilot says, and a file may say more.
-
-How fast a processor of this node is: normalised seconds of CPU time in one second.
-
-Source: DIRAC's CPUNormalizationFactor and its benchmark DB12: power is 250 over the CPU seconds that one
-processor takes for 12.5 million normally distributed random numbers and their sums; about 10 to 25 on
-machines of the grid, near to HEP-SPEC06 per core. It depends on the Python that measures: newer ones are
-faster.
+Power is in normalised seconds per second of CPU time. Source: DIRAC's CPUNormalizationFactor and its
+benchmark DB12: power is 250 over the CPU seconds that one processor takes for 12.5 million normally
+distributed random numbers and their sums; about 10 to 25 on machines of the grid, near to HEP-SPEC06 per
+core. It depends on the version of Python: newer ones are faster.
 """
 
 from __future__ import annotations
@@ -32,14 +26,14 @@ from pathlib import Path
 from typing import Callable
 
 _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
-#: Seconds; a driver in trouble answers never.
+#: Timeout in seconds: a broken driver may hang.
 _PATIENCE = 20
-#: A directory for each GPU, where the driver is there and its tool is not.
+#: Contains a directory for each GPU where the driver is installed without nvidia-smi.
 _OF_DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def measure_gpus(of_driver: Path = _OF_DRIVER) -> dict[str, object]:
-    """`GPUs`, and if all are the same `GPUModel` and `GPUMemory` (MB); nothing where there are none."""
+    """`GPUs`, and if all are equal `GPUModel` and `GPUMemory` (MB); empty if there are none."""
     found = _query_driver() or _listed(of_driver)
     if not found:
         return {}
@@ -53,7 +47,7 @@ def measure_gpus(of_driver: Path = _OF_DRIVER) -> dict[str, object]:
 
 
 def _query_driver() -> list[tuple[str, int | None]]:
-    """Model and memory of each, as nvidia-smi says."""
+    """Model and memory of each GPU, from nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -80,12 +74,12 @@ def _number(text: str) -> int | None:
 
 
 _OS_RELEASE = Path("/etc/os-release")
-#: What the family of Red Hat calls one and the same: `platform:el9`.
+#: Prefix of the common name of compatible Red Hat systems: `platform:el9`.
 _PLATFORM = "platform:"
 
 
 def measure_os(os_release: Path = _OS_RELEASE) -> dict[str, object]:
-    """`OS` such as `el9` or `debian12`, `OSName`, `OSVersion`; what it does not say is left out."""
+    """`OS` such as `el9` or `debian12`, `OSName`, `OSVersion`, from os-release; unknown ones are left out."""
     said = _assignments(os_release)
     name, version, platform = (said.get(key, "") for key in ("ID", "VERSION_ID", "PLATFORM_ID"))
     short = platform[len(_PLATFORM) :] if platform.startswith(_PLATFORM) else f"{name}{version}"
@@ -94,7 +88,7 @@ def measure_os(os_release: Path = _OS_RELEASE) -> dict[str, object]:
 
 
 def _assignments(os_release: Path) -> dict[str, str]:
-    """The assignments; their values are quoted as in a shell."""
+    """Parse the assignments, with values quoted as in a shell."""
     try:
         lines = os_release.read_text(encoding="utf-8", errors="replace").splitlines()
         words = shlex.split("\n".join(line for line in lines if "=" in line), comments=True)
@@ -103,16 +97,16 @@ def _assignments(os_release: Path) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-#: Told only where the queue asks for it: it is long, and pilots ask for work again and again.
+#: A long fact, reported only if the queue has a parameter for it: pilots repeat their requests often.
 LONG = "CPUFlags"
 _CPUINFO = Path("/proc/cpuinfo")
-#: Flags of a processor, and characters of one; beyond that it is something else.
+#: Maximum number of processor flags and length of one; beyond them the file has another meaning.
 _MOST_FLAGS = 500
 _LONGEST_FLAG = 40
 
 
 def measure_facts(cpuinfo: Path = _CPUINFO) -> dict[str, object]:
-    """Name to value; what cannot be found out is left out. A broken GPU driver may take 20 seconds."""
+    """Facts by name; unknown ones are left out. A broken GPU driver may take 20 seconds."""
     found: dict[str, object] = {
         "Memory": machine_memory(),
         "Cores": os.cpu_count(),
@@ -125,7 +119,7 @@ def measure_facts(cpuinfo: Path = _CPUINFO) -> dict[str, object]:
 
 
 def merge_facts(*layers: Mapping[str, object]) -> dict[str, object]:
-    """All facts; of those that only differ by capitals the later one wins."""
+    """Merge facts; of names that differ only in case, the later one wins."""
     found: dict[str, tuple[str, object]] = {}
     for layer in layers:
         found.update({name.casefold(): (name, value) for name, value in layer.items()})
@@ -133,18 +127,18 @@ def merge_facts(*layers: Mapping[str, object]) -> dict[str, object]:
 
 
 def reportable_facts(facts: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, object]:
-    """The facts without what is long and not asked for.
+    """Leave out long facts that the queue has no parameter for.
 
     Args:
-        facts: All that there are.
-        parameters: Of the queue, by name in lower case.
+        facts: All facts.
+        parameters: Parameters of the queue, by name in lower case.
     """
     asked = f"nodeattributes/{LONG.lower()}" in parameters
     return {name: value for name, value in facts.items() if value is not None and (asked or name != LONG)}
 
 
 def machine_memory() -> int | None:
-    """MB of memory that this machine has."""
+    """Memory of this machine in MB."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     except (ValueError, OSError):
@@ -152,10 +146,10 @@ def machine_memory() -> int | None:
 
 
 def read_facts(path: Path) -> dict[str, object]:
-    """The facts in a file: a JSON object.
+    """Read the facts from a file with a JSON object.
 
     Raises:
-        ValueError: It cannot be read, or holds something else.
+        ValueError: The file is unreadable or has another format.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -174,7 +168,7 @@ def _text(cpuinfo: Path) -> str:
 
 
 def _processor_facts(text: str) -> dict[str, object]:
-    """What all processors have in common."""
+    """Model and flags, if they are the same for all processors."""
     models, flags = set(), set()
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -195,12 +189,12 @@ def _flags(seen: set[str]) -> list[str] | None:
 
 _REFERENCE = 250.0
 _NUMBERS = 12_500_000
-#: Numbers of one round, and rounds: about a second in all.
+#: Random numbers per round, and rounds: about a second in all.
 _ROUND, _ROUNDS = 150_000, 3
 
 
 def measure_cpu_power(clock: Callable[[], float] = time.process_time) -> float:
-    """The power of one processor, from a short benchmark; two digits after the point.
+    """Power of one processor from a short benchmark, rounded to two decimals.
 
     Args:
         clock: CPU seconds of this process.
@@ -210,7 +204,7 @@ def measure_cpu_power(clock: Callable[[], float] = time.process_time) -> float:
 
 
 def _seconds(clock: Callable[[], float]) -> float:
-    """CPU seconds of one round; what it computes is the benchmark's, nobody wants it."""
+    """CPU seconds of one round of the benchmark."""
     draw = random.Random(1).normalvariate
     total = squares = 0.0
     began = clock()

@@ -1,6 +1,6 @@
-"""What Linux does for a process that asks (prctl); elsewhere nothing happens and less is promised.
+"""Process control on Linux: prctl, and the processes below another one by /proc: list, measure, kill.
 
-The processes below another one, as /proc shows them: who they are, what they use, and their end.
+Without prctl its functions do nothing, and give no guarantee.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ def _libc() -> ctypes.CDLL | None:
     return libc if hasattr(libc, "prctl") else None
 
 
-#: Looked up at import: between fork and exec nothing may be loaded.
+#: Loaded at import: between fork and exec nothing may be loaded.
 _LIBC = _libc()
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent has gone, so that none gets lost."""
+    """Become the parent of every orphaned descendant, so that none gets lost (subreaper)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> None:
-    """Have this process killed when its parent ends, however it ends."""
+    """Have this process killed when its parent ends for any reason."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def keep_private() -> None:
-    """Keep memory and environment of this process from other processes of the same user.
+    """Protect memory and environment of this process from other processes of the same user.
 
-    A payload runs under the user of the pilot; without this it could read the token from /proc.
+    A payload runs as the pilot's user; without this it could read the token from /proc.
     """
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def wipe_variable(name: str) -> None:
-    """Remove a variable, also from what /proc shows of the environment that we were started with.
+    """Remove a variable, also from the initial environment that /proc shows.
 
-    Root, as which payloads run in many containers, may read that even of a private process.
+    Root, as which payloads run in many containers, can read that even of a protected process.
     """
     os.environ.pop(name, None)
     block = _start_of_environment()
@@ -69,7 +69,7 @@ def wipe_variable(name: str) -> None:
 
 
 def _start_of_environment() -> tuple[int, int] | None:
-    """Addresses between which the kernel put our environment (fields 50 and 51 of /proc/self/stat)."""
+    """Addresses of the initial environment (fields 50 and 51 of /proc/self/stat)."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:  # noqa: PTH123 - no Path yet
             fields = stat.read().rpartition(")")[2].split()
@@ -87,22 +87,22 @@ def _prctl(option: int, value: int) -> None:
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-#: Rounds of killing, and seconds between two: whoever forks as fast as we kill wins after this.
+#: Rounds of killing, and seconds between them: processes that fork faster survive.
 _ROUNDS, _ROUND = 100, 0.02
 _GONE = (OSError, ValueError, IndexError)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the processes of a payload use together."""
+    """Resource usage of all processes of a payload together."""
 
     processes: int
-    cpu_seconds: float  #: also of those that have ended
-    resident: int  #: bytes; memory that several share counts for each
+    cpu_seconds: float  #: including ended processes
+    resident: int  #: bytes, with shared memory counted for each process
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes below `pid`, parents before children; zombies too."""
+    """The processes below `pid`, parents before children; includes zombies."""
     found: list[int] = []
     ahead = list(_children(pid))
     while ahead:
@@ -113,7 +113,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def measure_usage(pid: int) -> Usage:
-    """What everything below `pid` uses, and what its ended children have used."""
+    """Measure the usage of everything below `pid`, with the CPU time of its ended children."""
     below = descendants(pid)
     own, ended = zip(*(_cpu(each) for each in (pid, *below)))
     return Usage(
@@ -124,14 +124,14 @@ def measure_usage(pid: int) -> Usage:
 
 
 def measure_proportional(pid: int) -> int | None:
-    """Bytes that everything below `pid` occupies, shared memory counted once; None: cannot be told."""
+    """Bytes of everything below `pid` with shared memory counted once; None: not available."""
     shares = [_proportional(each) for each in descendants(pid)]
     known = [share for share in shares if share is not None]
     return sum(known) if known else None
 
 
 def end_session(session: int) -> None:
-    """Kill the processes of a session, wherever they are in the tree, and those that they start meanwhile."""
+    """Kill the processes of a session, wherever they are in the tree, including newly started ones."""
     for _ in range(_ROUNDS):
         left = _session_members(session)
         if not left:
@@ -141,7 +141,7 @@ def end_session(session: int) -> None:
 
 
 def send_signal(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to each that is still there."""
+    """Send a signal to each process that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -190,12 +190,12 @@ def _all_processes() -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields 3 and up of its stat; the name before them may hold anything."""
+    """Fields from the third on; the process name before them may contain anything."""
     return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def _cpu(pid: int) -> tuple[float, float]:
-    """Seconds that it used itself, and those of its children that were waited for."""
+    """CPU seconds of the process itself, and of its reaped children."""
     try:
         user, system, ended_user, ended_system = map(int, _stat(pid)[11:15])
     except _GONE:

@@ -1,4 +1,1 @@
-"""A payload from its preparation to its output.
-
-Work area, isolation, supervision, limits; standard library only.
-"""
+"""Payloads: work area, preparation, isolation, supervision, limits, output; standard library only."""

@@ -1,14 +1,10 @@
-"""Packing the files that a payload leaves: only what lies in its work directory.
+"""Archives and directories that may be hostile: pack a payload's output, unpack archives, remove trees.
 
-The payload has ended, but what it left may be hostile: links to the host's files, pipes that block
-whoever opens them, directories full of both.
-
-Unpacking an archive that somebody sent: whatever it holds, nothing is written outside its directory.
-
-Tar archives can name absolute paths and `..`, lead out through links made a moment before, bring devices
-and set-user-id programs, or unpack a few kilobytes to terabytes. All of these are refused.
-
-Removing what a payload left, whatever it left, also while it still changes it.
+The files that a payload leaves may be links to the host's files, pipes that block on open, or directories
+full of both: only regular files below its work directory are packed, and nothing else is followed or opened.
+Tar archives can name absolute paths and `..`, lead out through links that they contain, bring devices and
+set-user-id programs, or unpack from a few kilobytes to terabytes. All of these are refused: nothing is
+written outside the target directory. Trees are removed whatever they contain, even while they change.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from typing import Any, BinaryIO
 from pilotage.fabric.pilot import errors
 
 _MOST_FILES = 100_000
-#: Directories below each other that are looked into; what lies deeper is refused. Walking recurses.
+#: Maximum depth of directories; deeper files are refused, since walking recurses.
 _DEEPEST = 100
 #: Fast; most outputs are compressed already, and logs shrink anyway.
 _COMPRESSION = 1
@@ -39,23 +35,23 @@ _COMPRESSION = 1
 
 @dataclass
 class PackedOutput:
-    """What became of the wanted names."""
+    """Result of packing the requested names."""
 
     files: int = 0
     size: int = 0  #: bytes of all files, before compression
-    missing: list[str] = field(default_factory=list)  #: names that match nothing
-    refused: list[str] = field(default_factory=list)  #: lead out of the directory, or are no files
-    too_large: list[str] = field(default_factory=list)  #: did not fit
+    missing: list[str] = field(default_factory=list)  #: names without a match
+    refused: list[str] = field(default_factory=list)  #: outside the directory, or not regular files
+    too_large: list[str] = field(default_factory=list)  #: beyond the size limit
 
 
 def pack(root: Path, wanted: Iterable[str], archive: BinaryIO, *, limit: int) -> PackedOutput:
-    """Write the wanted files to a tar archive, compressed with gzip.
+    """Write the requested files to a tar archive, compressed with gzip.
 
     Args:
         root: The work directory.
-        wanted: Names, patterns and directories below it; what comes first is packed first.
-        archive: Where to write.
-        limit: Bytes that all files may have together.
+        wanted: Names, patterns and directories below it, packed in this order.
+        archive: File to write to.
+        limit: Maximum bytes of all files together.
 
     Returns:
         What was packed and what was not. Links are followed as long as they stay in `root`.
@@ -76,7 +72,7 @@ class _Packer:
         self._done: set[str] = set()
 
     def add(self, members: tarfile.TarFile, name: str) -> None:
-        """Pack what a name, a pattern or a directory stands for."""
+        """Pack the files that match a name, a pattern or a directory."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             self.packed.refused.append(name)
@@ -89,14 +85,14 @@ class _Packer:
                 self._file(members, inner)
 
     def _matching(self, path: PurePosixPath) -> Iterator[str]:
-        """Paths relative to the root; the name itself if there is such a file, whatever signs it has."""
+        """Matching paths relative to the root; a file of that very name wins over the pattern."""
         if os.path.lexists(self._root / path):
             yield str(path)
         elif any(sign in str(path) for sign in "*?["):
             yield from (name for name in self._everything() if _fits(name.split("/"), path.parts))
 
     def _everything(self) -> Iterator[str]:
-        """Every path below the root; links to directories are not followed."""
+        """All paths below the root; links to directories are not followed."""
         for directory, below, files in self._walk(self._root):
             for name in (*below, *files):
                 yield os.path.relpath(Path(directory, name), self._root)
@@ -112,7 +108,7 @@ class _Packer:
                 yield os.path.relpath(Path(directory, file), self._root)
 
     def _walk(self, top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-        """As `os.walk`; directories that lie too deep stand among the files, as which they are refused."""
+        """Like `os.walk`, but too deep directories are listed as files, so that they are refused."""
         for directory, below, files in os.walk(top):
             if len(Path(directory).parts) - len(self._root.parts) >= _DEEPEST:
                 files += below
@@ -137,10 +133,10 @@ class _Packer:
         self.packed.size += facts.st_size
 
     def _open(self, name: str) -> int | None:
-        """A descriptor of a regular file inside; None if it is something else or elsewhere."""
+        """Open a regular file inside the root; None if it is something else or elsewhere."""
         try:
             real = os.path.realpath(self._root / name)
-        except RecursionError:  # it is the first of a thousand links
+        except RecursionError:  # a chain of a thousand links
             return None
         if os.path.commonpath([real, self._root]) != str(self._root):
             return None
@@ -155,8 +151,8 @@ class _Packer:
 
 
 def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path fits a pattern: `*` stays in a directory, `**` does not, hidden files stay hidden."""
-    reached = _skipping(pattern, {0})  # the places in the pattern that a part of the path may stand for next
+    """Whether a path matches: `*` stays in a directory, `**` does not, hidden files stay hidden."""
+    reached = _skipping(pattern, {0})  # pattern positions that may match the next part of the path
     for part in parts:
         nexts = {
             at if pattern[at] == "**" else at + 1 for at in reached if _fits_part(part, pattern[at : at + 1])
@@ -173,7 +169,7 @@ def _fits_part(part: str, pattern: Sequence[str]) -> bool:
 
 
 def _skipping(pattern: Sequence[str], places: set[int]) -> set[int]:
-    """These places and those behind a `**`, which may stand for nothing."""
+    """These positions and those after a `**`, which may match nothing."""
     reached = set(places)
     for at, word in enumerate(pattern):
         if at in reached and word == "**":
@@ -182,7 +178,7 @@ def _skipping(pattern: Sequence[str], places: set[int]) -> set[int]:
 
 
 def _member(name: str, facts: os.stat_result) -> tarfile.TarInfo:
-    """The entry of a file; whose it was is nobody's business elsewhere."""
+    """The tar entry of a file, without its owner."""
     member = tarfile.TarInfo(name)
     member.size = facts.st_size
     member.mtime = int(facts.st_mtime)
@@ -193,18 +189,18 @@ def _member(name: str, facts: os.stat_result) -> tarfile.TarInfo:
 _CHUNK = 1 << 20
 _MOST_MEMBERS = 100_000
 
-#: Bytes that are read at a time; tarfile copies contents in smaller pieces.
+#: Maximum bytes of one read; tarfile copies contents in smaller pieces.
 _LARGEST_PIECE = 4 << 20
-#: Bytes that all headers may have together, and more with each member: tarfile keeps them in memory.
+#: Maximum bytes of all headers together, and the addition per member: tarfile keeps them in memory.
 _HEADERS, _HEADERS_OF_MEMBER = 4 << 20, 2 << 10
 
 
 class UnsafeArchive(Exception):
-    """The archive is damaged, too large or wants to leave its directory."""
+    """The archive is damaged, too large or leads out of its directory."""
 
 
 class ArchiveTooLarge(UnsafeArchive):
-    """Its files have more bytes than allowed."""
+    """The files of the archive exceed the size limit."""
 
 
 def unpack(archive: BinaryIO, root: Path, *, limit: int, links: bool = True) -> list[str]:
@@ -213,14 +209,14 @@ def unpack(archive: BinaryIO, root: Path, *, limit: int, links: bool = True) -> 
     Args:
         archive: Read from its start.
         root: Nothing is written elsewhere.
-        limit: Bytes that all files may have together.
-        links: Whether links may be in it: symbolic ones that stay inside, and hard ones.
+        limit: Maximum bytes of all files together.
+        links: Whether links are allowed: symbolic ones that stay inside, and hard ones.
 
     Returns:
-        The paths of its files below `root`, in their order.
+        The paths of its files below `root`, in the archive's order.
 
     Raises:
-        UnsafeArchive: It was refused; `root` then holds a part of it.
+        UnsafeArchive: It was refused; `root` may hold part of it.
     """
     stream = _plain(archive)
     unpacker = _Unpacker(root, stream, limit=limit, links=links)
@@ -241,7 +237,7 @@ def unpack(archive: BinaryIO, root: Path, *, limit: int, links: bool = True) -> 
 
 
 def _plain(archive: BinaryIO) -> _Piecemeal:
-    """The archive without its compression, which its first bytes tell."""
+    """Decompress according to the first bytes."""
     archive.seek(0)
     start = archive.read(6)
     archive.seek(0)
@@ -255,20 +251,18 @@ def _plain(archive: BinaryIO) -> _Piecemeal:
 
 
 class _Piecemeal(io.RawIOBase):
-    """A stream that is never read in large pieces, and of which headers are a small part.
+    """A stream that limits the size of each read and of all headers.
 
-    tarfile takes headers with long names into memory whole, keeps those of all members, and a few
-    kilobytes unpack to gigabytes of them.
+    tarfile reads headers with long names into memory as a whole and keeps those of all members; a few
+    kilobytes can unpack to gigabytes of them.
     """
 
     def __init__(self, stream: Any) -> None:
         super().__init__()
         self._stream = stream
-        self.last_header = (
-            b""  #: what was read last outside of members; at the end of an archive nothing or zeros
-        )
+        self.last_header = b""  #: last block read outside of members; empty or zeros at the end of an archive
         self.header_room = _HEADERS  #: bytes of headers that may still be read
-        self.is_in_content = False  #: of a member: what is read is no header
+        self.is_in_content = False  #: whether a member's content is being read, not a header
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _LARGEST_PIECE:
@@ -282,7 +276,7 @@ class _Piecemeal(io.RawIOBase):
         return found
 
     def require_end(self) -> None:
-        """Refuse an archive behind whose members something else comes: tarfile ends there without a word."""
+        """Refuse an archive with data after its members: tarfile would stop there silently."""
         if self.last_header.strip(b"\0"):
             raise UnsafeArchive("is damaged: what follows its readable members is no header")
 
@@ -331,7 +325,7 @@ class _Unpacker:
             raise UnsafeArchive(f"{member.name!r} is neither file, directory nor link")
 
     def _directory(self, parts: tuple[str, ...]) -> Path:
-        """The directory with this path, made where missing; no component may be a link."""
+        """Create the directory with this path; no component may be a link."""
         path = self._root
         for part in parts:
             path = path / part
@@ -341,10 +335,10 @@ class _Unpacker:
         return path
 
     def _link(self, member: tarfile.TarInfo, parts: tuple[str, ...], target: Path) -> None:
-        """A symbolic link that stays inside: `..` only at its start, and not further up than the root.
+        """Create a symbolic link that stays inside: `..` only at its start, and not above the root.
 
-        Since its own directory is reached without links, and `..` never follows another link, no
-        link made later can give it another meaning.
+        Its own directory is reached without links, and `..` never follows another link, so no later link
+        can change its target.
         """
         steps = PurePosixPath(member.linkname).parts
         up = next((number for number, step in enumerate(steps) if step != ".."), len(steps))
@@ -353,7 +347,7 @@ class _Unpacker:
         target.symlink_to(member.linkname)
 
     def _earlier(self, member: tarfile.TarInfo) -> Path:
-        """The file that a hard link names, which must have come before."""
+        """The target of a hard link, which must be an earlier member."""
         parts = _components(member.linkname, member.name)
         path = self._directory(parts[:-1]) / parts[-1] if parts else self._root
         if path.is_symlink() or not path.is_file():
@@ -388,15 +382,15 @@ _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(top: Path) -> None:
-    """Remove a file, or a directory with all below it, also what is protected or nested deeper than a path.
+    """Remove a file or a directory tree, even if protected or nested deeper than a path can name.
 
-    Every directory is moved up, right below `top`, before it is looked into: so there is no recursion, of
-    which Python has too little for hostile trees, and no long path. No link is followed, whatever takes the
-    place of a directory meanwhile. What cannot be removed stays.
+    Every directory is moved right below `top` before it is listed: this avoids recursion, which hostile
+    trees could exhaust in Python, and long paths. No link is followed, even if it replaces a directory
+    meanwhile. Entries that cannot be removed stay.
     """
     if top.is_symlink():
         return
-    place = _opened(str(top))
+    place = _open_directory(str(top))
     if place is None:
         _unlink(str(top))
         return
@@ -404,7 +398,7 @@ def remove_tree(top: Path) -> None:
         found: list[str] = []
         _clear(place, place, found)
         for name in found:  # which grows
-            directory = _opened(name, place)
+            directory = _open_directory(name, place)
             if directory is not None:
                 _clear(directory, place, found)
                 os.close(directory)
@@ -418,13 +412,13 @@ def remove_tree(top: Path) -> None:
         top.rmdir()
 
 
-def _opened(name: str, parent: int | None = None) -> int | None:
-    """A descriptor of a directory, which is opened to us first; None: it is none, or not ours."""
+def _open_directory(name: str, parent: int | None = None) -> int | None:
+    """Open a directory after making it accessible; None if it is not a directory, or not ours."""
     with contextlib.suppress(OSError):
         handle = os.open(name, _HANDLE, dir_fd=parent)
         try:
             with contextlib.suppress(OSError):
-                os.chmod(f"/proc/self/fd/{handle}", 0o700)  # noqa: PTH101 - by its name it may be another one
+                os.chmod(f"/proc/self/fd/{handle}", 0o700)  # noqa: PTH101 - its name may be replaced meanwhile
             return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
         finally:
             os.close(handle)
@@ -432,12 +426,12 @@ def _opened(name: str, parent: int | None = None) -> int | None:
 
 
 def _clear(directory: int, place: int, found: list[str]) -> None:
-    """Remove the files of a directory, and move its directories to `place` under the names that are found."""
+    """Remove the files of a directory; move its directories to `place` and add their new names to `found`."""
     for entry in _entries(directory):
         if not entry.is_dir(follow_symlinks=False):
             _unlink(entry.name, directory)
-        elif (child := _opened(entry.name, directory)) is not None:
-            os.close(child)  # it is open to us now: a directory that changes its parent is written to
+        elif (child := _open_directory(entry.name, directory)) is not None:
+            os.close(child)  # opened to make it writable: renaming a directory changes its `..`
             aside = f".{secrets.token_hex(8)}"
             with contextlib.suppress(OSError):
                 os.rename(entry.name, aside, src_dir_fd=directory, dst_dir_fd=place)

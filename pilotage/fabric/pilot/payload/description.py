@@ -1,7 +1,4 @@
-"""What a job runs, read from its description.
-
-The program that a job names: in its sandbox, or on this host.
-"""
+"""The description of a job as the pilot reads it, and the program that it names."""
 
 from __future__ import annotations
 
@@ -18,30 +15,30 @@ STD_ERROR = "std.err"
 
 
 class UnfitDescription(Exception):
-    """It cannot be run: another pilot would find the same."""
+    """The description cannot be run by any pilot."""
 
 
 @dataclass(frozen=True)
 class PayloadDescription:
-    """What a pilot needs to know of a job."""
+    """The parts of a job's description that a pilot needs."""
 
     executable: str
     arguments: tuple[str, ...]
     std_output: str  #: path below the work directory
     std_error: str
     environment: Mapping[str, str]
-    input_files: tuple[str, ...]  #: that the input sandbox is said to hold
+    input_files: tuple[str, ...]  #: expected in the input sandbox
     output_sandbox: tuple[str, ...]  #: names, patterns and directories below the work directory
     wall_time: int | None  #: seconds; None: no limit of its own
     max_ram: int | None  #: MB; None: no limit of its own
-    cpu_time: int | None  #: normalised seconds that it says it needs
+    cpu_time: int | None  #: normalised seconds that the job requests
 
 
 def read_description(body: Mapping[str, Any]) -> PayloadDescription:
-    """Read a description as the service hands it over.
+    """Read a description from the service.
 
     Raises:
-        UnfitDescription: It names nothing to run, or something cannot be understood.
+        UnfitDescription: There is no executable, or a value is invalid.
     """
     said = {name.lower(): value for name, value in body.items()}
     executable = str(said.get("executable") or "").strip()
@@ -62,7 +59,7 @@ def read_description(body: Mapping[str, Any]) -> PayloadDescription:
 
 
 def _words(arguments: object) -> tuple[str, ...]:
-    """Arguments as words: a list as it is, a text as a shell would separate it."""
+    """Arguments as words: a list as it is, a string split as by a shell."""
     if arguments is None:
         return ()
     if isinstance(arguments, (list, tuple)):
@@ -78,7 +75,7 @@ def _words(arguments: object) -> tuple[str, ...]:
 
 
 def _environment(stated: object) -> dict[str, str]:
-    """Variables by name; a list or a text with `;` holds `NAME=value`.
+    """Variables by name; a list or a string with `;` contains `NAME=value`.
 
     Source: DIRAC's ExecutionEnvironment.
     """
@@ -107,7 +104,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _is_file(name: str) -> bool:
-    """Whether an entry of InputSandbox is a file of the archive, not an archive or a logical file."""
+    """Whether an entry of InputSandbox names a file in the archive, not an archive or a logical file."""
     return not name.upper().startswith(("LFN:", "SB:", "SHA256:"))
 
 
@@ -118,23 +115,23 @@ def _number(value: object) -> int | None:
 
 
 class NotFound(Exception):
-    """There is no such program; the message says where it was looked for."""
+    """There is no such program; the message names the places searched."""
 
 
 def find_program(name: str, *, home: Path, environment: Mapping[str, str], on_host: bool = True) -> str:
-    """The path of a program.
+    """Find the path of a program.
 
-    A bare name is first looked for in the work directory, then in the payload's PATH. What came in the
-    sandbox is made executable: archives made elsewhere often lose that.
+    A bare name is searched in the work directory first, then in the payload's PATH. A file of the sandbox is
+    made executable: archives made elsewhere often lose that.
 
     Args:
-        name: As the job says it.
+        name: From the job's description.
         home: The work directory.
         environment: The payload's.
-        on_host: What is not in the sandbox is on this host; else a container will look for it.
+        on_host: Search programs on this host; False: in a container, by the container.
 
     Raises:
-        NotFound: Neither there nor there.
+        NotFound: It is in neither place.
     """
     path = PurePosixPath(name)
     if path.is_absolute():

@@ -1,4 +1,4 @@
-"""The environment of a payload: made anew, so that nothing of ours reaches it by accident."""
+"""The environment of a payload, built from an allowlist so that no variable of the pilot leaks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from pilotage.fabric.pilot.allotment import Allotment
 from pilotage.fabric.pilot.settings import QueuePlace
 
-#: What payloads may see of ours: the system's, nothing that could be a secret.
+#: Variables of the pilot that are passed on: the system's, none that could be a secret.
 _PASSED_ON = ("PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH")
 _PASSED_ON_PREFIXES = ("LC_",)
-#: Never handed on, whoever asks for it.
+#: Prefix of variables that are never passed on, even by --pass-env.
 _OURS = "PILOTAGE_"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 #: A payload may write lines to the file of this name; the last one is its progress.
 PROGRESS = "PILOTAGE_PROGRESS_FILE"
-#: MB of memory and the number of GPUs that are kept for a payload.
+#: Variables with the MB of memory and the number of GPUs allotted to a payload.
 RAM, GPUS = "PILOTAGE_JOB_RAM", "PILOTAGE_JOB_GPUS"
 #: Names of GPUs: those of the slot in our environment, those of a payload in its own.
 DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -35,21 +35,19 @@ def payload_environment(
     stated: Mapping[str, str],
     passed_on: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The variables of one payload.
+    """The variables of one payload, named as in DIRAC where jobs rely on them.
 
     Args:
         own: The pilot's environment.
-        job_id: Of the job.
-        place: The batch queue we run in.
-        whole: The slot.
-        share: Of it, what the job may use.
+        job_id: Id of the job.
+        place: Queue of the pilot.
+        whole: The whole slot.
+        share: The part allotted to the job.
         home: The job's work directory.
         scratch: Its directory for temporary files.
-        progress: File to which it may write how far it is.
+        progress: File to which it may write its progress.
         stated: ExecutionEnvironment of the job.
-        passed_on: Further names of `own` that payloads may see.
-
-    Source: DIRAC's names for what a job wants to know.
+        passed_on: Further names in `own` to pass on.
     """
     wanted = {*_PASSED_ON, *passed_on}
     kept = {
@@ -82,5 +80,5 @@ def _memory(share: Allotment) -> dict[str, str]:
 
 
 def _devices(whole: Allotment, share: Allotment) -> dict[str, str]:
-    """Which GPUs it sees: its own, also if that is none; where nobody counts them nothing is said."""
+    """The payload's GPUs, possibly none; no variable where the slot's GPUs are unknown."""
     return {DEVICES: ",".join(share.gpus)} if whole.gpus else {}

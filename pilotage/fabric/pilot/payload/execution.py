@@ -1,4 +1,4 @@
-"""A prepared job while it runs: its payload, its files, and what can be told of it."""
+"""Execution of a prepared job: its payload, its files, and its progress."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LONGEST = 500
 
 
 class Execution:
-    """Runs from the moment it is made; used with `with`, its files are closed at the end."""
+    """Starts the payload when created; a context manager that closes its files."""
 
     def __init__(self, ready: Prepared, area: WorkArea, limits: Limits, memory: MemoryAccount) -> None:
-        """Start it.
+        """Start the payload.
 
         Raises:
-            UnfitDescription: Its standard output cannot be written where it says.
+            UnfitDescription: Its standard output cannot be written to the named file.
             NotStarted: Its program cannot be executed.
-            HostTrouble: Nothing can be executed here.
+            HostTrouble: This host cannot start processes.
         """
         asked = ready.description
         self._area = area
@@ -54,11 +54,11 @@ class Execution:
         self._files.close()
 
     def until_end(self, heart: Heartbeat, stop: threading.Event, *, grace: float) -> MonitoredEnd:
-        """Wait for the end of the payload, or end it; see `Watch.until_end`."""
+        """Wait for the end of the payload, or end it; see `PayloadMonitor.until_end`."""
         return self._watch.until_end(heart, stop, grace=grace)
 
     def news(self) -> dict[str, object]:
-        """What a heartbeat tells."""
+        """The content of a heartbeat."""
         usage, elapsed = self._watch.usage, self._watch.elapsed
         measured = f"{elapsed:.0f} s, CPU {usage.cpu_seconds:.0f} s, {usage.resident >> 20} MB"
         return {

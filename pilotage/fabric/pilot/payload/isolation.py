@@ -1,13 +1,11 @@
-"""User namespaces by util-linux: a payload that sees no process but its own, and no directory of others.
+"""Isolation of payloads from the pilot, each other and the host, by a wrapper command before the payload's.
 
-Two namespaces, one in the other. In the first we are root, as far as mounts are concerned, and put the
-payload's own directories over what it must not see; in the second it is the user of the pilot again, without
-any right, and the kernel locks the mounts it was given.
+With `userns` (util-linux) a payload sees its own processes only, and no directories of others. There are two
+nested user namespaces: in the outer one we are root for mounts and cover paths that the payload must not
+see; in the inner one it is the pilot's user again, without privileges, and the kernel locks the mounts.
 
-Keeping a payload from what is not its own: by words that are put before those of the payload.
-
-These words run as the pilot, so nothing that a job says may touch them: they get an environment of their own,
-and that of the payload is read from a file when all doors are closed.
+The wrapper runs as the pilot, so nothing from the job may influence it: it gets an environment of its own,
+and that of the payload is read from a file once the payload is isolated.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _UNSHARE = (
     *("--fork", "--kill-child", "--mount-proc", "--"),
 )
 #: The work directory stays reachable as the current one, whatever is mounted over its path: hence `-c`,
-#: by which mount does not look for another name of it. Where something fails the job is not to blame.
+#: which keeps mount from resolving the path. The job is not to blame for a failure: it is rescheduled.
 _SCRIPT = f"""\
 set -e
 trap 'exit {payload_payload.RESCHEDULE}' EXIT
@@ -71,9 +69,9 @@ unshare --user --mount $user -- "$@"
 exit $?
 """
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - hidden, not used
-#: Where this user's session and the batch system take orders, also to run something that is not isolated.
+#: Sockets of the user session and the batch system, by which a payload could start processes outside.
 _SOCKETS = ("/run/user", "/run/dbus", "/run/munge")
-#: Variables of ours that name directories or files which are nobody else's business.
+#: Variables of the pilot that name private directories or files.
 _PRIVATE = (
     *("HOME", "TMPDIR", "PILOTAGE_HOME", "XDG_DATA_HOME"),
     *("X509_USER_PROXY", "X509_USER_KEY", "BEARER_TOKEN_FILE"),
@@ -81,11 +79,11 @@ _PRIVATE = (
 
 
 def private_paths(own: Mapping[str, str], *more: Path | None) -> tuple[Path, ...]:
-    """What payloads must not see: temporary files, ways out, what our environment names, and more.
+    """Paths to hide from payloads: temporary files, sockets, paths in the pilot's environment, and more.
 
     Args:
         own: The pilot's environment.
-        more: Further files and directories; None is none.
+        more: Further files and directories; None is ignored.
     """
     named = [Path(own[name]) for name in _PRIVATE if own.get(name)]
     paths = [
@@ -98,62 +96,62 @@ def private_paths(own: Mapping[str, str], *more: Path | None) -> tuple[Path, ...
 
 
 def namespace_words(hidden: Sequence[Path]) -> tuple[str, ...]:
-    """What comes before the words of a payload; `{area}` is its work area.
+    """The wrapper command for `userns`; `{area}` stands for the payload's work area.
 
     Args:
-        hidden: Absolute paths of files and directories that it does not see.
+        hidden: Absolute paths of files and directories to hide.
     """
     arguments = ("{area}", str(os.getuid()), str(os.getgid()), *map(str, hidden), "--")
     return (*_UNSHARE, "/bin/sh", "-c", _SCRIPT, "sh", *arguments)
 
 
 def _outermost_first(paths: Iterable[Path]) -> list[Path]:
-    """Sorted so that a directory comes before what is in it; the root itself cannot be hidden."""
+    """Sort directories before their contents; the root itself cannot be hidden."""
     return sorted((path for path in paths if path != Path("/")), key=lambda path: len(path.parts))
 
 
 NONE, USERNS, APPTAINER, COMMAND = "none", "userns", "apptainer", "command"
 KINDS = (NONE, USERNS, APPTAINER, COMMAND)
 
-#: What a container sees of this host: the directories of the payload, and none of its variables.
+#: Container options: of the host, only the payload's directories are mounted, and no variables are passed.
 _CONTAINER = (
     *("--containall", "--no-home", "--pwd", "{home}"),
     *("--bind", "{home}", "--bind", "{scratch}"),
     *("--bind", "{scratch}:/tmp", "--bind", "{scratch}:/var/tmp"),
 )
-#: The payload as the last words: first its environment, then itself.
+#: Starts the payload as the last words: reads its environment, then executes it.
 _LAUNCH = ("/bin/sh", "-c", '. "$0" && exec "$@"')
-#: Names that a shell can export; some belong to the shell.
+#: Names that a shell can export; some are reserved by the shell.
 _EXPORTABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OF_SHELL = frozenset({"_", "PPID", "UID", "EUID", "SHELLOPTS", "BASHOPTS", "IFS", "PS4"})
-#: What the isolating words see of our environment.
+#: PATH of the wrapper, and prefixes of the pilot's variables that are passed to it.
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _SEEN_PREFIXES = ("APPTAINER", "SINGULARITY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
-#: Seconds for a try at the start; a container may have to be fetched first.
+#: Timeout of the check in seconds; a container image may have to be fetched first.
 _PATIENCE = 900.0
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """How payloads are isolated."""
+    """How payloads are isolated: the kind and its wrapper command."""
 
     kind: str = NONE
-    words: tuple[str, ...] = ()  #: before the payload's; {home}, {scratch}, {area} are its directories
+    words: tuple[str, ...] = ()  #: wrapper command; {home}, {scratch}, {area} are the payload's directories
 
     @property
     def has_programs_of_host(self) -> bool:
-        """Whether what a job calls by name is what this host has."""
+        """Whether the payload finds the programs of this host: False in a container."""
         return self.kind != APPTAINER
 
     def wrapped(
         self, words: Sequence[str], payload: Mapping[str, str], own: Mapping[str, str], area: WorkArea
     ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-        """Words and environment of what is executed instead of a payload.
+        """Command and environment to execute for an isolated payload.
 
         Args:
-            words: Of the payload.
-            payload: Its environment.
-            own: The pilot's.
+            words: The payload's command.
+            payload: The payload's environment.
+            own: The pilot's environment.
             area: Directories of the payload.
         """
         if self.kind == NONE:
@@ -168,17 +166,17 @@ class Isolation:
 def choose_isolation(
     kind: str, *, command: str | None, image: str | None, hidden: Sequence[Path], own: Mapping[str, str]
 ) -> Isolation:
-    """The isolation that was asked for.
+    """Make the isolation from the command line's options.
 
     Args:
         kind: One of `KINDS`.
-        command: Words: the wrapper, or what runs a container.
-        image: Of the container.
-        hidden: Files and directories that payloads do not see.
+        command: Wrapper command, or the command that runs a container.
+        image: Container image.
+        hidden: Files and directories to hide from payloads.
         own: The pilot's environment.
 
     Raises:
-        ValueError: Something is missing for it, or makes no sense with it.
+        ValueError: An option is missing or does not fit the kind.
     """
     if (image is not None) != (kind == APPTAINER):
         raise ValueError(f"--isolation {kind}: --image goes with {APPTAINER}, and only with that")
@@ -197,15 +195,15 @@ def choose_isolation(
 
 
 def check_isolation(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> None:
-    """Try it with a payload that does nothing: no job is to find out that it does not work.
+    """Check the isolation with an empty payload, so that no job fails because of it.
 
     Args:
-        isolation: To be tried.
+        isolation: The isolation to check.
         below: Directory of the work areas.
         own: The pilot's environment.
 
     Raises:
-        HostTrouble: It cannot be had on this host.
+        HostTrouble: It does not work on this host.
     """
     if isolation.kind == NONE:
         return
@@ -218,7 +216,7 @@ def check_isolation(isolation: Isolation, *, below: Path, own: Mapping[str, str]
 
 
 def _try_isolation(isolation: Isolation, below: Path, own: Mapping[str, str]) -> tuple[int, str]:
-    """Exit status and last words."""
+    """Return exit status and the end of standard error."""
     area = work_area.make_work_area(below, job_id=0, epoch=0)
     try:
         words, environment = isolation.wrapped(("/bin/sh", "-c", ":"), {}, own, area)
@@ -247,12 +245,12 @@ def _words(text: str, kind: str) -> tuple[str, ...]:
 
 
 def _find_program(words: tuple[str, ...], kind: str, own: Mapping[str, str]) -> tuple[str, ...]:
-    """The words with the path of their program."""
+    """Replace the program by its absolute path."""
     program, *rest = words
     path = shutil.which(program, path=f"{own.get('PATH', '')}:{_PATH}")
     if path is None:
         raise ValueError(f"--isolation {kind}: there is no {program} on this host")
-    return (os.path.abspath(path), *rest)  # noqa: PTH100 - links stay what they are
+    return (os.path.abspath(path), *rest)  # noqa: PTH100 - keeps symbolic links
 
 
 def _filled(word: str, directories: Mapping[str, Path]) -> str:
@@ -262,7 +260,7 @@ def _filled(word: str, directories: Mapping[str, Path]) -> str:
 
 
 def _assignments(payload: Mapping[str, str]) -> str:
-    """The environment as commands of a shell; what a shell cannot export is left out."""
+    """Shell commands that export the environment; names that a shell cannot export are left out."""
     names = [name for name in payload if _EXPORTABLE.fullmatch(name) and name not in _OF_SHELL]
     return "".join(f"export {name}={shlex.quote(payload[name])}\n" for name in names)
 

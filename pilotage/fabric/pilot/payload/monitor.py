@@ -1,11 +1,8 @@
-"""What a payload may use, and which limit it has passed.
+"""Limits of a payload, and the monitor that ends it when it exceeds one or has to end.
 
-The memory of a slot while several payloads live on it.
-
-A payload may use what others leave. When all together use more than the slot has, the one that is furthest
-beyond its own part is ended. The parts are never more than the slot, so whoever keeps to its part is safe.
-
-Watching a payload until it ends, and ending it when it has to.
+Payloads may use memory that others leave free. When all together use more than the slot has, the one that
+exceeds its own part most is ended. The parts add up to no more than the slot, so a payload that keeps to its
+part is safe.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from pilotage.fabric.pilot.payload.description import PayloadDescription
 from pilotage.fabric.pilot.payload.payload import Payload, PayloadEnd
 from pilotage.fabric.pilot.service.heartbeat import Heartbeat
 
-#: Seconds before the end of the slot at which the payload is ended, so that its output still gets out.
+#: Seconds before the end of the slot at which the payload is ended, so that its output can still be sent.
 MARGIN = 120.0
 
 OUT_OF_TIME = "Job has exceeded maximum wall clock time"
@@ -30,10 +27,10 @@ _MB = 1 << 20
 
 @dataclass(frozen=True)
 class Excess:
-    """A limit that was passed."""
+    """An exceeded limit."""
 
     minor_status: str
-    detail: str  #: how much was allowed and how much was used
+    detail: str  #: the limit and the usage
 
 
 @dataclass(frozen=True)
@@ -44,17 +41,17 @@ class Limits:
     memory: int | None  #: bytes of all of its processes; None: no limit
 
     def passed_by_time(self, elapsed: float) -> Excess | None:
-        """The excess if so many seconds are too many."""
+        """The excess if the elapsed seconds exceed the limit."""
         if self.wall_time is None or elapsed <= self.wall_time:
             return None
         return Excess(OUT_OF_TIME, f"allowed {self.wall_time:.0f} s")
 
     def passed_by_memory(self, resident: int, proportional: Callable[[], int | None]) -> Excess | None:
-        """The excess if so much memory is too much.
+        """The excess if the memory exceeds the limit.
 
         Args:
-            resident: Bytes, where memory that several processes share counts for each.
-            proportional: Tells the true sum, None where the host does not; asked only if it matters.
+            resident: Bytes, with shared pages counted for each process.
+            proportional: Returns the exact sum, None where not available; slow, called only if needed.
         """
         if self.memory is None or resident <= self.memory:
             return None
@@ -68,12 +65,12 @@ class Limits:
 def seconds_missing(
     description: PayloadDescription, *, seconds_left: float | None, cpu_power: float
 ) -> float:
-    """Seconds by which the slot is too short for what a job says it needs; 0: it can finish.
+    """Seconds by which the slot is too short for the CPU time that a job requests; 0: it fits.
 
     Args:
         description: Of the job.
-        seconds_left: Until the slot ends; None: it does not.
-        cpu_power: Normalised seconds in a second of this host.
+        seconds_left: Until the slot ends; None: no end.
+        cpu_power: Normalised seconds per second of this host.
     """
     if seconds_left is None or description.cpu_time is None:
         return 0.0
@@ -81,11 +78,11 @@ def seconds_missing(
 
 
 def job_limits(description: PayloadDescription, *, seconds_left: float | None, max_ram: int | None) -> Limits:
-    """The limits of a job: its own and those of the slot, whichever are smaller.
+    """The smaller of a job's own limits and those of the slot.
 
     Args:
         description: Of the job.
-        seconds_left: Until the slot ends; None: it does not.
+        seconds_left: Until the slot ends; None: no end.
         max_ram: MB that the slot offers; None: unknown.
     """
     left = None if seconds_left is None else max(1.0, seconds_left - min(MARGIN, seconds_left / 10))
@@ -95,48 +92,48 @@ def job_limits(description: PayloadDescription, *, seconds_left: float | None, m
 
 
 class SlotMemory:
-    """What payloads use of the slot's memory, as each was measured last; safe to use from several threads."""
+    """Memory use of the slot's payloads, each as last measured; thread-safe."""
 
     def __init__(self, capacity_mb: int | None) -> None:
-        """Make it; None: nobody knows how much there is, so nobody uses too much."""
+        """With the slot's memory; None: unknown, so there is no limit."""
         self._capacity = None if capacity_mb is None else capacity_mb * _MB
         self._accounts: dict[MemoryAccount, int] = {}
         self._lock = threading.Lock()
 
     def account(self, part_mb: int | None) -> MemoryAccount:
-        """A payload that begins now, with its own part."""
+        """Open the account of a starting payload, with its part of the memory."""
         return MemoryAccount(self, (part_mb or 0) * _MB)
 
     def is_crowded(self, account: MemoryAccount, used: int) -> bool:
-        """Whether all together use more than there is, now that this payload uses so many bytes."""
+        """Note a payload's use; return whether all together now use more than the slot has."""
         with self._lock:
             self._accounts[account] = used
             return self._capacity is not None and sum(self._accounts.values()) > self._capacity
 
     def is_furthest(self, account: MemoryAccount) -> bool:
-        """Whether no other payload is further beyond its part."""
+        """Whether no other payload exceeds its part by more."""
         with self._lock:
             return account is max(self._accounts, key=lambda each: self._accounts[each] - each.part)
 
     def forget(self, account: MemoryAccount) -> None:
-        """The payload has ended."""
+        """Remove an ended payload."""
         with self._lock:
             self._accounts.pop(account, None)
 
 
 class MemoryAccount:
-    """One payload's side of it."""
+    """One payload's account in `SlotMemory`."""
 
     def __init__(self, memory: SlotMemory, part: int) -> None:
-        self.part = part  #: bytes that are its own
+        self.part = part  #: bytes allotted to it
         self._memory = memory
 
     def passed(self, resident: int, proportional: Callable[[], int | None]) -> Excess | None:
-        """The excess if the slot has too little for all and this payload is to blame.
+        """The excess if the slot's memory is exhausted and this payload exceeds its part most.
 
         Args:
-            resident: Bytes that it uses, where memory that several processes share counts for each.
-            proportional: Tells the true sum, None where the host does not; asked only if it matters.
+            resident: Bytes, with shared pages counted for each process.
+            proportional: Returns the exact sum, None where not available; slow, called only if needed.
         """
         if not self._memory.is_crowded(self, resident):
             return None
@@ -144,35 +141,35 @@ class MemoryAccount:
         used = resident if used is None else used
         if not self._memory.is_crowded(self, used) or not self._memory.is_furthest(self):
             return None
-        detail = f"kept for it {self.part // _MB} MB, used {used // _MB} MB, and the slot has no more"
+        detail = f"allotted {self.part // _MB} MB, used {used // _MB} MB, and the slot has no more"
         return Excess(OUT_OF_MEMORY, detail)
 
     def close(self) -> None:
-        """The payload has ended."""
+        """Remove the ended payload."""
         self._memory.forget(self)
 
 
-#: Seconds between two looks at what others want.
+#: Seconds between two checks of orders.
 _TICK = 0.25
-#: Seconds between two looks at what the payload uses.
+#: Seconds between two measurements of the payload.
 _MEASURE = 1.0
-#: Seconds that our own order to end may come later than that of the payload.
+#: Maximum seconds by which the pilot's own signal may come after the payload's.
 _ORDERED_TOGETHER = 2.0
 
-#: Why it was ended, if not for an `Excess`.
+#: Reasons to end a payload, besides an `Excess`.
 KILL_WANTED, STALE, STOPPED = "killed", "stale", "stopped"
 
 
 @dataclass(frozen=True)
 class MonitoredEnd:
-    """How a payload ended, and why we ended it, if we did."""
+    """How a payload ended, and the reason if the pilot ended it."""
 
     end: PayloadEnd
     why: str | Excess | None
 
 
 class PayloadMonitor:
-    """Looks after one payload."""
+    """Monitors one payload."""
 
     def __init__(
         self,
@@ -182,7 +179,7 @@ class PayloadMonitor:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.usage = Usage(processes=0, cpu_seconds=0.0, resident=0)  #: as measured last
+        self.usage = Usage(processes=0, cpu_seconds=0.0, resident=0)  #: as last measured
         self._payload = payload
         self._limits = limits
         self._memory = memory
@@ -192,18 +189,18 @@ class PayloadMonitor:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the payload began."""
+        """Seconds since the start of the payload."""
         return self._clock() - self._began
 
     def until_end(self, heart: Heartbeat, stop: threading.Event, *, grace: float) -> MonitoredEnd:
-        """Wait for the end of the payload.
+        """Wait for the end of the payload; end it for a reason.
 
-        A batch system that ends a slot signals every process of it, and the payload may be gone before our
-        own signal comes: a failure counts as the payload's own only when none comes for a moment.
+        A batch system that ends a slot signals every process of it, and the payload may end before the
+        pilot's own signal comes: a failure counts as the payload's own only if no signal follows shortly.
 
         Args:
-            heart: Hears when the job was killed or the attempt closed.
-            stop: Set when the pilot itself has to end.
+            heart: Its heartbeat, which learns of a killed job or a closed attempt.
+            stop: Set when the pilot has to end.
             grace: Seconds between TERM and KILL.
         """
         why: str | Excess | None = None

@@ -1,8 +1,6 @@
-"""A payload while it runs, seen from the pilot.
+"""A running payload as the pilot controls it, the tail of its output, and the report of its end.
 
-The end of what a payload wrote so far.
-
-How a job ended, in the words of the field, and what became of its attempt.
+Status words are those of DIRAC.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from pilotage.fabric.pilot.errors import HostTrouble
 from pilotage.fabric.pilot.node import linux
 from pilotage.fabric.pilot.node.linux import Usage
 
-#: Directory or zip file that the package `pilotage` lies in.
+#: Directory or zip file that contains the package `pilotage`.
 _ROOT = str(Path(__file__).parents[4])
-#: Without these some installations of Python do not even start.
+#: Variables without which some installations of Python do not start.
 _NEEDED = ("PATH", "LD_LIBRARY_PATH")
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
@@ -35,20 +33,20 @@ _BOOT = (
 
 
 class NotStarted(Exception):
-    """The payload could not be executed; the message says why."""
+    """The payload could not be executed; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class PayloadEnd:
     """How a payload ended."""
 
-    exit_code: int  #: 128 + number of the signal if one ended it
+    exit_code: int  #: 128 + signal number if it was killed by a signal
     signal: int | None
-    cpu_seconds: float | None = None  #: of all its processes; None: nobody was left who could tell
+    cpu_seconds: float | None = None  #: of all its processes; None: unknown, the supervisor was killed
 
 
 class Payload:
-    """One running payload with everything that it started."""
+    """A running payload with all processes that it started."""
 
     def __init__(
         self,
@@ -64,11 +62,11 @@ class Payload:
 
         Args:
             words: The program, as a path, and its arguments.
-            directory: Where it works.
-            environment: All that it gets.
+            directory: Its work directory.
+            environment: Its complete environment.
             output: Descriptor of a file for its standard output.
             error: Descriptor of a file for its standard error.
-            area: Directory that is removed in case the pilot dies.
+            area: Directory to remove if the pilot dies.
 
         Raises:
             NotStarted: The program cannot be executed.
@@ -83,19 +81,19 @@ class Payload:
             "error": error,
             "area": str(area),
         }
-        self._said = b""
-        self._tell(order)
+        self._received = b""
+        self._send(order)
         self._session = self._first_news()
         news = self._news()
         if news is not None and "problem" in news:
-            self._news()  # its end, which says no more
+            self._news()  # its end, without further information
             self.close()
             raise NotStarted(f"{words[0]}: {news['problem']}")
 
     def wait(self, timeout: float) -> PayloadEnd | None:
-        """How it ended; None if it has not within `timeout` seconds.
+        """Wait up to `timeout` seconds; None if the payload still runs.
 
-        Nothing of it runs any more once this returns its end.
+        None of its processes is left once this returns its end.
         """
         if not self._has_news(timeout):
             return None
@@ -103,24 +101,24 @@ class Payload:
         self.close()
         if news is not None:
             return PayloadEnd(**news["ended"])
-        # Its supervisor was killed, and so was it; what it had started is ours to end.
+        # The supervisor was killed, and the payload with it; its other processes are ours to end.
         linux.end_session(self._session)
         return PayloadEnd(exit_code=128 + signal.SIGKILL, signal=signal.SIGKILL)
 
     def end(self, grace: float) -> None:
-        """Send TERM to all of it now, and KILL after `grace` seconds to what is left."""
-        self._tell({"end": grace})
+        """Send TERM to all processes now, and KILL after `grace` seconds to those left."""
+        self._send({"end": grace})
 
     def usage(self) -> Usage:
-        """What all of its processes use now."""
+        """Current resource usage of all its processes."""
         return linux.measure_usage(self._supervisor.pid)
 
     def proportional_memory(self) -> int | None:
-        """Bytes of memory, shared ones counted once; None: this host does not tell."""
+        """Bytes of memory with shared pages counted once; None: not available on this host."""
         return linux.measure_proportional(self._supervisor.pid)
 
     def close(self) -> None:
-        """Forget the supervisor; if it still runs, it ends what is left and itself."""
+        """Disconnect from the supervisor; if it still runs, it ends the payload and itself."""
         for pipe in (self._supervisor.stdin, self._supervisor.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -128,14 +126,14 @@ class Payload:
         self._supervisor.wait()
 
     def _first_news(self) -> int:
-        """The process id of the payload, before it begins."""
+        """The process id of the payload, which has not started yet."""
         news = self._news()
         if news is None:
             self.close()
             raise HostTrouble("the supervisor of the payload ended at once")
         return int(news["pid"])
 
-    def _tell(self, news: Mapping[str, Any]) -> None:
+    def _send(self, news: Mapping[str, Any]) -> None:
         stdin = self._supervisor.stdin
         if stdin is None or stdin.closed:
             return
@@ -143,24 +141,24 @@ class Payload:
             stdin.write(json.dumps(news).encode() + b"\n")
             stdin.flush()
         except BrokenPipeError:
-            return  # it has gone; whoever waits for it learns that
+            return  # the supervisor has ended, which `_news` notices
 
     def _has_news(self, timeout: float) -> bool:
         stdout = self._supervisor.stdout
-        if stdout is None or b"\n" in self._said:
+        if stdout is None or b"\n" in self._received:
             return True
         ready, _, _ = select.select([stdout], [], [], timeout)
         return bool(ready)
 
     def _news(self) -> dict[str, Any] | None:
-        """The next line of the supervisor; None: it has gone."""
+        """The next line from the supervisor; None: it has ended."""
         stdout = self._supervisor.stdout
-        while stdout is not None and b"\n" not in self._said:
+        while stdout is not None and b"\n" not in self._received:
             piece = os.read(stdout.fileno(), 4096)
             if not piece:
                 return None
-            self._said += piece
-        line, _, self._said = self._said.partition(b"\n")
+            self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
         news: dict[str, Any] = json.loads(line)
         return news
 
@@ -185,11 +183,11 @@ _MOST_BYTES = 4096
 
 
 def tail_of_files(descriptors: dict[str, int]) -> str:
-    """The last lines of each file, headed by its name where there are several with something in them.
+    """The last lines of each file, with its name as header if several files have content.
 
     Args:
-        descriptors: By the name of the file. The files are read through these, never by their names:
-            the payload may have put something else there.
+        descriptors: By file name. The files are read through these, never by name: the payload may have
+            replaced them.
     """
     tails = {name: _last_lines(descriptor) for name, descriptor in descriptors.items()}
     filled = {name: text for name, text in tails.items() if text}
@@ -199,7 +197,7 @@ def tail_of_files(descriptors: dict[str, int]) -> str:
 
 
 def tail_of_path(path: Path) -> str:
-    """The last lines of a file that the payload may have replaced by anything; empty if it is none."""
+    """The last lines of a file that the payload may have replaced; empty if it is not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -211,12 +209,12 @@ def tail_of_path(path: Path) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that is not empty."""
+    """The last non-empty line."""
     return next((line for line in reversed(text.split("\n")) if line.strip()), "").strip()
 
 
 def printable(text: str, most: int) -> str:
-    """The text as the service takes it: no NUL, nothing that is not Unicode, not too long."""
+    """Replace NUL and invalid Unicode, and shorten to `most` characters, as the service requires."""
     clean = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
@@ -243,26 +241,26 @@ NO_OUTPUT = "Failed Uploading OutputSandbox"
 KILLED = "Received Kill signal"
 UNFIT = "Illegal job description"
 
-#: Exit status by which a payload asks to be rescheduled: DIRAC's 1502, of which eight bits are left.
+#: Exit status with which a payload requests rescheduling: the low eight bits of DIRAC's 1502.
 RESCHEDULE = 1502 & 0xFF
 
-#: Characters that the service takes.
+#: Maximum characters that the service accepts.
 _LONGEST = 1000
 
 
 @dataclass(frozen=True)
 class Report:
-    """What is told when the payload has ended."""
+    """The report on an ended payload."""
 
     status: str  #: Done or Failed
     minor_status: str
     application_status: str = ""  #: details for people
     exit_code: int | None = None
-    cpu_seconds: float | None = None  #: that the payload used; None: not known
-    cpu_power: float | None = None  #: normalised seconds in one of these; None: nobody measured
+    cpu_seconds: float | None = None  #: that the payload used; None: unknown
+    cpu_power: float | None = None  #: normalised seconds per CPU second; None: not measured
 
     def as_json(self) -> dict[str, object]:
-        """As it is sent: always the same for the same report, since it may have to be sent again."""
+        """Body of the request: equal for equal reports, since it may have to be sent again."""
         said = {
             "status": self.status,
             "exit_code": self.exit_code,
@@ -273,38 +271,38 @@ class Report:
         return {**said, **{name: value for name, value in used.items() if value is not None}}
 
     def having_used(self, cpu_seconds: float | None, *, cpu_power: float | None) -> Report:
-        """With the CPU time of its payload."""
+        """Add the CPU time of the payload."""
         return replace(self, cpu_seconds=cpu_seconds, cpu_power=None if cpu_seconds is None else cpu_power)
 
     def noting(self, note: str) -> Report:
-        """With one more detail."""
+        """Add a detail."""
         details = "; ".join(each for each in (self.application_status, note) if each)
         return replace(self, application_status=details)
 
     def without_details(self, why: str) -> Report:
-        """When the service refused it: how the job ended, and why there is no more."""
+        """Reduce a report that the service refused to the end of the job and the reason."""
         code = self.exit_code if self.exit_code in range(256) else None
         return Report(self.status, self.minor_status, f"the full report was refused: {why}", code)
 
     def without_output(self, why: str) -> Report:
-        """When the output could not be stored: a job whose output is lost is not done."""
+        """Add that the output could not be stored; a job whose output is lost counts as failed."""
         if self.status == DONE:
             return replace(self, status=FAILED, minor_status=NO_OUTPUT).noting(why)
         return self.noting(f"no output: {why}")
 
 
 def failure_report(minor_status: str, detail: str = "", end: PayloadEnd | None = None) -> Report:
-    """A failure that has a cause of its own, whatever the payload made of it."""
+    """Make a failed report for a known cause, whatever the exit status."""
     return Report(FAILED, minor_status, detail, None if end is None else end.exit_code)
 
 
 def asks_for_reschedule(end: PayloadEnd) -> bool:
-    """Whether a payload says by its exit status that it wants to be rescheduled."""
+    """Whether the exit status requests rescheduling."""
     return end.signal is None and end.exit_code == RESCHEDULE
 
 
 def report_of_end(end: PayloadEnd) -> Report:
-    """What a payload says by its exit status."""
+    """Make the report from the exit status."""
     if end.exit_code == 0:
         return Report(DONE, COMPLETE, exit_code=0)
     if end.signal is not None:

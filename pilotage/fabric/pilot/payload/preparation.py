@@ -1,4 +1,4 @@
-"""Getting a job ready: its sandbox, its program, its environment."""
+"""Preparation of a job: its sandbox, its program, its environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pilotage.fabric.pilot.settings import PayloadOptions, QueuePlace
 
 
 class CannotRun(Exception):
-    """The job would fail on every host; `report` says why."""
+    """The job would fail on every host; `report` has the reason."""
 
     def __init__(self, why: Report) -> None:
         super().__init__(f"{why.minor_status}: {why.application_status}")
@@ -26,22 +26,22 @@ class CannotRun(Exception):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that can be started."""
+    """A job ready to start."""
 
     description: PayloadDescription
-    words: tuple[str, ...]  #: the program and its arguments, behind what isolates it
-    environment: Mapping[str, str]  #: that these are executed with
+    words: tuple[str, ...]  #: the command, including the isolation's wrapper
+    environment: Mapping[str, str]  #: of that command
 
 
 class Sandboxes(Protocol):
-    """Where input sandboxes come from: the service, as a rule."""
+    """Source of input sandboxes: usually the service."""
 
     def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
         """Write the input sandbox of an attempt to a file; False if its job has none.
 
         Raises:
-            Away: The service does not answer; asked again later.
-            Refused: It does not give it.
+            Away: The service does not respond; retry later.
+            Refused: The service does not send it.
             TooLarge: It has more than `limit` bytes.
         """
         ...
@@ -62,8 +62,8 @@ class Preparer:
 
         Args:
             match: The job.
-            area: Its own.
-            share: What it may use of the slot.
+            area: Its work area.
+            share: Part of the slot that it may use.
 
         Raises:
             CannotRun: The job is to blame.

@@ -1,8 +1,8 @@
-"""The process between pilot and payload: no process of the payload outlives it, nor the pilot.
+"""Supervisor process between pilot and payload: no process of the payload outlives it or the pilot.
 
-It adopts every orphan of the payload, so none can hide by leaving its session or its parent. It hears from
-the pilot on standard input and answers on standard output, a JSON object a line. When the input ends
-the pilot is gone, by whatever death, and the payload is ended.
+It adopts every orphan of the payload, so none can escape by leaving its session or its parent. It receives
+orders from the pilot on standard input and sends news on standard output, one JSON object per line. End of
+input means that the pilot has died, for whatever reason; the payload is then ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, NoReturn
 from pilotage.fabric.pilot.node import linux
 from pilotage.fabric.pilot.payload import archives
 
-#: Seconds that the payload gets to end when its pilot is gone.
+#: Seconds between TERM and KILL for a payload whose pilot has died.
 _GRACE_OF_ORPHANS = 5.0
-#: Seconds between two rounds of ending what is left.
+#: Seconds between two rounds of ending processes.
 _ROUND = 0.05
-#: Seconds after which a process that KILL does not end (stuck in the kernel) is left behind.
+#: Seconds after which a process that survives KILL (stuck in the kernel) is abandoned.
 _HOPELESS = 30.0
 _NOT_STARTED = 127
 _INPUT, _OUTPUT = 0, 1
@@ -35,46 +35,46 @@ _INPUT, _OUTPUT = 0, 1
 
 @dataclass(frozen=True)
 class SupervisorOrder:
-    """What to run: a line of the pilot."""
+    """The payload to run: the pilot's first line."""
 
     words: tuple[str, ...]  #: the program and its arguments; the program as a path
     directory: str
     environment: Mapping[str, str]
     output: int  #: descriptor
     error: int  #: descriptor
-    area: str  #: directory that is removed if the pilot cannot do it any more
+    area: str  #: directory to remove if the pilot has died
 
 
 def main() -> int:
-    """Run one payload as ordered on standard input."""
+    """Run one payload as specified on standard input."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     linux.adopt_orphans()
     line, rest = _first_line()
     raw = json.loads(line)
-    return _Supervisor(SupervisorOrder(**{**raw, "words": tuple(raw["words"])}), heard=rest).run()
+    return _Supervisor(SupervisorOrder(**{**raw, "words": tuple(raw["words"])}), received=rest).run()
 
 
 def _first_line() -> tuple[bytes, bytes]:
-    """The first line of the input, and what came with it: a buffer would hide that from select."""
-    heard = b""
-    while b"\n" not in heard:
+    """The first line of the input, and what follows it: a buffer would hide that from select."""
+    received = b""
+    while b"\n" not in received:
         piece = os.read(_INPUT, 65536)
         if not piece:
-            sys.exit(0)  # the pilot went before it said anything
-        heard += piece
-    line, _, rest = heard.partition(b"\n")
+            sys.exit(0)  # the pilot died before its first line
+        received += piece
+    line, _, rest = received.partition(b"\n")
     return line, rest
 
 
 class _Supervisor:
-    def __init__(self, order: SupervisorOrder, *, heard: bytes) -> None:
+    def __init__(self, order: SupervisorOrder, *, received: bytes) -> None:
         self._order = order
         self._woken, write = os.pipe()
         os.set_blocking(write, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        self._heard = heard
+        self._received = received
         self._pilot_lives = True
         self._ended: dict[str, Any] | None = None  #: how the payload itself ended
         self._kill_at: float | None = None
@@ -86,60 +86,60 @@ class _Supervisor:
         while self._ended is None:
             self._listen(self._patience())
             self._kill_if_due()
-            self._reap()  # last: once the end is known nothing would wake `_listen` any more
+            self._reap()  # last: once the end is noted nothing would wake `_listen` any more
         self._end_the_rest()
-        self._tell({"ended": {**self._ended, "cpu_seconds": _cpu_seconds()}})
+        self._send({"ended": {**self._ended, "cpu_seconds": _cpu_seconds()}})
         if not self._pilot_lives:
             archives.remove_tree(Path(self._order.area))
         return 0
 
     def _start(self) -> None:
-        """Start the payload once the pilot knows its number, by which it finds the rest if we are killed."""
+        """Start the payload once the pilot has its process id, needed for cleanup if we are killed."""
         go, release = os.pipe()
-        read, failure = os.pipe()  # closed by exec: what comes out says why it failed
+        read, failure = os.pipe()  # closed by exec; any content is the reason why it failed
         self._payload = os.fork()
         if self._payload == 0:
             os.close(release)
             if not os.read(go, 1):
-                os._exit(_NOT_STARTED)  # we were killed already
+                os._exit(_NOT_STARTED)  # the supervisor was killed
             _become(self._order, failure)
         for each in {go, failure, self._order.output, self._order.error}:
             os.close(each)
-        self._tell({"pid": self._payload})
+        self._send({"pid": self._payload})
         os.write(release, b"1")
         os.close(release)
         with os.fdopen(read, "rb") as said:
             problem = said.read().decode("utf-8", "replace")
-        self._tell({"problem": problem} if problem else {"started": True})
+        self._send({"problem": problem} if problem else {"started": True})
 
     def _patience(self) -> float | None:
         return None if self._kill_at is None else _ROUND
 
     def _listen(self, timeout: float | None) -> None:
         """Wait for the pilot or for the end of a child."""
-        ears = [_INPUT, self._woken] if self._pilot_lives else [self._woken]
-        ready, _, _ = select.select(ears, [], [], timeout)
+        inputs = [_INPUT, self._woken] if self._pilot_lives else [self._woken]
+        ready, _, _ = select.select(inputs, [], [], timeout)
         if self._woken in ready:
             os.read(self._woken, 4096)
         if _INPUT in ready:
-            self._hear(os.read(_INPUT, 4096))
+            self._receive(os.read(_INPUT, 4096))
 
-    def _hear(self, said: bytes) -> None:
+    def _receive(self, said: bytes) -> None:
         if not said:
             self._pilot_lives = False
             self._end(_GRACE_OF_ORPHANS)
             return
-        *lines, self._heard = (self._heard + said).split(b"\n")
+        *lines, self._received = (self._received + said).split(b"\n")
         for line in lines:
             self._end(float(json.loads(line)["end"]))
 
     def _end(self, grace: float) -> None:
-        """Send TERM now and KILL after `grace` seconds; asked again, the earlier end holds."""
+        """Send TERM now and KILL after `grace` seconds; of several calls the earliest KILL counts."""
         at = time.monotonic() + grace
         if self._kill_at is None:
             below = linux.descendants(os.getpid())
             linux.send_signal(below, signal.SIGTERM)
-            linux.send_signal(below, signal.SIGCONT)  # a stopped process does not hear TERM
+            linux.send_signal(below, signal.SIGCONT)  # a stopped process does not receive TERM
         self._kill_at = at if self._kill_at is None else min(at, self._kill_at)
 
     def _kill_if_due(self) -> None:
@@ -147,7 +147,7 @@ class _Supervisor:
             linux.send_signal(linux.descendants(os.getpid()), signal.SIGKILL)
 
     def _end_the_rest(self) -> None:
-        """What the payload left running ends with it."""
+        """End the processes that the payload left running."""
         if self._kill_at is None:
             self._end(0.0)
         give_up = time.monotonic() + _HOPELESS
@@ -168,7 +168,7 @@ class _Supervisor:
             if pid == self._payload:
                 self._ended = _as_end(status)
 
-    def _tell(self, news: Mapping[str, object]) -> None:
+    def _send(self, news: Mapping[str, object]) -> None:
         try:
             os.write(_OUTPUT, json.dumps(news).encode() + b"\n")
         except BrokenPipeError:
@@ -182,7 +182,7 @@ def _as_end(status: int) -> dict[str, Any]:
 
 
 def _cpu_seconds() -> float:
-    """What all of the payload used that we waited for: nothing of it is left to use more."""
+    """CPU time of all reaped children, which by now are all processes of the payload."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return round(used.ru_utime + used.ru_stime, 3)
 
@@ -218,6 +218,6 @@ def _execute(order: SupervisorOrder) -> None:
     try:
         os.execve(program, order.words, dict(order.environment))  # noqa: S606 - no shell is wanted
     except OSError as error:
-        if error.errno != errno.ENOEXEC:  # a script without a first line, which shells take for theirs
+        if error.errno != errno.ENOEXEC:  # a script without a first line, which shells run themselves
             raise
     os.execve("/bin/sh", ("/bin/sh", *order.words), dict(order.environment))  # noqa: S606

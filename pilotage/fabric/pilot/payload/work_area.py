@@ -1,7 +1,4 @@
-"""The directory of one attempt, away from those of all others.
-
-The files that a payload's standard output and error go to.
-"""
+"""The work area of one attempt: its directories, and the files for standard output and error."""
 
 from __future__ import annotations
 
@@ -17,20 +14,20 @@ from pilotage.fabric.pilot.payload.description import UnfitDescription
 
 @dataclass(frozen=True)
 class WorkArea:
-    """Where one attempt has its files."""
+    """The directories of one attempt."""
 
-    top: Path  #: what is ours, not the payload's
+    top: Path  #: the pilot's, not accessible to an isolated payload
     home: Path  #: the payload's work directory
     scratch: Path  #: its temporary files
 
     @property
     def progress(self) -> Path:
-        """File to which the payload may write how far it is."""
+        """File to which the payload may write its progress."""
         return self.scratch / "progress"
 
     @property
     def sandbox(self) -> Path:
-        """The input sandbox as it came."""
+        """The input sandbox as downloaded."""
         return self.top / "sandbox.tar"
 
     @property
@@ -39,15 +36,15 @@ class WorkArea:
         return self.top / "output.tar.gz"
 
     def remove(self) -> None:
-        """Remove all of it, also what the payload protected from removal."""
+        """Remove the whole area, even files that the payload protected."""
         archives.remove_tree(self.top)
 
 
 def make_work_area(below: Path, *, job_id: int, epoch: int) -> WorkArea:
-    """A fresh area that only we may enter.
+    """Create a new area that only this user may enter.
 
     Raises:
-        OSError: This host has no place for it.
+        OSError: This host has no space for it.
     """
     below.mkdir(parents=True, exist_ok=True)
     top = Path(tempfile.mkdtemp(prefix=f"job-{job_id}-{epoch}-", dir=below)).resolve()
@@ -59,9 +56,9 @@ def make_work_area(below: Path, *, job_id: int, epoch: int) -> WorkArea:
 
 @dataclass(frozen=True)
 class StandardFiles:
-    """Open files, read by us while the payload writes them."""
+    """Open files that the payload writes and the pilot reads."""
 
-    descriptors: dict[str, int]  #: by name; one name if both go to one file
+    descriptors: dict[str, int]  #: by name; one entry if both are the same file
     output: int
     error: int
 
@@ -70,16 +67,16 @@ class StandardFiles:
         return payload.tail_of_files(self.descriptors)
 
     def close(self) -> None:
-        """Close them; they stay where they are."""
+        """Close the descriptors; the files stay."""
         for descriptor in self.descriptors.values():
             os.close(descriptor)
 
 
 def make_standard_files(home: Path, *, output: str, error: str) -> StandardFiles:
-    """Make both files, empty, below the work directory.
+    """Create both files, empty, below the work directory.
 
     Raises:
-        UnfitDescription: A name leads elsewhere, or there is something else.
+        UnfitDescription: A name leads elsewhere, or cannot be created.
     """
     names = {"StdOutput": output, "StdError": error}
     descriptors: dict[str, int] = {}

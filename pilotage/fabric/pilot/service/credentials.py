@@ -1,7 +1,4 @@
-"""The pilot's token or secret: where it is read, and what it says about the pilot. It is never shown.
-
-Keeping the pilot's token good for as long as the pilot runs.
-"""
+"""The pilot's token or secret: reading, claims, and renewal while the pilot runs. It is never printed."""
 
 from __future__ import annotations
 
@@ -25,26 +22,26 @@ _LONGEST = 64 << 10
 
 
 class NoToken(Exception):
-    """There is no token, and no secret, where it was looked for."""
+    """The source has no token or secret."""
 
 
 @dataclass(frozen=True)
 class Credential:
-    """What the pilot shows first."""
+    """The first credential of the pilot: a token or a one-use secret."""
 
     text: str = field(repr=False)
-    stamp: str | None = None  #: it is the one-use secret of this pilot; None: it is a token
+    stamp: str | None = None  #: pilot that the secret belongs to; None: it is a token
 
 
 def read_secret(source: str, *, stamp: str) -> Credential:
-    """The one-use secret of the pilot `stamp`; its file is removed, where we may.
+    """Read the one-use secret of the pilot `stamp`, and remove its file if possible.
 
     Args:
         source: Path of its file, `-` for standard input.
         stamp: Of the pilot that was registered with it.
 
     Raises:
-        NoToken: There is none, or what is there is not one.
+        NoToken: It is missing or malformed.
     """
     secret = _checked(_text(source), source, "secret")
     if source != "-":
@@ -54,21 +51,21 @@ def read_secret(source: str, *, stamp: str) -> Credential:
 
 
 def read_token(source: str | None, environment: Mapping[str, str]) -> Credential:
-    """The token.
+    """Read the token.
 
     Args:
         source: Path of its file, `-` for standard input, None for the variable PILOTAGE_TOKEN.
         environment: The pilot's own.
 
     Raises:
-        NoToken: There is none, or what is there is not one.
+        NoToken: It is missing or malformed.
     """
     text, where = (environment.get(VARIABLE, ""), VARIABLE) if source is None else (_text(source), source)
     return Credential(_checked(text, where, "token"))
 
 
 def read_claims(token: str) -> dict[str, Any]:
-    """What the token says, unverified: good for being polite, not for deciding; empty if it is no JWT."""
+    """Claims of the token, not verified: never base a decision on them; empty if it is no JWT."""
     try:
         payload = token.split(".")[1]
         said = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -83,7 +80,7 @@ def _checked(text: str, where: str, what: str) -> str:
     if not shown:
         raise NoToken(f"no {what} in {where}: give --token-file or --secret-file FILE, or set {VARIABLE}")
     if not shown.isascii() or not shown.isprintable() or " " in shown:
-        raise NoToken(f"what is in {where} is no {what}")
+        raise NoToken(f"the content of {where} is no {what}")
     return shown
 
 
@@ -98,21 +95,21 @@ def _text(source: str) -> str:
 
 log = logging.getLogger(__name__)
 
-#: A token is renewed when this part of its life is over: time enough left for a service that is away.
+#: Fraction of its lifetime after which a token is renewed, which leaves time if the service is away.
 _PART = 0.5
-#: Seconds until the next try when the service is away.
+#: Seconds until the next try if the service is away.
 _AGAIN = 30.0
-#: Seconds between two looks at the clock at most: a host that slept misses nothing for longer.
+#: Maximum seconds between two checks of the clock, for hosts that were suspended.
 _LONGEST_PAUSE = 300.0
-#: Tokens of these roles can be renewed.
+#: Roles whose tokens can be renewed.
 _RENEWABLE = frozenset({"pilot", "gateway"})
 
 
 def life_left(claims: Mapping[str, object], now: float) -> float | None:
-    """Seconds that a token is good by our own clock; None: it cannot be renewed.
+    """Seconds until a token expires by the local clock; None: it cannot be renewed.
 
     Args:
-        claims: What the token says.
+        claims: Of the token.
         now: Seconds since the epoch.
     """
     expires = claims.get("exp")
@@ -122,17 +119,17 @@ def life_left(claims: Mapping[str, object], now: float) -> float | None:
 
 
 class TokenRenewal:
-    """When the token is renewed; it happens in a thread of its own, `going_on`."""
+    """Renewal of the token in a thread of its own (`going_on`)."""
 
     def __init__(
         self, service: Service, *, life: float | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Make it.
+        """Set up the renewal.
 
         Args:
-            service: Whose transport shows the token, and the renewed one afterwards.
-            life: Seconds that the token is good from now on; None: it is not renewed.
-            clock: Seconds that never go back.
+            service: Client whose transport uses the token.
+            life: Seconds until the token expires; None: it is not renewed.
+            clock: Monotonic seconds.
         """
         self._service = service
         self._clock = clock
@@ -140,15 +137,15 @@ class TokenRenewal:
         self._due = None if life is None else clock() + life * _PART
 
     def going_on(self) -> PeriodicThread:
-        """Renews until the end of a `with` block."""
+        """Renew the token while in a `with` block."""
         return PeriodicThread(self.turn, name="token")
 
     def refusal(self) -> str:
-        """Why the token is not renewed any more; empty as long as it is."""
+        """Why the token cannot be renewed any more; empty while it can."""
         return self._refusal
 
     def turn(self) -> float | None:
-        """Renew the token if it is time; seconds until the next look, None: never again."""
+        """Renew the token if due; return the seconds until the next check, None: never."""
         if self._due is None or self._refusal:
             return None
         if self._clock() >= self._due:

@@ -1,7 +1,4 @@
-"""Doing something again and again in a thread of its own, until told to stop.
-
-The heartbeat of an attempt: tells the service that the payload lives, and hears what it wants.
-"""
+"""The heartbeat of an attempt: reports its progress to the service and receives commands, in a thread."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from pilotage.fabric.pilot.service.transport import Away, Refused
 
 
 class PeriodicThread:
-    """Takes turns from the beginning of a `with` block to its end."""
+    """Calls a function periodically while in a `with` block."""
 
     def __init__(self, turn: Callable[[], float | None], *, name: str, first: float | None = 0.0) -> None:
-        """Make it.
+        """Set up the thread.
 
         Args:
-            turn: Does what is to be done now; says the seconds until the next turn, None: there is none.
-            name: Of the thread.
-            first: Seconds until the first turn; None: there is none.
+            turn: Called each time; returns the seconds until the next call, None: end.
+            name: Name of the thread.
+            first: Seconds until the first call; None: never.
         """
         self._turn = turn
         self._first = first
@@ -50,21 +47,21 @@ class PeriodicThread:
 log = logging.getLogger(__name__)
 
 KILL = "kill"
-_SHORTEST, _LONGEST = 1.0, 300.0  # seconds, whatever the service asks for
+_SHORTEST, _LONGEST = 1.0, 300.0  # seconds, limits of the interval that the service wishes
 
 
 class HeartbeatListener(Protocol):
-    """Who wants to hear of an attempt: the service, as a rule."""
+    """Receiver of heartbeats: usually the service."""
 
     def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
-        """Take the news of a payload that runs; what is wanted of it."""
+        """Receive the facts of a running payload; return commands for it."""
         ...
 
 
 class Heartbeat:
-    """What is told and heard; it beats in a thread of its own, `beating`.
+    """Heartbeat of one attempt, sent in a thread of its own (`beating`).
 
-    A service that hangs must not keep us from watching the payload.
+    A service that hangs must not delay the monitoring of the payload.
     """
 
     def __init__(
@@ -75,16 +72,16 @@ class Heartbeat:
         every: float,
         news: Callable[[], Mapping[str, object]],
     ) -> None:
-        """Make it.
+        """Set up the heartbeat.
 
         Args:
-            service: Where to.
-            lease: Of the attempt.
-            every: Seconds between two beats, until the service wishes otherwise.
-            news: What to tell each time.
+            service: Receiver.
+            lease: Lease of the attempt.
+            every: Seconds between two heartbeats, until the service wishes otherwise.
+            news: Returns the content of each heartbeat.
         """
-        self.killed = threading.Event()  #: the job was killed: end the payload, deliver what there is
-        self.stale = threading.Event()  #: the attempt is closed: nobody wants to hear of it any more
+        self.killed = threading.Event()  #: the job was killed: end the payload, send its output
+        self.stale = threading.Event()  #: the attempt is closed: reports are not accepted any more
         self._service = service
         self._lease = lease
         self._every = every
@@ -92,16 +89,16 @@ class Heartbeat:
         self._away = False
 
     def beating(self) -> PeriodicThread:
-        """Beats until the end of a `with` block."""
+        """Send heartbeats while in a `with` block."""
         return PeriodicThread(self.turn, name="heartbeat", first=self._every)
 
     def turn(self) -> float | None:
-        """Beat once; seconds until the next beat, None: nobody wants to hear of it any more."""
+        """Send one heartbeat; return the seconds until the next, None: the attempt is closed."""
         self._beat()
         return None if self.stale.is_set() else self._every
 
     def obey(self, news: News) -> None:
-        """Do what an answer of the service says."""
+        """Follow the commands and the interval in a response."""
         if KILL in news.commands:
             self.killed.set()
         if news.heartbeat_seconds is not None:
@@ -117,7 +114,7 @@ class Heartbeat:
             self._refused(error)
 
     def _refused(self, error: Refused) -> None:
-        """Let the payload run on unless the attempt is over: it is not to blame for another refusal."""
+        """End only if the attempt is over: any other refusal is not the payload's fault."""
         if error.ends_attempt:
             log.warning("the attempt is closed: %s", error)
             self.stale.set()

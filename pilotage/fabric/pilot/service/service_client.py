@@ -1,7 +1,4 @@
-"""What a pilot asks of the service and tells it, request by request.
-
-Trying again while the service is away.
-"""
+"""Client of the service's API for pilots, with retries while the service is away."""
 
 from __future__ import annotations
 
@@ -19,68 +16,68 @@ from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.transport import Answer, Away, Refused, Transport
 from pilotage.fabric.pilot.settings import QueuePlace
 
-#: Seconds within which an answer to a request for work can still be used.
+#: Seconds after which the response to a request for jobs would come too late.
 _WAIT_FOR_WORK = 20
-#: Seconds for what is only news: the next one comes soon.
+#: Timeout of heartbeats and status reports in seconds: short, since the next one follows soon.
 _WAIT_FOR_NEWS = 10.0
 
 
 @dataclass(frozen=True)
 class Match:
-    """A job that was handed to us: the attempt and what to run."""
+    """A job leased to this pilot: the attempt and the job's description."""
 
     job_id: int
     epoch: int
     lease: str
-    lease_seconds: float  #: within which it has to be started
+    lease_seconds: float  #: time within which it has to be started
     description: Mapping[str, Any]
-    processors: int | None = None  #: that it may use; None: the service does not say
+    processors: int | None = None  #: that it may use; None: not given by the service
     ram_mb: int | None = None
     gpus: int | None = None
 
 
 @dataclass(frozen=True)
 class Work:
-    """The answer to a request for work: matches, or why there are none."""
+    """The response to a request for jobs: matches, or the reason why there are none."""
 
     matches: tuple[Match, ...]
-    reason: str  #: one word, if there is nothing to do
+    reason: str  #: one word, if there are no matches
     retry_after: float | None  #: seconds
 
 
 @dataclass(frozen=True)
 class News:
-    """The answer to start and heartbeat."""
+    """The response to start and heartbeat."""
 
     commands: tuple[str, ...]
-    heartbeat_seconds: float | None  #: how often the service wants to hear from us, if it says
+    heartbeat_seconds: float | None  #: interval that the service wishes, if any
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token that the service has just made."""
+    """A new token from the service."""
 
     text: str = field(repr=False)
-    life: float  #: seconds that it is good from now on
+    life: float  #: seconds until it expires
 
 
 class Service:
-    """The service as a pilot sees it. Every method raises `Away` or `Refused`."""
+    """API of the service for pilots. Every method raises `Away` or `Refused`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def exchange_secret(self, stamp: str, *, request_id: str) -> Token:
-        """Exchange the secret that the transport shows for a token, which it shows from then on.
+        """Exchange the transport's secret for a token, which the transport uses from then on.
 
-        The same `request_id` again gets a token again, so a lost answer costs nothing.
+        The same `request_id` again gets a token again, so a lost response costs nothing.
         """
         path = f"/pilots/{quote(stamp, safe='')}/token"
-        return self._taken(self._transport.call("POST", path, {"request_id": request_id}))
+        return self._use_token(self._transport.call("POST", path, {"request_id": request_id}))
 
     def renew_token(self) -> Token:
-        """Exchange the token for one that is good for longer, and show that from then on."""
-        return self._taken(self._transport.call("POST", "/tokens/renew"))
+        """Exchange the token for one that expires later; the transport uses it from then on."""
+        return self._use_token(self._transport.call("POST", "/tokens/renew"))
 
     def queue_parameters(self, place: QueuePlace, vo: str | None) -> dict[str, Any]:
         """The effective parameters of a queue."""
@@ -90,7 +87,7 @@ class Service:
         return {name: parameter.get("value") for name, parameter in parameters.items()}
 
     def submit_pools(self, place: QueuePlace) -> tuple[str, ...]:
-        """The ids of the SubmitPools that a queue is eligible for."""
+        """Ids of the SubmitPools that a queue is eligible for."""
         body = {"queues": [str(place)]}
         answer = self._transport.call("POST", "/matcher/getSubmitPoolsForQueue", body).body
         return tuple(answer["pools"].get(str(place), ()))
@@ -103,9 +100,9 @@ class Service:
         request_id: str,
         said_before: bool = True,
     ) -> Work:
-        """Ask for work; the same `request_id` again gets the same jobs, so a lost answer costs nothing.
+        """Request jobs; the same `request_id` again gets the same jobs, so a lost response costs nothing.
 
-        To who has not `said_before` that id the service need not look for what it was given.
+        With `said_before=False` the service skips the search for jobs already given to that id.
         """
         named = {"count": count, "request_id": request_id, "said_before": said_before}
         answer = self._transport.call(
@@ -124,16 +121,16 @@ class Service:
         )
 
     def start(self, lease: str, facts: Mapping[str, object]) -> News:
-        """Say that the payload is about to run."""
+        """Report that the payload is about to start."""
         return _news(self._transport.call("POST", f"/leases/{quote(lease)}/start", facts).body)
 
     def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
-        """Say that the payload runs."""
+        """Report that the payload is running."""
         path = f"/leases/{quote(lease)}/heartbeat"
         return _news(self._transport.call("POST", path, facts, timeout=_WAIT_FOR_NEWS).body)
 
     def finish(self, lease: str, report: Report) -> Report:
-        """Say how the payload ended; the report that was taken: a shorter one where the first was refused."""
+        """Report how the payload ended; return the accepted report, shortened if the first was refused."""
         path = f"/leases/{quote(lease)}/finish"
         try:
             self._transport.call("POST", path, report.as_json())
@@ -169,15 +166,15 @@ class Service:
         self._transport.upload(f"/leases/{quote(lease)}/output", archive, size=size)
 
     def report_pilot(self, stamp: str, *, status: str, reason: str, empty_reason: str | None = None) -> None:
-        """Say what became of this pilot; of one that got no job, also in a word why."""
+        """Report the end of this pilot; if it got no job, also the reason in a word."""
         body = {"status": status, "reason": reason}
         if empty_reason is not None:
             body["empty_reason"] = empty_reason
         self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/status", body, timeout=_WAIT_FOR_NEWS)
 
-    def _taken(self, answer: Answer) -> Token:
+    def _use_token(self, answer: Answer) -> Token:
         token = _token(answer)
-        self._transport.speak_with(token.text)
+        self._transport.use_token(token.text)
         return token
 
 
@@ -186,7 +183,7 @@ def _token(answer: Answer) -> Token:
         life = (_time(answer.body["expires_at"]) - answer.at).total_seconds()
         return Token(text=str(answer.body["token"]), life=life)
     except (KeyError, TypeError, ValueError):
-        raise Away("the service answers a token that cannot be read") from None
+        raise Away("the service sent an unreadable token") from None
 
 
 def _time(text: object) -> datetime:
@@ -206,7 +203,7 @@ def _match(raw: Mapping[str, Any], now: datetime) -> Match:
             gpus=_number(raw.get("gpus")),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise Away(f"the service answers a match that cannot be read: {error!r}") from None
+        raise Away(f"the service sent an unreadable match: {error!r}") from None
 
 
 def _news(body: Mapping[str, Any]) -> News:
@@ -226,11 +223,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FIRST = 0.5  # seconds
-_LONGEST_DELAY = 30.0  # seconds; soon after the service is back everybody has noticed
+_LONGEST_DELAY = 30.0  # seconds; all pilots are back soon after the service is
 
 
 def retry_delays(random_number: Callable[[], float] = random.random) -> Iterator[float]:
-    """Seconds to wait before each further try: doubled each time, and scattered so that pilots come apart."""
+    """Seconds to wait before each retry: exponential backoff, with jitter so that pilots spread out."""
     delay = _FIRST
     while True:
         yield delay * (0.5 + random_number())
@@ -244,16 +241,16 @@ def retry_while_away(
     stop: threading.Event,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Make a request until it is answered.
+    """Retry a request until it is answered.
 
     Args:
-        request: May raise `Away`; all else it raises is an answer.
-        patience: Seconds after which it is given up; it is tried once at least.
-        stop: Once set it is tried no more.
-        clock: Seconds that never go back.
+        request: May raise `Away`; any other exception counts as an answer.
+        patience: Seconds after which to give up; it is tried at least once.
+        stop: No further tries once set.
+        clock: Monotonic seconds.
 
     Raises:
-        Away: It was not answered in all this time.
+        Away: No answer within `patience`.
     """
     deadline = clock() + patience
     for number, delay in enumerate(retry_delays()):

@@ -1,8 +1,6 @@
-"""The HTTP proxy between a worker node and the service, where a site has one.
+"""HTTP with the standard library only: one connection per request, JSON or archives.
 
-HTTP with nothing but the standard library: one connection a request, JSON or archives.
-
-The certificate authorities that a service, or a CE, is believed by.
+Also the choice of the site's HTTP proxy and of the CA certificates.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ from urllib.parse import unquote, urlsplit
 
 from pilotage.fabric.pilot import errors
 
-#: Said instead of an address: whatever the environment says, there is none.
+#: Value instead of a proxy address: no proxy, whatever the environment contains.
 NONE = "none"
 _PORT = 3128
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """Where it listens, and what it wants to see."""
+    """An HTTP proxy: its address and the headers for authentication."""
 
     host: str
     port: int
@@ -38,15 +36,15 @@ class Proxy:
 
 
 def choose_proxy(url: str, said: str | None, environment: Mapping[str, str]) -> Proxy | None:
-    """The proxy on the way to a service; None: there is none.
+    """Choose the proxy for a service; None: connect directly.
 
     Args:
-        url: Of the service.
-        said: Address of the proxy, or `none`; None: as the environment says.
-        environment: With HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in small letters or capitals.
+        url: Address of the service.
+        said: Address of the proxy, or `none`; None: use the environment.
+        environment: With HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in lower or upper case.
 
     Raises:
-        ValueError: The address makes no sense.
+        ValueError: The address is invalid.
     """
     if said is not None:
         return None if said.lower() == NONE else _parse_proxy(said)
@@ -59,7 +57,7 @@ def choose_proxy(url: str, said: str | None, environment: Mapping[str, str]) -> 
 
 
 def _is_near(host: str, exceptions: str) -> bool:
-    """Whether a host, or a domain that it is in, is one of those that are reached without a proxy."""
+    """Whether the host, or a domain that contains it, is in NO_PROXY."""
     names = [name.strip().lower().lstrip(".") for name in exceptions.split(",")]
     return any(name == "*" or host == name or host.endswith(f".{name}") for name in names if name)
 
@@ -71,9 +69,9 @@ def _parse_proxy(address: str) -> Proxy:
     except ValueError:
         host, port = None, 0
     if parts.scheme != "http" or not host:
-        # What stands before the @ may be a password.
+        # The part before the @ may contain a password.
         shown = address.rpartition("@")[2]
-        raise ValueError(f"{shown!r} is no address of a proxy, such as http://proxy.example.org:3128")
+        raise ValueError(f"{shown!r} is not a proxy address such as http://proxy.example.org:3128")
     return Proxy(host, port, _authorization(parts.username, parts.password))
 
 
@@ -84,77 +82,77 @@ def _authorization(user: str | None, password: str | None) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
 
 
-#: Bytes of an archive that are in memory at a time.
+#: Bytes of an archive held in memory at a time.
 _CHUNK = 1 << 18
-#: Bytes of a JSON answer; more is no answer of ours.
+#: Maximum bytes of a JSON response.
 _LONGEST_ANSWER = 64 << 20
-#: Refusals that another try may not meet: in time, too many, and all troubles of the server itself.
+#: Status codes below 500 after which a retry may succeed.
 _PASSING = frozenset({408, 425, 429})
-#: The code of a 401 that stays: an operator revoked the token.
+#: The code of a permanent 401: an operator revoked the token.
 _REVOKED = "revoked"
-#: The code given here to an answer that is not in the service's form.
+#: Our code for a response that is not in the service's format.
 _FOREIGN = "error"
-#: Codes of a 403, 404 or 409 that concerns no attempt: not the service's own, or there is no such path.
+#: Codes of a 403, 404 or 409 that concerns no attempt: from another server, or an unknown path.
 _ASTRAY = frozenset({_FOREIGN, "not_found"})
 
 
 class Away(Exception):
-    """Nothing answers, or the service cannot now: the same request may well succeed later."""
+    """The service is unreachable or temporarily unable; a retry may succeed."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after  #: seconds that the service asks for
+        self.retry_after = retry_after  #: seconds, from the Retry-After header
 
 
 class Refused(Exception):
-    """The service says no; the same request again gets the same answer."""
+    """The service refused the request; a retry gets the same response."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(f"{message} ({status} {code})")
-        self.status = status  #: of HTTP
-        self.code = code  #: `error.code` of the answer
+        self.status = status  #: HTTP status
+        self.code = code  #: `error.code` of the response
 
     @property
     def ends_attempt(self) -> bool:
-        """Whether no report on the attempt will be taken any more: it is over, or our token was revoked.
+        """Whether the attempt is over for the service, or our token was revoked: all reports will be refused.
 
-        Any other refusal concerns what a report holds.
+        Any other refusal is about the content of the request.
         """
         return self.status in (404, 409) or self.code == _REVOKED
 
 
 class TokenNotAccepted(Away):
-    """The service does not accept the token, which nobody has revoked.
+    """The service does not accept the token, although it was not revoked.
 
-    A token that was accepted before will be again: a clock or a key file of the service is behind.
+    A token that was accepted before will be accepted again: a clock or a key file of the service is behind.
     """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} (401 {code})")
-        self.code = code  #: `error.code` of the answer
+        self.code = code  #: `error.code` of the response
         self.message = message
 
     def as_refusal(self) -> Refused:
-        """The same for a token that was never accepted: it is wrong."""
+        """Convert for a token that was never accepted: it is wrong."""
         return Refused(401, self.code, self.message)
 
 
 class TooLarge(Exception):
-    """A download has more bytes than may be stored."""
+    """A download exceeds its size limit."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A JSON object and when the service wrote it, by its own clock."""
+    """A JSON object and the time of the response by the service's clock."""
 
     body: Mapping[str, Any]
     at: datetime
 
 
 class Transport:
-    """Speaks for the bearer of one token with one service; safe to use from several threads.
+    """Requests to one service with one bearer token; thread-safe.
 
-    Every method raises `Away` or `Refused`, and OSError where this host is to blame. Redirects are not
+    Every method raises `Away` or `Refused`, and OSError for a failure of this host. Redirects are not
     followed: the token is for this service only.
     """
 
@@ -169,7 +167,7 @@ class Transport:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is no address of a service, such as https://pilotage.example.org")
+            raise ValueError(f"{url!r} is not a service address such as https://pilotage.example.org")
         self.url = url.rstrip("/")
         self.host, self.port, self._tls = parts.hostname, parts.port, parts.scheme == "https"
         self._authority = parts.netloc
@@ -179,8 +177,8 @@ class Transport:
         self._context = context
         self._proxy = proxy
 
-    def speak_with(self, token: str) -> None:
-        """Show this token from now on; requests that are under way keep theirs."""
+    def use_token(self, token: str) -> None:
+        """Use this token from now on; requests under way keep theirs."""
         self._token = token
 
     def call(
@@ -192,7 +190,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Send a JSON object and return the one that comes back."""
+        """Send a JSON object and return the response."""
         data = None if body is None else json.dumps(body).encode("utf-8")
         said = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
         with self._response(method, path, data, said, timeout) as response:
@@ -200,17 +198,17 @@ class Transport:
         try:
             answer = json.loads(text) if text else {}
         except ValueError:
-            raise Away(f"{self.url}{path} answers something that is not JSON: {text[:80]!r}") from None
+            raise Away(f"{self.url}{path} sent a response that is not JSON: {text[:80]!r}") from None
         if not isinstance(answer, dict):
-            raise Away(f"{self.url}{path} answers {text[:80]!r}, not an object")
+            raise Away(f"{self.url}{path} sent {text[:80]!r} instead of a JSON object")
         return Answer(body=answer, at=_date(response))
 
     def download(self, path: str, to: BinaryIO, *, limit: int) -> None:
-        """Write an archive to a file.
+        """Download an archive into a file.
 
         Raises:
             TooLarge: It has more than `limit` bytes.
-            Away: Also when it ends before it is whole.
+            Away: Also when the connection ends early.
         """
         with self._response("GET", path, None, {}, None) as response:
             length, received = response.length, 0
@@ -231,7 +229,7 @@ class Transport:
         try:
             return Answer(body=json.loads(text) if text else {}, at=_date(response))
         except ValueError:
-            raise Away(f"{self.url}{path} answers something that is not JSON: {text[:80]!r}") from None
+            raise Away(f"{self.url}{path} sent a response that is not JSON: {text[:80]!r}") from None
 
     @contextmanager
     def _response(
@@ -255,7 +253,7 @@ class Transport:
             connection.close()
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
-        """To the service, or to the proxy, which is asked for a tunnel where the service speaks TLS."""
+        """Connect to the service or to the proxy, with a CONNECT tunnel where the service uses TLS."""
         to = self._proxy or self
         if not self._tls:
             return http.client.HTTPConnection(to.host, to.port, timeout=timeout)
@@ -265,7 +263,7 @@ class Transport:
         return made
 
     def _target(self, path: str) -> str:
-        """What is asked for: proxies are told the whole address, unless they only tunnel."""
+        """Request target: a proxy needs the absolute URL unless it only tunnels."""
         if self._proxy is None or self._tls:
             return self._prefix + path
         return f"http://{self._authority}{self._prefix}{path}"
@@ -283,20 +281,20 @@ def _exchange(
     headers: Mapping[str, str],
 ) -> http.client.HTTPResponse:
     connection.connect()
-    # A service that refuses before it has read all says why in its answer.
+    # A service that refuses before it has read the whole body explains this in its response.
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.request(method, path, body=data, headers=headers)
     return connection.getresponse()
 
 
 def _refuse_failure(response: http.client.HTTPResponse) -> None:
-    """Raise what a status other than 2xx means."""
+    """Raise the exception for a status other than 2xx."""
     if 200 <= response.status < 300:
         return
     code, message = _error(response)
     if response.status == 401 and code != _REVOKED:
         raise TokenNotAccepted(code, message)
-    # A balancer whose service is away may answer that there is no such page, or that nobody may see it.
+    # A load balancer without a backend may respond with 403 or 404.
     is_astray = response.status in (403, 404, 409) and code in _ASTRAY
     if response.status >= 500 or response.status in _PASSING or is_astray:
         raise Away(f"{message} ({response.status} {code})", _seconds(response.getheader("Retry-After")))
@@ -308,7 +306,7 @@ def _error(response: http.client.HTTPResponse) -> tuple[str, str]:
         error = json.loads(response.read(1 << 16))["error"]
         return str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return _FOREIGN, f"the service answers {response.status} {response.reason}"
+        return _FOREIGN, f"the service responds {response.status} {response.reason}"
 
 
 def _seconds(text: str | None) -> float | None:
@@ -326,19 +324,18 @@ def _date(response: http.client.HTTPResponse) -> datetime:
         return datetime.now(timezone.utc)
 
 
-#: Names of certificates in a directory that nobody has indexed (`openssl rehash`).
+#: Certificates in a directory without hash links (`openssl rehash`).
 _PATTERNS = ("*.pem", "*.crt")
 
 
 def tls_context(authorities: Path | None) -> ssl.SSLContext:
-    """What TLS is spoken with.
+    """Make the TLS context with the given CA certificates.
 
     Args:
-        authorities: File of CA certificates, or directory of them as sites of the grid have it; None: the
-            system's.
+        authorities: File of CA certificates, or directory of them as grid sites have it; None: the system's.
 
     Raises:
-        ValueError: There are none.
+        ValueError: No CA certificate was found.
     """
     if authorities is None:
         return ssl.create_default_context()
@@ -354,8 +351,8 @@ def _read_directory(directory: Path) -> ssl.SSLContext:
     made = ssl.create_default_context(capath=str(directory))
     indexed = any(directory.glob("*.0"))
     for file in sorted(file for pattern in _PATTERNS for file in directory.glob(pattern)):
-        with contextlib.suppress(OSError, ssl.SSLError):  # one bad file of a hundred must not matter
+        with contextlib.suppress(OSError, ssl.SSLError):  # one bad file among hundreds must not matter
             made.load_verify_locations(cafile=str(file))
     if not indexed and not made.cert_store_stats()["x509_ca"]:
-        raise ValueError(f"authorities {directory}: holds no CA certificate")
+        raise ValueError(f"authorities {directory}: contains no CA certificate")
     return made
