@@ -1,4 +1,4 @@
-"""The matcher of one process: finds in memory what a resource may run, and claims it in the database."""
+"""The matcher of one process: finds candidates in memory and claims jobs in the database."""
 
 import logging
 import time
@@ -35,14 +35,14 @@ from taskqueue.task_queues import task_queues
 
 log = logging.getLogger(__name__)
 
-#: Why there is nothing, where nothing else says so.
+#: Default reason for no job.
 NO_TASK_QUEUE = "no_task_queue"
 
 
 class Matcher:
     """Serves requests for work, one batch at a time.
 
-    What it remembers is only where to look: `taskqueue.leases.claim` states again what must hold.
+    Cached data only narrow the search: `taskqueue.leases.claim` checks all conditions again.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class Matcher:
 
     @property
     def doubts(self) -> InDoubtClaims:
-        """What may have been claimed for nobody; for the thread that calls `serve`."""
+        """Claims with unknown outcome; for the thread that calls `serve`."""
         return self._claims.doubts
 
     def now(self) -> datetime:
-        """The time by which leases count."""
+        """The time used for leases."""
         return self._clock()
 
     def _config(self) -> Configuration:
-        """What holds now, without what has expired."""
+        """The current configuration, without expired values."""
         return self._given().at_moment(self._clock())
 
     def refresh(self) -> None:
-        """Take up what has changed since the last time, while nobody waits."""
+        """Apply recent changes; for idle times."""
         self._notes.go_on()
         self._mark_empty()
         since = self._freshness.begin()
@@ -84,9 +84,9 @@ class Matcher:
             self._follow(conn, self._clock(), since)
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
-        """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
+        """Claim jobs for all requests; an invalid one gets its error and affects no other.
 
-        Who finds nothing in memory, which has been brought up to date before, costs no writing.
+        A request without candidates in the updated index causes no write.
         """
         first = _find_duplicates(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
@@ -97,17 +97,17 @@ class Matcher:
         return [found[id(batch[number])] for number in first]
 
     def _look_again(self, requests: Sequence[MatchRequest], before: Results) -> Results:
-        """With all that is known now, for those who got nothing of what was known a moment ago."""
+        """Repeat requests without a job on an updated snapshot."""
         try:
             found = self._look(requests, fresh=False)
-        except Exception as error:  # whatever it is, what others have got has to be delivered
+        except Exception as error:  # of any kind: jobs of other requests must still be delivered
             if len(requests) == len(before):
                 raise
             return {id(request): Unserved(error) for request in requests}
         return {number: _add_emptied(look, before[number]) for number, look in found.items()}
 
     def _look(self, requests: Sequence[MatchRequest], *, fresh: bool) -> Results:
-        """What each gets, by what is known now; `fresh`: by what was known a moment ago."""
+        """One result per request; `fresh`: the snapshot of a moment ago is good enough."""
         if not fresh:
             self._mark_empty()
         now, since = self._clock(), self._freshness.begin()
@@ -117,7 +117,7 @@ class Matcher:
             if not fresh:
                 found |= _read_earlier_answers(view, requests, found)
         wishes = [each for each in found.values() if isinstance(each, ClaimRequest)]
-        # The claim goes by the newest configuration.
+        # The claim uses the newest configuration.
         claimed = self._claims.claim(wishes, config=self._config(), now=now)
         self._notes.served(wishes, claimed, now)
         for each in wishes:
@@ -129,38 +129,37 @@ class Matcher:
         } | claimed
 
     def rung(self) -> None:
-        """There is something new in the feed: until it has been read, nothing is told from memory."""
+        """Register a notification of changes: cached no-matches are unused until the feed was read."""
         self._freshness.ring()
 
     def find_no_match(self, likeness: Hashable) -> NoMatch | None:
-        """What there is still nothing for, told from memory; None: a look is needed. From any thread.
+        """A cached no-match; None: the request must be served. Thread-safe.
 
-        Who names its request has to know that it names it for the first time: what a request was given is
-        remembered by the database only.
+        Callers must not pass a repeated request id: earlier answers are only in the database.
         """
         return self._memory.find_no_match(likeness, self._config()) if self._freshness.is_good else None
 
     def settle(self, looks: Sequence[ClaimResult | PilotageError]) -> None:
-        """Stop trying task queues that turned out to be empty; before the next full look they are marked."""
+        """Exclude task queues that turned out empty; they are marked before the next full snapshot."""
         emptied = {each for look in looks if isinstance(look, ClaimResult) for each in look.emptied}
         if emptied:
             with self._memory.lock:
                 self._memory.waiting.set_aside(emptied)
 
     def _mark_empty(self) -> None:
-        """Tell all matchers of those that are set aside; what is not empty comes back with the next look."""
+        """Mark excluded task queues as empty for all matchers; the next snapshot restores those that are not."""
         if aside := self._memory.waiting.aside:
             with database.writing(self._engine) as conn:
                 task_queues.mark_empty(conn, aside, now=self._clock())
 
     def write_down(self, *, at_end: bool = False) -> None:
-        """Write what kept jobs from pilots, about once a minute; for the thread that calls `serve`."""
+        """Store wait causes, about once a minute; for the thread that calls `serve`."""
         self._notes.write_down(self._engine, self._clock(), at_end=at_end)
 
     def get_submit_pools(
         self, vos: frozenset[str], queues: Sequence[str]
     ) -> tuple[Mapping[str, list[str]], list[QueueNotFound]]:
-        """For each of the queues the pools that it serves; and those that do not exist.
+        """The pools that each queue serves, and errors for queues that do not exist.
 
         Raises:
             QueueNotFound: None of them exists.
@@ -173,7 +172,7 @@ class Matcher:
     def get_pilot_groups(
         self, vos: frozenset[str], queues: Sequence[str]
     ) -> tuple[Mapping[str, tuple[PilotGroup, ...]], list[QueueNotFound]]:
-        """The same, the pools of each queue by the flags that pilots for them are sent with.
+        """Like `get_submit_pools`, with the pools of each queue grouped by the flags of their pilots.
 
         Raises:
             QueueNotFound: None of them exists.
@@ -189,14 +188,14 @@ class Matcher:
     def get_matching_task_queues(
         self, presented: StatedResource, caller: MatchCaller
     ) -> list[MatchingTaskQueue]:
-        """All task queues that a resource may serve now, limits and bans applied, with what waits in them.
+        """Task queues that a resource may serve now, limits and bans applied, with their waiting jobs.
 
-        Without facts of a node, also those that only some nodes of the queue may serve.
+        Without node facts, including those that only some nodes of the queue may serve.
 
         Raises:
-            QueueNotFound, InvalidResource: The place is wrong.
+            QueueNotFound, InvalidResource: The place is invalid.
         """
-        self._mark_empty()  # or the look would bring them back, to be tried again
+        self._mark_empty()  # otherwise the snapshot would restore them
         since = self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             view = self._view(reading, self._clock(), since)
@@ -205,13 +204,13 @@ class Matcher:
                 return []
             pools, place = served.pools, served.place
             if not presented.node_facts:
-                # Before there is a node, nobody can say what it has not.
+                # Without a node, no pool can be excluded by its facts.
                 pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
             candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
             return list_matching(view.conn, candidates, place, view.gate(place, keeper))
 
     def _follow(self, conn: Connection, now: datetime, since: FeedRead) -> tuple[MatcherCache, int]:
-        """What is remembered, brought up to date, and its age; a new memory if the database is another."""
+        """The updated cache and its age; a new cache if the changes are unknown."""
         memory = self._memory
         began = time.monotonic()
         while (age := memory.follow(conn)) is None:
@@ -225,7 +224,7 @@ class Matcher:
     def _view(
         self, reading: LazyTransaction, now: datetime, since: FeedRead, *, fresh: bool = False
     ) -> Snapshot:
-        """What is to be seen now, or was a moment ago; in a transaction that began after `since`."""
+        """A snapshot, current or of a moment ago; the transaction must begin after `since`."""
         memory, age = self._memory, self._memory.places.age
         if not fresh:
             memory, age = self._follow(reading.conn, now, since)
@@ -241,7 +240,7 @@ class Matcher:
 
 
 def build_answer(request: MatchRequest, look: ClaimResult) -> MatchResult:
-    """What the pilot is told."""
+    """The answer to a pilot."""
     warnings = request.presented.warnings
     if look.claimed:
         return MatchResult(matches=look.claimed, warnings=warnings)
@@ -250,7 +249,7 @@ def build_answer(request: MatchRequest, look: ClaimResult) -> MatchResult:
 
 
 def _find_duplicates(batch: Sequence[MatchRequest]) -> list[int]:
-    """For each request the first of the batch that is the same one, said again."""
+    """For each request the position of the first one with the same key."""
     seen: dict[object, int] = {}
     return [
         seen.setdefault(claim_loop.request_key(request) or number, number)
@@ -263,7 +262,7 @@ def _read_earlier_answers(
     requests: Sequence[MatchRequest],
     found: Mapping[int, ClaimRequest | ClaimResult | PilotageError],
 ) -> Results:
-    """The answers that were given to those who would get none now; a wish finds out by itself."""
+    """Earlier answers for requests that get no claim now; claims check for themselves."""
     keyed = [
         each
         for each in requests
@@ -278,7 +277,7 @@ def _read_earlier_answers(
 
 
 def _is_unanswered(look: ClaimResult | PilotageError) -> bool:
-    """Whether somebody who knows more may get something."""
+    """Whether an updated snapshot may find a job."""
     if isinstance(look, ClaimResult):
         return not (look.claimed or look.in_other_hands)
     return not isinstance(look, Unserved)

@@ -1,4 +1,4 @@
-"""How one thing that a job asks could be asked otherwise, so that some queues have it."""
+"""Alternatives to one failing condition of a job that would make more queues eligible."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another demand, and what is different in it."""
+    """A changed demand, and a description of the change."""
 
     text: str
     demand: JobDemand
@@ -33,28 +33,24 @@ class Alternative:
 def list_alternatives(
     failure: UnmetCondition, demand: JobDemand, queues: int, survey: QueueSet, effort: ExplanationBudget
 ) -> Iterator[Alternative]:
-    """What could be asked instead, the least change first.
+    """Changed demands that remedy a failure, the smallest change first.
 
-    Args:
-        failure: What to remedy.
-        demand: What is asked.
-        queues: Some that fail it, which should be won.
-        survey: All queues.
-        effort: The work that may still be done; when it is over, an expression is only told to be left out.
+    `queues` is the set of failing queues to win. Once the budget is spent, the only alternative for an
+    expression is to leave it out.
     """
     part = failure.part
     if isinstance(part, RequirementCondition):
         yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, effort)
         return
     if isinstance(part, AdmissionCondition):
-        return  # the queue's own business
+        return  # only the queue's configuration can change it
     offered = [survey.queues[number] for number in list_positions(queues)]
     for text, asked in _BY_KIND[part.kind.requirement](failure, demand.asked, offered, survey):
         yield Alternative(text=text, demand=replace(demand, asked=asked))
 
 
 def names_place(demand: JobDemand) -> bool:
-    """Whether the job says where it wants to run."""
+    """Whether the job names a site or CE."""
     return bool(demand.asked.sites or demand.asked.grid_ces)
 
 
@@ -112,7 +108,7 @@ def _gpus(_: UnmetCondition, asked: RequirementClass, offered: list[QueueView], 
 
 
 def _whole_node(_: UnmetCondition, asked: RequirementClass, __: list[QueueView], ___: QueueSet) -> _Found:
-    # Who asks for a whole node and says no number takes any number of cores, and did not ask for them.
+    # WholeNode without a number implies any number of cores, so its core tags go with it.
     any_number = asked.processors_min == 1 and asked.processors_max is None
     tags = frozenset(
         tag
@@ -123,7 +119,7 @@ def _whole_node(_: UnmetCondition, asked: RequirementClass, __: list[QueueView],
 
 
 def _tag(failure: UnmetCondition, asked: RequirementClass, _: list[QueueView], survey: QueueSet) -> _Found:
-    tag = failure.wanted  # one a part
+    tag = failure.wanted  # each condition holds one tag
     rest = asked.tags - {tag}
     meant = did_you_mean(tag, [name for queue in survey.queues for name in _list_values(queue, "Tag")])
     if meant:
@@ -155,7 +151,7 @@ def _banned_sites(
 
 
 def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) -> _AlternativeFinder:
-    """Remedies for a list of names of which a queue has to have one."""
+    """Alternatives for a list of names, one of which a queue must have."""
 
     def found(
         _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
@@ -181,7 +177,7 @@ _BY_KIND: Mapping[str, _AlternativeFinder] = {
     "BannedSites": _banned_sites,
     "GridCE": _names("GridCE", "grid_ces", lambda queue: [queue.address.ce]),
     "Platform": _names("Platform", "platforms", lambda queue: _list_values(queue, "Platform")),
-    "JobType": lambda *_: iter(()),  # without it, it would be another job
+    "JobType": lambda *_: iter(()),  # another JobType would make it another job
     "Tags": _tag,
     "RequiredTag": _required_tag,
     "MinRAM": _ram,
@@ -294,6 +290,5 @@ def _list_values(queue: QueueView, name: str) -> list[str]:
 
 
 def _find_spelling(offered: list[QueueView], name: str, folded: frozenset[str]) -> Iterator[str]:
-    """Names as some queue writes them."""
     spelled = {fold(text): text for queue in offered for text in _list_values(queue, name)}
     return (spelled.get(each, each) for each in folded)

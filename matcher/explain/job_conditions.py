@@ -1,9 +1,7 @@
-"""What a job asks, taken apart into what can be asked alone.
+"""A job's demand, split into conditions that can be checked separately, and the queue parameters each reads.
 
-Each part is put to the evaluator or to the rules by itself: there is no second copy of a condition here,
-only the fields that it looks at. A property test holds all parts together equal to `rules.refusals`.
-
-The parameters of a queue that a part of a demand looks at.
+Each condition is evaluated by the evaluator or by `matcher.rules`; this module only names the fields. A
+property test holds all conditions together equal to `rules.refusals`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,77 +18,77 @@ from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
 from taskqueue.task_queues.requirement_class import RequirementClass
 
-#: Tags by which cores are asked for; they go with the number of processors.
+#: Tags that request cores; they are handled together with NumberOfProcessors.
 _CORES = "processors"
 _MANY = "multiprocessor"
 _WHOLE = "wholenode"
 
 
-#: The fields of a class that asks nothing.
+#: The fields of a class without demands.
 _NOTHING = {"vo": "", "cpu_time": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDemand:
-    """All that a job asks of the queue that it runs in."""
+    """Everything that a job demands of its queue."""
 
     asked: RequirementClass
     requirements: Requirements | None = None
-    #: The job by folded names, where queues ask things of it; None: nothing is asked.
+    #: The job's attributes by folded names, for queues that check jobs; None: no queue checks them.
     job: Mapping[str, Value] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionKind:
-    """A condition of task queues on its own: the fields of the class and of the resource that it is about."""
+    """A kind of task queue condition, and the fields of class and resource that it reads."""
 
-    requirement: str  #: what users call it
-    rules: tuple[rules.Condition, ...]  #: what it is called there
-    asks: tuple[str, ...]  #: fields of `RequirementClass`
-    looks: tuple[str, ...]  #: fields of `Resource`
+    requirement: str  #: keyword shown to users
+    rules: tuple[rules.Condition, ...]  #: conditions of `matcher.rules`
+    asks: tuple[str, ...]  #: fields of `RequirementClass` that are read
+    looks: tuple[str, ...]  #: fields of `Resource` that are read
     wanted: Callable[[RequirementClass], str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCondition:
-    """A condition of task queues with what is asked."""
+    """A condition of a task queue with the demanded values."""
 
     kind: ConditionKind
-    asked: tuple[object, ...]  #: values of the fields that `kind` asks, in their order
+    asked: tuple[object, ...]  #: values of the fields `kind.asks`, in their order
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """The same for the same condition, and only for it."""
+        """Cache key."""
         return self.kind.requirement, self.asked
 
     @cached_property
     def isolated(self) -> RequirementClass:
-        """A class that asks nothing but this."""
+        """A class with this condition only."""
         asked: dict[str, Any] = {**_NOTHING, **dict(zip(self.kind.asks, self.asked, strict=True))}
         return RequirementClass(**asked)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementCondition:
-    """One of the job's `Requirements`."""
+    """One condition of the job's `Requirements`."""
 
     asked: Requirements
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """The same for the same requirement, and only for it: True is not 1."""
+        """Cache key; by `repr`, because True == 1."""
         return "Requirements", repr(self.asked)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionCondition:
-    """The job itself, in front of what queues ask of it."""
+    """The job's own attributes, as checked by the `Requirements` of queues."""
 
     job: Mapping[str, Value]
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """The same for jobs that say the same."""
+        """Cache key; equal for jobs with equal attributes."""
         return "Application", repr(sorted(self.job.items()))
 
 
@@ -98,7 +96,7 @@ JobCondition = ClassCondition | RequirementCondition | AdmissionCondition
 
 
 def list_conditions(demand: JobDemand) -> Iterator[JobCondition]:
-    """Everything that a job asks, one by one; where all of it holds the job may run."""
+    """All conditions of a job; it may run where all are fulfilled."""
     for kind, values in _conditions(demand.asked):
         yield ClassCondition(kind=kind, asked=values)
     if demand.requirements is not None:
@@ -109,7 +107,7 @@ def list_conditions(demand: JobDemand) -> Iterator[JobCondition]:
 
 
 def is_refused(condition: ClassCondition, resource: Resource) -> bool:
-    """Whether a resource refuses what is asked."""
+    """Whether the resource fails the condition."""
     return any(rules.refuses(rule, condition.isolated, resource) for rule in condition.kind.rules)
 
 
@@ -205,7 +203,7 @@ WHOLE_NODE = ConditionKind(
 )
 
 
-#: Of one number, of which more is never worse.
+#: Conditions on one number, where a larger offer never fails what a smaller one fulfils.
 CAPACITIES = frozenset({CPU_TIME, RAM, GPUS})
 
 
@@ -237,19 +235,19 @@ def _conditions(asked: RequirementClass) -> Iterator[tuple[ConditionKind, tuple[
 
 @lru_cache(maxsize=10_000)
 def _sorted_tags(tags: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Those that ask for a whole node, those that ask for cores, and all others."""
+    """Split tags into those for a whole node, those for cores, and others."""
     whole = frozenset(tag for tag in tags if fold(tag) == _WHOLE)
     cores = frozenset(tag for tag in tags if is_core_tag(tag))
     return whole, cores, tags - whole - cores
 
 
 def is_core_tag(tag: str) -> bool:
-    """Whether a tag asks for a number of cores, as `8Processors` and `MultiProcessor` do."""
+    """Whether a tag requests cores, such as `8Processors` and `MultiProcessor`."""
     folded = fold(tag)
     return folded == _MANY or (folded.endswith(_CORES) and folded.removesuffix(_CORES).isdecimal())
 
 
-#: The parameters, folded, that a field of a pilot's offer is made of; see `offers`.
+#: Folded parameters from which each field of a pilot's offer is computed; see `queue_offer`.
 _READ = {
     "cpu_time": ("cputime", "maxwallclocktime", "cpunormalizationfactor"),
     "max_ram": ("maxram",),
@@ -264,7 +262,7 @@ _GLUE = {fold(each.name): fold(each.parameter) for each in glue.TABLE}
 
 
 def condition_parameters(part: JobCondition, declarations: Declarations) -> Iterator[str]:
-    """Their folded names, with those that GLUE names are made of."""
+    """Folded names of the parameters that a condition reads, including the sources of GLUE names."""
     if isinstance(part, RequirementCondition):
         for name in map(fold, evaluator.parameters(part.asked, declarations)):
             yield name
@@ -276,7 +274,7 @@ def condition_parameters(part: JobCondition, declarations: Declarations) -> Iter
 
 
 def failure_parameters(part: JobCondition, requirement: str, declarations: Declarations) -> Iterator[str]:
-    """The same of a part that fails; of what queues ask of jobs, the condition that is not true."""
+    """Like `condition_parameters`; for an admission condition the queue's own condition that failed."""
     if isinstance(part, AdmissionCondition):
         yield admission.REQUIREMENTS if requirement == admission.OF_QUEUE else fold(requirement)
     else:

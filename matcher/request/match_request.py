@@ -1,11 +1,7 @@
-"""A request for work and its answer.
+"""A request for work, its keywords and its result.
 
-The words of one request for work, by our names and with their meaning.
-
-Reading what a pilot presents.
-
-Names in DIRAC's spelling, singular or plural, without regard to case; values one or a list. What has no
-meaning here is kept and answered with a warning, never refused: a newer pilot works with an older server.
+Keywords are spelled as in DIRAC, singular or plural, in any case; values are single or lists. An unknown
+keyword is kept and causes a warning, never an error, so that newer pilots work with an older server.
 """
 
 import re
@@ -28,11 +24,11 @@ RETRY_AFTER = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchCaller:
-    """Who asks, as their token says."""
+    """Identity and rights of the caller, from the token."""
 
     subject: str
-    vos: frozenset[str]  #: lower case; only jobs of these
-    queue: QueueAddress | None = None  #: the only one it may speak for; None: any
+    vos: frozenset[str]  #: lower case; only jobs of these VOs
+    queue: QueueAddress | None = None  #: the only queue that the token is valid for; None: any
     stamp: str | None = None  #: of the pilot
 
 
@@ -42,32 +38,32 @@ class MatchRequest:
 
     presented: StatedResource
     caller: MatchCaller
-    deadline: float  #: on the monotonic clock; what cannot be delivered by then is not claimed
+    deadline: float  #: monotonic clock; a job that cannot be delivered by then is not claimed
     count: int = 1  #: jobs at most
-    request_id: str | None = None  #: the same again within the lease gets the same jobs
-    #: The same for all that say the same of the same place with the same rights; None: nobody compares.
+    request_id: str | None = None  #: a repetition within the lease gets the same jobs
+    #: Cache key, equal for equal statements from the same place with the same rights; None: not cached.
     likeness: Hashable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchResult:
-    """What the pilot is given, or why nothing."""
+    """The claimed jobs, or the reason why there are none."""
 
     matches: tuple[ClaimedJob, ...] = ()
-    reason: str | None = None  #: one word if there is nothing: no_task_queue, not_usable, banned
+    reason: str | None = None  #: reason code if there are none: no_task_queue, not_usable, banned
     retry_after: int | None = None  #: seconds
     warnings: tuple[str, ...] = ()
 
 
-#: Of any number: integers are exact to here wherever they come by.
+#: Largest number: the largest integer that is exact as a float.
 LARGEST = 2**53
-#: Pools in one request.
+#: Pools per request.
 _MOST_POOLS = 3000
-#: `any`, however written in ASCII.
+#: `any`, in any ASCII spelling.
 _ANY = re.compile(r"[\W_]*a[\W_]*n[\W_]*y[\W_]*", re.IGNORECASE)
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
-#: Spelling in requests to our name; plurals are added below.
+#: Keyword to internal name; plurals are added below.
 _KEYWORDS = {
     "CPUTime": "cpu_time",
     "Site": "site",
@@ -101,7 +97,7 @@ _KEYWORDS = {
     "JobID": "job_id",
     "NodeFacts": "node_facts",
 }
-#: Said by DIRAC's pilots; they mean nothing for a match, and nobody has to be warned of them.
+#: Keywords of DIRAC's pilots that do not affect matching and need no warning.
 _SILENT = frozenset(
     fold(name)
     for name in (
@@ -114,7 +110,7 @@ _FLAGS: Mapping[str, bool] = {"true": True, "yes": True, "1": True, "false": Fal
 
 
 class RequestKeywords:
-    """What one request says, by our names; its problems are collected, so that all are told at once."""
+    """The keywords of one request by internal name; all problems are collected, to report them together."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self.problems: list[Problem] = []
@@ -124,17 +120,16 @@ class RequestKeywords:
         self._sort(raw)
 
     def complain(self, path: str, message: str) -> None:
-        """Note that something is wrong; the same twice is told once."""
+        """Add a problem, once."""
         problem = Problem(path=path, message=message)
         if problem not in self.problems:
             self.problems.append(problem)
 
     def spelling(self, known: str) -> str:
-        """How the request spells what it says."""
+        """The keyword as spelled in the request."""
         return self._said[known][0]
 
     def _sort(self, raw: Mapping[str, Any]) -> None:
-        """Keep what was said, by our name, with the spelling it had."""
         said = self._said
         for name, value in raw.items():
             known = _NAMES.get(fold(name))
@@ -176,20 +171,20 @@ class RequestKeywords:
         return []
 
     def says_any(self, known: str) -> bool:
-        """Whether it is `any`, however written; in a list one element is enough."""
+        """Whether the value is `any`; in a list one element is enough."""
         _, value = self._said.get(known, ("", None))
         words = value if isinstance(value, list) else [value]
         return any(isinstance(word, str) and _is_any(word) for word in words)
 
     def one(self, known: str) -> str:
-        """The one value of what `values` reads, as written; empty if there is none or several."""
+        """The single value of `values`, as written; empty if there is none or several."""
         if known not in self._said or self.says_any(known):
             return ""
         found = {fold(text): text for text in self._stripped(*self._said[known])}
         return found.popitem()[1] if len(found) == 1 else ""
 
     def pools(self) -> frozenset[str]:
-        """The ids of the pools it was told to serve; what is none is left out with a warning."""
+        """The ids of the pools that the pilot serves; invalid ids are dropped with a warning."""
         if "pools" not in self._said:
             return frozenset()
         texts = {text.strip().lower() for text in self._texts(*self._said["pools"])}
@@ -202,7 +197,7 @@ class RequestKeywords:
         return frozenset(filter(_is_pool, texts))
 
     def node_facts(self) -> Facts:
-        """What the pilot measured at its node."""
+        """The pilot's measurements at its node."""
         if "node_facts" not in self._said:
             return {}
         name, value = self._said["node_facts"]
@@ -211,7 +206,7 @@ class RequestKeywords:
         return facts
 
     def cpu_time(self) -> float:
-        """The seconds that are left; of several the most, since any of them will do."""
+        """Remaining seconds; of several values the largest, since any of them may be used."""
         if "cpu_time" not in self._said:
             self.complain("CPUTime", "is missing: how many seconds of CPU time the resource has left")
             return 0
@@ -220,7 +215,7 @@ class RequestKeywords:
         return max(self._whole(name, number, 0, LARGEST) or 0 for number in numbers)
 
     def whole_number(self, known: str, low: int, high: int) -> int | None:
-        """The number; None if it is absent."""
+        """The number; None: absent."""
         return None if known not in self._said else self._whole(*self._said[known], low, high)
 
     def _whole(self, name: str, value: object, low: int, high: int) -> int | None:
@@ -230,7 +225,7 @@ class RequestKeywords:
         return None
 
     def flag(self, known: str) -> bool:
-        """Yes or no."""
+        """The boolean value; absent means false."""
         if known not in self._said:
             return False
         name, value = self._said[known]
@@ -242,7 +237,7 @@ class RequestKeywords:
 
 
 def _is_any(word: str) -> bool:
-    if word.isascii():  # nearly all are, and a pilot may say hundreds
+    if word.isascii():  # fast path: nearly all words are ASCII, and a request may hold hundreds
         return _ANY.fullmatch(word) is not None
     return re.sub(r"[\W_]", "", fold(word)) == "any"
 
@@ -257,15 +252,16 @@ def _format_value(value: object) -> str:
 _MANY = "multiprocessor"
 _WHOLE = "wholenode"
 
-#: What says where a pilot is.
+#: Keywords of a pilot's place.
 _PLACE = ("site", "ce", "queue")
 
 
 def read_resource(raw: Mapping[str, Any]) -> StatedResource:
-    """What a request for work says.
+    """Parse a request for work.
 
     Raises:
-        InvalidResource: With every problem of it: a number that is none, a keyword twice, no CPUTime.
+        InvalidResource: All problems of the request, such as an invalid number, a repeated keyword, no
+            CPUTime.
     """
     said = RequestKeywords(raw)
     presented = StatedResource(
@@ -323,7 +319,7 @@ def _build_resource(said: RequestKeywords) -> Resource:
 
 
 def _core_tags(processors: int, *, whole_node: bool) -> frozenset[str]:
-    """The tags by which jobs ask for cores.
+    """The tags with which jobs request cores.
 
     Source: DIRAC: n cores offer `1Processors` … `nProcessors`, and `MultiProcessor` if there are several.
     """
