@@ -47,38 +47,38 @@ class NoMatchCache:
         self._config: Configuration | None = None  # of all of them: no older one is held on to
         self._known: dict[Hashable, NoMatch] = {}
 
-    def note(self, likeness: Hashable, vain: NoMatch) -> None:
+    def note(self, likeness: Hashable, no_match: NoMatch) -> None:
         """Store a result."""
-        if vain.config is not self._config or len(self._known) >= _NO_MATCHES:
-            self._config, self._known = vain.config, {}
-        self._known[likeness] = vain
+        if no_match.config is not self._config or len(self._known) >= _NO_MATCHES:
+            self._config, self._known = no_match.config, {}
+        self._known[likeness] = no_match
 
     def find(
         self, likeness: Hashable, config: Configuration, *, age: int, waiting: WaitingIndex, lock: Lock
     ) -> NoMatch | None:
         """The cached result if it still holds; None: unknown, or it must be computed again."""
-        vain = self._known.get(likeness)
-        if vain is None or vain.config is not config or vain.age != age:
+        no_match = self._known.get(likeness)
+        if no_match is None or no_match.config is not config or no_match.age != age:
             return None
-        if vain.changed == waiting.changed:
-            return vain
-        return self._is_current(likeness, vain, waiting, lock)
+        if no_match.changed == waiting.changed:
+            return no_match
+        return self._is_current(likeness, no_match, waiting, lock)
 
     def _is_current(
-        self, likeness: Hashable, vain: NoMatch, waiting: WaitingIndex, lock: Lock
+        self, likeness: Hashable, no_match: NoMatch, waiting: WaitingIndex, lock: Lock
     ) -> NoMatch | None:
         """Match the classes again. If another thread is changing them, waiting is not worth it."""
         if not lock.acquire(blocking=False):
             return None
         try:
-            changed, found = waiting.changed, waiting.candidates(vain.resource, vain.served.pools)
+            changed, found = waiting.changed, waiting.candidates(no_match.resource, no_match.served.pools)
         finally:
             lock.release()
         if found:
             return None
-        vain = replace(vain, changed=changed)
-        self.note(likeness, vain)
-        return vain
+        no_match = replace(no_match, changed=changed)
+        self.note(likeness, no_match)
+        return no_match
 
 
 #: Cached requests; the cache is cleared when full.
@@ -108,13 +108,13 @@ class LocationCache:
         """The cached location; None: unknown."""
         return self._known.get(likeness) if self._config is config and likeness is not None else None
 
-    def note(self, likeness: Hashable | None, stand: PilotLocation, config: Configuration) -> None:
+    def note(self, likeness: Hashable | None, location: PilotLocation, config: Configuration) -> None:
         """Store a location."""
         if likeness is None:
             return
         if self._config is not config or len(self._known) >= _LOCATIONS:
             self._config, self._known = config, {}
-        self._known[likeness] = stand
+        self._known[likeness] = location
 
 
 #: Seconds for which a place counts as open; a claim that finds it closed removes it.

@@ -23,7 +23,7 @@ from taskqueue.pools.by_queue import MappedPool
 
 Flags = tuple[str, ...]
 #: Cached flags; the cache is cleared when full.
-_REMEMBERED = 100_000
+_CACHED = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +48,13 @@ class PilotGroups:
         mapped: Mapping[QueueAddress, Iterable[MappedPool]],
     ) -> Mapping[QueueAddress, tuple[PilotGroup, ...]]:
         """The groups of each queue's pools, those without flags first."""
-        if self._version != config.version or len(self._known) > _REMEMBERED:
+        if self._version != config.version or len(self._known) > _CACHED:
             self._version, self._known = config.version, {}
         found = {address: tuple(of_queue) for address, of_queue in mapped.items()}
         self._read(conn, config, found)
-        return {address: _grouped(self._flags(config, address, each)) for address, each in found.items()}
+        return {
+            address: _group_by_flags(self._flags(config, address, each)) for address, each in found.items()
+        }
 
     def _read(
         self,
@@ -90,8 +92,8 @@ def _flags(requirements: Requirements, here: QueueClass, declarations: Declarati
     return flags(residue, here.nodes, declarations, here.forwarding)
 
 
-def _grouped(flagged: Iterable[tuple[Flags, str]]) -> tuple[PilotGroup, ...]:
+def _group_by_flags(flagged: Iterable[tuple[Flags, str]]) -> tuple[PilotGroup, ...]:
     groups: dict[Flags, list[str]] = {}
-    for said, pool_id in flagged:
-        groups.setdefault(said, []).append(pool_id)
-    return tuple(PilotGroup(flags=said, pools=tuple(sorted(groups[said]))) for said in sorted(groups))
+    for group, pool_id in flagged:
+        groups.setdefault(group, []).append(pool_id)
+    return tuple(PilotGroup(flags=group, pools=tuple(sorted(groups[group]))) for group in sorted(groups))

@@ -35,7 +35,7 @@ class SlotAllotment:
         return self._is_shared and (self._is_given_whole or self._left["processors"] == 0)
 
     def most(self, asked: RequirementClass, wanted: int) -> int:
-        """How many of the wanted jobs of a class fit in what is left; the whole resource must fit the class."""
+        """How many of the wanted jobs of a class, which fits the whole resource, fit in what is left."""
         if not self._is_shared:
             return wanted
         if self.full:

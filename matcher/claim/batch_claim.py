@@ -64,20 +64,20 @@ def claim_unlimited(
         except Exception as error:  # of any kind: claimed jobs must still be delivered
             if not found:
                 raise
-            log.warning("claims of one statement fail, those that are left go step by step: %s", error)
+            log.warning("a batch claim failed, the remaining requests go step by step: %s", error)
             break
         for number, outcome in outcomes.items():
             if outcome.claimed is not None:
                 found[number] = ClaimResult(
-                    claimed=(outcome.claimed,), emptied=in_vain(wishes[number].drawn.tried)
+                    claimed=(outcome.claimed,), emptied=tried_before_last(wishes[number].drawn.tried)
                 )
         left = [number for number, each in outcomes.items() if each.claimed is None and not each.repeated]
         for number in asks.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.repeated}:
-            wishes[number].drawn.start_over()
+            wishes[number].drawn.reset()
     return found
 
 
-def in_vain(asked: Sequence[TaskQueue]) -> frozenset[int]:
+def tried_before_last(asked: Sequence[TaskQueue]) -> frozenset[int]:
     """All but the last, which had a job; `settle` later checks whether the others are empty."""
     return frozenset(each.task_queue_id for each in asked[:-1])
 
@@ -144,7 +144,7 @@ def claim_limited(
     doors.write(conn)
     for number, wish in enumerate(wishes):
         if number not in found:
-            wish.drawn.start_over()
+            wish.drawn.reset()
     return found
 
 
@@ -174,7 +174,7 @@ class _LimitedRequest:
             if gate is not None:
                 gate.reserve(claimed.job_id, claimed.epoch)
             # Not the task queues closed by a limit: they have jobs, and other requests may draw them.
-            return ClaimResult(claimed=(claimed,), emptied=in_vain(self.asked))
+            return ClaimResult(claimed=(claimed,), emptied=tried_before_last(self.asked))
         if gate is not None:
             gate.count(self.asked[-1], -1)
         self.over = outcome.repeated
@@ -186,7 +186,7 @@ class _LimitedRequest:
 
     def _is_counted(self, gate: PlacePolicy, found: TaskQueue) -> bool:
         """Count one job of the task queue, if it may be taken."""
-        self.over = not (gate.is_told_by(found) and gate.most(1))
+        self.over = not (gate.is_decided_by(found) and gate.most(1))
         may = not self.over and gate.concerns(found)
         if may:
             gate.count(found, 1)
@@ -258,7 +258,7 @@ class BatchClaimer:
             if database.is_unavailable(error):
                 raise
             for wish in wishes:
-                wish.drawn.start_over()
+                wish.drawn.reset()
             return {}
         return {id(wishes[number].request): look for number, look in looks.items()}
 

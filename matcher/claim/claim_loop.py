@@ -38,7 +38,7 @@ class ClaimRequest:
     place: Location
     holder: LeaseHolder
     drawn: CandidateOrder  #: matching task queues, in the order to try them
-    keeper: AdmissionPolicy | None = None  #: checks jobs one by one; None: all are admitted
+    admission: AdmissionPolicy | None = None  #: checks jobs one by one; None: all are admitted
     fitting: Sequence[TaskQueue] = ()  #: task queues that the place admits, if wait causes are to be recorded
     otherwise: str | None = None  #: reason if none of the candidates has a job any more
     counted: bool = False  #: whether the place is known to have limits, bans or throttles
@@ -51,7 +51,7 @@ class ClaimRequest:
     @property
     def is_single(self) -> bool:
         """Whether one batch statement may claim for it: one job, and any will do."""
-        return self.request.count == 1 and self.keeper is None and self.job_id is None
+        return self.request.count == 1 and self.admission is None and self.job_id is None
 
     def complete(self, look: "ClaimResult") -> "ClaimResult":
         """Add the default reason to a result without jobs and reason."""
@@ -95,7 +95,7 @@ class _Claim:
     @property
     def chooses(self) -> bool:
         """Whether jobs must be checked one by one."""
-        return self.wish.job_id is not None or (self.gate is not None and self.gate.asks_job)
+        return self.wish.job_id is not None or (self.gate is not None and self.gate.depends_on_job)
 
     @property
     def admitted(self) -> int:
@@ -161,7 +161,9 @@ def claim_all(
     held = read_earlier_answers(conn, [wishes[each].request for each, key in keys.items() if key not in new])
     catches = [
         _Claim(
-            wish=wish, filling=SlotAllotment(wish.resource), gate=doors.find_policy(wish.place, wish.keeper)
+            wish=wish,
+            filling=SlotAllotment(wish.resource),
+            gate=doors.find_policy(wish.place, wish.admission),
         )
         for wish in wishes
     ]
@@ -228,7 +230,7 @@ def _search(conn: Connection, catch: _Claim, now: datetime) -> None:
         had |= left
         worth = [each for each in some if each.task_queue_id in left]
         if catch.gate is not None:
-            worth = catch.gate.worth(conn, worth, place)
+            worth = catch.gate.list_passing(conn, worth, place)
         _take_from(conn, catch, worth, now)
         full += worth
     first = _ids(catch.tried)
@@ -255,7 +257,7 @@ def _take_from(conn: Connection, catch: _Claim, task_queues: Sequence[TaskQueue]
             else:
                 passed = claim.take_jobs(conn, [task_queue.task_queue_id], most, place=place, now=now)
                 if gate is not None:
-                    gate.passed(passed)
+                    gate.count_taken(passed)
             catch.add(task_queue, passed)
             if not passed or (gate is None and len(passed) < most and not catch.chooses):
                 break
@@ -268,11 +270,11 @@ def _choose(conn: Connection, catch: _Claim, task_queue: TaskQueue, now: datetim
         taken = selection.take_job(conn, task_queue.task_queue_id, job.job_id, place=place, now=now)
         if taken:
             if gate is not None:
-                gate.passed(taken, job)
+                gate.count_taken(taken, job)
             return taken
         catch.passed_over = True
     if gate is not None and catch.wish.job_id is not None:
-        gate.count_kept_out(task_queue)
+        gate.record_kept_out(task_queue)
     return []
 
 

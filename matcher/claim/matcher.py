@@ -90,7 +90,7 @@ class Matcher:
         """
         first = _find_duplicates(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
-        was_fresh = self._memory.news.is_fresh
+        was_fresh = self._memory.bans.is_fresh
         found = self._look(unique, fresh=was_fresh)
         if was_fresh and (vain := [each for each in unique if _is_unanswered(found[id(each)])]):
             found = found | self._look_again(vain, found)
@@ -123,7 +123,9 @@ class Matcher:
         for each in wishes:
             if each.counted:
                 gave = claimed[id(each.request)]
-                self._memory.open.note(each.place, gave=isinstance(gave, ClaimResult) and bool(gave.claimed))
+                self._memory.open_places.note(
+                    each.place, gave=isinstance(gave, ClaimResult) and bool(gave.claimed)
+                )
         return {
             number: each for number, each in found.items() if not isinstance(each, ClaimRequest)
         } | claimed
@@ -144,11 +146,11 @@ class Matcher:
         emptied = {each for look in looks if isinstance(look, ClaimResult) for each in look.emptied}
         if emptied:
             with self._memory.lock:
-                self._memory.waiting.set_aside(emptied)
+                self._memory.waiting.exclude(emptied)
 
     def _mark_empty(self) -> None:
-        """Mark excluded task queues as empty for all matchers; the next snapshot restores those that are not."""
-        if aside := self._memory.waiting.aside:
+        """Mark excluded task queues as empty for all matchers; the next snapshot restores the others."""
+        if aside := self._memory.waiting.excluded:
             with database.writing(self._engine) as conn:
                 task_queues.mark_empty(conn, aside, now=self._clock())
 
@@ -206,18 +208,18 @@ class Matcher:
             if not presented.node_facts:
                 # Without a node, no pool can be excluded by its facts.
                 pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
-            candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
-            return list_matching(view.conn, candidates, place, view.gate(place, keeper))
+            candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
+            return list_matching(view.conn, candidates, place, view.gate(place, admission))
 
     def _follow(self, conn: Connection, now: datetime, since: FeedRead) -> tuple[MatcherCache, int]:
         """The updated cache and its age; a new cache if the changes are unknown."""
         memory = self._memory
         began = time.monotonic()
         while (age := memory.follow(conn)) is None:
-            log.warning("what has changed in the database cannot be told: everything is loaded anew")
+            log.warning("changes of the database are unknown: loading everything again")
             memory = self._memory = MatcherCache()
-        memory.news.banned = frozenset(ban.site for ban in bans.list_bans(conn, now=now))
-        memory.news.at = began
+        memory.bans.banned = frozenset(ban.site for ban in bans.list_bans(conn, now=now))
+        memory.bans.at = began
         self._freshness.end(since)
         return memory, age
 
@@ -235,7 +237,7 @@ class Matcher:
             config=self._given().at_moment(now),
             now=now,
             random=self._random,
-            banned=memory.news.banned,
+            banned=memory.bans.banned,
         )
 
 

@@ -32,11 +32,11 @@ def list_matching(
 ) -> list[MatchingTaskQueue]:
     """The candidates with a job that a claim at the place would take now; `gate` None: no conditions."""
     by_id = {each.task_queue_id: each for each in candidates}
-    if gate is None or not gate.asks_job:
+    if gate is None or not gate.depends_on_job:
         return [] if gate is not None and not gate.most(1) else list(_list_all(conn, by_id))
     if not gate.most(1):
         return []
-    concerned = gate.worth(conn, [each for _, each in sorted(by_id.items())], place)
+    concerned = gate.list_passing(conn, [each for _, each in sorted(by_id.items())], place)
     shown = [_list_admitted(conn, each, place, gate) for each in concerned]
     return [each for each in shown if each.job_ids]
 

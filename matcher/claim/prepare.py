@@ -40,12 +40,12 @@ def prepare(
         return error
     if served is None:
         return ClaimResult(refused=NOT_USABLE)
-    if within := place_policy.list_scopes_below(view.config, served.place, resource.list_named_vos):
-        return place_pools.inexact_place_message(served.place, within[0])
+    if within := place_policy.list_scopes_below(view.config, served.place, resource.named_vos):
+        return place_pools.inexact_place_error(served.place, within[0])
     # Before the index is read, so that no later change is missed.
     changed = view.memory.waiting.changed
     fitting = view.build_filter(presented, served.pools, resource)
-    candidates, keeper = view.admitted(served.place, resource, fitting)
+    candidates, admission = view.admitted(served.place, resource, fitting)
     otherwise = _other_node_reason(view, presented, served, resource, notes)
     if not candidates and otherwise is None:
         if not fitting:
@@ -54,7 +54,7 @@ def prepare(
     due = notes.are_due(served.place, resource, view.now)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
-    gate = view.gate(served.place) if due or served.place not in view.memory.open else None
+    gate = view.gate(served.place) if due or served.place not in view.memory.open_places else None
     if refused := _refusal_reason(view, gate, candidates, served.place, request.count):
         notes.note_kept_out(refused, candidates, served.place, resource, view.now)
         return ClaimResult(refused=refused)
@@ -66,7 +66,7 @@ def prepare(
         place=served.place,
         holder=_holder(view, request, served.place),
         drawn=CandidateOrder(draw_candidates(candidates, view.random)),
-        keeper=keeper,
+        admission=admission,
         fitting=notes.let_in(view, gate, candidates, served.place) if due else (),
         otherwise=otherwise,
         counted=view.counts(served.place),
@@ -126,7 +126,7 @@ def _remember_no_match(
             age=view.age,
             changed=changed,
         )
-        view.memory.idle.note(request.likeness, vain)
+        view.memory.no_matches.note(request.likeness, vain)
 
 
 def _refusal_reason(

@@ -56,12 +56,12 @@ class MatcherCache:
 
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
     places: PlaceCache = field(default_factory=PlaceCache)
-    stands: LocationCache = field(default_factory=LocationCache)
-    doorkeepers: AdmissionPolicies = field(default_factory=AdmissionPolicies)
+    locations: LocationCache = field(default_factory=LocationCache)
+    admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)
     groups: PilotGroups = field(default_factory=PilotGroups)
-    idle: NoMatchCache = field(default_factory=NoMatchCache)
-    news: CachedBans = field(default_factory=CachedBans)
-    open: OpenPlaceCache = field(default_factory=OpenPlaceCache)
+    no_matches: NoMatchCache = field(default_factory=NoMatchCache)
+    bans: CachedBans = field(default_factory=CachedBans)
+    open_places: OpenPlaceCache = field(default_factory=OpenPlaceCache)
     #: Held while caches are read or changed, never during a claim.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -79,9 +79,11 @@ class MatcherCache:
 
     def find_no_match(self, likeness: Hashable, config: Configuration) -> NoMatch | None:
         """A cached no-match; call only while the cache is fresh."""
-        if self.waiting.aside:
+        if self.waiting.excluded:
             return None  # one of these may have a job
-        return self.idle.find(likeness, config, age=self.places.age, waiting=self.waiting, lock=self.lock)
+        return self.no_matches.find(
+            likeness, config, age=self.places.age, waiting=self.waiting, lock=self.lock
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,34 +115,36 @@ class Snapshot:
             QueueNotFound, InvalidResource: The place is invalid.
             NotServed: The stated VO or queue is outside the token's rights.
         """
-        stand = self.memory.stands.find(likeness, self.config)
-        if stand is None:
+        location = self.memory.locations.find(likeness, self.config)
+        if location is None:
             presented = place_pools.respell_place(presented, self.config)
             address = _queue_address(presented, caller, self.config)
             resource = _restrict_to_caller(presented.resource, caller, self.config)
             if address is None:
                 resource = replace(
-                    resource, vos=place_pools.usable_vos(resource.list_named_vos, presented, self.config)
+                    resource, vos=place_pools.usable_vos(resource.named_vos, presented, self.config)
                 )
                 return self._served_without_queue(presented, resource), resource
-            stand = _locate(address, resource, presented.node_facts, self.config)
-            self.memory.stands.note(likeness, stand, self.config)
-        return self._served(stand), stand.resource
+            location = _locate(address, resource, presented.node_facts, self.config)
+            self.memory.locations.note(likeness, location, self.config)
+        return self._served(location), location.resource
 
-    def _served(self, stand: PilotLocation) -> PlacePools | None:
-        usable = stand.resource.list_named_vos
+    def _served(self, location: PilotLocation) -> PlacePools | None:
+        usable = location.resource.named_vos
         if not usable:
             return None
         with self.memory.lock:
-            known = self.memory.places
-            return known.served(self.reading, self.config, stand.address, usable, stand.facts, age=self.age)
+            places = self.memory.places
+            return places.served(
+                self.reading, self.config, location.address, usable, location.facts, age=self.age
+            )
 
     def _served_without_queue(self, presented: StatedResource, resource: Resource) -> PlacePools | None:
         if not resource.vos:
             return None
         with self.memory.lock:
-            known = self.memory.places
-            return known.served_without_queue(
+            places = self.memory.places
+            return places.served_without_queue(
                 self.reading, self.config, presented, resource.vos, age=self.age
             )
 
@@ -173,23 +177,23 @@ class Snapshot:
         self, place: Location, resource: Resource, candidates: Sequence[TaskQueue]
     ) -> tuple[Sequence[TaskQueue], AdmissionPolicy | None]:
         """The task queues that the queues of the place may admit, and the policy if jobs must be checked."""
-        keeper = self.memory.doorkeepers.find_policy(self.config, place, resource.list_named_vos)
-        if keeper is None:
+        policy = self.memory.admission_policies.find_policy(self.config, place, resource.named_vos)
+        if policy is None:
             return candidates, None
-        admitted = keeper.open_to(self.conn, candidates)
-        return admitted, keeper if any(map(keeper.asks_job, admitted)) else None
+        admitted = policy.open_to(self.conn, candidates)
+        return admitted, policy if any(map(policy.depends_on_job, admitted)) else None
 
     def counts(self, place: Location) -> bool:
         """Whether a limit, throttle or ban may apply at a place."""
         return place.site in self.banned or place_policy.counts_jobs(self.config, place)
 
-    def gate(self, place: Location, keeper: AdmissionPolicy | None = None) -> PlacePolicy | None:
+    def gate(self, place: Location, policy: AdmissionPolicy | None = None) -> PlacePolicy | None:
         """The policy of a place, read without locks; None: no conditions."""
-        if keeper is None and not self.counts(place):
+        if policy is None and not self.counts(place):
             return None
         return place_policy.read_policies(
             self.conn, self.config, [place], self.now, banned=self.banned
-        ).find_policy(place, keeper)
+        ).find_policy(place, policy)
 
 
 def _queue_address(
@@ -206,14 +210,14 @@ def _queue_address(
     if caller.queue is None:
         return stated
     if stated not in (None, config.require(caller.queue)):
-        raise NotServed(f"this token speaks for {caller.queue}, not for {stated}")
+        raise NotServed(f"this token is bound to {caller.queue}, not to {stated}")
     return caller.queue
 
 
 def _locate(address: QueueAddress, resource: Resource, facts: Facts, config: Configuration) -> PilotLocation:
     here = replace(
         resource,
-        vos=frozenset(vo for vo in resource.list_named_vos if config.usable(address, vo)),
+        vos=frozenset(vo for vo in resource.named_vos if config.usable(address, vo)),
         sites=frozenset({fold(address.site)}),
         grid_ces=frozenset({fold(address.ce)}),
     )
@@ -228,7 +232,7 @@ def _restrict_to_caller(resource: Resource, caller: MatchCaller, config: Configu
     """
     vos = caller.vos if resource.vos is None else caller.vos & resource.vos
     if not vos and resource.vos:
-        raise NotServed(f"this token does not speak for the VO {', '.join(sorted(resource.vos))}")
+        raise NotServed(f"this token has no rights for the VO {', '.join(sorted(resource.vos))}")
     return replace(
         resource,
         vos=vos,

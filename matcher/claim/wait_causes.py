@@ -141,7 +141,7 @@ class WaitCauseRecorder:
         """The task queues that an open place admits; the others are recorded."""
         if gate is None:
             return candidates
-        fitting = gate.worth(view.conn, candidates, place)
+        fitting = gate.list_passing(view.conn, candidates, place)
         let_in = {each.task_queue_id for each in fitting}
         kept_out = [each for each in candidates if each.task_queue_id not in let_in]
         self._sightings.note(gate.refused or LIMITS, kept_out, view.now)

@@ -105,12 +105,12 @@ class ClaimWorker:
             Busy: The queue is full, or the thread has ended.
         """
         if not self.alive or self._stopping.is_set():
-            raise Busy("this process does not match jobs at the moment; ask again")
+            raise Busy("this process does not match jobs at the moment; try again later")
         ticket = PendingRequest(request=request)
         try:
             self._tickets.put_nowait(ticket)
         except queue.Full:
-            raise Busy(f"{self._tickets.maxsize} requests wait already; ask again later") from None
+            raise Busy(f"{self._tickets.maxsize} requests wait already; try again later") from None
         return ticket
 
     def wake(self) -> None:

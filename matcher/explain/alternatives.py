@@ -31,7 +31,7 @@ class Alternative:
 
 
 def list_alternatives(
-    failure: UnmetCondition, demand: JobDemand, queues: int, survey: QueueSet, effort: ExplanationBudget
+    failure: UnmetCondition, demand: JobDemand, queues: int, survey: QueueSet, budget: ExplanationBudget
 ) -> Iterator[Alternative]:
     """Changed demands that remedy a failure, the smallest change first.
 
@@ -40,7 +40,7 @@ def list_alternatives(
     """
     part = failure.part
     if isinstance(part, RequirementCondition):
-        yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, effort)
+        yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, budget)
         return
     if isinstance(part, AdmissionCondition):
         return  # only the queue's configuration can change it
@@ -121,9 +121,9 @@ def _whole_node(_: UnmetCondition, asked: RequirementClass, __: list[QueueView],
 def _tag(failure: UnmetCondition, asked: RequirementClass, _: list[QueueView], survey: QueueSet) -> _Found:
     tag = failure.wanted  # each condition holds one tag
     rest = asked.tags - {tag}
-    meant = did_you_mean(tag, [name for queue in survey.queues for name in _list_values(queue, "Tag")])
-    if meant:
-        yield f"write the tag {meant} instead of {tag}", replace(asked, tags=rest | {meant})
+    similar = did_you_mean(tag, [name for queue in survey.queues for name in _list_values(queue, "Tag")])
+    if similar:
+        yield f"write the tag {similar} instead of {tag}", replace(asked, tags=rest | {similar})
     yield f"leave out the tag {tag}", replace(asked, tags=rest)
 
 
@@ -160,13 +160,16 @@ def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) 
         known = list(dict.fromkeys(name for queue in survey.queues for name in has(queue)))
         folded = rules.fold_names(known)
         for name in sorted(names)[:MOST_HINTS]:
-            meant = None if fold(name) in folded else did_you_mean(name, known)
-            if meant:
-                changed = names - {name} | {meant}
-                yield f"write {keyword} {meant} instead of {name}", replace(asked, **_one(field, changed))
+            similar = None if fold(name) in folded else did_you_mean(name, known)
+            if similar:
+                changed = names - {name} | {similar}
+                yield (
+                    f"write {keyword} {similar} instead of {name}",
+                    replace(asked, **_keyword(field, changed)),
+                )
         for other, _count in Counter(name for queue in offered for name in has(queue)).most_common(1):
-            yield f"allow {keyword} {other} as well", replace(asked, **_one(field, names | {other}))
-        yield f"leave out {keyword}", replace(asked, **_one(field, frozenset()))
+            yield f"allow {keyword} {other} as well", replace(asked, **_keyword(field, names | {other}))
+        yield f"leave out {keyword}", replace(asked, **_keyword(field, frozenset()))
 
     return found
 
@@ -193,20 +196,20 @@ def _requirement_alternatives(
     demand: JobDemand,
     queues: int,
     survey: QueueSet,
-    effort: ExplanationBudget,
+    budget: ExplanationBudget,
 ) -> Iterator[Alternative]:
     requirements = demand.requirements
     if not isinstance(requirements, Record) or not isinstance(part, Record):
         whole = requirements or part
         size = len(evaluator.format_requirement(whole, survey.declarations))
         for text, new in (
-            () if effort.over else rewrites.rewrite_condition(failure.wanted, queues, survey, effort)
+            () if budget.over else rewrites.rewrite_condition(failure.wanted, queues, survey, budget)
         ):
-            if not effort.spend(size):
+            if not budget.spend(size):
                 break
-            reworded = evaluator.replace_operand(whole, failure.wanted, new)
-            yield Alternative(text=text, demand=replace(demand, requirements=reworded))
-        effort.spend(size)
+            changed = evaluator.replace_operand(whole, failure.wanted, new)
+            yield Alternative(text=text, demand=replace(demand, requirements=changed))
+        budget.spend(size)
         left = evaluator.remove_operand(whole, failure.wanted)
         text = f"leave out `{failure.wanted}` of the Requirements"
         yield Alternative(text=text, demand=replace(demand, requirements=left))
@@ -230,9 +233,9 @@ def _entry_alternatives(
     there = survey.distinct(parameter, survey.candidates)
     if not there:
         known = [*survey.names, *survey.declarations.names()]
-        meant = None if declaration else did_you_mean(name, known)
-        if meant and fold(meant) != fold(name):
-            yield f"write {meant} instead of {name}", (meant, wanted)
+        similar = None if declaration else did_you_mean(name, known)
+        if similar and fold(similar) != fold(name):
+            yield f"write {similar} instead of {name}", (similar, wanted)
     else:
         if declaration and declaration.kind is ValueKind.NUMBER and isinstance(wanted, str):
             wanted = as_number(wanted)
@@ -249,22 +252,24 @@ def _value_alternatives(
         for step in smaller_steps(each for each in offered if each is not None and each < number):
             yield f"lower {name} from {format_value(wanted)} to {format_value(step)}", (name, step)
         return
-    known = {key(item): item for value in there for item in _several(value)}
+    known = {key(item): item for value in there for item in rewrites.list_items(value)}
     texts = [item for item in known.values() if isinstance(item, str)]
-    for item in _several(wanted):
-        meant = did_you_mean(item, texts) if isinstance(item, str) and key(item) not in known else None
-        if meant:
-            changed = tuple(meant if key(each) == key(item) else each for each in _several(wanted))
-            yield f"write {name} {meant} instead of {format_value(item)}", (name, _value(changed))
+    for item in rewrites.list_items(wanted):
+        similar = did_you_mean(item, texts) if isinstance(item, str) and key(item) not in known else None
+        if similar:
+            changed = tuple(
+                similar if key(each) == key(item) else each for each in rewrites.list_items(wanted)
+            )
+            yield f"write {name} {similar} instead of {format_value(item)}", (name, _value(changed))
     gains: Counter[tuple[int, float, str]] = Counter()
     for value, mask in winnable.items():
-        gains.update({key(item): mask.bit_count() for item in _several(value)})
+        gains.update({key(item): mask.bit_count() for item in rewrites.list_items(value)})
     for best, _ in gains.most_common(1):
         other = known[best]
-        yield f"allow {name} {format_value(other)} as well", (name, (*_several(wanted), other))
+        yield f"allow {name} {format_value(other)} as well", (name, (*rewrites.list_items(wanted), other))
 
 
-def _one(field: str, names: frozenset[str]) -> dict[str, Any]:
+def _keyword(field: str, names: frozenset[str]) -> dict[str, Any]:
     return {field: names}
 
 
@@ -276,17 +281,13 @@ def _number(value: Value) -> int | float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _several(value: Value) -> tuple[Scalar, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 def _value(items: tuple[Scalar, ...]) -> Value:
     return items[0] if len(items) == 1 else items
 
 
 def _list_values(queue: QueueView, name: str) -> list[str]:
     value = lookup(queue.values, name)
-    return [] if value is None else [str(item) for item in _several(value)]
+    return [] if value is None else [str(item) for item in rewrites.list_items(value)]
 
 
 def _find_spelling(offered: list[QueueView], name: str, folded: frozenset[str]) -> Iterator[str]:

@@ -86,7 +86,7 @@ def list_closures_at_queue(
         room, policy = standing.room(), config.throttles[scope].policy
         if room.jobs is not None and room.jobs <= 0:
             yield f"{scope} is throttled ({room.why})"
-        elif standing.asks_job:
+        elif standing.depends_on_job:
             yield f"{scope} decides job by job ({throttles.REQUIREMENTS} of its throttle)"
         elif room.jobs is not None:
             yield f"{scope} may take {room.jobs} jobs more (throttle {policy})"
@@ -163,7 +163,7 @@ def list_blockers(conn: Connection, situation: JobSituation) -> list[str]:
     job = situation.job
     if job is not None and job.status not in PREPARING | {JobStatus.WAITING}:
         return list(_ended(job))
-    return [text for holder in BLOCKER_CHECKS for text in holder(conn, situation)]
+    return [text for check in BLOCKER_CHECKS for text in check(conn, situation)]
 
 
 def _ended(job: Job) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _optimizers(_: Connection, situation: JobSituation) -> Iterator[str]:
     if job is None or job.status is JobStatus.WAITING:
         return
     if job.status is not JobStatus.CHECKING:
-        yield "the optimizers have not looked at it yet"
+        yield "the optimizers have not processed it yet"
         return
     until = f", goes on at {job.due_at.isoformat(timespec='seconds')}" if job.due_at else ""
     yield f"held by the optimizers: {job.application_status or job.minor_status}{until}"
@@ -191,8 +191,8 @@ def _queues(_: Connection, situation: JobSituation) -> Iterator[str]:
         yield "no eligible queue: it becomes matchable when the configuration has one"
         if situation.job is not None and situation.job.minor_status == WAITS_FOR_PILOT:
             yield (
-                f"its minor status, {WAITS_FOR_PILOT}, speaks of its Requirements alone: what else it asks "
-                "only a pilot can refuse, which may be in a queue that the configuration does not know"
+                f"its minor status, {WAITS_FOR_PILOT}, depends on its Requirements alone: other conditions "
+                "are checked by pilots, which may be in queues that are missing in the configuration"
             )
 
 
@@ -206,7 +206,7 @@ def _places(_: Connection, situation: JobSituation) -> Iterator[str]:
     ):
         for name, meant in _unknown(names, known):
             hint = f", did you mean {meant}?" if meant else ""
-            yield f"the configuration knows no {what} {name} ({keyword}){hint}"
+            yield f"the configuration has no {what} {name} ({keyword}){hint}"
 
 
 def _unknown(names: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str | None]]:
@@ -238,7 +238,7 @@ def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
     if drained and not situation.eligible:
         example = survey.first(drained).address
         number = drained.bit_count()
-        yield f"{number} queues that would do are switched off (Enabled: false), such as {example}"
+        yield f"{number} queues that would be eligible are switched off (Enabled: false), such as {example}"
 
 
 def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
@@ -248,9 +248,9 @@ def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
         ("platforms", bool(asked.platforms), f"Platform {', '.join(sorted(asked.platforms))}"),
         ("max_ram", bool(rules.needed_ram(asked)), f"{rules.needed_ram(asked)} MB of memory"),
     ):
-        if asks and eligible and situation.survey.silent(field, eligible):
+        if asks and eligible and situation.survey.is_unstated(field, eligible):
             number = eligible.bit_count()
-            yield f"no queue says that it has {what}; what the {number} eligible ones have is not stated"
+            yield f"no queue states that it has {what}; the {number} eligible ones leave it open"
 
 
 def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
@@ -306,26 +306,25 @@ def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
     """Bans, limits, delays and throttles that close eligible queues."""
     survey, eligible = situation.survey, situation.eligible
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
-    shut = 0
-    told: list[tuple[int, str]] = []
+    closed = 0
+    texts: list[tuple[int, str]] = []
     for each in list_blocked_places(conn, situation.config, situation.applicant, sites, situation.now):
         if here := survey.within(each.scope) & eligible:
-            shut |= here
-            told.append((here.bit_count(), each.text))
-    told.sort(key=lambda each: -each[0])
-    yield from (text for _, text in told[:_MOST_NAMED])
-    if len(told) > _MOST_NAMED:
-        others = len(told) - _MOST_NAMED
-        yield f"{others} other {'place does' if others == 1 else 'places do'} not let it in either"
-    if shut:
-        yield _format_closures(shut.bit_count(), eligible.bit_count())
+            closed |= here
+            texts.append((here.bit_count(), each.text))
+    texts.sort(key=lambda each: -each[0])
+    yield from (text for _, text in texts[:_MOST_NAMED])
+    if len(texts) > _MOST_NAMED:
+        others = len(texts) - _MOST_NAMED
+        yield f"{others} other {'place is' if others == 1 else 'places are'} closed to it as well"
+    if closed:
+        yield _format_closures(closed.bit_count(), eligible.bit_count())
 
 
-def _format_closures(shut: int, eligible: int) -> str:
-    if shut < eligible:
-        return (
-            f"{shut} of the {eligible} eligible queues {'takes' if shut == 1 else 'take'} no job like it now"
-        )
+def _format_closures(closed: int, eligible: int) -> str:
+    if closed < eligible:
+        verb = "takes" if closed == 1 else "take"
+        return f"{closed} of the {eligible} eligible queues {verb} no job like it now"
     which = "the only eligible queue takes" if eligible == 1 else f"all {eligible} eligible queues take"
     return f"{which} no job like it now"
 

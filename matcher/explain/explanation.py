@@ -13,7 +13,7 @@ from requirements.values import fold, format_value
 
 #: Requirement name for queues with contradictory parameters.
 FAULTY = "Configuration"
-MEANINGFUL = "parameters with which its pilots can ask for jobs"
+MEANINGFUL = "parameters with which its pilots can request jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: Tags that request cores; they are handled together with NumberOfProcessors.
 _CORES = "processors"
-_MANY = "multiprocessor"
+_SEVERAL_CORES = "multiprocessor"
 _WHOLE = "wholenode"
 
 
@@ -44,8 +44,8 @@ class ConditionKind:
 
     requirement: str  #: keyword shown to users
     rules: tuple[rules.Condition, ...]  #: conditions of `matcher.rules`
-    asks: tuple[str, ...]  #: fields of `RequirementClass` that are read
-    looks: tuple[str, ...]  #: fields of `Resource` that are read
+    class_fields: tuple[str, ...]  #: fields of `RequirementClass` that are read
+    resource_fields: tuple[str, ...]  #: fields of `Resource` that are read
     wanted: Callable[[RequirementClass], str]
 
 
@@ -54,7 +54,7 @@ class ClassCondition:
     """A condition of a task queue with the demanded values."""
 
     kind: ConditionKind
-    asked: tuple[object, ...]  #: values of the fields `kind.asks`, in their order
+    asked: tuple[object, ...]  #: values of the fields `kind.class_fields`, in their order
 
     @cached_property
     def key(self) -> tuple[object, ...]:
@@ -64,7 +64,7 @@ class ClassCondition:
     @cached_property
     def isolated(self) -> RequirementClass:
         """A class with this condition only."""
-        asked: dict[str, Any] = {**_NOTHING, **dict(zip(self.kind.asks, self.asked, strict=True))}
+        asked: dict[str, Any] = {**_NOTHING, **dict(zip(self.kind.class_fields, self.asked, strict=True))}
         return RequirementClass(**asked)
 
 
@@ -126,79 +126,87 @@ def _ram(asked: RequirementClass) -> str:
 CPU_TIME = ConditionKind(
     requirement="CPUTime",
     rules=("cpu_time",),
-    asks=("cpu_time",),
-    looks=("cpu_time",),
+    class_fields=("cpu_time",),
+    resource_fields=("cpu_time",),
     wanted=lambda asked: f"at least {asked.cpu_time} s",
 )
 SITE = ConditionKind(
-    requirement="Site", rules=("site",), asks=("sites",), looks=("sites",), wanted=_membership("sites")
+    requirement="Site",
+    rules=("site",),
+    class_fields=("sites",),
+    resource_fields=("sites",),
+    wanted=_membership("sites"),
 )
 BANNED_SITES = ConditionKind(
     requirement="BannedSites",
     rules=("site",),
-    asks=("banned_sites",),
-    looks=("sites",),
+    class_fields=("banned_sites",),
+    resource_fields=("sites",),
     wanted=lambda asked: f"none of {_membership('banned_sites')(asked)}",
 )
 GRID_CE = ConditionKind(
     requirement="GridCE",
     rules=("grid_ce",),
-    asks=("grid_ces",),
-    looks=("grid_ces",),
+    class_fields=("grid_ces",),
+    resource_fields=("grid_ces",),
     wanted=_membership("grid_ces"),
 )
 PLATFORM = ConditionKind(
     requirement="Platform",
     rules=("platform",),
-    asks=("platforms",),
-    looks=("platforms",),
+    class_fields=("platforms",),
+    resource_fields=("platforms",),
     wanted=_membership("platforms"),
 )
 JOB_TYPE = ConditionKind(
     requirement="JobType",
     rules=("job_type",),
-    asks=("vo", "job_types"),
-    looks=("managed_types", "job_types"),
+    class_fields=("vo", "job_types"),
+    resource_fields=("managed_types", "job_types"),
     wanted=lambda asked: (
         f"{_membership('job_types')(asked)}, which job managers handle: a resource that names it"
     ),
 )
 TAG = ConditionKind(
-    requirement="Tags", rules=("tag",), asks=("tags",), looks=("tags",), wanted=_membership("tags")
+    requirement="Tags",
+    rules=("tag",),
+    class_fields=("tags",),
+    resource_fields=("tags",),
+    wanted=_membership("tags"),
 )
 REQUIRED_TAG = ConditionKind(
     requirement="RequiredTag",
     rules=("required_tag",),
-    asks=("tags",),
-    looks=("required_tags",),
+    class_fields=("tags",),
+    resource_fields=("required_tags",),
     wanted=lambda asked: f"no other tag than {_membership('tags')(asked)}" if asked.tags else "no tag at all",
 )
 RAM = ConditionKind(
     requirement="MinRAM",
     rules=("ram",),
-    asks=("min_ram", "min_ram_per_core", "processors_min"),
-    looks=("max_ram",),
+    class_fields=("min_ram", "min_ram_per_core", "processors_min"),
+    resource_fields=("max_ram",),
     wanted=_ram,
 )
 PROCESSORS = ConditionKind(
     requirement="NumberOfProcessors",
     rules=("processors", "tag"),
-    asks=("processors_min", "tags"),
-    looks=("processors", "tags"),
+    class_fields=("processors_min", "tags"),
+    resource_fields=("processors", "tags"),
     wanted=lambda asked: f"at least {max(asked.processors_min, 2 if asked.tags else 1)}",
 )
 GPUS = ConditionKind(
     requirement="GPUs",
     rules=("gpus",),
-    asks=("gpus",),
-    looks=("gpus",),
+    class_fields=("gpus",),
+    resource_fields=("gpus",),
     wanted=lambda asked: f"at least {asked.gpus}",
 )
 WHOLE_NODE = ConditionKind(
     requirement="WholeNode",
     rules=("whole_node", "tag"),
-    asks=("whole_node", "tags"),
-    looks=("whole_node", "tags"),
+    class_fields=("whole_node", "tags"),
+    resource_fields=("whole_node", "tags"),
     wanted=lambda _: "a node of its own",
 )
 
@@ -244,7 +252,7 @@ def _sorted_tags(tags: frozenset[str]) -> tuple[frozenset[str], frozenset[str], 
 def is_core_tag(tag: str) -> bool:
     """Whether a tag requests cores, such as `8Processors` and `MultiProcessor`."""
     folded = fold(tag)
-    return folded == _MANY or (folded.endswith(_CORES) and folded.removesuffix(_CORES).isdecimal())
+    return folded == _SEVERAL_CORES or (folded.endswith(_CORES) and folded.removesuffix(_CORES).isdecimal())
 
 
 #: Folded parameters from which each field of a pilot's offer is computed; see `queue_offer`.
@@ -269,8 +277,8 @@ def condition_parameters(part: JobCondition, declarations: Declarations) -> Iter
             if name in _GLUE:
                 yield _GLUE[name]
     elif isinstance(part, ClassCondition):
-        for looked_at in part.kind.looks:
-            yield from _READ.get(looked_at, ())
+        for field_name in part.kind.resource_fields:
+            yield from _READ.get(field_name, ())
 
 
 def failure_parameters(part: JobCondition, requirement: str, declarations: Declarations) -> Iterator[str]:

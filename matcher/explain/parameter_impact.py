@@ -37,17 +37,19 @@ def parameter_impacts(
     id, for queues with conditions on jobs.
     """
     surveys: dict[str, QueueSet] = {}
-    kept: defaultdict[str, ParameterImpact] = defaultdict(ParameterImpact)
+    impacts: defaultdict[str, ParameterImpact] = defaultdict(ParameterImpact)
     for each in waiting:
         vo = each.asked.vo
         if vo not in surveys:
             surveys[vo] = queue_set.some_queues(config, vo, [address])
-        culprits = list(_failing_parameters(surveys[vo], each, jobs.get(each.first_job)))
-        named = {name for names in culprits for name in names}
+        failures = list(_failing_parameters(surveys[vo], each, jobs.get(each.first_job)))
+        named = {name for names in failures for name in names}
         for name in named:
-            alone = each.jobs if all(name in names for names in culprits) else 0
-            kept[name] = ParameterImpact(jobs=kept[name].jobs + each.jobs, alone=kept[name].alone + alone)
-    return dict(kept)
+            alone = each.jobs if all(name in names for names in failures) else 0
+            impacts[name] = ParameterImpact(
+                jobs=impacts[name].jobs + each.jobs, alone=impacts[name].alone + alone
+            )
+    return dict(impacts)
 
 
 def _failing_parameters(

@@ -109,7 +109,7 @@ def describe_queue(kind: ConditionKind, queue: QueueView) -> str | None:
     if kind is job_conditions.GRID_CE:
         return queue.address.ce
     name = "Tag" if kind is job_conditions.WHOLE_NODE else kind.requirement
-    value = getattr(queue.resource, kind.looks[0])
+    value = getattr(queue.resource, kind.resource_fields[0])
     if isinstance(value, frozenset):
         spelled = next((v for n, v in queue.values.items() if fold(n) == fold(name.removesuffix("s"))), None)
         return None if spelled is None else format_value(spelled)
@@ -124,7 +124,7 @@ def _address_name(name: str) -> frozenset[str]:
 Column = list[tuple[int, int]]
 
 #: Single capacities: a larger value refuses nothing that a smaller one accepts.
-_CAPACITIES = frozenset(kind.looks for kind in job_conditions.CAPACITIES)
+_CAPACITIES = frozenset(kind.resource_fields for kind in job_conditions.CAPACITIES)
 #: Names that every queue has implicitly.
 _GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRESS]))
 #: Fields that follow from a queue's address.
@@ -139,14 +139,14 @@ class QueueColumns:
 
     def __init__(self, queues: Sequence[QueueView]) -> None:
         self._queues = queues
-        self._made: dict[object, Column] = {}
+        self._columns: dict[object, Column] = {}
 
-    def refused_by_resource(self, looks: tuple[str, ...]) -> Column:
+    def refused_by_resource(self, fields: tuple[str, ...]) -> Column:
         """Group by fields of `Resource`; a single capacity is sorted, the largest last."""
         return self._column(
-            ("resource", looks),
-            _PLACES.get(looks) or (lambda queue: tuple(getattr(queue.offered, name) for name in looks)),
-            ordered=looks in _CAPACITIES,
+            ("resource", fields),
+            _PLACES.get(fields) or (lambda queue: tuple(getattr(queue.offered, name) for name in fields)),
+            ordered=fields in _CAPACITIES,
         )
 
     def group_by_values(self, names: Iterable[str]) -> Column:
@@ -218,21 +218,21 @@ class QueueColumns:
 
         With `ordered`, results are 1-tuples of a number, sorted; None sorts last, as unlimited.
         """
-        if key not in self._made:
+        if key not in self._columns:
             masks: dict[Hashable, int] = {}
             firsts: dict[Hashable, int] = {}
             members: defaultdict[Hashable, list[int]] = defaultdict(list)
             for number, queue in enumerate(self._queues):
-                answer = of(queue)
-                firsts.setdefault(answer, number)
-                members[answer].append(number)
-            for answer, numbers in members.items():
-                masks[answer] = mask_from(numbers)
-            answers = sorted(masks, key=_capacity) if ordered else list(masks)
-            self._made[key] = [(firsts[answer], masks[answer]) for answer in answers]
-        return self._made[key]
+                value = of(queue)
+                firsts.setdefault(value, number)
+                members[value].append(number)
+            for value, numbers in members.items():
+                masks[value] = mask_from(numbers)
+            values = sorted(masks, key=_capacity) if ordered else list(masks)
+            self._columns[key] = [(firsts[value], masks[value]) for value in values]
+        return self._columns[key]
 
 
-def _capacity(answer: Hashable) -> float:
-    [number] = cast(tuple[float | None], answer)
+def _capacity(value: Hashable) -> float:
+    [number] = cast(tuple[float | None], value)
     return math.inf if number is None else number

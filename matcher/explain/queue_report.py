@@ -100,10 +100,10 @@ class QueueSuggestion:
     vos: tuple[str, ...]  #: owners of these jobs
 
 
-def suggest_changes(wishes: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[QueueSuggestion]:
+def suggest_changes(needs: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[QueueSuggestion]:
     """Suggested changes of one queue by needs and the classes that have them; largest gain first."""
     by_text: defaultdict[str, list[tuple[QueueNeed, WaitingClass]]] = defaultdict(list)
-    for each in wishes:
+    for each in needs:
         by_text[each[0].text].append(each)
     found = [offer for members in by_text.values() for offer in _suggest_number(members)]
     return sorted(found, key=lambda each: (-each.gains, each.text))[:_MOST_SUGGESTIONS]
@@ -111,11 +111,11 @@ def suggest_changes(wishes: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[Qu
 
 def _suggest_number(members: Sequence[tuple[QueueNeed, WaitingClass]]) -> Iterator[QueueSuggestion]:
     """One suggestion; for numbers the nearest step and the one that fulfils all."""
-    numbers = sorted({wished.number for wished, _ in members if wished.number is not None})
+    numbers = sorted({need.number for need, _ in members if need.number is not None})
     if not numbers:
         yield _build_suggestion(members[0][0].text.format(), [each for _, each in members])
     for number in dict.fromkeys(numbers[:1] + numbers[-1:]):
-        served = [each for wished, each in members if wished.number is not None and wished.number <= number]
+        served = [each for need, each in members if need.number is not None and need.number <= number]
         yield _build_suggestion(members[0][0].text.format(number=f"{number:.15g}"), served)
 
 
@@ -189,16 +189,16 @@ def report_queue(
     """
     seen: list[_SeenConditions] = []
     surveys: dict[str, QueueSet] = {}
-    wishes: list[tuple[int, QueueNeed, WaitingClass]] = []
+    needs: list[tuple[int, QueueNeed, WaitingClass]] = []
     for vo, here, judged in _judge_queues(config, [address], waiting, jobs):
         surveys[vo] = here
         seen += judged
-        wishes += _list_needs(here, vo, judged)
+        needs += _list_needs(here, vo, judged)
     return QueueReport(
         served=_sum_work(each for each, misses in seen if not misses),
         waiting=_sum_work(each for each, _ in seen),
         excluded=tuple(_excluded(seen, surveys)),
-        offers=tuple(suggest_changes((wished, each) for _, wished, each in wishes)),
+        offers=tuple(suggest_changes((need, each) for _, need, each in needs)),
     )
 
 
@@ -209,11 +209,11 @@ def suggest_offers(
     jobs: Mapping[int, Mapping[str, Value]] = MappingProxyType({}),
 ) -> dict[QueueAddress, list[QueueSuggestion]]:
     """Suggested changes of several queues, from one pass over the waiting classes."""
-    wishes: defaultdict[QueueAddress, list[tuple[QueueNeed, WaitingClass]]] = defaultdict(list)
+    needs: defaultdict[QueueAddress, list[tuple[QueueNeed, WaitingClass]]] = defaultdict(list)
     for vo, here, judged in _judge_queues(config, list(addresses), waiting, jobs):
-        for queue, wished, each in _list_needs(here, vo, judged):
-            wishes[here.queues[queue].address].append((wished, each))
-    return {address: suggest_changes(those) for address, those in wishes.items()}
+        for queue, need, each in _list_needs(here, vo, judged):
+            needs[here.queues[queue].address].append((need, each))
+    return {address: suggest_changes(of_queue) for address, of_queue in needs.items()}
 
 
 def _judge_queues(
@@ -240,8 +240,8 @@ def _misses(
 
 
 def _closed(here: QueueSet, vo: str) -> Iterator[_Miss]:
-    if shut := here.everything & ~here.admitted:
-        yield _Miss(requirement="VO", wanted=vo, failure=None, queues=shut)
+    if closed := here.everything & ~here.admitted:
+        yield _Miss(requirement="VO", wanted=vo, failure=None, queues=closed)
     if off := here.everything & ~here.enabled:
         yield _Miss(requirement="Enabled", wanted="true", failure=None, queues=off)
     if here.faulty:

@@ -25,7 +25,7 @@ from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
 
 #: Cached results; the cache is cleared when full.
-_REMEMBERED = 20_000
+_CACHED = 20_000
 
 
 class QueueSet:
@@ -86,7 +86,7 @@ class QueueSet:
             return self.everything & ~reduce(or_, (each.queues for each in self.failed.find(part)), 0)
         found = self._fulfilling.get(part.key)
         if found is None:
-            if len(self._fulfilling) >= _REMEMBERED:
+            if len(self._fulfilling) >= _CACHED:
                 self._fulfilling.clear()
             masks = (mask for queue, mask in self._read_values(part) if self._fulfils(part, queue))
             found = self._fulfilling[part.key] = reduce(or_, masks, 0)
@@ -125,13 +125,13 @@ class QueueSet:
         """The names of all CEs, each once."""
         return tuple(dict.fromkeys(queue.address.ce for queue in self.queues))
 
-    def silent(self, field: str, queues: int) -> bool:
+    def is_unstated(self, field: str, queues: int) -> bool:
         """Whether none of these queues states a value for this field of `Resource`."""
-        unsaid = 0
+        unstated = 0
         for queue, mask in self._columns.refused_by_resource((field,)):
             if getattr(self.queues[queue].offered, field) is None:
-                unsaid |= mask
-        return not queues & ~unsaid
+                unstated |= mask
+        return not queues & ~unstated
 
     @cached_property
     def _places(self) -> list[tuple[str, ...]]:

@@ -48,33 +48,33 @@ Rewrite = tuple[str, str]
 
 
 def rewrite_condition(
-    condition: str, queues: int, survey: QueueSet, effort: ExplanationBudget
+    condition: str, queues: int, survey: QueueSet, budget: ExplanationBudget
 ) -> Iterator[Rewrite]:
     """The condition with other names and values, the likeliest intended one first.
 
     `queues` is the set of failing queues to win. Rewrites end once the budget is spent.
     """
-    effort.spend(2 * len(condition))
-    yield from _names(condition, survey, effort)
+    budget.spend(2 * len(condition))
+    yield from _names(condition, survey, budget)
     for each in edit_expression.comparisons(condition):
-        if not effort.spend(SEARCH):
+        if not budget.spend(SEARCH):
             return
-        for told in _values(each, queues, survey):
-            new = edit_expression.replace_part(condition, each.whole, told)
-            yield f"write `{told}` instead of `{_render(condition, each)}`", new
+        for changed in _values(each, queues, survey):
+            new = edit_expression.replace_part(condition, each.whole, changed)
+            yield f"write `{changed}` instead of `{_render(condition, each)}`", new
 
 
-def _names(condition: str, survey: QueueSet, effort: ExplanationBudget) -> Iterator[Rewrite]:
+def _names(condition: str, survey: QueueSet, budget: ExplanationBudget) -> Iterator[Rewrite]:
     known = {fold(name) for name in survey.names}
     for attribute, place in edit_expression.attributes(condition):
         name = edit_expression.unscoped_name(attribute)
         if fold(name) in known:
             continue
-        if not effort.spend(SEARCH):
+        if not budget.spend(SEARCH):
             return
-        meant = did_you_mean(name, survey.names)
-        if meant:
-            new = attribute.removesuffix(name) + meant
+        similar = did_you_mean(name, survey.names)
+        if similar:
+            new = attribute.removesuffix(name) + similar
             yield f"write {new} instead of {attribute}", edit_expression.replace_part(condition, place, new)
 
 
@@ -87,15 +87,15 @@ def _values(comparison: AttributeComparison, queues: int, survey: QueueSet) -> I
             yield from _numbers(comparison, wanted, here)
         return
     there = survey.distinct(comparison.name, survey.candidates)
-    texts = [item for value in there for item in _several(value) if isinstance(item, str)]
+    texts = [item for value in there for item in list_items(value) if isinstance(item, str)]
     if wanted != comparison.value:
         yield edit_expression.render_comparison(comparison, comparison.operator, wanted)
-    meant = did_you_mean(wanted, texts) if isinstance(wanted, str) else None
+    similar = did_you_mean(wanted, texts) if isinstance(wanted, str) else None
     offered: Counter[tuple[type, Scalar]] = Counter()
     for value, mask in here.items():
-        offered.update({(type(item), item): mask.bit_count() for item in _several(value)})
+        offered.update({(type(item), item): mask.bit_count() for item in list_items(value)})
     common = [item for (_, item), _ in offered.most_common(1)]
-    for value in dict.fromkeys([*([meant] if meant else []), *common]):
+    for value in dict.fromkeys([*([similar] if similar else []), *common]):
         yield edit_expression.render_comparison(comparison, comparison.operator, value)
 
 
@@ -119,14 +119,15 @@ def _numbers(comparison: AttributeComparison, wanted: float, here: dict[Value, i
 
 def _unquoted_number(wanted: Scalar, here: dict[Value, int]) -> Scalar:
     """The number in a quoted value, where queues have numbers."""
-    numbers = any(isinstance(item, int | float) for value in here for item in _several(value))
+    numbers = any(isinstance(item, int | float) for value in here for item in list_items(value))
     if not numbers or not isinstance(wanted, str):
         return wanted
     number = as_number(wanted)
     return wanted if isinstance(number, str) else number
 
 
-def _several(value: Value) -> tuple[Scalar, ...]:
+def list_items(value: Value) -> tuple[Scalar, ...]:
+    """The items of a list, or the single value."""
     return value if isinstance(value, tuple) else (value,)
 
 

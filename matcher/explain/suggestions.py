@@ -34,14 +34,14 @@ class SuggestedChange:
 
 
 def suggest_changes(
-    survey: QueueSet, vo: str, demand: JobDemand, effort: ExplanationBudget | None = None, *, closed: int = 0
+    survey: QueueSet, vo: str, demand: JobDemand, budget: ExplanationBudget | None = None, *, closed: int = 0
 ) -> list[SuggestedChange]:
     """Changes that make queues eligible, the largest gain first.
 
     If the budget is exceeded afterwards, better changes may exist. `closed` is the set of queues that block
     the job now; they count as gain only if no others are left.
     """
-    effort = effort or ExplanationBudget()
+    budget = budget or ExplanationBudget()
     failures = survey.failures(demand)
     eligible = survey.eligible(demand)
     lost = survey.candidates & ~eligible
@@ -52,10 +52,10 @@ def suggest_changes(
     if fewest <= TOGETHER:
         smallest = [(which, mask) for which, mask in groups.items() if len(which) == fewest]
         for which, mask in sorted(smallest, key=lambda each: -each[1].bit_count())[:_GROUPS]:
-            if effort.over:
+            if budget.over:
                 break
             for remedy in _combine_alternatives(
-                [failures[number] for number in which], demand, mask, survey, effort
+                [failures[number] for number in which], demand, mask, survey, budget
             ):
                 change = _measure_change(survey, remedy, eligible, closed)
                 if change.gains > found[change.text].gains if change.text in found else change.gains:
@@ -89,18 +89,18 @@ def _combine_alternatives(
     demand: JobDemand,
     queues: int,
     survey: QueueSet,
-    effort: ExplanationBudget,
+    budget: ExplanationBudget,
 ) -> Iterator[alternatives.Alternative]:
     """Combined alternatives for all failures; at least one, whatever the budget."""
     first, *others = failures
-    found = alternatives.list_alternatives(first, demand, queues, survey, effort)
+    found = alternatives.list_alternatives(first, demand, queues, survey, budget)
     if not others:
         yield from found
         return
     for index, remedy in enumerate(found):
-        if index == _TRIED or (index and effort.over):
+        if index == _TRIED or (index and budget.over):
             return
-        for further in _combine_alternatives(others, remedy.demand, queues, survey, effort):
+        for further in _combine_alternatives(others, remedy.demand, queues, survey, budget):
             yield alternatives.Alternative(text=f"{remedy.text}, and {further.text}", demand=further.demand)
 
 

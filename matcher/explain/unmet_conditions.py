@@ -25,13 +25,13 @@ from requirements.record.declarations import Declarations
 from requirements.values import fold, format_value
 
 #: Cached results; the cache is cleared when full.
-_REMEMBERED = 20_000
+_CACHED = 20_000
 
 #: Requirement and demanded value, as in `UnmetCondition`.
-_Asked = tuple[str, str]
+_Wanted = tuple[str, str]
 #: The queues' values (None: no such parameter), each with the queues that have it.
-_Seen = list[tuple[str | None, int]]
-_Reason = tuple[_Asked, str | None, int]
+_SeenValues = list[tuple[str | None, int]]
+_Reason = tuple[_Wanted, str | None, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,27 +53,27 @@ class UnmetConditions:
         self._queues = queues
         self._columns = columns
         self._declarations = declarations
-        self._known: dict[object, tuple[UnmetCondition, ...]] = {}
-        self._last_told: tuple[object, Mapping[_Asked, _Seen]] = (None, {})
+        self._cache: dict[object, tuple[UnmetCondition, ...]] = {}
+        self._last_reasons: tuple[object, Mapping[_Wanted, _SeenValues]] = (None, {})
 
     def __contains__(self, part: JobCondition) -> bool:
         """Whether the result for this condition is cached."""
-        return part.key in self._known
+        return part.key in self._cache
 
     def find(self, part: JobCondition) -> tuple[UnmetCondition, ...]:
         """The queues that fail a condition; an expression has one result per failing operand."""
-        found = self._known.get(part.key)
+        found = self._cache.get(part.key)
         if found is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            found = self._known[part.key] = tuple(self._find(part))
+            if len(self._cache) >= _CACHED:
+                self._cache.clear()
+            found = self._cache[part.key] = tuple(self._find(part))
         return found
 
     def seen_values(self, failure: UnmetCondition) -> Iterator[tuple[str | None, int]]:
         """The values of the failing queues (None: no such parameter), each with the queues that have it."""
         part = failure.part
         if isinstance(part, ClassCondition):
-            for queue, mask in self._columns.refused_by_resource(part.kind.looks):
+            for queue, mask in self._columns.refused_by_resource(part.kind.resource_fields):
                 if mask & failure.queues:
                     yield queue_columns.describe_queue(part.kind, self._queues[queue]), mask
             return
@@ -84,7 +84,7 @@ class UnmetConditions:
     def _values_by_operand(
         self, part: RequirementCondition, failure: UnmetCondition
     ) -> Iterator[tuple[str | None, int]]:
-        among = failure.queues & ~self._as_whole(part)
+        among = failure.queues & ~self._evaluated_whole(part)
         for group in self._operands(part):
             if failure.wanted in group.programs:
                 for queue, mask in self._columns.group_by_values(group.names):
@@ -97,8 +97,8 @@ class UnmetConditions:
             return has
         for name in self._names(failure.part):
             if (value := queue.expired.get(fold(name))) is not None:
-                said = f"expired, it was {format_value(value)}"
-                has = said if has is None else "; ".join(_answer_with(has.split("; "), name, said))
+                text = f"expired, it was {format_value(value)}"
+                has = text if has is None else "; ".join(_replace_entry(has.split("; "), name, text))
         return has
 
     def _find(self, part: JobCondition) -> Iterator[UnmetCondition]:
@@ -116,7 +116,7 @@ class UnmetConditions:
 
     def _find_by_operand(self, part: RequirementCondition) -> Iterator[tuple[str, int]]:
         """Failing operands of an expression with their queues, where no node attribute is involved."""
-        among = ~self._as_whole(part)
+        among = ~self._evaluated_whole(part)
         for group in self._operands(part):
             for queue, mask in self._columns.group_by_values(group.names):
                 if queues := mask & among:
@@ -125,7 +125,7 @@ class UnmetConditions:
     def _operands(self, part: RequirementCondition) -> tuple[Operands, ...]:
         return evaluator.operands(part.asked, self._columns.present)
 
-    def _as_whole(self, part: RequirementCondition) -> int:
+    def _evaluated_whole(self, part: RequirementCondition) -> int:
         """Queues for which the whole expression is evaluated: no operands, or attributes of nodes."""
         if not self._operands(part):
             return (1 << len(self._queues)) - 1
@@ -136,7 +136,7 @@ class UnmetConditions:
 
     def _refusing(self, part: ClassCondition) -> int:
         """The queues that refuse a condition; in a sorted column of capacities they come first."""
-        column = self._columns.refused_by_resource(part.kind.looks)
+        column = self._columns.refused_by_resource(part.kind.resource_fields)
         if part.kind in job_conditions.CAPACITIES:
             enough = bisect_left(column, 1, key=lambda each: int(not self._refused(part, each[0])))
             return _all(column[:enough])
@@ -145,15 +145,15 @@ class UnmetConditions:
     def _refused(self, part: ClassCondition, queue: int) -> bool:
         return job_conditions.is_refused(part, self._queues[queue].resource)
 
-    def _describe(self, part: AdmissionCondition | RequirementCondition) -> Mapping[_Asked, _Seen]:
+    def _describe(self, part: AdmissionCondition | RequirementCondition) -> Mapping[_Wanted, _SeenValues]:
         """Reasons of a whole condition; the last ones are cached, since each failure reads them."""
-        key, found = self._last_told
+        key, found = self._last_reasons
         if key != part.key:
             found = defaultdict(list)
             reasons = self._misses(part) if isinstance(part, AdmissionCondition) else self._reasons(part)
             for asked, has, queues in reasons:
                 found[asked].append((has, queues))
-            self._last_told = (part.key, found)
+            self._last_reasons = (part.key, found)
         return found
 
     def _misses(self, part: AdmissionCondition) -> Iterator[_Reason]:
@@ -164,7 +164,7 @@ class UnmetConditions:
                 yield (miss.name, miss.wanted), miss.has or None, mask
 
     def _reasons(self, part: RequirementCondition) -> Iterator[_Reason]:
-        among = self._as_whole(part)
+        among = self._evaluated_whole(part)
         for queue, mask in self._columns.group_by_values(self._names(part)) if among else ():
             if queues := mask & among:
                 offer = self._queues[queue]
@@ -176,6 +176,6 @@ def _all(masks: Iterable[tuple[object, int]]) -> int:
     return reduce(or_, (mask for _, mask in masks), 0)
 
 
-def _answer_with(all_said: Iterable[str], name: str, said: str) -> Iterator[str]:
-    """Replace the entry of the absent `name` by `said`."""
-    return (f"{name} {said}" if each == f"{name} {evaluation.ABSENT}" else each for each in all_said)
+def _replace_entry(entries: Iterable[str], name: str, text: str) -> Iterator[str]:
+    """Replace the entry of the absent `name` by `text`."""
+    return (f"{name} {text}" if each == f"{name} {evaluation.ABSENT}" else each for each in entries)

@@ -122,39 +122,39 @@ class ThresholdBitmap:
         return self._below[position - 1] if position else 0
 
 
-_Question = TypeVar("_Question", bound=Hashable)
+_Key = TypeVar("_Key", bound=Hashable)
 _MaskEntry = TypeVar("_MaskEntry")
 
 #: New entries evaluated one by one; beyond this number the whole result is computed again.
 _FEW = 32
 #: New entries recorded; beyond this number the cache is cleared.
-_LISTED = 10_000
+_RECORDED = 10_000
 
 
-class MaskCache(Generic[_Question, _MaskEntry]):
+class MaskCache(Generic[_Key, _MaskEntry]):
     """Cached bitmaps, each with the number of entries it covers."""
 
     def __init__(self, most: int) -> None:
         self._most = most  # cached results; the cache is cleared when full
-        self._arrived: list[_MaskEntry] = []
-        self._answers: dict[_Question, tuple[int, int]] = {}
+        self._new_entries: list[_MaskEntry] = []
+        self._results: dict[_Key, tuple[int, int]] = {}
 
-    def arrived(self, entry: _MaskEntry) -> None:
+    def add_entry(self, entry: _MaskEntry) -> None:
         """Record a new entry."""
-        if len(self._arrived) >= _LISTED:
+        if len(self._new_entries) >= _RECORDED:
             self.clear()
-        if self._answers:
-            self._arrived.append(entry)
+        if self._results:
+            self._new_entries.append(entry)
 
     def clear(self) -> None:
         """Forget all results, because bits of removed entries will be reused."""
-        self._answers.clear()
-        self._arrived.clear()
+        self._results.clear()
+        self._new_entries.clear()
 
     def find(
         self,
-        question: _Question,
-        evaluate: Callable[[_Question], int],
+        key: _Key,
+        evaluate: Callable[[_Key], int],
         fits: Callable[[_MaskEntry], bool],
         *,
         slot: Callable[[_MaskEntry], int],
@@ -163,24 +163,24 @@ class MaskCache(Generic[_Question, _MaskEntry]):
 
         `fits` must decide for one entry as `evaluate` does for all; `slot` is the number of an entry's bit.
         """
-        mask, seen = self._answers.get(question, (0, -1))
-        if seen == len(self._arrived):
+        mask, seen = self._results.get(key, (0, -1))
+        if seen == len(self._new_entries):
             return mask
-        if seen >= 0 and len(self._arrived) - seen <= _FEW:
-            for entry in self._arrived[seen:]:
+        if seen >= 0 and len(self._new_entries) - seen <= _FEW:
+            for entry in self._new_entries[seen:]:
                 mask |= fits(entry) << slot(entry)
         else:
-            mask = evaluate(question)
-        if len(self._answers) >= self._most:
+            mask = evaluate(key)
+        if len(self._results) >= self._most:
             self.clear()
-        self._answers[question] = mask, len(self._arrived)
+        self._results[key] = mask, len(self._new_entries)
         return mask
 
 
 #: Cached results by resource; the cache is cleared when full.
-_REMEMBERED = 10_000
+_CACHED = 10_000
 #: Cached results by set of pools; most queues of a site share one set.
-_REMEMBERED_POOLS = 1_000
+_CACHED_POOLS = 1_000
 #: Classes without jobs that keep their bits, in addition to as many as there are classes with jobs.
 _ABSENT = 1_000
 
@@ -213,8 +213,8 @@ class ClassIndex:
         self._without_pool = 0
         self._whole_node = 0
         self._thresholds = {name: ThresholdBitmap() for name in rules.NEEDS}
-        self._remembered = MaskCache[Resource, _ClassEntry](_REMEMBERED)
-        self._remembered_pools = MaskCache[frozenset[str], _ClassEntry](_REMEMBERED_POOLS)
+        self._by_resource = MaskCache[Resource, _ClassEntry](_CACHED)
+        self._by_pools = MaskCache[frozenset[str], _ClassEntry](_CACHED_POOLS)
 
     def __len__(self) -> int:
         return self._present.bit_count()
@@ -240,8 +240,8 @@ class ClassIndex:
         self._class_in[slot] = class_id
         self._write(entry, add=True)
         self._present |= 1 << slot
-        self._remembered.arrived(entry)
-        self._remembered_pools.arrived(entry)
+        self._by_resource.add_entry(entry)
+        self._by_pools.add_entry(entry)
 
     def discard(self, class_id: int) -> None:
         """Mark a class as without jobs; unknown classes are ignored."""
@@ -257,8 +257,8 @@ class ClassIndex:
             self._write(entry, add=False)
             del self._class_in[entry.slot]
             self._free_slots.append(entry.slot)
-        self._remembered.clear()
-        self._remembered_pools.clear()
+        self._by_resource.clear()
+        self._by_pools.clear()
 
     def matching(self, resource: Resource, pools: frozenset[str]) -> list[int]:
         """The ids of the classes that the resource may run with these pools."""
@@ -271,7 +271,7 @@ class ClassIndex:
 
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
         """The same as a bitmap, valid until a class is added or removed."""
-        mask = self._remembered.find(
+        mask = self._by_resource.find(
             resource, self._evaluate, lambda entry: rules.fits(entry.asked, resource), slot=_slot
         )
         return mask & self._present & (self._without_pool | self._pool_mask(pools))
@@ -283,7 +283,7 @@ class ClassIndex:
     def _pool_mask(self, pools: frozenset[str]) -> int:
         if not pools:
             return 0
-        return self._remembered_pools.find(
+        return self._by_pools.find(
             pools, self._pools.naming_of, lambda entry: entry.asked.submit_pool in pools, slot=_slot
         )
 

@@ -145,7 +145,7 @@ class PlacePoolReader:
 
 
 #: Cached places; the cache is cleared when full.
-_REMEMBERED = 10_000
+_CACHED = 10_000
 
 
 class PlaceCache:
@@ -156,7 +156,7 @@ class PlaceCache:
     """
 
     def __init__(self) -> None:
-        self._remembered: dict[tuple[frozenset[str], object], PlacePools] = {}
+        self._cached: dict[tuple[frozenset[str], object], PlacePools] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}  # one object for all places with the same pools
         self._checks = NodeChecks()
         self._age = 0
@@ -170,12 +170,8 @@ class PlaceCache:
         """Drop the cached places of VOs whose mapping changed."""
         if vos:
             self._age += 1
-            self._remembered = {
-                key: served for key, served in self._remembered.items() if key[0].isdisjoint(vos)
-            }
-            still = (
-                each for served in self._remembered.values() for each in (served.pools, served.kept_back)
-            )
+            self._cached = {key: served for key, served in self._cached.items() if key[0].isdisjoint(vos)}
+            still = (each for served in self._cached.values() for each in (served.pools, served.kept_back))
             self._sets = {each: each for each in still}
 
     def served(
@@ -192,10 +188,10 @@ class PlaceCache:
         declared = [nodes for vo in sorted(vos) if (nodes := config.node_attributes(address, vo))]
         counting = {name: fact for name, fact in facts.items() if any(name in nodes for nodes in declared)}
         key = (vos, (address, node_facts.cache_key(counting), config.version if declared else None))
-        if (known := self._remembered.get(key)) is not None:
+        if (known := self._cached.get(key)) is not None:
             return known
         reader = PlacePoolReader(conn=reading.conn, config=config, checks=self._checks)
-        return self._remember(key, reader.read_queue(address, vos, counting), age)
+        return self._store(key, reader.read_queue(address, vos, counting), age)
 
     def served_without_queue(
         self,
@@ -216,19 +212,19 @@ class PlaceCache:
             return PlacePools(place=place, pools=frozenset())
         facts = node_facts.cache_key(presented.node_facts)
         key = (vos, (presented.pools, place, facts, config.version))
-        if (known := self._remembered.get(key)) is not None:
+        if (known := self._cached.get(key)) is not None:
             return known
         reader = PlacePoolReader(conn=reading.conn, config=config, checks=self._checks)
         found = reader.read_site(place, presented.pools, vos, presented.node_facts)
-        return self._remember(key, found, age)
+        return self._store(key, found, age)
 
-    def _remember(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
+    def _store(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
         if age == self._age and served.lasting:
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
+            if len(self._cached) >= _CACHED:
+                self._cached.clear()
                 self._sets.clear()
             pools, kept_back = self._shared(served.pools), self._shared(served.kept_back)
-            served = self._remembered[key] = replace(served, pools=pools, kept_back=kept_back)
+            served = self._cached[key] = replace(served, pools=pools, kept_back=kept_back)
         return served
 
     def _shared(self, pools: frozenset[str]) -> frozenset[str]:
@@ -248,7 +244,7 @@ def find_stated_queue(presented: StatedResource, config: Configuration) -> Queue
     """
     if not presented.queue:
         return None
-    missing = [name for name, said in (("Site", presented.site), ("GridCE", presented.ce)) if not said]
+    missing = [name for name, value in (("Site", presented.site), ("GridCE", presented.ce)) if not value]
     if missing:
         message = f"{presented.queue} is stated without {' and '.join(missing)}; a queue is Site/CE/Queue"
         raise InvalidResource([Problem(path="Queue", message=message)])
@@ -258,8 +254,8 @@ def find_stated_queue(presented: StatedResource, config: Configuration) -> Queue
 
 def respell_place(presented: StatedResource, config: Configuration) -> StatedResource:
     """Replace the stated place by the configuration's spelling, by which bans and limits are looked up."""
-    said = (presented.site, presented.ce, presented.queue)
-    site, ce, queue = (_respell(said[: end + 1], config) for end in range(len(said)))
+    names = (presented.site, presented.ce, presented.queue)
+    site, ce, queue = (_respell(names[: end + 1], config) for end in range(len(names)))
     return replace(presented, site=site, ce=ce, queue=queue)
 
 
@@ -307,11 +303,11 @@ def require_one_place(
     )
     if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
         return
-    message = "names several, a pilot that asks for jobs is at one"
+    message = "has several values, a pilot that requests jobs is at one"
     raise InvalidResource([Problem(path=name, message=message) for name in presented.several])
 
 
-def inexact_place_message(place: Location, scope: str) -> InvalidResource:
+def inexact_place_error(place: Location, scope: str) -> InvalidResource:
     """Error for a place too imprecise to decide whether it is in a scope that counts jobs."""
     missing = "Queue" if place.ce else "GridCE and Queue" if scope.count("/") > 1 else "GridCE"
     message = f"is not stated; {scope} counts its jobs, so state {missing}"

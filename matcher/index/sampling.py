@@ -89,7 +89,7 @@ class CandidateOrder:
         """The untried task queues; can be iterated once."""
         return self._order
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """Start again with those already tried, for example after a rollback."""
         self._order = chain(self.tried, self._order)
         self.tried = []
@@ -137,9 +137,9 @@ def _weights(task_queues: Sequence[TaskQueue]) -> list[float]:
 
 
 #: Draws before giving up.
-_PATIENCE = 64
+_MOST_DRAWS = 64
 #: Members checked before giving up: in a large family that is drawn often, none may fit.
-_LOOKS = 10_000
+_MOST_CHECKS = 10_000
 #: Random members tried before the whole family is checked.
 _FEW_MEMBERS = 8
 
@@ -204,15 +204,15 @@ class TaskQueueSampler:
 
     def draw(self, random: Random, fits: Fits) -> TaskQueue | None:
         """A random task queue that fits; None: none came up, though one may exist."""
-        total, looks = self._weights.total, 0
-        for _ in range(_PATIENCE if self._families else 0):
+        total, checks = self._weights.total, 0
+        for _ in range(_MOST_DRAWS if self._families else 0):
             if (family := self._family_at(random.random() * total)) is None:
                 continue
-            found, looked = _draw_member(family.members, random, fits)
+            found, checked = _draw_member(family.members, random, fits)
             if found is not None and random.random() * family.weight <= max(found.priority, LEAST):
                 return found
-            looks += looked
-            if looks > _LOOKS:
+            checks += checked
+            if checks > _MOST_CHECKS:
                 break
         return None
 
@@ -237,9 +237,9 @@ class TaskQueueSampler:
 def _draw_member(members: Sequence[TaskQueue], random: Random, fits: Fits) -> tuple[TaskQueue | None, int]:
     """A random member that fits, all equally likely, and the number of members checked."""
     if len(members) > _FEW_MEMBERS:
-        for looks in range(1, _FEW_MEMBERS + 1):
+        for checks in range(1, _FEW_MEMBERS + 1):
             each = members[int(random.random() * len(members))]
             if fits(each):
-                return each, looks
+                return each, checks
     fitting = [each for each in members if fits(each)]
     return (fitting[int(random.random() * len(fitting))] if fitting else None), len(members)

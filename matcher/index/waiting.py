@@ -36,11 +36,11 @@ class WaitingIndex:
 
     def __init__(self) -> None:
         self._index = ClassIndex()
-        self._urn = TaskQueueSampler()
+        self._sampler = TaskQueueSampler()
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
         self._remembered: dict[tuple[Resource, frozenset[str]], CumulativeWeights] = {}
-        self._aside: set[int] = set()
+        self._excluded: set[int] = set()
         self._position: change_feed.FeedPosition | None = None  # in the feed; None: nothing is loaded
         self.changed = 0  #: number of additions and removals
 
@@ -61,32 +61,32 @@ class WaitingIndex:
         if read is None:
             return None
         found, position = read
-        ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE} | self._aside
+        ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE} | self._excluded
         if ids:
-            self._look_again(conn, ids)
-            self._aside.clear()
+            self._reload(conn, ids)
+            self._excluded.clear()
         if groups := {change.key for change in found if change.kind == change_feed.PRIORITY}:
-            self._weigh_again(conn, groups)
+            self._update_weights(conn, groups)
         self._position = position  # last, so that a failure above repeats the changes
         return frozenset(change.key for change in found if change.kind == change_feed.MAPPING)
 
     @property
-    def aside(self) -> frozenset[int]:
+    def excluded(self) -> frozenset[int]:
         """Task queues that are not tried until the next read of the feed, which checks them."""
-        return frozenset(self._aside)
+        return frozenset(self._excluded)
 
-    def set_aside(self, task_queue_ids: Collection[int]) -> None:
+    def exclude(self, task_queue_ids: Collection[int]) -> None:
         """Exclude task queues without a free job for now."""
         for each in task_queue_ids:
             if each in self._by_id:
-                self._aside.add(each)
+                self._excluded.add(each)
                 self._discard(each)
 
     def candidates(self, resource: Resource, pools: frozenset[str]) -> Sequence[TaskQueue]:
         """The task queues that the resource may serve with these pools; do not modify the list."""
-        return self._weighed(resource, pools).task_queues
+        return self._weights(resource, pools).task_queues
 
-    def _weighed(self, resource: Resource, pools: frozenset[str]) -> CumulativeWeights:
+    def _weights(self, resource: Resource, pools: frozenset[str]) -> CumulativeWeights:
         found = self._remembered.get((resource, pools))
         if found is None:
             if len(self._remembered) >= _REMEMBERED:
@@ -110,29 +110,29 @@ class WaitingIndex:
         """A random matching task queue by weight; None: there is none."""
         mask = self._index.mask(resource, pools)
         if mask.bit_count() > _FEW:
-            found = self._urn.draw(random, lambda each: self._fits(each, mask, resource))
+            found = self._sampler.draw(random, lambda each: self._fits(each, mask, resource))
             if found is not None:
                 return found
-        return self._weighed(resource, pools).draw(random)
+        return self._weights(resource, pools).draw(random)
 
     def _fits(self, each: TaskQueue, mask: int, resource: Resource) -> bool:
         return self._index.is_in(mask, each.class_id) and rules.owner_fits(
             each.requirement_class, each.owner, each.owner_group, resource
         )
 
-    def _look_again(self, conn: Connection, ids: set[int]) -> None:
+    def _reload(self, conn: Connection, ids: set[int]) -> None:
         occupied = {each.task_queue_id: each for each in task_queues.read_occupied(conn, ids)}
         for gone in ids - occupied.keys():
             self._discard(gone)
         for each in occupied.values():
             self._add(each)
 
-    def _weigh_again(self, conn: Connection, groups: set[str]) -> None:
+    def _update_weights(self, conn: Connection, groups: set[str]) -> None:
         for task_queue_id, weight in priorities.read_weights(conn, groups).items():
             known = self._by_id.get(task_queue_id)
             if known is not None and known.priority != weight:
                 self._remembered.clear()
-                self._urn.discard(known)
+                self._sampler.discard(known)
                 known = replace(known, priority=weight)
                 self._put(known)
 
@@ -142,14 +142,14 @@ class WaitingIndex:
         self.changed += 1
         self._remembered.clear()
         if (known := self._by_id.get(each.task_queue_id)) is not None:
-            self._urn.discard(known)
+            self._sampler.discard(known)
         self._put(each)
         self._index.add(each.class_id, each.requirement_class)
 
     def _put(self, each: TaskQueue) -> None:
         self._by_id[each.task_queue_id] = each
         self._of_class[each.class_id][each.task_queue_id] = each
-        self._urn.add(each)
+        self._sampler.add(each)
 
     def _discard(self, task_queue_id: int) -> None:
         known = self._by_id.pop(task_queue_id, None)
@@ -157,7 +157,7 @@ class WaitingIndex:
             return
         self.changed += 1
         self._remembered.clear()
-        self._urn.discard(known)
+        self._sampler.discard(known)
         siblings = self._of_class[known.class_id]
         del siblings[task_queue_id]
         if not siblings:
@@ -166,15 +166,15 @@ class WaitingIndex:
 
 
 #: Seconds for which a read of the feed counts as fresh. A job must be offered within two seconds.
-_GOOD = 1.0
+_FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FeedRead:
-    """A read of the feed that has begun."""
+    """A started read of the feed."""
 
     at: float
-    rings: int
+    notifications: int
 
 
 class FeedFreshness:
@@ -186,7 +186,7 @@ class FeedFreshness:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._rings = 0
+        self._notifications = 0
         self._until = 0.0
 
     @property
@@ -196,18 +196,18 @@ class FeedFreshness:
 
     def begin(self) -> FeedRead:
         """Begin a read; call it before the transaction reads anything."""
-        return FeedRead(self._clock(), self._rings)
+        return FeedRead(self._clock(), self._notifications)
 
-    def end(self, begun: FeedRead) -> None:
+    def end(self, read: FeedRead) -> None:
         """End a read whose result is applied."""
         with self._lock:
-            if begun.rings == self._rings:
-                self._until = begun.at + _GOOD
+            if read.notifications == self._notifications:
+                self._until = read.at + _FRESH_SECONDS
 
     def ring(self) -> None:
         """Register a notification of changes; thread-safe."""
         with self._lock:
-            self._rings += 1
+            self._notifications += 1
             self._until = 0.0
 
 
@@ -224,7 +224,7 @@ class Candidates(Sequence[TaskQueue]):
         self, waiting: WaitingIndex, resource: Resource, pools: frozenset[str], *, lock: Lock, random: Random
     ) -> None:
         self._waiting = waiting
-        self._asked = (resource, pools)
+        self._request = (resource, pools)
         self._lock = lock
         self._random = random
 
@@ -260,8 +260,8 @@ class Candidates(Sequence[TaskQueue]):
     def iterate_all(self) -> Iterator[TaskQueue]:
         """Lazily iterate all matches; changes meanwhile may be missed."""
         with self._lock:
-            mask = self._waiting.mask(*self._asked)
-        return self._waiting.list_in_classes(mask, self._asked[0])
+            mask = self._waiting.mask(*self._request)
+        return self._waiting.list_in_classes(mask, self._request[0])
 
     @cached_property
     def _first(self) -> TaskQueue | None:
@@ -270,11 +270,11 @@ class Candidates(Sequence[TaskQueue]):
     @cached_property
     def _all(self) -> Sequence[TaskQueue]:
         with self._lock:
-            return self._waiting.candidates(*self._asked)
+            return self._waiting.candidates(*self._request)
 
     def _draw(self) -> TaskQueue | None:
         with self._lock:
-            return self._waiting.draw(*self._asked, self._random)
+            return self._waiting.draw(*self._request, self._random)
 
 
 def draw_candidates(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueue]:

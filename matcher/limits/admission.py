@@ -24,7 +24,7 @@ from taskqueue.leases.selection import JobKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Cached job groups; the cache is cleared when full.
-_REMEMBERED: Final = 50_000
+_CACHED: Final = 50_000
 
 
 class AdmissionPolicy:
@@ -47,7 +47,7 @@ class AdmissionPolicy:
         """Recently refused job groups."""
         return self._refused
 
-    def asks_job(self, task_queue: TaskQueue) -> bool:
+    def depends_on_job(self, task_queue: TaskQueue) -> bool:
         """Whether admission can differ between jobs of the task queue."""
         return not all(
             reads_owner_only(each.asks) for each in self._judge_group(task_queue.requirement_class.vo)
@@ -55,7 +55,7 @@ class AdmissionPolicy:
 
     def open_to(self, conn: Connection, task_queues: Sequence[TaskQueue]) -> list[TaskQueue]:
         """The task queues with a job that may be admitted."""
-        undecided = [each.task_queue_id for each in task_queues if self.asks_job(each)]
+        undecided = [each.task_queue_id for each in task_queues if self.depends_on_job(each)]
         closed: set[int] = set()
         for some in sql.split_batches(undecided):
             closed |= self._closed(conn, some)
@@ -63,11 +63,11 @@ class AdmissionPolicy:
 
     def _owner_may(self, task_queue: TaskQueue) -> bool:
         vo = task_queue.requirement_class.vo
-        whose = job_groups.identity_attributes(
+        identity = job_groups.identity_attributes(
             vo=vo, owner=task_queue.owner, owner_group=task_queue.owner_group
         )
         decided = (each for each in self._judge_group(vo) if reads_owner_only(each.asks))
-        return self._all(decided, whose)
+        return self._all(decided, identity)
 
     def _closed(self, conn: Connection, task_queue_ids: Sequence[int]) -> set[int]:
         """The task queues of which every job group is refused."""
@@ -79,7 +79,7 @@ class AdmissionPolicy:
         return set(task_queue_ids) - may
 
     def _judge(self, conn: Connection, rows: Sequence[Row[Any]]) -> None:
-        if len(self._kinds) > _REMEMBERED:
+        if len(self._kinds) > _CACHED:
             self._kinds.clear()
         for row, ad in job_groups.read_group_ads(
             conn, [row for row in rows if group_key(row) not in self._kinds]

@@ -55,8 +55,8 @@ def job_ad(job: WaitingJobRow) -> Mapping[str, Value]:
 def group_ad(kind: WaitingJobRow | Row[Any], stated: Mapping[str, Value]) -> dict[str, Value]:
     """Like `job_ad`, without the attributes that differ in a group: job id, name and priority."""
     known = {"jobtype": kind.job_type, "jobgroup": kind.job_group}
-    whose = identity_attributes(vo=kind.vo, owner=kind.owner, owner_group=kind.owner_group)
-    return {**stated, **whose, **{name: value for name, value in known.items() if value}}
+    identity = identity_attributes(vo=kind.vo, owner=kind.owner, owner_group=kind.owner_group)
+    return {**stated, **identity, **{name: value for name, value in known.items() if value}}
 
 
 def identity_attributes(*, vo: str, owner: str, owner_group: str) -> Mapping[str, Value]:
@@ -82,10 +82,10 @@ MOST: Final = 5000
 #: Refused job groups that are passed to a claim as a filter.
 MOST_REFUSED: Final = 500
 #: Cached job groups; the cache is cleared when full.
-_REMEMBERED: Final = 50_000
+_CACHED: Final = 50_000
 #: Attributes that differ within a group.
-_OF_EACH: Final = frozenset({"jobid", "jobname", "priority"})
-_OF_OWNER: Final = frozenset(identity_attributes(vo="", owner="", owner_group=""))
+_DIFFERING: Final = frozenset({"jobid", "jobname", "priority"})
+_IDENTITY: Final = frozenset(identity_attributes(vo="", owner="", owner_group=""))
 
 
 def group_key(row: Row[Any]) -> JobKind:
@@ -116,7 +116,7 @@ class JobGroupCache:
     ) -> Sequence[tuple[JobKind, Mapping[str, Value]]]:
         """The groups that wait in a task queue with their common attributes, at most `MOST`."""
         rows = selection.list_kinds(conn, [task_queue_id], most=MOST)
-        if len(self._ads) > _REMEMBERED:
+        if len(self._ads) > _CACHED:
             self._ads.clear()
         for row, ad in read_group_ads(conn, [row for row in rows if group_key(row) not in self._ads]):
             self._ads[group_key(row)] = ad
@@ -133,9 +133,9 @@ def find_cache(conn: Connection) -> JobGroupCache:
 
 def reads_owner_only(asks: Collection[str]) -> bool:
     """Whether an expression that reads these folded names depends only on the job's owner, group and VO."""
-    return _OF_OWNER.issuperset(asks)
+    return _IDENTITY.issuperset(asks)
 
 
 def is_same_for_group(asks: Collection[str], ad: Mapping[str, Value]) -> bool:
     """Whether these attributes are equal for all jobs of the group, which excludes placeholders."""
-    return _OF_EACH.isdisjoint(asks) and not any("%" in str(ad.get(name)) for name in asks)
+    return _DIFFERING.isdisjoint(asks) and not any("%" in str(ad.get(name)) for name in asks)

@@ -43,11 +43,11 @@ class PlacePolicy:
         conditions: Sequence[PlaceCondition],
         *,
         banned: bool,
-        keeper: AdmissionPolicy | None = None,
+        admission: AdmissionPolicy | None = None,
         kinds: JobGroupCache,
     ) -> None:
         self._kinds = kinds
-        self.keeper = keeper  #: queues with conditions on jobs; None: no check needed
+        self.admission = admission  #: queues with conditions on jobs; None: no check needed
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
@@ -56,15 +56,15 @@ class PlacePolicy:
         self.reserved: list[tuple[str, reservations.AttemptKey]] = []
 
     @property
-    def asks_job(self) -> bool:
+    def depends_on_job(self) -> bool:
         """Whether each job must be checked by itself."""
-        return bool(self._conditions) or self._looks_at_jobs
+        return bool(self._conditions) or self._checks_jobs
 
     @property
-    def _looks_at_jobs(self) -> bool:
+    def _checks_jobs(self) -> bool:
         """Whether a condition other than a limit or delay reads the job."""
-        asking = self._banned or self.keeper is not None
-        return asking or any(each.asks_job for each in self._standing)
+        dependent = self._banned or self.admission is not None
+        return dependent or any(each.depends_on_job for each in self._standing)
 
     def passing(self, *vos: str) -> CandidateFilter:
         """Filter for jobs of these VOs that can be admitted."""
@@ -78,7 +78,7 @@ class PlacePolicy:
         return CandidateFilter(
             job_type=fold(TEST) if self._banned else "",
             kept_out=frozenset(kept_out),
-            refused=(*(() if self.keeper is None else self.keeper.refused), *self._refused),
+            refused=(*(() if self.admission is None else self.admission.refused), *self._refused),
         )
 
     def most(self, wanted: int) -> int:
@@ -87,7 +87,7 @@ class PlacePolicy:
         most = min((wanted, *rooms))
         if most <= 0 < wanted:
             self.refused = self.refused or THROTTLED
-        return 1 if most > 1 and self.asks_job else max(most, 0)
+        return 1 if most > 1 and self.depends_on_job else max(most, 0)
 
     def concerns(self, task_queue: TaskQueue) -> bool:
         """Whether jobs of this task queue can be admitted at all."""
@@ -96,13 +96,15 @@ class PlacePolicy:
         if any(each.full and each.rule.concerns_all(task_queue) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
-        asking = [each.throttled for each in self._standing if each.asks_owner_only]
-        if asking and not all(each.admits(_owner(task_queue)) for each in asking):
+        dependent = [each.throttled for each in self._standing if each.depends_on_owner_only]
+        if dependent and not all(each.admits(_owner(task_queue)) for each in dependent):
             self.refused = self.refused or THROTTLED
             return False
         return True
 
-    def worth(self, conn: Connection, task_queues: Sequence[TaskQueue], place: Location) -> list[TaskQueue]:
+    def list_passing(
+        self, conn: Connection, task_queues: Sequence[TaskQueue], place: Location
+    ) -> list[TaskQueue]:
         """The task queues with a job that passes the filter; jobs are read only where there is a filter."""
         some = [each for each in task_queues if self.concerns(each)]
         passing = self.passing(*{each.vo for each in some})
@@ -119,9 +121,13 @@ class PlacePolicy:
 
     def admits_any(self, conn: Connection, task_queues: Iterable[TaskQueue], place: Location) -> bool:
         """Whether a job of the task queues may be taken next. Advisory: nothing is locked."""
-        asks_job = any(each.asks_job for each in self._standing)
-        worth = (each for some in split_into_pieces(task_queues) for each in self.worth(conn, some, place))
-        return any(not asks_job or any(True for _ in self.admitted(conn, each, place)) for each in worth)
+        depends_on_job = any(each.depends_on_job for each in self._standing)
+        candidates = (
+            each for some in split_into_pieces(task_queues) for each in self.list_passing(conn, some, place)
+        )
+        return any(
+            not depends_on_job or any(True for _ in self.admitted(conn, each, place)) for each in candidates
+        )
 
     def admitted(
         self, conn: Connection, task_queue: TaskQueue, place: Location, *, most: float = math.inf
@@ -146,17 +152,17 @@ class PlacePolicy:
 
     def _has_other_kinds(self, conn: Connection, task_queue: TaskQueue) -> bool:
         """Whether the throttles may admit some job group; refused groups are recorded."""
-        asking = [each for each in self._standing if each.asks_job]
-        if not asking:
+        dependent = [each for each in self._standing if each.depends_on_job]
+        if not dependent:
             return True
         kinds = self._kinds.waiting_in(conn, task_queue.task_queue_id)
-        refused = {kind for each in asking for kind in each.refused(kinds)}
+        refused = {kind for each in dependent for kind in each.refused(kinds)}
         self._refused = tuple(refused.union(self._refused))[: job_groups.MOST_REFUSED]
         return len(refused) < len(kinds) or len(kinds) == job_groups.MOST
 
     def admits(self, job: CandidateRow) -> bool:
         """Whether this job may be taken next."""
-        if self.keeper is not None and not self.keeper.admits(job):
+        if self.admission is not None and not self.admission.admits(job):
             return False
         if any(each.keeps_out(job) for each in self._conditions):
             self.refused = self.refused or LIMITS
@@ -166,9 +172,9 @@ class PlacePolicy:
             return False
         return True
 
-    def is_told_by(self, task_queue: TaskQueue) -> bool:
+    def is_decided_by(self, task_queue: TaskQueue) -> bool:
         """Whether the task queue alone decides if its jobs are admitted."""
-        return not self._looks_at_jobs and all(each.rule.is_told_by(task_queue) for each in self._conditions)
+        return not self._checks_jobs and all(each.rule.is_decided_by(task_queue) for each in self._conditions)
 
     def count(self, task_queue: TaskQueue, jobs: int) -> None:
         """Count jobs of a task queue that alone decides; a negative number takes them back."""
@@ -182,12 +188,12 @@ class PlacePolicy:
         """Record a reservation for a counted job that was taken."""
         self.reserved += ((each.scope.scope, (job_id, epoch)) for each in self._standing)
 
-    def count_kept_out(self, task_queue: TaskQueue) -> None:
+    def record_kept_out(self, task_queue: TaskQueue) -> None:
         """Record that no job of a nonempty task queue passes the filter."""
         if self.passing(task_queue.vo).kept_out:
             self.refused = self.refused or LIMITS
 
-    def passed(self, taken: Iterable[TakenRow], job: CandidateRow | None = None) -> None:
+    def count_taken(self, taken: Iterable[TakenRow], job: CandidateRow | None = None) -> None:
         """Count taken jobs; `job` if it was checked by itself."""
         rows = list(taken)
         self._refused = ()
@@ -225,22 +231,26 @@ class PlacePolicies:
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
-        self._gates: list[PlacePolicy] = []
+        self._policies: list[PlacePolicy] = []
 
-    def find_policy(self, place: Location, keeper: AdmissionPolicy | None = None) -> PlacePolicy | None:
+    def find_policy(self, place: Location, admission: AdmissionPolicy | None = None) -> PlacePolicy | None:
         """The policy of a place; None: it has no conditions."""
         names = _scopes_of_place(place)
         standing = [self._standing[name] for name in names if name in self._standing]
         conditions = [each for name in names for each in self._conditions.get(name, ())]
         banned = place.site in self._banned
-        if not (standing or conditions or banned or keeper):
+        if not (standing or conditions or banned or admission):
             return None
-        self._gates.append(PlacePolicy(standing, conditions, banned=banned, keeper=keeper, kinds=self._kinds))
-        return self._gates[-1]
+        self._policies.append(
+            PlacePolicy(standing, conditions, banned=banned, admission=admission, kinds=self._kinds)
+        )
+        return self._policies[-1]
 
     def write(self, conn: Connection) -> None:
         """Store reservations and delay buckets; the attempts must exist already."""
-        reservations.create_reservations(conn, (each for gate in self._gates for each in gate.reserved))
+        reservations.create_reservations(
+            conn, (each for policy in self._policies for each in policy.reserved)
+        )
         buckets = (
             each for these in self._conditions.values() for each in these if isinstance(each, DelayBucket)
         )

@@ -22,7 +22,7 @@ from taskqueue.sites.matching_delays import BucketKey, BucketLevel
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Columns of a candidate job, by attribute of a limit.
-_SHOWN = {
+_COLUMNS = {
     "JobType": "job_type",
     "JobGroup": "job_group",
     "JobName": "job_name",
@@ -52,23 +52,23 @@ class PlaceRule:
 
     def concerns(self, job: LimitedJob) -> bool:
         """Whether the rule limits this job."""
-        return self.is_about(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
+        return self.is_about(job.vo) and self.limits(getattr(job, _COLUMNS[self.limit.attribute]))
 
     def concerns_all(self, task_queue: TaskQueue) -> bool:
         """Whether all jobs of the task queue are certain to be limited."""
-        told = _task_queue_value(task_queue, self.limit.attribute)
-        return told is not None and self.is_about(task_queue.vo) and self.limits(told)
+        shared = _task_queue_value(task_queue, self.limit.attribute)
+        return shared is not None and self.is_about(task_queue.vo) and self.limits(shared)
 
     def is_used_by(self, job: LimitedJob) -> bool:
         """Whether the job counts once it is taken."""
-        return self.counts(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
+        return self.counts(job.vo) and self.limits(getattr(job, _COLUMNS[self.limit.attribute]))
 
     def is_used_by_all(self, task_queue: TaskQueue) -> bool:
         """Whether all jobs of the task queue are certain to count."""
-        told = _task_queue_value(task_queue, self.limit.attribute)
-        return told is not None and self.counts(task_queue.vo) and self.limits(told)
+        shared = _task_queue_value(task_queue, self.limit.attribute)
+        return shared is not None and self.counts(task_queue.vo) and self.limits(shared)
 
-    def is_told_by(self, task_queue: TaskQueue) -> bool:
+    def is_decided_by(self, task_queue: TaskQueue) -> bool:
         """Whether all jobs of the task queue, or none, have the limited value."""
         return _task_queue_value(task_queue, self.limit.attribute) is not None
 
@@ -192,14 +192,14 @@ def read_conditions(
 def _task_queue_value(task_queue: TaskQueue, attribute: str) -> str | None:
     """The value common to all jobs of a task queue; None: they may differ."""
     asked = task_queue.requirement_class
-    told = {
+    shared = {
         "JobType": min(asked.job_types) if len(asked.job_types) == 1 else None,
         "Owner": task_queue.owner,
         "OwnerGroup": task_queue.owner_group,
         "VO": task_queue.vo,
         "SubmitPool": asked.submit_pool or "",
     }
-    return told.get(attribute)
+    return shared.get(attribute)
 
 
 def _collect_rules(config: Configuration) -> Iterator[PlaceRule]:

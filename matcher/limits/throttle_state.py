@@ -42,33 +42,33 @@ class ThrottleStanding:
         room = self.room()
         if room.jobs is not None and room.jobs <= 0:
             return room.why
-        return self.throttled.refuses(job_groups.job_ad(job)) if self.asks_job else None
+        return self.throttled.refuses(job_groups.job_ad(job)) if self.depends_on_job else None
 
     def admits(self, job: WaitingJobRow) -> bool:
         """Whether the throttle's expression admits this job; true if it reads no job."""
-        return not self.asks_job or self.throttled.admits(job_groups.job_ad(job))
+        return not self.depends_on_job or self.throttled.admits(job_groups.job_ad(job))
 
     def refused(self, kinds: Iterable[tuple[JobKind, Mapping[str, Value]]]) -> Iterator[JobKind]:
         """The job groups that are refused for certain; evaluated once per distinct values."""
         asks = sorted(self.throttled.asks)
-        said: dict[Hashable, bool] = {}
+        admitted: dict[Hashable, bool] = {}
         for kind, ad in kinds:
             if job_groups.is_same_for_group(asks, ad):
-                seen = tuple(exact(ad.get(name)) for name in asks)
-                if seen not in said:
-                    said[seen] = self.throttled.admits(ad)
-                if not said[seen]:
+                values = tuple(exact(ad.get(name)) for name in asks)
+                if values not in admitted:
+                    admitted[values] = self.throttled.admits(ad)
+                if not admitted[values]:
                     yield kind
 
     @property
-    def asks_owner_only(self) -> bool:
+    def depends_on_owner_only(self) -> bool:
         """Whether the throttle reads the job, and of it only owner, group and VO."""
-        return self.asks_job and job_groups.reads_owner_only(self.throttled.asks)
+        return self.depends_on_job and job_groups.reads_owner_only(self.throttled.asks)
 
     @property
-    def asks_job(self) -> bool:
+    def depends_on_job(self) -> bool:
         """Whether the throttle reads the job."""
-        return self.rule in (None, Stale.DERIVED) and self.throttled.asks_job
+        return self.rule in (None, Stale.DERIVED) and self.throttled.depends_on_job
 
     def matched(self, jobs: int) -> None:
         """Count taken jobs; a negative number takes them back."""
@@ -106,7 +106,7 @@ def _is_fresh(scope: Scope, throttle: Throttle, now: datetime) -> bool:
     try:
         return now - scope.advertised_at <= timedelta(seconds=throttle.lifetime)
     except OverflowError as error:
-        log.warning("the lifetime of advertisements of %s cannot be reckoned with: %s", scope.scope, error)
+        log.warning("invalid lifetime of advertisements of %s: %s", scope.scope, error)
         return False
 
 

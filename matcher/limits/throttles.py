@@ -66,8 +66,8 @@ def _list_failing(
 
 
 def _format_condition(part: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]) -> str:
-    said = f": {part.has(own, job)}" if part.compiled.names else ""
-    return f"{part.text} is not true{said}"
+    values = f": {part.has(own, job)}" if part.compiled.names else ""
+    return f"{part.text} is not true{values}"
 
 
 JOBS = "CurrentJobs"
@@ -150,9 +150,9 @@ class ThrottleState:
     @property
     def counters(self) -> Mapping[str, float]:
         """Advertised counters, CurMatches and the matches since the advertisement."""
-        said = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
-        said |= {SINCE: self.reserved, CUR_MATCHES: self.cur_matches}
-        return {name: normal_number(value) for name, value in said.items() if value is not None}
+        found = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
+        found |= {SINCE: self.reserved, CUR_MATCHES: self.cur_matches}
+        return {name: normal_number(value) for name, value in found.items() if value is not None}
 
     @property
     def gauges(self) -> tuple[Gauge, ...]:
@@ -181,7 +181,7 @@ class ThrottleState:
         return min(rooms, key=lambda room: float("inf") if room.jobs is None else room.jobs)
 
     @property
-    def asks_job(self) -> bool:
+    def depends_on_job(self) -> bool:
         """Whether an expression reads the job."""
         return any(each.asks_other for each in self._expressions())
 
@@ -236,12 +236,12 @@ class ThrottleState:
         if not expressions:
             return ThrottleRoom(jobs=0, why=f"limit not set: {REQUIREMENTS}")
         own = self.attributes()
-        asks_job = self.asks_job
-        if not asks_job and are_true(expressions, own, {}):
+        depends_on_job = self.depends_on_job
+        if not depends_on_job and are_true(expressions, own, {}):
             return ThrottleRoom(jobs=1)  # one at a time: the expression is evaluated again after each match
         if closed := "; ".join(list_closing(expressions, own)):
             return ThrottleRoom(jobs=0, why=closed)
-        return OPEN if asks_job else ThrottleRoom(jobs=0, why=f"{REQUIREMENTS} is not true")
+        return OPEN if depends_on_job else ThrottleRoom(jobs=0, why=f"{REQUIREMENTS} is not true")
 
     def _expressions(self) -> list[TwoSided]:
         if self.throttle.policy is not Policy.EXPRESSION:
@@ -250,13 +250,13 @@ class ThrottleState:
         return [read_expression(text) for text in texts if text is not None]
 
     def _advertised_start(self) -> float | None:
-        said = lookup(self.advertised, CUR_MATCHES)
-        if isinstance(said, str):
+        stated = lookup(self.advertised, CUR_MATCHES)
+        if isinstance(stated, str):
             try:
-                return match_expression.number(said, self.advertised, CUR_MATCHES)
+                return match_expression.number(stated, self.advertised, CUR_MATCHES)
             except InvalidInput:
                 return None
-        return _number(said) if said is not None else self._sum((JOBS,))
+        return _number(stated) if stated is not None else self._sum((JOBS,))
 
     def _limits(self, name: str, option: str) -> Iterator[float]:
         for value in (getattr(self.throttle, option), _number(lookup(self.advertised, name))):
@@ -275,9 +275,9 @@ def check_start(advertised: Mapping[str, Value]) -> None:
     Raises:
         InvalidInput: It is not finite, or beyond the exact integers.
     """
-    said = lookup(advertised, CUR_MATCHES)
-    if isinstance(said, str):
-        value = match_expression.parse_match_expression(said, CUR_MATCHES).value(advertised)
+    stated = lookup(advertised, CUR_MATCHES)
+    if isinstance(stated, str):
+        value = match_expression.parse_match_expression(stated, CUR_MATCHES).value(advertised)
         if type(value) in (int, float):
             as_value(value, CUR_MATCHES)
 

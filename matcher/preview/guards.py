@@ -68,11 +68,11 @@ def read_guards(texts: Iterable[str]) -> tuple[Guard, ...]:
 def _read(text: str) -> Guard | Problem:
     match = _GUARD.fullmatch(text)
     if match is None:
-        message = "is no condition, which is a name, a comparison and a number: stuck_jobs=0"
+        message = "is not a guard: expected a name, a comparison and a number, such as stuck_jobs=0"
         return Problem(path=f"guard {text!r:.100}", message=message)
     name, comparison, number = match.groups()
     if name not in NAMES:
-        message = f"{name} is not known, allowed are {', '.join(NAMES)}"
+        message = f"{name} is unknown, allowed are {', '.join(NAMES)}"
         return Problem(path="guard", message=message, suggestion=did_you_mean(name, NAMES))
     return Guard(text=text.strip(), name=name, comparison=comparison, number=int(number))
 

@@ -46,35 +46,38 @@ class UselessParameter:
 _Set = Mapping[str, set[QueueAddress]]
 
 
-def list_set_names(differences: Iterable[Difference], touched: ChangedQueues, vo: str) -> _Set:
+def list_set_names(differences: Iterable[Difference], changed: ChangedQueues, vo: str) -> _Set:
     """The parameters that a change sets for a VO."""
     found: defaultdict[str, set[QueueAddress]] = defaultdict(set)
     for difference in differences:
         for names in list_leaves(difference) if difference.after is not ABSENT else ():
             if names[:2] == ("Resources", "Sites") and not _NO_PARAMETERS.intersection(names):
-                found[names[-1]] |= touched.queues_of(names, vo)
+                found[names[-1]] |= changed.queues_of(names, vo)
     return {name: queues for name, queues in found.items() if queues}
 
 
 def list_useless_parameters(
-    shifts: VersionComparison, names: _Set, waiting: Iterable[WaitingClass]
+    versions: VersionComparison, names: _Set, waiting: Iterable[WaitingClass]
 ) -> Iterator[UselessParameter]:
     """Set parameters that help none of the VO's waiting classes."""
     asked: defaultdict[str, dict[object, tuple[JobCondition, int]]] = defaultdict(dict)
     for each in waiting:
         for part in class_conditions(each.asked, each.requirements):
-            for looked in job_conditions.condition_parameters(part, shifts.now.declarations):
-                jobs = asked[looked].get(part.key, (part, 0))[1]
-                asked[looked][part.key] = part, jobs + each.jobs
+            for parameter in job_conditions.condition_parameters(part, versions.now.declarations):
+                jobs = asked[parameter].get(part.key, (part, 0))[1]
+                asked[parameter][part.key] = part, jobs + each.jobs
     for name, queues in names.items():
-        if found := _check_parameter(name, queues, asked.get(fold(name), {}).values(), shifts):
+        if found := _check_parameter(name, queues, asked.get(fold(name), {}).values(), versions):
             yield found
 
 
 def _check_parameter(
-    name: str, queues: set[QueueAddress], asked: Iterable[tuple[JobCondition, int]], shifts: VersionComparison
+    name: str,
+    queues: set[QueueAddress],
+    asked: Iterable[tuple[JobCondition, int]],
+    versions: VersionComparison,
 ) -> UselessParameter | None:
-    here = shifts.now
+    here = versions.now
     mask = sum(1 << number for number, queue in enumerate(here.queues) if queue.address in queues)
     asked = list(asked)
     if not mask or (not asked and parameters.is_known(fold(name))):
@@ -237,7 +240,7 @@ def compute_outlook(
     before, after = set(proposal.before.levels), set(proposal.after.levels)
     found = _OutlookBuilder(proposal)
     for vo in sorted({*waiting, *stored}):
-        found.look(vo, waiting.get(vo, []), stored.get(vo, {}), ads)
+        found.add_vo(vo, waiting.get(vo, []), stored.get(vo, {}), ads)
     return Outlook(
         new=tuple(sorted(after - before)),
         removed=tuple(sorted(before - after)),
@@ -259,12 +262,12 @@ class _OutlookBuilder:
 
     def __init__(self, proposal: Proposal) -> None:
         self._proposal = proposal
-        self._touched = ChangedQueues(proposal)
+        self._changed = ChangedQueues(proposal)
         self.classes: dict[str, list[ClassShift]] = {}
         self.pools: list[PoolShift] = []
         self.vain: dict[str, tuple[UselessParameter, ...]] = {}
 
-    def look(
+    def add_vo(
         self,
         vo: str,
         waiting: Sequence[WaitingClass],
@@ -272,13 +275,13 @@ class _OutlookBuilder:
         ads: Mapping[int, Mapping[str, Value]],
     ) -> None:
         """Add the effects on one VO."""
-        touched = self._touched.from_differences(vo)
-        if not touched:
+        changed = self._changed.from_differences(vo)
+        if not changed:
             return
-        here = VersionComparison(self._proposal.before, self._proposal.after, vo, touched)
+        here = VersionComparison(self._proposal.before, self._proposal.after, vo, changed)
         self.classes[vo] = list(shifts.class_shifts(here, waiting, ads))
         self.pools += shifts.pool_shifts(here, vo, stored, waiting)
-        names = list_set_names(self._proposal.differences, self._touched, vo)
+        names = list_set_names(self._proposal.differences, self._changed, vo)
         if found := tuple(list_useless_parameters(here, names, waiting)):
             self.vain[vo] = found
 

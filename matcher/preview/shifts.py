@@ -82,12 +82,12 @@ class _Side:
 class VersionComparison:
     """Two versions of the changed queues as one VO gets them."""
 
-    def __init__(self, before: Configuration, after: Configuration, vo: str, touched: _Queues) -> None:
+    def __init__(self, before: Configuration, after: Configuration, vo: str, changed: _Queues) -> None:
         self._after = after
         self._vo = vo
-        self._touched = touched
-        self._old = _side(before, vo, touched)
-        self._new = _side(after, vo, touched)
+        self._changed = changed
+        self._old = _build_side(before, vo, changed)
+        self._new = _build_side(after, vo, changed)
 
     def compute_shift(self, asked: Sequence[JobCondition]) -> Shift | None:
         """The change of the queues that fulfil these conditions; None: no change."""
@@ -105,18 +105,18 @@ class VersionComparison:
     @cached_property
     def _elsewhere(self) -> QueueSet:
         """All unchanged queues."""
-        rest = [each for each in self._after.addresses if each not in self._touched]
-        return _side(self._after, self._vo, rest).survey
+        rest = [each for each in self._after.addresses if each not in self._changed]
+        return _build_side(self._after, self._vo, rest).survey
 
 
-def _side(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> _Side:
+def _build_side(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> _Side:
     """The queues that the VO may use; the others fulfil nothing."""
     usable = [each for each in queues if config.knows(each) and config.usable(each, vo)]
     return _Side(survey=queue_set.some_queues(config, vo, usable))
 
 
 def class_shifts(
-    shifts: VersionComparison, waiting: Iterable[WaitingClass], jobs: Mapping[int, Mapping[str, Value]]
+    versions: VersionComparison, waiting: Iterable[WaitingClass], jobs: Mapping[int, Mapping[str, Value]]
 ) -> Iterator[ClassShift]:
     """The classes of a VO whose queues change.
 
@@ -125,13 +125,13 @@ def class_shifts(
     for each in waiting:
         job = jobs.get(each.first_job)
         applying = () if job is None else (AdmissionCondition(job=job),)
-        shift = shifts.compute_shift((*class_conditions(each.asked, each.requirements), *applying))
+        shift = versions.compute_shift((*class_conditions(each.asked, each.requirements), *applying))
         if shift is not None:
             yield ClassShift(waiting=each, shift=shift)
 
 
 def pool_shifts(
-    shifts: VersionComparison, vo: str, pools: Mapping[str, str], waiting: Iterable[WaitingClass]
+    versions: VersionComparison, vo: str, pools: Mapping[str, str], waiting: Iterable[WaitingClass]
 ) -> Iterator[PoolShift]:
     """The pools of a VO (lower case) whose queues change; `pools` maps ids to original requirements, JSON."""
     jobs: defaultdict[str | None, int] = defaultdict(int)
@@ -139,7 +139,7 @@ def pool_shifts(
         jobs[each.asked.submit_pool] += each.jobs
     for pool_id, requirements in pools.items():
         asked = class_conditions(RequirementClass(vo=vo, cpu_time=0), requirements)
-        shift = shifts.compute_shift([part for part in asked if isinstance(part, RequirementCondition)])
+        shift = versions.compute_shift([part for part in asked if isinstance(part, RequirementCondition)])
         if shift is not None:
             yield PoolShift(pool_id=pool_id, vo=vo, waiting=jobs[pool_id], shift=shift)
 

@@ -98,7 +98,7 @@ _KEYWORDS = {
     "NodeFacts": "node_facts",
 }
 #: Keywords of DIRAC's pilots that do not affect matching and need no warning.
-_SILENT = frozenset(
+_IGNORED = frozenset(
     fold(name)
     for name in (
         *("DIRACVersion", "ReleaseVersion", "ReleaseProject", "PilotBenchmark", "PilotInfoReportedFlag"),
@@ -116,10 +116,10 @@ class RequestKeywords:
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
         self.unknown: dict[str, object] = {}
-        self._said: dict[str, tuple[str, object]] = {}
-        self._sort(raw)
+        self._stated: dict[str, tuple[str, object]] = {}
+        self._collect(raw)
 
-    def complain(self, path: str, message: str) -> None:
+    def add_problem(self, path: str, message: str) -> None:
         """Add a problem, once."""
         problem = Problem(path=path, message=message)
         if problem not in self.problems:
@@ -127,31 +127,33 @@ class RequestKeywords:
 
     def spelling(self, known: str) -> str:
         """The keyword as spelled in the request."""
-        return self._said[known][0]
+        return self._stated[known][0]
 
-    def _sort(self, raw: Mapping[str, Any]) -> None:
-        said = self._said
+    def _collect(self, raw: Mapping[str, Any]) -> None:
+        stated = self._stated
         for name, value in raw.items():
             known = _NAMES.get(fold(name))
             if known is None:
                 self._keep(name, value)
-            elif known in said and said[known][1] != value:
-                self.complain(name, f"{name} and {said[known][0]} are the same and say different things")
+            elif known in stated and stated[known][1] != value:
+                self.add_problem(
+                    name, f"{name} and {stated[known][0]} are the same keyword with different values"
+                )
             elif value is not None:
-                said[known] = (name, value)
+                stated[known] = (name, value)
 
     def _keep(self, name: str, value: object) -> None:
         self.unknown[name] = value
-        if fold(name) not in _SILENT:
+        if fold(name) not in _IGNORED:
             meant = did_you_mean(name, _KEYWORDS) if len(self.warnings) < MOST_HINTS else None
             hint = f", did you mean {meant}?" if meant else ""
-            self.warnings.append(f"{name}: not known here, kept as an attribute{hint}")
+            self.warnings.append(f"{name}: unknown, kept as an attribute{hint}")
 
     def values(self, known: str) -> Values:
         """The folded values; None if there is no condition: absent, empty or `any`."""
-        if known not in self._said or self.says_any(known):
+        if known not in self._stated or self.is_any(known):
             return None
-        return frozenset(map(fold, self._stripped(*self._said[known]))) or None
+        return frozenset(map(fold, self._stripped(*self._stated[known]))) or None
 
     def _stripped(self, name: str, value: object) -> list[str]:
         return [text.strip() for text in self._texts(name, value) if text.strip()]
@@ -167,72 +169,72 @@ class RequestKeywords:
             )
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return value
-        self.complain(name, f"is {_format_value(value)}, allowed is text or a list of texts")
+        self.add_problem(name, f"is {_format_value(value)}, allowed is text or a list of texts")
         return []
 
-    def says_any(self, known: str) -> bool:
+    def is_any(self, known: str) -> bool:
         """Whether the value is `any`; in a list one element is enough."""
-        _, value = self._said.get(known, ("", None))
+        _, value = self._stated.get(known, ("", None))
         words = value if isinstance(value, list) else [value]
         return any(isinstance(word, str) and _is_any(word) for word in words)
 
-    def one(self, known: str) -> str:
+    def single(self, known: str) -> str:
         """The single value of `values`, as written; empty if there is none or several."""
-        if known not in self._said or self.says_any(known):
+        if known not in self._stated or self.is_any(known):
             return ""
-        found = {fold(text): text for text in self._stripped(*self._said[known])}
+        found = {fold(text): text for text in self._stripped(*self._stated[known])}
         return found.popitem()[1] if len(found) == 1 else ""
 
     def pools(self) -> frozenset[str]:
         """The ids of the pools that the pilot serves; invalid ids are dropped with a warning."""
-        if "pools" not in self._said:
+        if "pools" not in self._stated:
             return frozenset()
-        texts = {text.strip().lower() for text in self._texts(*self._said["pools"])}
+        texts = {text.strip().lower() for text in self._texts(*self._stated["pools"])}
         if len(texts) > _MOST_POOLS:
-            self.complain(self._said["pools"][0], f"{len(texts)} pools, allowed are {_MOST_POOLS}")
+            self.add_problem(self._stated["pools"][0], f"{len(texts)} pools, allowed are {_MOST_POOLS}")
             return frozenset()
         self.warnings += [
-            f"SubmitPool: {text} is no pool id" for text in texts if text and not _is_pool(text)
+            f"SubmitPool: {text} is not a pool id" for text in texts if text and not _is_pool(text)
         ]
         return frozenset(filter(_is_pool, texts))
 
     def node_facts(self) -> Facts:
         """The pilot's measurements at its node."""
-        if "node_facts" not in self._said:
+        if "node_facts" not in self._stated:
             return {}
-        name, value = self._said["node_facts"]
+        name, value = self._stated["node_facts"]
         facts, problems = node_facts.read_facts(value, name)
         self.problems += problems
         return facts
 
     def cpu_time(self) -> float:
         """Remaining seconds; of several values the largest, since any of them may be used."""
-        if "cpu_time" not in self._said:
-            self.complain("CPUTime", "is missing: how many seconds of CPU time the resource has left")
+        if "cpu_time" not in self._stated:
+            self.add_problem("CPUTime", "is missing: how many seconds of CPU time the resource has left")
             return 0
-        name, value = self._said["cpu_time"]
+        name, value = self._stated["cpu_time"]
         numbers = value if isinstance(value, list) and value else [value]
         return max(self._whole(name, number, 0, LARGEST) or 0 for number in numbers)
 
     def whole_number(self, known: str, low: int, high: int) -> int | None:
         """The number; None: absent."""
-        return None if known not in self._said else self._whole(*self._said[known], low, high)
+        return None if known not in self._stated else self._whole(*self._stated[known], low, high)
 
     def _whole(self, name: str, value: object, low: int, high: int) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
             return value
-        self.complain(name, f"is {_format_value(value)}, allowed is a whole number from {low} to {high}")
+        self.add_problem(name, f"is {_format_value(value)}, allowed is a whole number from {low} to {high}")
         return None
 
     def flag(self, known: str) -> bool:
         """The boolean value; absent means false."""
-        if known not in self._said:
+        if known not in self._stated:
             return False
-        name, value = self._said[known]
+        name, value = self._stated[known]
         if isinstance(value, str) and fold(value) in _FLAGS:
             return _FLAGS[fold(value)]
         if not isinstance(value, bool):
-            self.complain(name, f"is {_format_value(value)}, allowed is true or false")
+            self.add_problem(name, f"is {_format_value(value)}, allowed is true or false")
         return value is True
 
 
@@ -263,57 +265,57 @@ def read_resource(raw: Mapping[str, Any]) -> StatedResource:
         InvalidResource: All problems of the request, such as an invalid number, a repeated keyword, no
             CPUTime.
     """
-    said = RequestKeywords(raw)
+    keywords = RequestKeywords(raw)
     presented = StatedResource(
-        resource=_build_resource(said),
-        site=said.one("site"),
-        ce=said.one("ce"),
-        queue=said.one("queue"),
-        several=tuple(said.spelling(each) for each in _PLACE if len(said.values(each) or ()) > 1),
-        pools=said.pools(),
-        stamp=said.one("stamp") or said.one("reference") or None,
-        job_id=said.whole_number("job_id", 1, LARGEST),
-        node_facts=said.node_facts(),
-        attributes=said.unknown,
-        warnings=tuple(said.warnings),
+        resource=_build_resource(keywords),
+        site=keywords.single("site"),
+        ce=keywords.single("ce"),
+        queue=keywords.single("queue"),
+        several=tuple(keywords.spelling(each) for each in _PLACE if len(keywords.values(each) or ()) > 1),
+        pools=keywords.pools(),
+        stamp=keywords.single("stamp") or keywords.single("reference") or None,
+        job_id=keywords.whole_number("job_id", 1, LARGEST),
+        node_facts=keywords.node_facts(),
+        attributes=keywords.unknown,
+        warnings=tuple(keywords.warnings),
     )
-    if said.problems:
-        raise InvalidResource(said.problems)
+    if keywords.problems:
+        raise InvalidResource(keywords.problems)
     return presented
 
 
-def _build_resource(said: RequestKeywords) -> Resource:
-    processors = said.whole_number("processors", 1, bounds.PROCESSORS)
-    whole_node = said.flag("whole_node")
-    required = said.values("required_tags") or frozenset()
+def _build_resource(keywords: RequestKeywords) -> Resource:
+    processors = keywords.whole_number("processors", 1, bounds.PROCESSORS)
+    whole_node = keywords.flag("whole_node")
+    required = keywords.values("required_tags") or frozenset()
     offered: Values = None  # any tag
-    if not said.says_any("tags"):
-        named = said.values("tags") or frozenset()
+    if not keywords.is_any("tags"):
+        named = keywords.values("tags") or frozenset()
         offered = named | _core_tags(processors or 0, whole_node=whole_node)
     if (offered is None and required) or (offered is not None and not required <= offered):
-        said.complain(
-            said.spelling("required_tags"),
+        keywords.add_problem(
+            keywords.spelling("required_tags"),
             f"{sorted(required)} are required of jobs but not all offered under Tag",
         )
     return Resource(
-        cpu_time=said.cpu_time(),
-        sites=said.values("site"),
-        grid_ces=said.values("ce"),
-        platforms=said.values("platforms"),
-        job_types=said.values("job_types"),
-        owners=said.values("owners"),
-        owner_groups=said.values("owner_groups"),
-        vos=said.values("vo"),
+        cpu_time=keywords.cpu_time(),
+        sites=keywords.values("site"),
+        grid_ces=keywords.values("ce"),
+        platforms=keywords.values("platforms"),
+        job_types=keywords.values("job_types"),
+        owners=keywords.values("owners"),
+        owner_groups=keywords.values("owner_groups"),
+        vos=keywords.values("vo"),
         tags=offered,
         required_tags=required,
-        banned_sites=said.values("banned_sites") or frozenset(),
-        banned_grid_ces=said.values("banned_grid_ces") or frozenset(),
-        banned_platforms=said.values("banned_platforms") or frozenset(),
-        banned_job_types=said.values("banned_job_types") or frozenset(),
-        banned_tags=said.values("banned_tags") or frozenset(),
-        max_ram=said.whole_number("max_ram", 0, LARGEST),
+        banned_sites=keywords.values("banned_sites") or frozenset(),
+        banned_grid_ces=keywords.values("banned_grid_ces") or frozenset(),
+        banned_platforms=keywords.values("banned_platforms") or frozenset(),
+        banned_job_types=keywords.values("banned_job_types") or frozenset(),
+        banned_tags=keywords.values("banned_tags") or frozenset(),
+        max_ram=keywords.whole_number("max_ram", 0, LARGEST),
         processors=processors,
-        gpus=said.whole_number("gpus", 0, LARGEST) or 0,
+        gpus=keywords.whole_number("gpus", 0, LARGEST) or 0,
         whole_node=whole_node,
     )
 

@@ -103,7 +103,7 @@ def _exact(value: Option) -> tuple[str, ...]:
 
 
 #: Cached results; the cache is cleared when full.
-_ANSWERS = 100_000
+_CACHED = 100_000
 
 
 class NodeChecks:
@@ -122,7 +122,7 @@ class NodeChecks:
         facts: Facts,
     ) -> frozenset[str]:
         """The pools (given by VO) whose requirements are true at a node of the queue with these facts."""
-        if self._version != config.version or len(self._known) > _ANSWERS:
+        if self._version != config.version or len(self._known) > _CACHED:
             self._version, self._known = config.version, {}
         return frozenset(
             pool_id
@@ -139,12 +139,12 @@ class NodeChecks:
         facts: Facts,
         declarations: Declarations,
     ) -> Iterator[str]:
-        said = keep_declared(facts, here.nodes)
-        key = cache_key(said)
+        declared = keep_declared(facts, here.nodes)
+        key = cache_key(declared)
         new = [pool_id for pool_id in pool_ids if (pool_id, here.digest, key) not in self._known]
         for pool_id, text in pools.read_originals(conn, new).items():
             self._known[pool_id, here.digest, key] = _is_true(
-                stored_requirements.parse_stored(text), here, said, declarations
+                stored_requirements.parse_stored(text), here, declared, declarations
             )
         yield from (pool_id for pool_id in pool_ids if self._known.get((pool_id, here.digest, key)))
 

@@ -58,7 +58,7 @@ def _cached_resource(
     required_tag: tuple[str, ...],
     whole_node: bool,
 ) -> Resource:
-    said = {
+    stated = {
         "CPUTime": cpu_time,
         "MaxRAM": max_ram,
         "NumberOfProcessors": processors,
@@ -70,7 +70,7 @@ def _cached_resource(
         "WholeNode": whole_node,
     }
     return match_request.read_resource(
-        {name: value for name, value in said.items() if value not in (None, [])}
+        {name: value for name, value in stated.items() if value not in (None, [])}
     ).resource
 
 

@@ -46,7 +46,7 @@ class Resource:
     sharing_groups: frozenset[str] = frozenset()  #: groups whose members accept each other's jobs
 
     @property
-    def list_named_vos(self) -> frozenset[str]:
+    def named_vos(self) -> frozenset[str]:
         """The VOs that the request names; empty if it names none."""
         return self.vos or frozenset()
 
