@@ -70,10 +70,10 @@ def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: 
 
     A resource for one owner of a group that shares its jobs also accepts those of the group's other members.
     """
-    if not _named_condition(owner_group, resource.owner_groups):
+    if not _accepts(owner_group, resource.owner_groups):
         return False
     shares = resource.owner_groups is not None and fold(owner_group) in resource.sharing_groups
-    if not shares and not _named_condition(owner, resource.owners):
+    if not shares and not _accepts(owner, resource.owners):
         return False
     if not resource.excluded:
         return True
@@ -102,7 +102,7 @@ def _fold_list(names: frozenset[str]) -> frozenset[str]:
     return frozenset(map(fold, names))
 
 
-def _named_condition(name: str, wanted: Values) -> bool:
+def _accepts(name: str, wanted: Values) -> bool:
     return wanted is None or fold(name) in wanted
 
 
@@ -151,7 +151,7 @@ def _not_banned(asked: RequirementClass, resource: Resource) -> bool:
 
 
 _CONDITIONS: Mapping[Condition, Callable[[RequirementClass, Resource], bool]] = {
-    "vo": lambda asked, resource: _named_condition(asked.vo, resource.vos),
+    "vo": lambda asked, resource: _accepts(asked.vo, resource.vos),
     "cpu_time": _has("cpu_time"),
     "site": _site,
     "grid_ce": lambda asked, resource: _meets(asked.grid_ces, resource.grid_ces),

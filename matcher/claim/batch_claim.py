@@ -128,8 +128,8 @@ def claim_limited(
     Raises:
         DBAPIError: No job was claimed.
     """
-    doors = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
-    left = [_LimitedRequest(wish, doors.find_policy(wish.place)) for wish in wishes]
+    policies = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
+    left = [_LimitedRequest(wish, policies.find_policy(wish.place)) for wish in wishes]
     found: dict[int, ClaimResult] = {}
     for _ in range(_TRIES):
         asks = {
@@ -139,9 +139,9 @@ def claim_limited(
             break
         outcomes = claim_batch.claim_jobs(TransactionRunner(conn), list(asks.values()), now=now)
         for number, outcome in zip(asks, outcomes, strict=True):
-            if look := left[number].take_outcome(outcome):
-                found[number] = look
-    doors.write(conn)
+            if result := left[number].take_outcome(outcome):
+                found[number] = result
+    policies.write(conn)
     for number, wish in enumerate(wishes):
         if number not in found:
             wish.drawn.reset()
@@ -249,10 +249,10 @@ class BatchClaimer:
         maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         try:
             with self.doubts.about(maybe), database.writing(self._engine) as conn:
-                looks = claim_limited(conn, wishes, config=config, now=now)
+                results = claim_limited(conn, wishes, config=config, now=now)
                 maybe += (
-                    (wishes[number].request, tuple(each.lease for each in look.claimed))
-                    for number, look in looks.items()
+                    (wishes[number].request, tuple(each.lease for each in result.claimed))
+                    for number, result in results.items()
                 )
         except DBAPIError as error:
             if database.is_unavailable(error):
@@ -260,22 +260,22 @@ class BatchClaimer:
             for wish in wishes:
                 wish.drawn.reset()
             return {}
-        return {id(wishes[number].request): look for number, look in looks.items()}
+        return {id(wishes[number].request): result for number, result in results.items()}
 
     def _claim_unlimited(
         self, wishes: Sequence[ClaimRequest], _config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
-        looks = claim_unlimited(self._server, wishes, self.doubts, now=now)
-        return {id(wishes[number].request): look for number, look in looks.items()}
+        results = claim_unlimited(self._server, wishes, self.doubts, now=now)
+        return {id(wishes[number].request): result for number, result in results.items()}
 
     def _step_by_step(
         self, wishes: Sequence[ClaimRequest], config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
         maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         with self.doubts.about(maybe), database.writing(self._engine) as conn:
-            looks = claim_loop.claim_all(conn, wishes, config=config, now=now)
+            results = claim_loop.claim_all(conn, wishes, config=config, now=now)
             maybe += (
-                (wish.request, tuple(each.lease for each in look.claimed))
-                for wish, look in zip(wishes, looks, strict=True)
+                (wish.request, tuple(each.lease for each in result.claimed))
+                for wish, result in zip(wishes, results, strict=True)
             )
-        return {id(wish.request): wish.complete(look) for wish, look in zip(wishes, looks, strict=True)}
+        return {id(wish.request): wish.complete(result) for wish, result in zip(wishes, results, strict=True)}

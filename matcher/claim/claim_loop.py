@@ -53,10 +53,10 @@ class ClaimRequest:
         """Whether one batch statement may claim for it: one job, and any will do."""
         return self.request.count == 1 and self.admission is None and self.job_id is None
 
-    def complete(self, look: "ClaimResult") -> "ClaimResult":
+    def complete(self, result: "ClaimResult") -> "ClaimResult":
         """Add the default reason to a result without jobs and reason."""
-        silent = not look.claimed and look.refused is None and not look.in_other_hands
-        return replace(look, refused=self.otherwise) if silent else look
+        silent = not result.claimed and result.refused is None and not result.in_other_hands
+        return replace(result, refused=self.otherwise) if silent else result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def claim_all(
 
     A request that another process answered meanwhile gets that answer.
     """
-    doors = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
+    policies = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
     keys = {
         wish: key for wish in range(len(wishes)) if (key := request_key(wishes[wish].request)) is not None
     }
@@ -163,7 +163,7 @@ def claim_all(
         _Claim(
             wish=wish,
             filling=SlotAllotment(wish.resource),
-            gate=doors.find_policy(wish.place, wish.admission),
+            gate=policies.find_policy(wish.place, wish.admission),
         )
         for wish in wishes
     ]
@@ -173,14 +173,14 @@ def claim_all(
         if (catch.gate is not None or catch.chooses) and catch.admitted:
             _search(conn, catch, now)
     _take(conn, [catch for catch in asking if catch.gate is None and not catch.chooses], now)
-    looks = _hand_over(conn, catches, now)
-    doors.write(conn)
-    looks = [
-        ClaimResult(claimed=held[keys[number]]) if keys.get(number) in held else look
-        for number, look in enumerate(looks)
+    results = _hand_over(conn, catches, now)
+    policies.write(conn)
+    results = [
+        ClaimResult(claimed=held[keys[number]]) if keys.get(number) in held else result
+        for number, result in enumerate(results)
     ]
-    _store_answers(conn, keys, new, looks, now)
-    return looks
+    _store_answers(conn, keys, new, results, now)
+    return results
 
 
 def request_key(request: MatchRequest) -> RequestKey | None:
@@ -316,10 +316,10 @@ def _store_answers(
     conn: Connection,
     keys: Mapping[int, RequestKey],
     new: frozenset[RequestKey],
-    looks: Sequence[ClaimResult],
+    results: Sequence[ClaimResult],
     now: datetime,
 ) -> None:
     """Store the answers by key; an answer without jobs is not worth a row."""
-    given = {key: [each.job_id for each in looks[wish].claimed] for wish, key in keys.items()}
+    given = {key: [each.job_id for each in results[wish].claimed] for wish, key in keys.items()}
     match_requests.store_answers(conn, {key: ids for key, ids in given.items() if ids}, now=now)
     match_requests.release_keys(conn, [key for key, ids in given.items() if not ids and key in new])

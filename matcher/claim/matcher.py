@@ -91,22 +91,22 @@ class Matcher:
         first = _find_duplicates(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
         was_fresh = self._memory.bans.is_fresh
-        found = self._look(unique, fresh=was_fresh)
-        if was_fresh and (vain := [each for each in unique if _is_unanswered(found[id(each)])]):
-            found = found | self._look_again(vain, found)
+        found = self._claim_jobs(unique, fresh=was_fresh)
+        if was_fresh and (unanswered := [each for each in unique if _is_unanswered(found[id(each)])]):
+            found = found | self._retry_unanswered(unanswered, found)
         return [found[id(batch[number])] for number in first]
 
-    def _look_again(self, requests: Sequence[MatchRequest], before: Results) -> Results:
+    def _retry_unanswered(self, requests: Sequence[MatchRequest], before: Results) -> Results:
         """Repeat requests without a job on an updated snapshot."""
         try:
-            found = self._look(requests, fresh=False)
+            found = self._claim_jobs(requests, fresh=False)
         except Exception as error:  # of any kind: jobs of other requests must still be delivered
             if len(requests) == len(before):
                 raise
             return {id(request): Unserved(error) for request in requests}
-        return {number: _add_emptied(look, before[number]) for number, look in found.items()}
+        return {number: _add_emptied(result, before[number]) for number, result in found.items()}
 
-    def _look(self, requests: Sequence[MatchRequest], *, fresh: bool) -> Results:
+    def _claim_jobs(self, requests: Sequence[MatchRequest], *, fresh: bool) -> Results:
         """One result per request; `fresh`: the snapshot of a moment ago is good enough."""
         if not fresh:
             self._mark_empty()
@@ -141,9 +141,9 @@ class Matcher:
         """
         return self._memory.find_no_match(likeness, self._config()) if self._freshness.is_good else None
 
-    def settle(self, looks: Sequence[ClaimResult | PilotageError]) -> None:
+    def settle(self, results: Sequence[ClaimResult | PilotageError]) -> None:
         """Exclude task queues that turned out empty; they are marked before the next full snapshot."""
-        emptied = {each for look in looks if isinstance(look, ClaimResult) for each in look.emptied}
+        emptied = {each for result in results if isinstance(result, ClaimResult) for each in result.emptied}
         if emptied:
             with self._memory.lock:
                 self._memory.waiting.exclude(emptied)
@@ -241,12 +241,12 @@ class Matcher:
         )
 
 
-def build_answer(request: MatchRequest, look: ClaimResult) -> MatchResult:
+def build_answer(request: MatchRequest, result: ClaimResult) -> MatchResult:
     """The answer to a pilot."""
     warnings = request.presented.warnings
-    if look.claimed:
-        return MatchResult(matches=look.claimed, warnings=warnings)
-    reason = look.refused or NO_TASK_QUEUE
+    if result.claimed:
+        return MatchResult(matches=result.claimed, warnings=warnings)
+    reason = result.refused or NO_TASK_QUEUE
     return MatchResult(reason=reason, retry_after=RETRY_AFTER, warnings=warnings)
 
 
@@ -278,16 +278,16 @@ def _read_earlier_answers(
     }
 
 
-def _is_unanswered(look: ClaimResult | PilotageError) -> bool:
+def _is_unanswered(result: ClaimResult | PilotageError) -> bool:
     """Whether an updated snapshot may find a job."""
-    if isinstance(look, ClaimResult):
-        return not (look.claimed or look.in_other_hands)
-    return not isinstance(look, Unserved)
+    if isinstance(result, ClaimResult):
+        return not (result.claimed or result.in_other_hands)
+    return not isinstance(result, Unserved)
 
 
 def _add_emptied(
-    look: ClaimResult | PilotageError, before: ClaimResult | PilotageError
+    result: ClaimResult | PilotageError, before: ClaimResult | PilotageError
 ) -> ClaimResult | PilotageError:
-    if isinstance(look, ClaimResult) and isinstance(before, ClaimResult):
-        return replace(look, emptied=look.emptied | before.emptied)
-    return look
+    if isinstance(result, ClaimResult) and isinstance(before, ClaimResult):
+        return replace(result, emptied=result.emptied | before.emptied)
+    return result

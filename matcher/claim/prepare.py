@@ -118,7 +118,7 @@ def _remember_no_match(
     if request.likeness is None or presented.job_id is not None or presented.several:
         return
     if served.lasting and not served.kept_back:
-        vain = NoMatch(
+        no_match = NoMatch(
             resource=resource,
             served=served,
             warnings=presented.warnings,
@@ -126,7 +126,7 @@ def _remember_no_match(
             age=view.age,
             changed=changed,
         )
-        view.memory.no_matches.note(request.likeness, vain)
+        view.memory.no_matches.note(request.likeness, no_match)
 
 
 def _refusal_reason(

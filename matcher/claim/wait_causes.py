@@ -150,9 +150,9 @@ class WaitCauseRecorder:
     def served(self, wishes: Sequence[ClaimRequest], claimed: Results, now: datetime) -> None:
         """Record the outcome of claims."""
         for wish in wishes:
-            look = claimed[id(wish.request)]
-            if isinstance(look, ClaimResult) and wish.job_id is None and wish.fitting:
-                cause = TURN_CAUSE if look.claimed else look.refused
+            result = claimed[id(wish.request)]
+            if isinstance(result, ClaimResult) and wish.job_id is None and wish.fitting:
+                cause = TURN_CAUSE if result.claimed else result.refused
                 if cause is not None:
                     self._sightings.note(cause, iterate_candidates(wish.fitting), now)
 

@@ -171,35 +171,35 @@ class ClaimWorker:
             self._matcher.refresh()
             return []
         try:
-            looks = retry.run_with_retry(lambda: self._matcher.serve([ticket.request for ticket in batch]))
+            results = retry.run_with_retry(lambda: self._matcher.serve([ticket.request for ticket in batch]))
         except Exception as error:
             if len(batch) == 1 or database.is_unavailable(error):
                 raise
             log.warning("%d requests could not be served together; each goes alone", len(batch))
             return [again for ticket in batch for again in self._turn([ticket])]
-        again = self._deliver(batch, looks)
-        self._matcher.settle(looks)
-        for ticket, look in zip(batch, looks, strict=True):
-            if isinstance(look, Unserved):
-                log.warning("a request could not be served with others: %s; it goes alone", look.cause)
+        again = self._deliver(batch, results)
+        self._matcher.settle(results)
+        for ticket, result in zip(batch, results, strict=True):
+            if isinstance(result, Unserved):
+                log.warning("a request could not be served with others: %s; it goes alone", result.cause)
                 again += self._turn([ticket])
         return again
 
     def _deliver(
-        self, batch: Sequence[PendingRequest], looks: Sequence[ClaimResult | PilotageError]
+        self, batch: Sequence[PendingRequest], results: Sequence[ClaimResult | PilotageError]
     ) -> list[PendingRequest]:
         again: list[PendingRequest] = []
         delivered: set[str] = set()
         undeliverable: list[_Returned] = []
-        for ticket, look in zip(batch, looks, strict=True):
-            if isinstance(look, Unserved):
+        for ticket, result in zip(batch, results, strict=True):
+            if isinstance(result, Unserved):
                 continue  # it is served alone
-            if isinstance(look, PilotageError):
-                ticket.refuse(look)
-            elif look.in_other_hands and ticket.is_wanted:
+            if isinstance(result, PilotageError):
+                ticket.refuse(result)
+            elif result.in_other_hands and ticket.is_wanted:
                 again.append(ticket)
             else:
-                answer = matching.build_answer(ticket.request, look)
+                answer = matching.build_answer(ticket.request, result)
                 if ticket.deliver(answer):
                     delivered.update(_list_leases(answer))
                 elif answer.matches:

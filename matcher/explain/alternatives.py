@@ -153,7 +153,7 @@ def _banned_sites(
 def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) -> _AlternativeFinder:
     """Alternatives for a list of names, one of which a queue must have."""
 
-    def found(
+    def find(
         _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
     ) -> _Found:
         names: frozenset[str] = getattr(asked, field)
@@ -171,7 +171,7 @@ def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) 
             yield f"allow {keyword} {other} as well", replace(asked, **_keyword(field, names | {other}))
         yield f"leave out {keyword}", replace(asked, **_keyword(field, frozenset()))
 
-    return found
+    return find
 
 
 _BY_KIND: Mapping[str, _AlternativeFinder] = {

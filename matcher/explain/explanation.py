@@ -79,7 +79,7 @@ def _exclusion(
     failure: UnmetCondition, candidates: int, single: int, survey: QueueSet
 ) -> RequirementExclusion:
     """The example fails nothing else and has a value, if there is such a queue."""
-    has, mask = _typical_value(survey.failed.seen_values(failure), candidates, single)
+    has, mask = _typical_value(survey.failed.list_values(failure), candidates, single)
     example = survey.first(mask & single or mask)
     return RequirementExclusion(
         requirement=failure.requirement,

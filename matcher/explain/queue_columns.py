@@ -155,7 +155,7 @@ class QueueColumns:
         folded = tuple(sorted(self.present.intersection(map(fold, names))))
         return self._column(
             ("values", folded),
-            lambda queue: tuple(self._stated_values(queue, name) for name in folded),
+            lambda queue: tuple(self._comparable_value(queue, name) for name in folded),
         )
 
     def group_by_admission(self) -> Column:
@@ -184,7 +184,7 @@ class QueueColumns:
                 found[fold(name)].append(number)
         return {name: mask_from(numbers) for name, numbers in found.items()}
 
-    def _stated_values(self, queue: QueueView, name: str) -> Hashable:
+    def _comparable_value(self, queue: QueueView, name: str) -> Hashable:
         """A comparable form of the queue's value, or of the values that its nodes may have."""
         if queue.nodes and name in queue.nodes:
             options = queue.nodes.options(name)

@@ -274,7 +274,7 @@ def _has(here: QueueSet, miss: _Miss) -> str | None:
         return "false" if miss.requirement == "Enabled" else None if vos is None else format_value(vos)
     if isinstance(miss.failure.part, AdmissionCondition):
         return _UNREPORTED
-    return here.failed.describe(miss.failure, here.queues[0], next(here.failed.seen_values(miss.failure))[0])
+    return here.failed.describe(miss.failure, here.queues[0], next(here.failed.list_values(miss.failure))[0])
 
 
 def _sum_work(waiting: Iterable[WaitingClass]) -> dict[str, WaitingWork]:

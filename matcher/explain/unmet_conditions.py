@@ -69,7 +69,7 @@ class UnmetConditions:
             found = self._cache[part.key] = tuple(self._find(part))
         return found
 
-    def seen_values(self, failure: UnmetCondition) -> Iterator[tuple[str | None, int]]:
+    def list_values(self, failure: UnmetCondition) -> Iterator[tuple[str | None, int]]:
         """The values of the failing queues (None: no such parameter), each with the queues that have it."""
         part = failure.part
         if isinstance(part, ClassCondition):

@@ -40,7 +40,7 @@ class AdmissionPolicy:
     def admits(self, job: WaitingJobRow) -> bool:
         """Whether this job is admitted."""
         asked = self._judge_group(job.vo)
-        return not asked or self._all(asked, job_groups.job_ad(job))
+        return not asked or self._admitted_by_all(asked, job_groups.job_ad(job))
 
     @property
     def refused(self) -> tuple[JobKind, ...]:
@@ -59,15 +59,15 @@ class AdmissionPolicy:
         closed: set[int] = set()
         for some in sql.split_batches(undecided):
             closed |= self._closed(conn, some)
-        return [each for each in task_queues if each.task_queue_id not in closed and self._owner_may(each)]
+        return [each for each in task_queues if each.task_queue_id not in closed and self._admits_owner(each)]
 
-    def _owner_may(self, task_queue: TaskQueue) -> bool:
+    def _admits_owner(self, task_queue: TaskQueue) -> bool:
         vo = task_queue.requirement_class.vo
         identity = job_groups.identity_attributes(
             vo=vo, owner=task_queue.owner, owner_group=task_queue.owner_group
         )
         decided = (each for each in self._judge_group(vo) if reads_owner_only(each.asks))
-        return self._all(decided, identity)
+        return self._admitted_by_all(decided, identity)
 
     def _closed(self, conn: Connection, task_queue_ids: Sequence[int]) -> set[int]:
         """The task queues of which every job group is refused."""
@@ -86,7 +86,7 @@ class AdmissionPolicy:
         ):
             # False only if it is certain for every job of the group.
             certain = (each for each in self._judge_group(row.vo) if is_same_for_group(each.asks, ad))
-            self._kinds[group_key(row)] = self._all(certain, ad)
+            self._kinds[group_key(row)] = self._admitted_by_all(certain, ad)
         refused = dict.fromkeys(group_key(row) for row in rows if not self._kinds.get(group_key(row), True))
         self._refused = tuple(dict.fromkeys((*refused, *self._refused)))[: job_groups.MOST_REFUSED]
 
@@ -97,7 +97,7 @@ class AdmissionPolicy:
         return self._admissions[vo]
 
     @staticmethod
-    def _all(asked: Iterator[Admission] | Sequence[Admission], ad: Mapping[str, Value]) -> bool:
+    def _admitted_by_all(asked: Iterator[Admission] | Sequence[Admission], ad: Mapping[str, Value]) -> bool:
         return all(each.admits(ad) for each in asked)
 
 
