@@ -1,25 +1,4 @@
-"""Pilots that found nothing to do: what they say, so that they can be told so again from memory.
-
-"Nothing for you" is the commonest answer. It rests on the classes that wait, the mapping and the
-configuration, and on nothing else: what would hold a pilot back, bans, limits, throttles, is not even asked
-where no task queue has a job that fits, and who is no hindrance is noted for nobody. So where the same is
-said of the same place again, it is enough to see that these three are what they were.
-
-What can be stale is a job that came within the last second, by a process whose ring got lost. That pilot asks
-again in twenty seconds, and another one gets the job: nothing is ever handed out by this.
-
-Where pilots stand: the queue they are in, and what they may offer there.
-
-It follows from what they say, their rights and the configuration, so it is found out once for all that say
-the same.
-
-Places that count and gave jobs a moment ago: there a claim is tried at once, without a look first.
-
-The pools that queues serve: the mapping is read once for each queue, and told again until it changes.
-
-Whether it has changed is asked of the feed each time, in one small statement. So what is told is what holds
-at that moment, as if the mapping had been read, which is a row for each pool of the VO.
-"""
+"""Caches of the matcher: requests without a match, locations of pilots, open places, pools of queues."""
 
 import sys
 import time
@@ -39,80 +18,86 @@ from taskqueue.leases.assignment import Location
 from taskqueue.pools import by_queue
 from taskqueue.task_queues import change_feed
 
-#: What pilots say that is remembered; beyond that we start anew.
+#: Cached requests; the cache is cleared when full.
 _NO_MATCHES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoMatch:
-    """A question to which the answer was nothing, with all that the answer rests on."""
+    """A request that had no match, with everything that this depends on."""
 
     resource: Resource
-    served: PlacePools  #: where it is, and which pools may run there
+    served: PlacePools  #: its place, and the pools that may run there
     warnings: tuple[str, ...]
     config: Configuration
     age: int  #: of the mapping
-    changed: int  #: how often the classes had
+    changed: int  #: of the waiting index, see `WaitingIndex.changed`
 
 
 class NoMatchCache:
-    """What is remembered of them; written by the thread that serves requests, read by any."""
+    """Cache of requests without a match, the most frequent result.
+
+    Such a result depends only on the waiting classes, the mapping and the configuration: bans, limits and
+    throttles are evaluated only for matching task queues. It is valid while these three are unchanged. At
+    worst a job of the last second is missed, whose notification was lost; the pilot asks again in twenty
+    seconds, and no job is handed out from this cache. Written by the claim thread, read by any.
+    """
 
     def __init__(self) -> None:
         self._config: Configuration | None = None  # of all of them: no older one is held on to
         self._known: dict[Hashable, NoMatch] = {}
 
-    def note(self, likeness: Hashable, vain: NoMatch) -> None:
-        """Nothing was found for who says this."""
-        if vain.config is not self._config or len(self._known) >= _NO_MATCHES:
-            self._config, self._known = vain.config, {}
-        self._known[likeness] = vain
+    def note(self, likeness: Hashable, no_match: NoMatch) -> None:
+        """Store a result."""
+        if no_match.config is not self._config or len(self._known) >= _NO_MATCHES:
+            self._config, self._known = no_match.config, {}
+        self._known[likeness] = no_match
 
     def find(
         self, likeness: Hashable, config: Configuration, *, age: int, waiting: WaitingIndex, lock: Lock
     ) -> NoMatch | None:
-        """What there is still nothing for; None: it is not known, or it has to be looked at again."""
-        vain = self._known.get(likeness)
-        if vain is None or vain.config is not config or vain.age != age:
+        """The cached result if it still holds; None: unknown, or it must be computed again."""
+        no_match = self._known.get(likeness)
+        if no_match is None or no_match.config is not config or no_match.age != age:
             return None
-        if vain.changed == waiting.changed:
-            return vain
-        return self._is_current(likeness, vain, waiting, lock)
+        if no_match.changed == waiting.changed:
+            return no_match
+        return self._is_current(likeness, no_match, waiting, lock)
 
     def _is_current(
-        self, likeness: Hashable, vain: NoMatch, waiting: WaitingIndex, lock: Lock
+        self, likeness: Hashable, no_match: NoMatch, waiting: WaitingIndex, lock: Lock
     ) -> NoMatch | None:
-        """Look at the classes again, unless somebody is changing them: then that is not worth the wait."""
+        """Match the classes again. If another thread is changing them, waiting is not worth it."""
         if not lock.acquire(blocking=False):
             return None
         try:
-            changed, found = waiting.changed, waiting.candidates(vain.resource, vain.served.pools)
+            changed, found = waiting.changed, waiting.candidates(no_match.resource, no_match.served.pools)
         finally:
             lock.release()
         if found:
             return None
-        vain = replace(vain, changed=changed)
-        self.note(likeness, vain)
-        return vain
+        no_match = replace(no_match, changed=changed)
+        self.note(likeness, no_match)
+        return no_match
 
 
-#: What pilots say that is remembered; beyond that we start anew.
+#: Cached requests; the cache is cleared when full.
 _LOCATIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotLocation:
-    """A pilot in a queue."""
+    """The queue of a pilot, and its offer there."""
 
     address: QueueAddress
-    resource: Resource  #: for the VOs that may use the queue now; there may be none
+    resource: Resource  #: for the VOs that may use the queue now; possibly none
     facts: Facts  #: of its node
 
 
 class LocationCache:
-    """What is remembered of them, for one configuration; by the thread that claims.
+    """Locations by request, for one configuration; computed once for all equal requests.
 
-    Other threads say nothing that is remembered: theirs may be another configuration.
+    For the claim thread only: other threads may hold another configuration.
     """
 
     def __init__(self) -> None:
@@ -120,26 +105,29 @@ class LocationCache:
         self._known: dict[Hashable, PilotLocation] = {}
 
     def find(self, likeness: Hashable | None, config: Configuration) -> PilotLocation | None:
-        """Where one stands who says this; None: that has to be found out."""
+        """The cached location; None: unknown."""
         return self._known.get(likeness) if self._config is config and likeness is not None else None
 
-    def note(self, likeness: Hashable | None, stand: PilotLocation, config: Configuration) -> None:
-        """It was found out."""
+    def note(self, likeness: Hashable | None, location: PilotLocation, config: Configuration) -> None:
+        """Store a location."""
         if likeness is None:
             return
         if self._config is not config or len(self._known) >= _LOCATIONS:
             self._config, self._known = config, {}
-        self._known[likeness] = stand
+        self._known[likeness] = location
 
 
-#: Seconds for which a place is taken for open; a claim that finds it closed says so.
+#: Seconds for which a place counts as open; a claim that finds it closed removes it.
 _OPEN_SECONDS = 1.0
-#: Places that are remembered; beyond that we start anew.
+#: Cached places; the cache is cleared when full.
 _OPEN_PLACES = 10_000
 
 
 class OpenPlaceCache:
-    """What is remembered of them; by the thread that claims."""
+    """Places with limits that gave a job a moment ago: claimed from without an advisory check.
+
+    For the claim thread only.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -149,7 +137,7 @@ class OpenPlaceCache:
         return self._clock() < self._until.get(place, 0.0)
 
     def note(self, place: Location, *, gave: bool) -> None:
-        """It gave a job, or none."""
+        """Record whether a claim at the place succeeded."""
         if not gave:
             self._until.pop(place, None)
             return
@@ -158,29 +146,31 @@ class OpenPlaceCache:
         self._until[place] = self._clock() + _OPEN_SECONDS
 
 
-#: Queues that are remembered; beyond that we start anew.
+#: Cached queues; the cache is cleared when full.
 _QUEUES = 10_000
 
 
 class QueuePoolCache:
-    """Answers from memory, for any thread."""
+    """Pools by queue, thread-safe: the mapping is read once per queue and kept until it changes.
+
+    The change feed is read each time in one small statement, so results are as current as the mapping
+    itself, which has a row for each pool of the VO.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[frozenset[str], QueueAddress], tuple[str, ...]] = {}
-        self._lists: dict[tuple[str, ...], tuple[str, ...]] = {}  # one for all queues that serve the same
+        # one object for all queues that serve the same
+        self._lists: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._position: change_feed.FeedPosition | None = None  # in the feed
-        self._age = 0  # how often something was forgotten
+        self._age = 0  # number of invalidations
         self._lock = Lock()
 
     def read_pools(
         self, conn: Connection, vos: frozenset[str], addresses: Collection[QueueAddress]
     ) -> Mapping[QueueAddress, Sequence[str]]:
-        """For each queue the ids of the pools of these VOs that it is eligible for, sorted; maybe none.
+        """For each queue the sorted ids of the pools of these VOs (lower case) that it is eligible for.
 
-        Args:
-            conn: In a transaction that has read nothing yet.
-            vos: In lower case.
-            addresses: The queues.
+        `conn` must be in a transaction that has read nothing yet.
         """
         with self._lock:
             self._follow(conn)
@@ -195,7 +185,7 @@ class QueuePoolCache:
         return known
 
     def _follow(self, conn: Connection) -> None:
-        """Forget what has changed; everything, if nobody can say what has."""
+        """Drop what has changed, or everything if the changes are unknown."""
         read = None if self._position is None else change_feed.read_changes(conn, self._position)
         if read is None:
             self._position = change_feed.read_position(conn)
@@ -214,8 +204,8 @@ class QueuePoolCache:
         self._lists = {ids: ids for ids in self._known.values()}
 
     def _remember(self, vos: frozenset[str], found: Mapping[QueueAddress, Sequence[str]], age: int) -> None:
-        """Unless something was forgotten since: then it may have been read before that."""
-        # Queues of one class have the very same list, which may be long.
+        """Store results, unless there was an invalidation since they were read."""
+        # Queues of one class share one list, which may be long.
         named = {id(ids): tuple(map(sys.intern, ids)) for ids in found.values()}
         with self._lock:
             if age != self._age or len(found) > _QUEUES:

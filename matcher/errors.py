@@ -1,24 +1,24 @@
-"""The errors of the matcher that its callers can do something about."""
+"""Errors of the matcher that callers can handle."""
 
 from requirements.errors import NotAllowed, PilotageError
 
 
 class Busy(PilotageError):
-    """More pilots ask at once than there is room for, or nobody is there to answer: ask again later."""
+    """Too many pilots ask at once, or the claim thread is not running; retry later."""
 
     code = "busy"
     retry_after = 5  #: seconds
 
 
 class NotInTime(PilotageError):
-    """No answer within the time that the pilot gave us; no job was taken for it."""
+    """No result before the pilot's deadline; no job was claimed for it."""
 
     code = "not_in_time"
     retry_after = 1  #: seconds
 
 
 class Unserved(PilotageError):
-    """It could not be served together with others, some of which have their jobs by now."""
+    """Requests served together failed; some of them may have their jobs by now."""
 
     code = "unserved"
 
@@ -28,4 +28,4 @@ class Unserved(PilotageError):
 
 
 class NotServed(NotAllowed):
-    """What the resource states is outside of what its token allows: another VO, another queue."""
+    """The stated VO or queue is outside the token's rights."""

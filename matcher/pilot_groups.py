@@ -1,7 +1,7 @@
-"""Which pilots a queue needs for its pools: those that are sent with the same flags serve the same pools.
+"""Groups of pilots of a queue by submit flags: pilots with equal flags serve the same pools.
 
-Flags ask the batch system for a node that may do. Pilots of one queue with other flags are other pilots,
-never mixed: what such a node is not sent for it may not have.
+Flags request a suitable node from the batch system. Pilots with different flags are never mixed, because a
+node may lack what it was not requested for.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,20 +22,20 @@ from taskqueue.pools import pools
 from taskqueue.pools.by_queue import MappedPool
 
 Flags = tuple[str, ...]
-#: Flags that are remembered; beyond that we start anew.
-_REMEMBERED = 100_000
+#: Cached flags; the cache is cleared when full.
+_CACHED = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotGroup:
-    """Pilots that are sent to one queue with the same flags."""
+    """Pilots that are submitted to one queue with the same flags."""
 
-    flags: Flags  #: arguments for the submit command, one by one; empty: any node may do
+    flags: Flags  #: arguments of the submit command; empty: any node
     pools: tuple[str, ...]  #: sorted
 
 
 class PilotGroups:
-    """The flags of pools, remembered for one version of the configuration."""
+    """Flags of pools, cached for one version of the configuration."""
 
     def __init__(self) -> None:
         self._version: int | None = None
@@ -47,12 +47,14 @@ class PilotGroups:
         config: Configuration,
         mapped: Mapping[QueueAddress, Iterable[MappedPool]],
     ) -> Mapping[QueueAddress, tuple[PilotGroup, ...]]:
-        """For each queue the groups of its pools, those without flags first."""
-        if self._version != config.version or len(self._known) > _REMEMBERED:
+        """The groups of each queue's pools, those without flags first."""
+        if self._version != config.version or len(self._known) > _CACHED:
             self._version, self._known = config.version, {}
         found = {address: tuple(of_queue) for address, of_queue in mapped.items()}
         self._read(conn, config, found)
-        return {address: _grouped(self._flags(config, address, each)) for address, each in found.items()}
+        return {
+            address: _group_by_flags(self._flags(config, address, each)) for address, each in found.items()
+        }
 
     def _read(
         self,
@@ -60,7 +62,7 @@ class PilotGroups:
         config: Configuration,
         mapped: Mapping[QueueAddress, Iterable[MappedPool]],
     ) -> None:
-        """Work out the flags that are not known yet, each once for all queues that are alike."""
+        """Compute missing flags, once per queue class and pool."""
         new = {
             (here.digest, each.pool_id): (here, each)
             for address, of_queue in mapped.items()
@@ -90,8 +92,8 @@ def _flags(requirements: Requirements, here: QueueClass, declarations: Declarati
     return flags(residue, here.nodes, declarations, here.forwarding)
 
 
-def _grouped(flagged: Iterable[tuple[Flags, str]]) -> tuple[PilotGroup, ...]:
+def _group_by_flags(flagged: Iterable[tuple[Flags, str]]) -> tuple[PilotGroup, ...]:
     groups: dict[Flags, list[str]] = {}
-    for said, pool_id in flagged:
-        groups.setdefault(said, []).append(pool_id)
-    return tuple(PilotGroup(flags=said, pools=tuple(sorted(groups[said]))) for said in sorted(groups))
+    for group, pool_id in flagged:
+        groups.setdefault(group, []).append(pool_id)
+    return tuple(PilotGroup(flags=group, pools=tuple(sorted(groups[group]))) for group in sorted(groups))

@@ -1,8 +1,9 @@
-"""When a job and a resource meet: the specification, one condition a line.
+"""Matching rules: when a job and a resource fit, one condition a line. This is the specification.
 
-The index answers the same for many classes at once; a property test holds the two equal. Where a resource
-says nothing there is no condition; where a class asks nothing it fits. Source: DIRAC TaskQueueDB, without
-its slips: of several sites one has to be both wanted and not banned, any banned value excludes.
+The class index gives the same results for many classes at once; a property test holds the two equal. A value
+that the resource does not state, or the class does not demand, is no condition. Source: DIRAC TaskQueueDB,
+with two errors corrected: one of several sites must be both wanted and not banned, and any banned value
+excludes.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -12,10 +13,10 @@ from matcher.request.resource import Exclusion, Resource, Values
 from requirements.values import fold
 from taskqueue.task_queues.requirement_class import RequirementClass
 
-#: What a refusal is called, in the order in which people look for it.
+#: Name of a condition; they are listed in the order in which people check them.
 Condition = str
 
-#: What a class names, under the names that resources have for it.
+#: Names that a class lists, by field of a resource.
 NAMED: Mapping[str, Callable[[RequirementClass], frozenset[str]]] = {
     "sites": lambda asked: asked.sites,
     "grid_ces": lambda asked: asked.grid_ces,
@@ -24,7 +25,7 @@ NAMED: Mapping[str, Callable[[RequirementClass], frozenset[str]]] = {
     "tags": lambda asked: asked.tags,
 }
 _OWNERS = frozenset({"owners", "owner_groups"})
-#: How much a class must have at least of what is counted, under the names of conditions.
+#: Minimum that a class needs, by condition.
 NEEDS: Mapping[str, Callable[[RequirementClass], float]] = {
     "cpu_time": lambda asked: asked.cpu_time,
     "ram": lambda asked: needed_ram(asked),
@@ -34,12 +35,9 @@ NEEDS: Mapping[str, Callable[[RequirementClass], float]] = {
 
 
 def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]) -> tuple[Condition, ...]:
-    """Every condition that keeps the resource from running jobs of this class; empty: it may.
+    """All conditions that the resource and class fail; empty: the resource may run such jobs.
 
-    Args:
-        asked: What the jobs ask.
-        resource: What the pilot offers.
-        pools: The submit pools that may run where it is.
+    `pools` are the submit pools that may run at the resource's place.
     """
     refused = [name for name, fits in _CONDITIONS.items() if not fits(asked, resource)]
     if asked.submit_pool is not None and asked.submit_pool not in pools:
@@ -48,17 +46,17 @@ def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]
 
 
 def fits(asked: RequirementClass, resource: Resource) -> bool:
-    """Whether the resource may run jobs of this class where its pool may run."""
+    """Whether the resource may run jobs of this class, apart from pools."""
     return all(holds(asked, resource) for holds in _CONDITIONS.values())
 
 
 def refuses(condition: Condition, asked: RequirementClass, resource: Resource) -> bool:
-    """Whether this one condition keeps the resource from running jobs of the class."""
+    """Whether the resource fails this one condition of the class."""
     return not _CONDITIONS[condition](asked, resource)
 
 
 def capacities(resource: Resource) -> Mapping[str, float | None]:
-    """How much a resource has of each of `NEEDS`; None: it does not say."""
+    """The resource's capacity for each of `NEEDS`; None: not stated."""
     return {
         "cpu_time": resource.cpu_time,
         "ram": resource.max_ram,
@@ -68,14 +66,14 @@ def capacities(resource: Resource) -> Mapping[str, float | None]:
 
 
 def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: Resource) -> bool:
-    """Whether the resource takes jobs of this owner and group, which are of this class.
+    """Whether the resource accepts jobs of this class with this owner and group.
 
-    A resource for one owner of a group that shares its jobs takes those of the others, too.
+    A resource for one owner of a group that shares its jobs also accepts those of the group's other members.
     """
-    if not _named_condition(owner_group, resource.owner_groups):
+    if not _accepts(owner_group, resource.owner_groups):
         return False
     shares = resource.owner_groups is not None and fold(owner_group) in resource.sharing_groups
-    if not shares and not _named_condition(owner, resource.owners):
+    if not shares and not _accepts(owner, resource.owners):
         return False
     if not resource.excluded:
         return True
@@ -84,32 +82,27 @@ def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: 
 
 
 def concerns_owners(exclusion: Exclusion) -> bool:
-    """Whether it takes the owner to tell who is left out."""
+    """Whether the exclusion depends on the owner."""
     return any(name in _OWNERS for name, _ in exclusion)
 
 
 def needed_ram(asked: RequirementClass, cores: int | None = None) -> int:
-    """MB that a job of this class needs on so many cores: a part of its own, and a part for each of them.
-
-    Args:
-        asked: What the job asks.
-        cores: That it has; None: the least that it must have.
-    """
+    """MB that a job of this class needs on this many cores (None: its minimum): base plus a part per core."""
     return asked.min_ram + asked.min_ram_per_core * (asked.processors_min if cores is None else cores)
 
 
 def fold_names(names: Collection[str]) -> frozenset[str]:
-    """Names as they compare."""
+    """Names folded for comparison."""
     return _fold_list(names) if isinstance(names, frozenset) else frozenset(map(fold, names))
 
 
 @lru_cache(maxsize=50_000)
 def _fold_list(names: frozenset[str]) -> frozenset[str]:
-    """The lists of sites of thousands of classes are long, and the same for every queue."""
+    """Cached: thousands of classes have long lists of sites, compared with every queue."""
     return frozenset(map(fold, names))
 
 
-def _named_condition(name: str, wanted: Values) -> bool:
+def _accepts(name: str, wanted: Values) -> bool:
     return wanted is None or fold(name) in wanted
 
 
@@ -133,7 +126,7 @@ def _site(asked: RequirementClass, resource: Resource) -> bool:
 
 
 def _job_type(asked: RequirementClass, resource: Resource) -> bool:
-    """A resource that names no type takes all but those that only job managers handle."""
+    """A resource that names no type accepts all types but those that only job managers handle."""
     if resource.job_types is not None or not asked.job_types:
         return _meets(asked.job_types, resource.job_types)
     return resource.managed_types_of(fold(asked.vo)).isdisjoint(fold_names(asked.job_types))
@@ -158,7 +151,7 @@ def _not_banned(asked: RequirementClass, resource: Resource) -> bool:
 
 
 _CONDITIONS: Mapping[Condition, Callable[[RequirementClass, Resource], bool]] = {
-    "vo": lambda asked, resource: _named_condition(asked.vo, resource.vos),
+    "vo": lambda asked, resource: _accepts(asked.vo, resource.vos),
     "cpu_time": _has("cpu_time"),
     "site": _site,
     "grid_ce": lambda asked, resource: _meets(asked.grid_ces, resource.grid_ces),

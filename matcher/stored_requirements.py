@@ -1,4 +1,4 @@
-"""The requirements of pools and classes as they are stored, read once each."""
+"""Cached parsing of the stored requirements of pools and classes."""
 
 from functools import lru_cache
 
@@ -8,5 +8,5 @@ from requirements.canonical import Requirements
 
 @lru_cache(maxsize=20_000)
 def parse_stored(text: str) -> Requirements:
-    """The requirements of their JSON; see `canonical.from_json`."""
+    """Parse requirements from JSON; see `canonical.from_json`."""
     return canonical.from_json(text)

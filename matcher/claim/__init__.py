@@ -1,4 +1,1 @@
-"""From a request to claimed jobs.
-
-The worker thread, the snapshot that it decides with, the claim and what follows it.
-"""
+"""From a request to claimed jobs: the claim thread, its snapshot, the claim and its consequences."""

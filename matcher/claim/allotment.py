@@ -1,7 +1,7 @@
-"""Filling one resource with several jobs: what is left of it, and what each of them may use.
+"""Allotment of one resource to several jobs: the remaining capacity, and each job's share.
 
-First every job gets the least that it must have, so that as many fit as can; what is left then goes to
-those that can use more, evenly.
+Every job first gets its minimum, so that as many as possible fit; the rest goes evenly to those that can use
+more.
 """
 
 from dataclasses import replace
@@ -12,15 +12,15 @@ from matcher.request.resource import Resource
 from taskqueue.leases.claim import Allotment
 from taskqueue.task_queues.requirement_class import RequirementClass
 
-#: What jobs that run beside each other share.
+#: Capacities shared by jobs that run side by side.
 _SHARED = ("processors", "ram", "gpus")
 
 
 class SlotAllotment:
-    """A resource while jobs are taken for it.
+    """Remaining capacity of a resource while jobs are taken for it.
 
-    What it does not state is not shared: one that states neither processors, memory nor GPUs says what each
-    job may have alone, and is never full.
+    Capacities that the resource does not state are not shared. A resource without processors, memory and
+    GPUs states what each job may use alone, and is never full.
     """
 
     def __init__(self, resource: Resource) -> None:
@@ -31,16 +31,11 @@ class SlotAllotment:
 
     @property
     def full(self) -> bool:
-        """Whether no job fits any more, whatever it asks."""
+        """Whether no further job fits, whatever its class."""
         return self._is_shared and (self._is_given_whole or self._left["processors"] == 0)
 
     def most(self, asked: RequirementClass, wanted: int) -> int:
-        """How many of the wanted jobs of one class fit in what is left.
-
-        Args:
-            asked: A class that the resource as a whole may run.
-            wanted: That many would be taken.
-        """
+        """How many of the wanted jobs of a class, which fits the whole resource, fit in what is left."""
         if not self._is_shared:
             return wanted
         if self.full:
@@ -52,14 +47,14 @@ class SlotAllotment:
         return int(max(0, min([wanted, *rooms])))
 
     def take(self, asked: RequirementClass, jobs: int) -> None:
-        """So many jobs of the class were taken."""
+        """Account for taken jobs of a class."""
         self._jobs += [asked] * jobs
         for name, left in self._left.items():
             if left is not None:
                 self._left[name] = left - jobs * rules.NEEDS[name](asked)
 
     def allotments(self) -> list[Allotment]:
-        """What each job may use, in the order in which they were taken; never more than there is."""
+        """The allotment of each job in the order of taking; their sum never exceeds the resource."""
         if not self._is_shared:
             return [_share_of_one(self._resource, asked) for asked in self._jobs]
         if self._is_given_whole:
@@ -81,7 +76,7 @@ class SlotAllotment:
         return any(asked.whole_node for asked in self._jobs[:1])
 
     def _cores(self) -> list[int]:
-        """Each job's processors: its least, and while there are more, one to the job that has fewest."""
+        """Processors by job: the minimum, then one more for the job with fewest while any are left."""
         cores = [asked.processors_min for asked in self._jobs]
         growing = [(number, job) for job, number in enumerate(cores)]
         heapify(growing)
@@ -97,7 +92,7 @@ class SlotAllotment:
         return cores
 
     def _memory(self, cores: list[int]) -> list[int | None]:
-        """Each job's MB: what it needs for its processors, and while there is more, up to its own limit."""
+        """MB by job: the need of its processors, then up to its limit while memory is left."""
         needed = [rules.needed_ram(asked, number) for asked, number in zip(self._jobs, cores, strict=True)]
         capacity = self._resource.max_ram
         spare = None if capacity is None else int(capacity) - sum(needed)
@@ -117,7 +112,7 @@ def _allowed_cores(asked: RequirementClass, cores: int) -> bool:
 
 
 def _share_of_one(resource: Resource, asked: RequirementClass) -> Allotment:
-    """What a job may use of a resource that does not say how many processors it has."""
+    """The allotment of a job on a resource that does not state its processors."""
     if asked.whole_node:
         return _whole_resource(resource)
     one = SlotAllotment(replace(resource, processors=asked.processors_min))

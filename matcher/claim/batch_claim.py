@@ -1,12 +1,10 @@
-"""Requests for one job at places where nothing is counted: one statement for all that have come in.
+"""Claims for many requests in few statements, in steps that are committed one by one.
 
-Requests for one job at places that count: counted one after the other, then claimed for together.
-
-Where a task queue tells all that a limit or throttle asks about its jobs, nothing of a job has to be read
-before it is taken. So under the locks of the places each request is counted with the first task queue that it
-may have, and one statement claims for all; what it does not find is counted back. For PostgreSQL.
-
-Claims for a batch in steps, each of which is committed: so none fails for what another does.
+A single-job request at a place without limits goes into one statement with all others (`claim_unlimited`).
+Where the task queue alone decides what a limit or throttle counts, each request is counted first, under the
+locks of its place, with the first task queue that it may use, and one statement claims for all; counts of
+requests that got nothing are taken back (`claim_limited`). All others are claimed step by step. The batch
+statements need PostgreSQL.
 """
 
 import logging
@@ -37,19 +35,19 @@ from taskqueue.task_queues.task_queues import TaskQueue
 
 log = logging.getLogger(__name__)
 
-#: Task queues that are tried for each; who found nothing then goes step by step.
+#: Task queues tried per request; afterwards it goes step by step.
 _TRIES = 4
 
 
 def claim_unlimited(
     server: AutocommitRunner, wishes: Sequence[ClaimRequest], doubts: InDoubtClaims, *, now: datetime
 ) -> dict[int, ClaimResult]:
-    """What they got, by their place in the list; who is left out has to go step by step.
+    """Results by position in the list; a missing one must be claimed step by step.
 
-    Each statement is a transaction: what one request got stays, whatever becomes of the others.
+    Each statement is a transaction: claimed jobs stay claimed whatever happens to other requests.
 
     Raises:
-        OperationalError, InterfaceError: The database is away; `doubts` has what may have been claimed.
+        OperationalError, InterfaceError: The database is unavailable; `doubts` has the possible claims.
     """
     found: dict[int, ClaimResult] = {}
     left: Sequence[int] = range(len(wishes))
@@ -63,29 +61,29 @@ def claim_unlimited(
             break
         try:
             outcomes = _try(server, wishes, asks, doubts, now)
-        except Exception as error:  # whatever it is, what is claimed has to be delivered
+        except Exception as error:  # of any kind: claimed jobs must still be delivered
             if not found:
                 raise
-            log.warning("claims of one statement fail, those that are left go step by step: %s", error)
+            log.warning("a batch claim failed, the remaining requests go step by step: %s", error)
             break
         for number, outcome in outcomes.items():
             if outcome.claimed is not None:
                 found[number] = ClaimResult(
-                    claimed=(outcome.claimed,), emptied=in_vain(wishes[number].drawn.tried)
+                    claimed=(outcome.claimed,), emptied=tried_before_last(wishes[number].drawn.tried)
                 )
         left = [number for number, each in outcomes.items() if each.claimed is None and not each.repeated]
         for number in asks.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.repeated}:
-            wishes[number].drawn.start_over()
+            wishes[number].drawn.reset()
     return found
 
 
-def in_vain(asked: Sequence[TaskQueue]) -> frozenset[int]:
-    """All but the last, which had a job: whoever settles it looks whether the others are empty."""
+def tried_before_last(asked: Sequence[TaskQueue]) -> frozenset[int]:
+    """All but the last, which had a job; `settle` later checks whether the others are empty."""
     return frozenset(each.task_queue_id for each in asked[:-1])
 
 
 def build_ask(wish: ClaimRequest, task_queue: TaskQueue) -> BatchClaim:
-    """A job of a task queue, for a wish."""
+    """A claim for one job of a task queue."""
     filling = SlotAllotment(wish.resource)
     filling.take(task_queue.requirement_class, 1)
     [allotment] = filling.allotments()
@@ -110,7 +108,7 @@ def _try(
     doubts: InDoubtClaims,
     now: datetime,
 ) -> dict[int, BatchClaimResult]:
-    """One statement; nobody got anything if the database refuses it, and each is to go step by step."""
+    """Run one statement; empty if the database rejects it, in which case no job was claimed."""
     maybe = [(wishes[number].request, (ask.lease,)) for number, ask in asks.items()]
     try:
         with doubts.about(maybe):
@@ -125,13 +123,13 @@ def _try(
 def claim_limited(
     conn: Connection, wishes: Sequence[ClaimRequest], *, config: Configuration, now: datetime
 ) -> dict[int, ClaimResult]:
-    """What they got, by their place in the list; who is left out has to go step by step.
+    """Results by position in the list; a missing one must be claimed step by step.
 
     Raises:
-        DBAPIError: Nobody got anything.
+        DBAPIError: No job was claimed.
     """
-    doors = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
-    left = [_LimitedRequest(wish, doors.find_policy(wish.place)) for wish in wishes]
+    policies = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
+    left = [_LimitedRequest(wish, policies.find_policy(wish.place)) for wish in wishes]
     found: dict[int, ClaimResult] = {}
     for _ in range(_TRIES):
         asks = {
@@ -141,26 +139,27 @@ def claim_limited(
             break
         outcomes = claim_batch.claim_jobs(TransactionRunner(conn), list(asks.values()), now=now)
         for number, outcome in zip(asks, outcomes, strict=True):
-            if look := left[number].take_outcome(outcome):
-                found[number] = look
-    doors.write(conn)
+            if result := left[number].take_outcome(outcome):
+                found[number] = result
+    policies.write(conn)
     for number, wish in enumerate(wishes):
         if number not in found:
-            wish.drawn.start_over()
+            wish.drawn.reset()
     return found
 
 
 @dataclass(slots=True)
 class _LimitedRequest:
-    """A request at a place that counts, and how far it has come."""
+    """A request at a place that counts jobs, and its progress."""
 
     wish: ClaimRequest
-    gate: PlacePolicy | None  #: None: nothing is counted there any more
-    asked: list[TaskQueue] = field(default_factory=list)  #: those it was counted with; the last one still is
+    gate: PlacePolicy | None  #: None: the place no longer counts jobs
+    #: task queues it was counted with; the last one is still counted
+    asked: list[TaskQueue] = field(default_factory=list)
     over: bool = False
 
     def ask(self) -> BatchClaim | None:
-        """What to ask for it next; None: it has to go step by step."""
+        """The next claim for this request; None: it must go step by step."""
         while not self.over and (found := self._next()) is not None:
             if self.gate is None or self._is_counted(self.gate, found):
                 self.asked.append(found)
@@ -169,13 +168,13 @@ class _LimitedRequest:
         return None
 
     def take_outcome(self, outcome: BatchClaimResult) -> ClaimResult | None:
-        """What it got; None: nothing so far."""
+        """The result of a claim; None: nothing so far."""
         claimed, gate = outcome.claimed, self.gate
         if claimed is not None:
             if gate is not None:
                 gate.reserve(claimed.job_id, claimed.epoch)
-            # Not those that a limit kept it from: they have jobs, and others are to draw them.
-            return ClaimResult(claimed=(claimed,), emptied=in_vain(self.asked))
+            # Not the task queues closed by a limit: they have jobs, and other requests may draw them.
+            return ClaimResult(claimed=(claimed,), emptied=tried_before_last(self.asked))
         if gate is not None:
             gate.count(self.asked[-1], -1)
         self.over = outcome.repeated
@@ -186,31 +185,31 @@ class _LimitedRequest:
         return drawn.next() if len(drawn.tried) < _TRIES else None
 
     def _is_counted(self, gate: PlacePolicy, found: TaskQueue) -> bool:
-        """Whether one of its jobs may be taken; it is counted then."""
-        self.over = not (gate.is_told_by(found) and gate.most(1))
+        """Count one job of the task queue, if it may be taken."""
+        self.over = not (gate.is_decided_by(found) and gate.most(1))
         may = not self.over and gate.concerns(found)
         if may:
             gate.count(found, 1)
         return may
 
 
-#: What became of wishes, by the identity of their requests.
+#: Results by the `id()` of their requests.
 Results = dict[int, ClaimResult | PilotageError]
 _Step = Callable[[Sequence[ClaimRequest], Configuration, datetime], dict[int, ClaimResult]]
 
 
 class BatchClaimer:
-    """Of one process; used by the thread that claims."""
+    """Claims of one process; for the claim thread only."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._server = AutocommitRunner(engine)
-        self.doubts = InDoubtClaims()  #: what may have been claimed for nobody
+        self.doubts = InDoubtClaims()  #: claims with unknown outcome
 
     def claim(self, wishes: Sequence[ClaimRequest], *, config: Configuration, now: datetime) -> Results:
-        """Claim for all of them; those first who cannot take just any job.
+        """Claim for all requests, the most restricted ones first.
 
-        What one step claimed has to be delivered, whatever becomes of the next.
+        Jobs claimed by one step must be delivered even if a later step fails.
         """
         ways: dict[_Step, list[ClaimRequest]] = {
             self._step_by_step: [],
@@ -228,14 +227,14 @@ class BatchClaimer:
             left = [wish for wish in some if id(wish.request) not in found]
             try:
                 found |= claim(left, config, now) if left else {}
-            except Exception as error:  # whatever it is
+            except Exception as error:  # of any kind
                 if not found:
                     raise
                 return {id(wish.request): Unserved(error) for wish in wishes} | found
         return found
 
     def _way(self, wish: ClaimRequest, config: Configuration) -> _Step:
-        """Where one statement may claim for it, together with others; SQLite has no such statement."""
+        """The step for a request; batches are not possible on SQLite."""
         if not wish.is_single or self._engine.dialect.name == "sqlite":
             return self._step_by_step
         return (
@@ -250,33 +249,33 @@ class BatchClaimer:
         maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         try:
             with self.doubts.about(maybe), database.writing(self._engine) as conn:
-                looks = claim_limited(conn, wishes, config=config, now=now)
+                results = claim_limited(conn, wishes, config=config, now=now)
                 maybe += (
-                    (wishes[number].request, tuple(each.lease for each in look.claimed))
-                    for number, look in looks.items()
+                    (wishes[number].request, tuple(each.lease for each in result.claimed))
+                    for number, result in results.items()
                 )
         except DBAPIError as error:
             if database.is_unavailable(error):
                 raise
             for wish in wishes:
-                wish.drawn.start_over()
+                wish.drawn.reset()
             return {}
-        return {id(wishes[number].request): look for number, look in looks.items()}
+        return {id(wishes[number].request): result for number, result in results.items()}
 
     def _claim_unlimited(
         self, wishes: Sequence[ClaimRequest], _config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
-        looks = claim_unlimited(self._server, wishes, self.doubts, now=now)
-        return {id(wishes[number].request): look for number, look in looks.items()}
+        results = claim_unlimited(self._server, wishes, self.doubts, now=now)
+        return {id(wishes[number].request): result for number, result in results.items()}
 
     def _step_by_step(
         self, wishes: Sequence[ClaimRequest], config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
         maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         with self.doubts.about(maybe), database.writing(self._engine) as conn:
-            looks = claim_loop.claim_all(conn, wishes, config=config, now=now)
+            results = claim_loop.claim_all(conn, wishes, config=config, now=now)
             maybe += (
-                (wish.request, tuple(each.lease for each in look.claimed))
-                for wish, look in zip(wishes, looks, strict=True)
+                (wish.request, tuple(each.lease for each in result.claimed))
+                for wish, result in zip(wishes, results, strict=True)
             )
-        return {id(wish.request): wish.complete(look) for wish, look in zip(wishes, looks, strict=True)}
+        return {id(wish.request): wish.complete(result) for wish, result in zip(wishes, results, strict=True)}

@@ -1,4 +1,4 @@
-"""Claiming for all requests that have come in, in one transaction."""
+"""Claiming step by step: for all requests of a batch in one transaction."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,80 +25,81 @@ from taskqueue.leases.selection import CandidateFilter, CandidateRow
 from taskqueue.pilots import pilots
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Task queues that are tried before it is asked which of the others have jobs at all.
+#: Task queues tried before a query finds which of the others have jobs at all.
 _DIRECT_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """What a request comes down to: where the jobs would run, and which they may be."""
+    """A prepared request: the place where its jobs would run, and the candidates."""
 
     request: MatchRequest
-    resource: Resource  #: that the jobs share
+    resource: Resource  #: shared by the jobs
     place: Location
     holder: LeaseHolder
-    drawn: CandidateOrder  #: those that fit, in the order in which to try them
-    keeper: AdmissionPolicy | None = None  #: who tells the jobs apart before they come; None: all may
-    fitting: Sequence[TaskQueue] = ()  #: those of them that the place lets in, if that is to be noted
-    otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
-    counted: bool = False  #: whether something holds at the place, as far as was known before
+    drawn: CandidateOrder  #: matching task queues, in the order to try them
+    admission: AdmissionPolicy | None = None  #: checks jobs one by one; None: all are admitted
+    fitting: Sequence[TaskQueue] = ()  #: task queues that the place admits, if wait causes are to be recorded
+    otherwise: str | None = None  #: reason if none of the candidates has a job any more
+    counted: bool = False  #: whether the place is known to have limits, bans or throttles
 
     @property
     def job_id(self) -> int | None:
-        """The only job that will do; None: any."""
+        """The only job that is accepted; None: any."""
         return self.request.presented.job_id
 
     @property
     def is_single(self) -> bool:
-        """Whether one statement may claim for it: one job, and it does not matter which."""
-        return self.request.count == 1 and self.keeper is None and self.job_id is None
+        """Whether one batch statement may claim for it: one job, and any will do."""
+        return self.request.count == 1 and self.admission is None and self.job_id is None
 
-    def complete(self, look: "ClaimResult") -> "ClaimResult":
-        """What it is told where its look brought nothing, not even a reason."""
-        silent = not look.claimed and look.refused is None and not look.in_other_hands
-        return replace(look, refused=self.otherwise) if silent else look
+    def complete(self, result: "ClaimResult") -> "ClaimResult":
+        """Add the default reason to a result without jobs and reason."""
+        silent = not result.claimed and result.refused is None and not result.in_other_hands
+        return replace(result, refused=self.otherwise) if silent else result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimResult:
-    """What one look brought a request: jobs, or how it stands."""
+    """The result of a claim for one request: jobs, or a reason."""
 
     claimed: tuple[ClaimedJob, ...] = ()
-    refused: str | None = None  #: why it may have none now, in one word: banned, throttled
-    emptied: frozenset[int] = frozenset()  #: task queues that were tried and have no job
-    in_other_hands: bool = False  #: jobs that fit are being taken by others; they may come free again
+    refused: str | None = None  #: reason code why it may have none now: banned, throttled
+    emptied: frozenset[int] = frozenset()  #: tried task queues without a job
+    #: matching jobs are locked by other transactions; they may become free again
+    in_other_hands: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class _Claim:
-    """What a wish has taken so far, before it is handed over."""
+    """The jobs taken so far for a request, before their attempts are opened."""
 
     wish: ClaimRequest
     filling: SlotAllotment
-    gate: PlacePolicy | None = None  #: None: nothing holds at the place
+    gate: PlacePolicy | None = None  #: None: the place has no conditions
     taken: list[TakenRow] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
-    passed_over: bool = False  #: a job that was let in was in another's hands
+    passed_over: bool = False  #: an admitted job was locked by another transaction
 
     @property
     def missing(self) -> int:
-        """How many jobs more it wants; none if the resource is full."""
+        """The number of jobs still wanted; 0 if the resource is full."""
         return 0 if self.filling.full else self.wish.request.count - len(self.taken)
 
     @property
     def refused(self) -> str | None:
-        """Why the place let nothing through."""
+        """The reason why the place admitted nothing."""
         return None if self.taken or self.gate is None else self.gate.refused
 
     @property
     def chooses(self) -> bool:
-        """Whether it matters who each job is."""
-        return self.wish.job_id is not None or (self.gate is not None and self.gate.asks_job)
+        """Whether jobs must be checked one by one."""
+        return self.wish.job_id is not None or (self.gate is not None and self.gate.depends_on_job)
 
     @property
     def admitted(self) -> int:
-        """How many jobs may be taken at once, as far as the place is concerned."""
+        """How many jobs the place admits at once."""
         return self.missing if self.gate is None else self.gate.most(self.missing)
 
     def most(self, task_queue: TaskQueue) -> int:
@@ -107,25 +108,24 @@ class _Claim:
 
     @property
     def tried(self) -> Sequence[TaskQueue]:
-        """Those that were tried before their turn to be asked whether they have any."""
+        """Task queues tried directly, without a query whether they have jobs."""
         return self.wish.drawn.tried
 
     def rest(self) -> Iterator[list[TaskQueue]]:
-        """The task queues that are left whose jobs still fit, in pieces, while more jobs may be taken."""
+        """The untried task queues whose jobs still fit, in pieces, while more jobs may be taken."""
         for some in split_into_pieces(filter(self._fits, self.wish.drawn.rest())):
             yield some
             if self.missing <= 0 or not self.admitted:
                 return
 
     def next(self) -> TaskQueue | None:
-        """The task queue to try next; None: all have been."""
+        """The next task queue to try; None: all were tried."""
         return self.wish.drawn.next(self._fits)
 
     def _fits(self, task_queue: TaskQueue) -> bool:
         return bool(self.filling.most(task_queue.requirement_class, 1))
 
     def want(self, task_queue: TaskQueue) -> TakeRequest:
-        """What it wants of that task queue."""
         return TakeRequest(
             task_queue_id=task_queue.task_queue_id,
             count=self.most(task_queue),
@@ -134,12 +134,12 @@ class _Claim:
         )
 
     def add(self, task_queue: TaskQueue, taken: Sequence[TakenRow]) -> None:
-        """Jobs of a task queue were taken."""
+        """Account for taken jobs of a task queue."""
         self.taken += taken
         self.filling.take(task_queue.requirement_class, len(taken))
 
     def claimed_jobs(self) -> list[AssignedJob]:
-        """The jobs with what each may use."""
+        """The jobs with their allotments."""
         return [
             AssignedJob(row=row, place=self.wish.place, holder=self.wish.holder, allotment=allotment)
             for row, allotment in zip(self.taken, self.filling.allotments(), strict=True)
@@ -149,11 +149,11 @@ class _Claim:
 def claim_all(
     conn: Connection, wishes: Sequence[ClaimRequest], *, config: Configuration, now: datetime
 ) -> list[ClaimResult]:
-    """Take jobs for each of the wishes, and hand them over: all of it happens, or nothing.
+    """Take jobs for all requests and open their attempts, in the caller's transaction.
 
-    A request that another process has answered meanwhile gets that answer.
+    A request that another process answered meanwhile gets that answer.
     """
-    doors = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
+    policies = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
     keys = {
         wish: key for wish in range(len(wishes)) if (key := request_key(wishes[wish].request)) is not None
     }
@@ -161,35 +161,37 @@ def claim_all(
     held = read_earlier_answers(conn, [wishes[each].request for each, key in keys.items() if key not in new])
     catches = [
         _Claim(
-            wish=wish, filling=SlotAllotment(wish.resource), gate=doors.find_policy(wish.place, wish.keeper)
+            wish=wish,
+            filling=SlotAllotment(wish.resource),
+            gate=policies.find_policy(wish.place, wish.admission),
         )
         for wish in wishes
     ]
     asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
-    # Those first who cannot take just any job.
+    # The most restricted requests first.
     for catch in asking:
         if (catch.gate is not None or catch.chooses) and catch.admitted:
             _search(conn, catch, now)
     _take(conn, [catch for catch in asking if catch.gate is None and not catch.chooses], now)
-    looks = _hand_over(conn, catches, now)
-    doors.write(conn)
-    looks = [
-        ClaimResult(claimed=held[keys[number]]) if keys.get(number) in held else look
-        for number, look in enumerate(looks)
+    results = _hand_over(conn, catches, now)
+    policies.write(conn)
+    results = [
+        ClaimResult(claimed=held[keys[number]]) if keys.get(number) in held else result
+        for number, result in enumerate(results)
     ]
-    _store_answers(conn, keys, new, looks, now)
-    return looks
+    _store_answers(conn, keys, new, results, now)
+    return results
 
 
 def request_key(request: MatchRequest) -> RequestKey | None:
-    """Under which the answer to a request is remembered; None: it does not ask for that."""
+    """Idempotency key of a request; None: it has none."""
     return None if request.request_id is None else (request.caller.subject, request.request_id)
 
 
 def read_earlier_answers(
     conn: Connection, requests: Sequence[MatchRequest]
 ) -> Mapping[RequestKey | None, tuple[ClaimedJob, ...]]:
-    """What requests were given before, as far as they hold it still."""
+    """Jobs of earlier answers that are still held, by request key."""
     keys = [key for request in requests if (key := request_key(request)) is not None]
     found: dict[RequestKey | None, tuple[ClaimedJob, ...]] = {}
     for key, job_ids in match_requests.read_answers(conn, keys).items():
@@ -199,10 +201,10 @@ def read_earlier_answers(
 
 
 def _take(conn: Connection, catches: Sequence[_Claim], now: datetime) -> None:
-    """Take jobs, as many as each wants or as there are.
+    """Take as many jobs as each request wants, or as there are.
 
-    A task queue that has none is cheap to try, but there may be thousands: after a few it is asked which
-    of all the others have any.
+    An empty task queue is cheap to try, but there may be thousands: after a few tries a query finds those
+    with jobs.
     """
     for _ in range(_DIRECT_TRIES):
         asking = [
@@ -219,7 +221,7 @@ def _take(conn: Connection, catches: Sequence[_Claim], now: datetime) -> None:
 
 
 def _search(conn: Connection, catch: _Claim, now: datetime) -> None:
-    """Take from those that have jobs, of all that were not tried; say how it stands if none has."""
+    """Take from those untried task queues that have jobs, and record why if nothing was taken."""
     place = catch.wish.place
     tried, had, full = _ids(catch.tried), set[int](), list[TaskQueue]()
     for some in catch.rest():
@@ -228,7 +230,7 @@ def _search(conn: Connection, catch: _Claim, now: datetime) -> None:
         had |= left
         worth = [each for each in some if each.task_queue_id in left]
         if catch.gate is not None:
-            worth = catch.gate.worth(conn, worth, place)
+            worth = catch.gate.list_passing(conn, worth, place)
         _take_from(conn, catch, worth, now)
         full += worth
     first = _ids(catch.tried)
@@ -238,7 +240,7 @@ def _search(conn: Connection, catch: _Claim, now: datetime) -> None:
         else had.union(first)
     )
     catch.emptied = frozenset(tried) - still - had
-    # A job that was asked for by its number is gone or in another's hands: neither is worth another look.
+    # A job requested by id is gone or locked: trying again is useless.
     others = catch.passed_over if catch.chooses else bool(still) and catch.refused is None
     catch.in_other_hands = not catch.taken and catch.wish.job_id is None and others
 
@@ -248,7 +250,7 @@ def _ids(task_queues: Sequence[TaskQueue]) -> list[int]:
 
 
 def _take_from(conn: Connection, catch: _Claim, task_queues: Sequence[TaskQueue], now: datetime) -> None:
-    """Take from the first task queue, then from the next: what the place lets through, while it fits."""
+    """Take from the task queues in turn what the place admits, while it fits."""
     place, gate = catch.wish.place, catch.gate
     for task_queue in task_queues:
         while most := catch.most(task_queue):
@@ -257,29 +259,29 @@ def _take_from(conn: Connection, catch: _Claim, task_queues: Sequence[TaskQueue]
             else:
                 passed = assignment.take_jobs(conn, [task_queue.task_queue_id], most, place=place, now=now)
                 if gate is not None:
-                    gate.passed(passed)
+                    gate.count_taken(passed)
             catch.add(task_queue, passed)
             if not passed or (gate is None and len(passed) < most and not catch.chooses):
                 break
 
 
 def _choose(conn: Connection, catch: _Claim, task_queue: TaskQueue, now: datetime) -> list[TakenRow]:
-    """Take the first job of a task queue that will do and that the place lets in."""
+    """Take the first acceptable job of a task queue that the place admits."""
     place, gate = catch.wish.place, catch.gate
     for job in _choices(conn, catch, task_queue):
         taken = selection.take_job(conn, task_queue.task_queue_id, job.job_id, place=place, now=now)
         if taken:
             if gate is not None:
-                gate.passed(taken, job)
+                gate.count_taken(taken, job)
             return taken
         catch.passed_over = True
     if gate is not None and catch.wish.job_id is not None:
-        gate.count_kept_out(task_queue)
+        gate.record_kept_out(task_queue)
     return []
 
 
 def _choices(conn: Connection, catch: _Claim, task_queue: TaskQueue) -> Iterator[CandidateRow]:
-    """The jobs of a task queue that will do and that the place lets in."""
+    """The acceptable jobs of a task queue that the place admits."""
     place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
     if job_id is None:
         return iter(()) if gate is None else gate.admitted(conn, task_queue, place)
@@ -304,7 +306,7 @@ def _hand_over(conn: Connection, catches: Sequence[_Claim], now: datetime) -> li
 
 
 def _count_for_pilots(conn: Connection, catches: Sequence[_Claim]) -> None:
-    """Note with each pilot how many jobs it was given."""
+    """Add the number of jobs to each pilot's row."""
     given: Counter[str] = Counter()
     for catch in catches:
         if catch.wish.holder.stamp is not None and catch.taken:
@@ -316,10 +318,10 @@ def _store_answers(
     conn: Connection,
     keys: Mapping[int, RequestKey],
     new: frozenset[RequestKey],
-    looks: Sequence[ClaimResult],
+    results: Sequence[ClaimResult],
     now: datetime,
 ) -> None:
-    """Remember what was given under which key; an answer without jobs is not worth a row."""
-    given = {key: [each.job_id for each in looks[wish].claimed] for wish, key in keys.items()}
+    """Store the answers by key; an answer without jobs is not worth a row."""
+    given = {key: [each.job_id for each in results[wish].claimed] for wish, key in keys.items()}
     match_requests.store_answers(conn, {key: ids for key, ids in given.items() if ids}, now=now)
     match_requests.release_keys(conn, [key for key, ids in given.items() if not ids and key in new])

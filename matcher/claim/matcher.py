@@ -1,4 +1,4 @@
-"""The matcher of one process: finds in memory what a resource may run, and claims it in the database."""
+"""The matcher of one process: finds candidates in memory and claims jobs in the database."""
 
 import logging
 import time
@@ -35,14 +35,14 @@ from taskqueue.task_queues import task_queues
 
 log = logging.getLogger(__name__)
 
-#: Why there is nothing, where nothing else says so.
+#: Default reason for no job.
 NO_TASK_QUEUE = "no_task_queue"
 
 
 class Matcher:
     """Serves requests for work, one batch at a time.
 
-    What it remembers is only where to look: `taskqueue.leases.claim` states again what must hold.
+    Cached data only narrow the search: `taskqueue.leases.claim` checks all conditions again.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class Matcher:
 
     @property
     def doubts(self) -> InDoubtClaims:
-        """What may have been claimed for nobody; for the thread that calls `serve`."""
+        """Claims with unknown outcome; for the thread that calls `serve`."""
         return self._claims.doubts
 
     def now(self) -> datetime:
-        """The time by which leases count."""
+        """The time used for leases."""
         return self._clock()
 
     def _config(self) -> Configuration:
-        """What holds now, without what has expired."""
+        """The current configuration, without expired values."""
         return self._given().at_moment(self._clock())
 
     def refresh(self) -> None:
-        """Take up what has changed since the last time, while nobody waits."""
+        """Apply recent changes; for idle times."""
         self._notes.go_on()
         self._mark_empty()
         since = self._freshness.begin()
@@ -84,30 +84,30 @@ class Matcher:
             self._follow(conn, self._clock(), since)
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
-        """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
+        """Claim jobs for all requests; an invalid one gets its error and affects no other.
 
-        Who finds nothing in memory, which has been brought up to date before, costs no writing.
+        A request without candidates in the updated index causes no write.
         """
         first = _find_duplicates(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
-        was_fresh = self._memory.news.is_fresh
-        found = self._look(unique, fresh=was_fresh)
-        if was_fresh and (vain := [each for each in unique if _is_unanswered(found[id(each)])]):
-            found = found | self._look_again(vain, found)
+        was_fresh = self._memory.bans.is_fresh
+        found = self._claim_jobs(unique, fresh=was_fresh)
+        if was_fresh and (unanswered := [each for each in unique if _is_unanswered(found[id(each)])]):
+            found = found | self._retry_unanswered(unanswered, found)
         return [found[id(batch[number])] for number in first]
 
-    def _look_again(self, requests: Sequence[MatchRequest], before: Results) -> Results:
-        """With all that is known now, for those who got nothing of what was known a moment ago."""
+    def _retry_unanswered(self, requests: Sequence[MatchRequest], before: Results) -> Results:
+        """Repeat requests without a job on an updated snapshot."""
         try:
-            found = self._look(requests, fresh=False)
-        except Exception as error:  # whatever it is, what others have got has to be delivered
+            found = self._claim_jobs(requests, fresh=False)
+        except Exception as error:  # of any kind: jobs of other requests must still be delivered
             if len(requests) == len(before):
                 raise
             return {id(request): Unserved(error) for request in requests}
-        return {number: _add_emptied(look, before[number]) for number, look in found.items()}
+        return {number: _add_emptied(result, before[number]) for number, result in found.items()}
 
-    def _look(self, requests: Sequence[MatchRequest], *, fresh: bool) -> Results:
-        """What each gets, by what is known now; `fresh`: by what was known a moment ago."""
+    def _claim_jobs(self, requests: Sequence[MatchRequest], *, fresh: bool) -> Results:
+        """One result per request; `fresh`: the snapshot of a moment ago is good enough."""
         if not fresh:
             self._mark_empty()
         now, since = self._clock(), self._freshness.begin()
@@ -117,50 +117,51 @@ class Matcher:
             if not fresh:
                 found |= _read_earlier_answers(view, requests, found)
         wishes = [each for each in found.values() if isinstance(each, ClaimRequest)]
-        # The claim goes by the newest configuration.
+        # The claim uses the newest configuration.
         claimed = self._claims.claim(wishes, config=self._config(), now=now)
         self._notes.served(wishes, claimed, now)
         for each in wishes:
             if each.counted:
                 gave = claimed[id(each.request)]
-                self._memory.open.note(each.place, gave=isinstance(gave, ClaimResult) and bool(gave.claimed))
+                self._memory.open_places.note(
+                    each.place, gave=isinstance(gave, ClaimResult) and bool(gave.claimed)
+                )
         return {
             number: each for number, each in found.items() if not isinstance(each, ClaimRequest)
         } | claimed
 
     def rung(self) -> None:
-        """There is something new in the feed: until it has been read, nothing is told from memory."""
+        """Register a notification of changes: cached no-matches are unused until the feed was read."""
         self._freshness.ring()
 
     def find_no_match(self, likeness: Hashable) -> NoMatch | None:
-        """What there is still nothing for, told from memory; None: a look is needed. From any thread.
+        """A cached no-match; None: the request must be served. Thread-safe.
 
-        Who names its request has to know that it names it for the first time: what a request was given is
-        remembered by the database only.
+        Callers must not pass a repeated request id: earlier answers are only in the database.
         """
         return self._memory.find_no_match(likeness, self._config()) if self._freshness.is_good else None
 
-    def settle(self, looks: Sequence[ClaimResult | PilotageError]) -> None:
-        """Stop trying task queues that turned out to be empty; before the next full look they are marked."""
-        emptied = {each for look in looks if isinstance(look, ClaimResult) for each in look.emptied}
+    def settle(self, results: Sequence[ClaimResult | PilotageError]) -> None:
+        """Exclude task queues that turned out empty; they are marked before the next full snapshot."""
+        emptied = {each for result in results if isinstance(result, ClaimResult) for each in result.emptied}
         if emptied:
             with self._memory.lock:
-                self._memory.waiting.set_aside(emptied)
+                self._memory.waiting.exclude(emptied)
 
     def _mark_empty(self) -> None:
-        """Tell all matchers of those that are set aside; what is not empty comes back with the next look."""
-        if aside := self._memory.waiting.aside:
+        """Mark excluded task queues as empty for all matchers; the next snapshot restores the others."""
+        if aside := self._memory.waiting.excluded:
             with database.writing(self._engine) as conn:
                 task_queues.mark_empty(conn, aside, now=self._clock())
 
     def write_down(self, *, at_end: bool = False) -> None:
-        """Write what kept jobs from pilots, about once a minute; for the thread that calls `serve`."""
+        """Store wait causes, about once a minute; for the thread that calls `serve`."""
         self._notes.write_down(self._engine, self._clock(), at_end=at_end)
 
     def get_submit_pools(
         self, vos: frozenset[str], queues: Sequence[str]
     ) -> tuple[Mapping[str, list[str]], list[QueueNotFound]]:
-        """For each of the queues the pools that it serves; and those that do not exist.
+        """The pools that each queue serves, and errors for queues that do not exist.
 
         Raises:
             QueueNotFound: None of them exists.
@@ -173,7 +174,7 @@ class Matcher:
     def get_pilot_groups(
         self, vos: frozenset[str], queues: Sequence[str]
     ) -> tuple[Mapping[str, tuple[PilotGroup, ...]], list[QueueNotFound]]:
-        """The same, the pools of each queue by the flags that pilots for them are sent with.
+        """Like `get_submit_pools`, with the pools of each queue grouped by the flags of their pilots.
 
         Raises:
             QueueNotFound: None of them exists.
@@ -189,14 +190,14 @@ class Matcher:
     def get_matching_task_queues(
         self, presented: StatedResource, caller: MatchCaller
     ) -> list[MatchingTaskQueue]:
-        """All task queues that a resource may serve now, limits and bans applied, with what waits in them.
+        """Task queues that a resource may serve now, limits and bans applied, with their waiting jobs.
 
-        Without facts of a node, also those that only some nodes of the queue may serve.
+        Without node facts, including those that only some nodes of the queue may serve.
 
         Raises:
-            QueueNotFound, InvalidResource: The place is wrong.
+            QueueNotFound, InvalidResource: The place is invalid.
         """
-        self._mark_empty()  # or the look would bring them back, to be tried again
+        self._mark_empty()  # otherwise the snapshot would restore them
         since = self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             view = self._view(reading, self._clock(), since)
@@ -205,27 +206,27 @@ class Matcher:
                 return []
             pools, place = served.pools, served.place
             if not presented.node_facts:
-                # Before there is a node, nobody can say what it has not.
+                # Without a node, no pool can be excluded by its facts.
                 pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
-            candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
-            return list_matching(view.conn, candidates, place, view.gate(place, keeper))
+            candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
+            return list_matching(view.conn, candidates, place, view.gate(place, admission))
 
     def _follow(self, conn: Connection, now: datetime, since: FeedRead) -> tuple[MatcherCache, int]:
-        """What is remembered, brought up to date, and its age; a new memory if the database is another."""
+        """The updated cache and its age; a new cache if the changes are unknown."""
         memory = self._memory
         began = time.monotonic()
         while (age := memory.follow(conn)) is None:
-            log.warning("what has changed in the database cannot be told: everything is loaded anew")
+            log.warning("changes of the database are unknown: loading everything again")
             memory = self._memory = MatcherCache()
-        memory.news.banned = frozenset(ban.site for ban in bans.list_bans(conn, now=now))
-        memory.news.at = began
+        memory.bans.banned = frozenset(ban.site for ban in bans.list_bans(conn, now=now))
+        memory.bans.at = began
         self._freshness.end(since)
         return memory, age
 
     def _view(
         self, reading: LazyTransaction, now: datetime, since: FeedRead, *, fresh: bool = False
     ) -> Snapshot:
-        """What is to be seen now, or was a moment ago; in a transaction that began after `since`."""
+        """A snapshot, current or of a moment ago; the transaction must begin after `since`."""
         memory, age = self._memory, self._memory.places.age
         if not fresh:
             memory, age = self._follow(reading.conn, now, since)
@@ -236,21 +237,21 @@ class Matcher:
             config=self._given().at_moment(now),
             now=now,
             random=self._random,
-            banned=memory.news.banned,
+            banned=memory.bans.banned,
         )
 
 
-def build_answer(request: MatchRequest, look: ClaimResult) -> MatchResult:
-    """What the pilot is told."""
+def build_answer(request: MatchRequest, result: ClaimResult) -> MatchResult:
+    """The answer to a pilot."""
     warnings = request.presented.warnings
-    if look.claimed:
-        return MatchResult(matches=look.claimed, warnings=warnings)
-    reason = look.refused or NO_TASK_QUEUE
+    if result.claimed:
+        return MatchResult(matches=result.claimed, warnings=warnings)
+    reason = result.refused or NO_TASK_QUEUE
     return MatchResult(reason=reason, retry_after=RETRY_AFTER, warnings=warnings)
 
 
 def _find_duplicates(batch: Sequence[MatchRequest]) -> list[int]:
-    """For each request the first of the batch that is the same one, said again."""
+    """For each request the position of the first one with the same key."""
     seen: dict[object, int] = {}
     return [
         seen.setdefault(claim_loop.request_key(request) or number, number)
@@ -263,7 +264,7 @@ def _read_earlier_answers(
     requests: Sequence[MatchRequest],
     found: Mapping[int, ClaimRequest | ClaimResult | PilotageError],
 ) -> Results:
-    """The answers that were given to those who would get none now; a wish finds out by itself."""
+    """Earlier answers for requests that get no claim now; claims check for themselves."""
     keyed = [
         each
         for each in requests
@@ -277,16 +278,16 @@ def _read_earlier_answers(
     }
 
 
-def _is_unanswered(look: ClaimResult | PilotageError) -> bool:
-    """Whether somebody who knows more may get something."""
-    if isinstance(look, ClaimResult):
-        return not (look.claimed or look.in_other_hands)
-    return not isinstance(look, Unserved)
+def _is_unanswered(result: ClaimResult | PilotageError) -> bool:
+    """Whether an updated snapshot may find a job."""
+    if isinstance(result, ClaimResult):
+        return not (result.claimed or result.in_other_hands)
+    return not isinstance(result, Unserved)
 
 
 def _add_emptied(
-    look: ClaimResult | PilotageError, before: ClaimResult | PilotageError
+    result: ClaimResult | PilotageError, before: ClaimResult | PilotageError
 ) -> ClaimResult | PilotageError:
-    if isinstance(look, ClaimResult) and isinstance(before, ClaimResult):
-        return replace(look, emptied=look.emptied | before.emptied)
-    return look
+    if isinstance(result, ClaimResult) and isinstance(before, ClaimResult):
+        return replace(result, emptied=result.emptied | before.emptied)
+    return result

@@ -1,4 +1,4 @@
-"""What a resource may serve at this moment, for directors: task queues with the jobs that would come now."""
+"""Task queues that a resource may serve at this moment, with the first jobs of each; for directors."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from taskqueue.leases.assignment import Location
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Jobs whose ids a listing names.
+#: Job ids per task queue in a listing.
 _NAMED_JOBS = 100
-#: Jobs of a task queue that are asked one by one whether the place lets them in.
+#: Jobs of a task queue that are checked one by one for admission.
 _ASKED = 1000
 
 
@@ -23,27 +23,20 @@ class MatchingTaskQueue:
     """A task queue that a resource may serve now."""
 
     task_queue: TaskQueue
-    waiting: int  #: jobs that running limits, delays and bans do not keep out
-    job_ids: tuple[int, ...]  #: the first to be handed out, a hundred at most
+    waiting: int  #: jobs that limits, delays and bans do not exclude
+    job_ids: tuple[int, ...]  #: the first to be handed out, at most 100
 
 
 def list_matching(
     conn: Connection, candidates: Collection[TaskQueue], place: Location, gate: PlacePolicy | None
 ) -> list[MatchingTaskQueue]:
-    """Those of the task queues that have a job which a claim at the place would take now.
-
-    Args:
-        conn: Read only.
-        candidates: What the resource may run.
-        place: Where it is.
-        gate: What holds there; None: nothing.
-    """
+    """The candidates with a job that a claim at the place would take now; `gate` None: no conditions."""
     by_id = {each.task_queue_id: each for each in candidates}
-    if gate is None or not gate.asks_job:
+    if gate is None or not gate.depends_on_job:
         return [] if gate is not None and not gate.most(1) else list(_list_all(conn, by_id))
     if not gate.most(1):
         return []
-    concerned = gate.worth(conn, [each for _, each in sorted(by_id.items())], place)
+    concerned = gate.list_passing(conn, [each for _, each in sorted(by_id.items())], place)
     shown = [_list_admitted(conn, each, place, gate) for each in concerned]
     return [each for each in shown if each.job_ids]
 

@@ -1,4 +1,4 @@
-"""What a request for work comes down to before anything is claimed: a wish, or the answer already."""
+"""Preparation of a request: a claim request, or an answer that needs no claim."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -22,17 +22,16 @@ from taskqueue.leases.claim import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Why there is nothing, where no gate says so.
-#: The queue is switched off, or not for the VOs of the pilot.
+#: The queue is disabled, or not for the VOs of the pilot.
 NOT_USABLE = "not_usable"
-#: Jobs wait that another node of the queue may run.
+#: Waiting jobs fit only other nodes of the queue.
 NODE = "node"
 
 
 def prepare(
     view: Snapshot, request: MatchRequest, notes: WaitCauseRecorder
 ) -> ClaimRequest | ClaimResult | PilotageError:
-    """What a request comes down to; a look if it is answered without a claim."""
+    """A request's candidates; a `ClaimResult` if it can be answered without a claim."""
     presented = request.presented
     try:
         view.require_one_place(presented, request.caller)
@@ -41,20 +40,21 @@ def prepare(
         return error
     if served is None:
         return ClaimResult(refused=NOT_USABLE)
-    if within := place_policy.list_scopes_below(view.config, served.place, resource.list_named_vos):
-        return place_pools.inexact_place_message(served.place, within[0])
-    # Before the look, so that nothing that comes during it is missed.
+    if within := place_policy.list_scopes_below(view.config, served.place, resource.named_vos):
+        return place_pools.inexact_place_error(served.place, within[0])
+    # Before the index is read, so that no later change is missed.
     changed = view.memory.waiting.changed
     fitting = view.build_filter(presented, served.pools, resource)
-    candidates, keeper = view.admitted(served.place, resource, fitting)
+    candidates, admission = view.admitted(served.place, resource, fitting)
     otherwise = _other_node_reason(view, presented, served, resource, notes)
     if not candidates and otherwise is None:
         if not fitting:
             _remember_no_match(view, request, served, resource, changed)
         return ClaimResult()
     due = notes.are_due(served.place, resource, view.now)
-    # A look without locks, so that polling at a closed place costs no writing; seldom where one was open.
-    gate = view.gate(served.place) if due or served.place not in view.memory.open else None
+    # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
+    # given.
+    gate = view.gate(served.place) if due or served.place not in view.memory.open_places else None
     if refused := _refusal_reason(view, gate, candidates, served.place, request.count):
         notes.note_kept_out(refused, candidates, served.place, resource, view.now)
         return ClaimResult(refused=refused)
@@ -66,7 +66,7 @@ def prepare(
         place=served.place,
         holder=_holder(view, request, served.place),
         drawn=CandidateOrder(draw_candidates(candidates, view.random)),
-        keeper=keeper,
+        admission=admission,
         fitting=notes.let_in(view, gate, candidates, served.place) if due else (),
         otherwise=otherwise,
         counted=view.counts(served.place),
@@ -80,7 +80,7 @@ def _other_node_reason(
     resource: Resource,
     notes: WaitCauseRecorder,
 ) -> str | None:
-    """`node` if there are jobs that another node of the queue may run."""
+    """`node` if waiting jobs fit only other nodes of the queue."""
     if not served.kept_back:
         return None
     fitting = view.build_filter(presented, served.kept_back, resource)
@@ -90,7 +90,10 @@ def _other_node_reason(
 
 
 def _holder(view: Snapshot, request: MatchRequest, place: Location) -> LeaseHolder:
-    """Who asks; who is no pilot itself may ask for one of its VOs at its place, not for any other."""
+    """The lease holder.
+
+    A caller that is no pilot itself may name one of its VOs at the same site, no other.
+    """
     vos = request.caller.vos
     stamp = request.caller.stamp
     stated = None if stamp else request.presented.stamp
@@ -107,15 +110,15 @@ def _holder(view: Snapshot, request: MatchRequest, place: Location) -> LeaseHold
 def _remember_no_match(
     view: Snapshot, request: MatchRequest, served: PlacePools, resource: Resource, changed: int
 ) -> None:
-    """No task queue has a job that fits: who says the same again need not be looked at again.
+    """Cache that no task queue has a job that fits.
 
-    Not where one job was asked for, or where more than the mapping and the configuration decide.
+    Not for requests of one job, or if more than the mapping and the configuration decides.
     """
     presented = request.presented
     if request.likeness is None or presented.job_id is not None or presented.several:
         return
     if served.lasting and not served.kept_back:
-        vain = NoMatch(
+        no_match = NoMatch(
             resource=resource,
             served=served,
             warnings=presented.warnings,
@@ -123,13 +126,13 @@ def _remember_no_match(
             age=view.age,
             changed=changed,
         )
-        view.memory.idle.note(request.likeness, vain)
+        view.memory.no_matches.note(request.likeness, no_match)
 
 
 def _refusal_reason(
     view: Snapshot, gate: PlacePolicy | None, candidates: Sequence[TaskQueue], place: Location, count: int
 ) -> str | None:
-    """Why the place lets nothing through now."""
+    """The reason why the place admits nothing now."""
     if gate is None or (
         gate.most(count) and gate.admits_any(view.conn, iterate_candidates(candidates), place)
     ):

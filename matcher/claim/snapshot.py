@@ -1,4 +1,4 @@
-"""What one look sees: one configuration, one time, one transaction, and what the process remembers."""
+"""Snapshot for one batch: one configuration, one time, one transaction, and the caches of the process."""
 
 import math
 import threading
@@ -31,44 +31,44 @@ from taskqueue.leases.assignment import Location
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Seconds for which what was read of the database will do; a job is to be offered within two.
+#: Seconds for which read data count as fresh; a job must be offered within two.
 _FRESH = 0.2
-#: Property of groups whose members take each other's jobs.
+#: Property of groups whose members accept each other's jobs.
 _JOB_SHARING = "JobSharing"
 
 
 @dataclass(slots=True)
 class CachedBans:
-    """What is read beside the changes themselves, and how old all of it is."""
+    """Cached bans, and the age of all cached data."""
 
-    banned: frozenset[str] = frozenset()  #: the sites that are
-    at: float = -math.inf  #: when it was read, on the monotonic clock
+    banned: frozenset[str] = frozenset()  #: banned sites
+    at: float = -math.inf  #: time of reading, monotonic clock
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it will do for one who finds something; who does not has to look again."""
+        """Whether it is fresh enough to find a job; a request without a job must read again."""
         return time.monotonic() - self.at < _FRESH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatcherCache:
-    """What a process remembers of the database: where to look, never what holds."""
+    """The caches of a process: they narrow the search, and decide nothing."""
 
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
     places: PlaceCache = field(default_factory=PlaceCache)
-    stands: LocationCache = field(default_factory=LocationCache)
-    doorkeepers: AdmissionPolicies = field(default_factory=AdmissionPolicies)
+    locations: LocationCache = field(default_factory=LocationCache)
+    admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)
     groups: PilotGroups = field(default_factory=PilotGroups)
-    idle: NoMatchCache = field(default_factory=NoMatchCache)
-    news: CachedBans = field(default_factory=CachedBans)
-    open: OpenPlaceCache = field(default_factory=OpenPlaceCache)
-    #: It is read and changed by one thread at a time; no claim is made under it.
+    no_matches: NoMatchCache = field(default_factory=NoMatchCache)
+    bans: CachedBans = field(default_factory=CachedBans)
+    open_places: OpenPlaceCache = field(default_factory=OpenPlaceCache)
+    #: Held while caches are read or changed, never during a claim.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def follow(self, conn: Connection) -> int | None:
-        """Take up what has changed, first in a transaction; the age of what is read in it from here on.
+        """Apply recent changes, first in a transaction; return the age of what it reads from here on.
 
-        None: nobody can say what has changed, and nothing of this memory holds any more.
+        None: the changes are unknown, so this cache is void.
         """
         with self.lock:
             changed = self.waiting.follow(conn)
@@ -78,82 +78,81 @@ class MatcherCache:
             return self.places.age
 
     def find_no_match(self, likeness: Hashable, config: Configuration) -> NoMatch | None:
-        """What there still is nothing for, as far as is remembered; to be asked only while that is fresh."""
-        if self.waiting.aside:
+        """A cached no-match; call only while the cache is fresh."""
+        if self.waiting.excluded:
             return None  # one of these may have a job
-        return self.idle.find(likeness, config, age=self.places.age, waiting=self.waiting, lock=self.lock)
+        return self.no_matches.find(
+            likeness, config, age=self.places.age, waiting=self.waiting, lock=self.lock
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A look at what waits, for one batch of questions; all of them get answers of one moment."""
+    """The state for one batch of requests, all answered as of one moment."""
 
     reading: LazyTransaction
     memory: MatcherCache
-    age: int  #: of what the transaction reads, as the memory counts it
-    config: Configuration  #: without what has expired by now
+    age: int  #: of the data that the transaction reads, see `PlaceCache.age`
+    config: Configuration  #: without expired values
     now: datetime
     random: Random
-    #: The sites that are; read once for all, since the commonest answer must be cheap there, too.
+    #: Banned sites, read once per batch, because the most frequent answer must stay cheap.
     banned: frozenset[str]
 
     @property
     def conn(self) -> Connection:
-        """For what is not remembered."""
+        """Connection for data that are not cached."""
         return self.reading.conn
 
     def place(
         self, presented: StatedResource, caller: MatchCaller, *, likeness: Hashable | None = None
     ) -> tuple[PlacePools | None, Resource]:
-        """Where the pilot is, and its resource as far as the caller may offer it there.
+        """The place of a pilot, and its resource restricted to the caller's rights there.
 
-        None: the queue serves none of the VOs now.
-
-        Args:
-            presented: What the pilot says.
-            caller: Who asks.
-            likeness: The same for all that say the same of the same place with the same rights.
+        None: the queue serves none of the VOs now. `likeness` is `MatchRequest.likeness`.
 
         Raises:
-            QueueNotFound, InvalidResource: The place is wrong.
-            NotServed: It states what its token does not stand for.
+            QueueNotFound, InvalidResource: The place is invalid.
+            NotServed: The stated VO or queue is outside the token's rights.
         """
-        stand = self.memory.stands.find(likeness, self.config)
-        if stand is None:
+        location = self.memory.locations.find(likeness, self.config)
+        if location is None:
             presented = place_pools.respell_place(presented, self.config)
             address = _queue_address(presented, caller, self.config)
             resource = _restrict_to_caller(presented.resource, caller, self.config)
             if address is None:
                 resource = replace(
-                    resource, vos=place_pools.usable_vos(resource.list_named_vos, presented, self.config)
+                    resource, vos=place_pools.usable_vos(resource.named_vos, presented, self.config)
                 )
                 return self._served_without_queue(presented, resource), resource
-            stand = _locate(address, resource, presented.node_facts, self.config)
-            self.memory.stands.note(likeness, stand, self.config)
-        return self._served(stand), stand.resource
+            location = _locate(address, resource, presented.node_facts, self.config)
+            self.memory.locations.note(likeness, location, self.config)
+        return self._served(location), location.resource
 
-    def _served(self, stand: PilotLocation) -> PlacePools | None:
-        usable = stand.resource.list_named_vos
+    def _served(self, location: PilotLocation) -> PlacePools | None:
+        usable = location.resource.named_vos
         if not usable:
             return None
         with self.memory.lock:
-            known = self.memory.places
-            return known.served(self.reading, self.config, stand.address, usable, stand.facts, age=self.age)
+            places = self.memory.places
+            return places.served(
+                self.reading, self.config, location.address, usable, location.facts, age=self.age
+            )
 
     def _served_without_queue(self, presented: StatedResource, resource: Resource) -> PlacePools | None:
         if not resource.vos:
             return None
         with self.memory.lock:
-            known = self.memory.places
-            return known.served_without_queue(
+            places = self.memory.places
+            return places.served_without_queue(
                 self.reading, self.config, presented, resource.vos, age=self.age
             )
 
     def require_one_place(self, presented: StatedResource, caller: MatchCaller) -> None:
-        """Refuse a pilot that says it is at several places where that matters.
+        """Refuse a request with several places where that matters.
 
         Raises:
-            InvalidResource: It names several sites, CEs or queues.
+            InvalidResource: Several sites, CEs or queues are stated.
         """
         if caller.queue is None:
             vos = presented.resource.vos or caller.vos
@@ -167,7 +166,7 @@ class Snapshot:
     def build_filter(
         self, presented: StatedResource, pools: frozenset[str], resource: Resource
     ) -> Sequence[TaskQueue]:
-        """Those with jobs that fit; if it wants one job only, the one which that is in."""
+        """The matching task queues; for a request of one job, the one that holds it."""
         candidates = self.candidates(pools, resource)
         if presented.job_id is None:
             return candidates
@@ -177,48 +176,48 @@ class Snapshot:
     def admitted(
         self, place: Location, resource: Resource, candidates: Sequence[TaskQueue]
     ) -> tuple[Sequence[TaskQueue], AdmissionPolicy | None]:
-        """Those with jobs that the queues there may admit, and who has to be asked about each of them."""
-        keeper = self.memory.doorkeepers.find_policy(self.config, place, resource.list_named_vos)
-        if keeper is None:
+        """The task queues that the queues of the place may admit, and the policy if jobs must be checked."""
+        policy = self.memory.admission_policies.find_policy(self.config, place, resource.named_vos)
+        if policy is None:
             return candidates, None
-        admitted = keeper.open_to(self.conn, candidates)
-        return admitted, keeper if any(map(keeper.asks_job, admitted)) else None
+        admitted = policy.open_to(self.conn, candidates)
+        return admitted, policy if any(map(policy.depends_on_job, admitted)) else None
 
     def counts(self, place: Location) -> bool:
-        """Whether anything may hold at a place."""
+        """Whether a limit, throttle or ban may apply at a place."""
         return place.site in self.banned or place_policy.counts_jobs(self.config, place)
 
-    def gate(self, place: Location, keeper: AdmissionPolicy | None = None) -> PlacePolicy | None:
-        """What holds at a place now, seen without locks; None: nothing does."""
-        if keeper is None and not self.counts(place):
+    def gate(self, place: Location, policy: AdmissionPolicy | None = None) -> PlacePolicy | None:
+        """The policy of a place, read without locks; None: no conditions."""
+        if policy is None and not self.counts(place):
             return None
         return place_policy.read_policies(
             self.conn, self.config, [place], self.now, banned=self.banned
-        ).find_policy(place, keeper)
+        ).find_policy(place, policy)
 
 
 def _queue_address(
     presented: StatedResource, caller: MatchCaller, config: Configuration
 ) -> QueueAddress | None:
-    """The queue that the pilot is in; None: it states none, and does not have to.
+    """The queue of the pilot; None: none is stated or needed.
 
     Raises:
-        NotServed: It states another one than its token is bound to.
+        NotServed: Another queue than the token's.
         QueueNotFound: The configuration has no such queue.
-        InvalidResource: It states a queue without its site or CE.
+        InvalidResource: A queue without its site or CE.
     """
     stated = place_pools.find_stated_queue(presented, config)
     if caller.queue is None:
         return stated
     if stated not in (None, config.require(caller.queue)):
-        raise NotServed(f"this token speaks for {caller.queue}, not for {stated}")
+        raise NotServed(f"this token is bound to {caller.queue}, not to {stated}")
     return caller.queue
 
 
 def _locate(address: QueueAddress, resource: Resource, facts: Facts, config: Configuration) -> PilotLocation:
     here = replace(
         resource,
-        vos=frozenset(vo for vo in resource.list_named_vos if config.usable(address, vo)),
+        vos=frozenset(vo for vo in resource.named_vos if config.usable(address, vo)),
         sites=frozenset({fold(address.site)}),
         grid_ces=frozenset({fold(address.ce)}),
     )
@@ -226,14 +225,14 @@ def _locate(address: QueueAddress, resource: Resource, facts: Facts, config: Con
 
 
 def _restrict_to_caller(resource: Resource, caller: MatchCaller, config: Configuration) -> Resource:
-    """The resource without what its token does not stand for.
+    """The resource restricted to the VOs of the token.
 
     Raises:
-        NotServed: It states none but VOs of others.
+        NotServed: It names only other VOs.
     """
     vos = caller.vos if resource.vos is None else caller.vos & resource.vos
     if not vos and resource.vos:
-        raise NotServed(f"this token does not speak for the VO {', '.join(sorted(resource.vos))}")
+        raise NotServed(f"this token has no rights for the VO {', '.join(sorted(resource.vos))}")
     return replace(
         resource,
         vos=vos,
@@ -243,7 +242,7 @@ def _restrict_to_caller(resource: Resource, caller: MatchCaller, config: Configu
 
 
 def _sharing_groups(config: Configuration, resource: Resource) -> frozenset[str]:
-    """Those of the stated groups whose members take each other's jobs; asked for only where owners matter."""
+    """The stated groups whose members accept each other's jobs; needed only with owners."""
     if resource.owners is None or resource.owner_groups is None:
         return frozenset()
     return frozenset(

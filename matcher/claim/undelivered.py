@@ -1,9 +1,8 @@
-"""Jobs that were claimed for a pilot which did not wait for them.
+"""Release of claimed jobs that could not be delivered, and claims with unknown outcome.
 
-Claims of which nobody knows whether they were made: the connection broke before the database said so.
-
-Their leases were made here, so they can be looked for afterwards, and what was claimed goes back. The
-server may still be at it when we look first; it gives up within its statement time-out.
+If the connection breaks before the commit is confirmed, a claim is in doubt. Its leases were generated here,
+so they can be searched later and the jobs put back. The server may still be executing the claim at the first
+search; it gives up within its statement time-out.
 """
 
 import time
@@ -25,14 +24,14 @@ REASON = "The answer could not be delivered"
 
 
 def release(conn: Connection, request: MatchRequest, leases: Iterable[str], *, now: datetime) -> None:
-    """Put the jobs back that nobody was told of; what was begun all the same stays where it is.
+    """Put undelivered jobs back; one that was started all the same stays where it is.
 
     Raises:
         LeaseNotFound: One of them was never claimed.
     """
     recalled = [lifecycle.recall(conn, lease, reason=REASON, now=now) for lease in leases]
     key = claim_loop.request_key(request)
-    # What was begun stays the answer: the same request, said once more elsewhere, gets no second job.
+    # A started job stays the answer: a repetition of the request elsewhere gets no second job.
     if key is not None and all(recalled):
         match_requests.release_keys(conn, [key])
 
@@ -40,7 +39,7 @@ def release(conn: Connection, request: MatchRequest, leases: Iterable[str], *, n
 def release_if_claimed(
     conn: Connection, request: MatchRequest, leases: Iterable[str], *, now: datetime
 ) -> bool:
-    """The same where nobody knows whether they were claimed; False: they were not, or not yet."""
+    """Like `release` for a claim in doubt; False: not claimed, or not yet."""
     try:
         release(conn, request, leases, now=now)
     except LeaseNotFound:
@@ -48,34 +47,34 @@ def release_if_claimed(
     return True
 
 
-#: Seconds for which a claim is looked for; longer than a statement may take.
+#: Seconds for which a claim is searched; longer than a statement may take.
 _SOUGHT = 60.0
-#: Seconds between two looks.
+#: Seconds between two searches.
 _AGAIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InDoubtClaim:
-    """A request, and what it may have been given."""
+    """A request with the leases that it may have got."""
 
     request: MatchRequest
     leases: tuple[str, ...]
-    look_at: float  #: on the monotonic clock, as is `until`
+    look_at: float  #: monotonic clock, as `until`
     until: float
 
 
 class InDoubtClaims:
-    """Those of one process; used by the thread that claims."""
+    """Claims in doubt of one process; for the claim thread only."""
 
     def __init__(self) -> None:
         self._open: list[InDoubtClaim] = []
 
     @contextmanager
     def about(self, claims: Sequence[tuple[MatchRequest, tuple[str, ...]]]) -> Iterator[None]:
-        """Remember these, which may grow meanwhile, if nobody hears what became of them."""
+        """Record these claims, a list that may grow meanwhile, if their outcome stays unknown."""
         try:
             yield
-        except Exception as error:  # also our own, which may come after the commit
+        except Exception as error:  # including our own, which may follow the commit
             if _may_be_made(error):
                 now = time.monotonic()
                 self._open += [
@@ -86,7 +85,7 @@ class InDoubtClaims:
             raise
 
     def due(self) -> list[InDoubtClaim]:
-        """What is to be looked for now; it comes again until `settle` is told or its time is over."""
+        """Claims to search now; each returns until `settle` or the end of its time."""
         now = time.monotonic()
         due = [each for each in self._open if each.look_at <= now]
         self._open = [each for each in self._open if each.look_at > now]
@@ -94,13 +93,13 @@ class InDoubtClaims:
         return due
 
     def settle(self, leases: Collection[str]) -> None:
-        """These were found, or were given to who asked again: of them there is no doubt any more."""
+        """Remove claims that were found, or delivered by a repeated request."""
         if self._open and leases:
             known = frozenset(leases)
             self._open = [each for each in self._open if known.isdisjoint(each.leases)]
 
 
 def _may_be_made(error: Exception) -> bool:
-    """Whether a claim may have been made before this was raised."""
+    """Whether a claim may have been committed before this error."""
     refused = isinstance(error, DBAPIError) and not database.is_unavailable(error)
     return not (refused or retry.is_conflict(error))

@@ -1,9 +1,7 @@
-"""What a matcher sees keep task queues from pilots: noted in memory, written down about once a minute.
+"""Causes that keep waiting task queues from pilots: recorded in memory, stored about once a minute.
 
-A poll at a closed place stays a read. A process that dies loses what it noted in the last minute; that
-time then counts as waiting for a pilot, as does what goes beyond the bound of the memory.
-
-What a matcher passes by and why, told to `sightings` as requests are served.
+So a poll at a closed place stays a read. A process that dies loses its last minute, which then counts as
+waiting for a pilot, as does everything beyond the bound of the buffer.
 """
 
 from collections import deque
@@ -27,23 +25,23 @@ from taskqueue.jobs.wait_times import CAUSE_ORDER, TURN_CAUSE, WaitCause
 from taskqueue.leases.assignment import Location
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: How long one look counts: a pilot that waits asks again before this is over.
+#: Validity of one record: a waiting pilot asks again before its end.
 _COUNTS: Final = timedelta(seconds=1.5 * RETRY_AFTER)
-#: Nothing new is learned from the same question so soon.
+#: Interval within which an equal question gives nothing new.
 _AGAIN: Final = timedelta(seconds=10)
-#: Between two times of writing.
+#: Interval between two writes.
 _EVERY: Final = timedelta(seconds=60)
-#: Times of hindrance in memory.
+#: Wait causes in memory.
 _MOST: Final = 20_000
-#: Task queues that are noted at a turn, and at one for which nobody waits.
+#: Task queues recorded per call, and per call in idle times.
 _PIECE: Final = 8
 IDLE_PIECE: Final = 2_000
-#: Times of hindrance that are written in one transaction.
+#: Wait causes written per transaction.
 _WRITTEN_AT_ONCE: Final = 500
 
 
 class WaitCauseBuffer:
-    """Of one process; used by the thread that serves its requests, and by no other."""
+    """Wait causes of one process; for the claim thread only."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, str], WaitCause] = {}
@@ -52,10 +50,10 @@ class WaitCauseBuffer:
         self._first: datetime | None = None
         self._later: deque[tuple[str, Iterator[TaskQueue], datetime]] = deque()
         self._due: deque[WaitCause] = deque()
-        self._writing = 0  # how many of those are being written
+        self._writing = 0  # how many of `_due` are being written
 
     def is_due(self, question: Hashable, now: datetime) -> bool:
-        """Whether such a question is worth a note; asked again at once, it is not."""
+        """Whether a question is worth a record; not if it was asked a moment ago."""
         if self._later:
             return False
         last = self._asked.get(question)
@@ -65,19 +63,19 @@ class WaitCauseBuffer:
         return True
 
     def note(self, cause: str, task_queues: Iterable[TaskQueue], now: datetime) -> None:
-        """These task queues were passed by; a cause that is not in `hindrances.ORDER` is not kept.
+        """Record a cause for these task queues; a cause that is not in `CAUSE_ORDER` is ignored.
 
-        Many of them are noted a few at a time, by `go_on`: others wait for their jobs meanwhile.
+        Many task queues are recorded a few at a time, by `go_on`, so that requests need not wait.
         """
         if cause not in CAUSE_ORDER:
             return
         if self._first is None:
-            self._first = now  # since the last time of writing
+            self._first = now  # since the last write
         self._later.append((cause, iter(task_queues), now))
         self.go_on()
 
     def go_on(self, *, most: int = _PIECE) -> None:
-        """Note some more of what was passed by."""
+        """Record some more of the pending task queues."""
         while self._later and most > 0:
             cause, task_queues, at = self._later[0]
             some = list(islice(task_queues, most))
@@ -88,7 +86,7 @@ class WaitCauseBuffer:
             most -= len(some)
 
     def due(self, now: datetime, *, at_end: bool = False) -> Sequence[WaitCause]:
-        """What is to be written down now, in pieces; `written` forgets it when that has been done."""
+        """Causes to write now, in pieces; `written` removes them afterwards."""
         if at_end or (self._first is not None and now - self._first >= _EVERY):
             self._due += (*self._over, *self._open.values())
             self._over.clear()
@@ -99,7 +97,7 @@ class WaitCauseBuffer:
         return tuple(islice(self._due, self._writing))
 
     def written(self) -> None:
-        """All that was due is in the database."""
+        """Remove the causes that `due` returned."""
         for _ in range(self._writing):
             self._due.popleft()
         self._writing = 0
@@ -121,7 +119,7 @@ class WaitCauseBuffer:
 
 
 class WaitCauseRecorder:
-    """Of one process; for the thread that serves its requests."""
+    """Records wait causes as requests are served; for the claim thread only."""
 
     def __init__(self) -> None:
         self._sightings = WaitCauseBuffer()
@@ -129,41 +127,41 @@ class WaitCauseRecorder:
     def note_kept_out(
         self, cause: str, task_queues: Sequence[TaskQueue], place: Location, resource: Resource, now: datetime
     ) -> None:
-        """Task queues were kept from a pilot at a place."""
+        """Record a cause for task queues at a place."""
         if task_queues and self._sightings.is_due((cause, place, resource.vos), now):
             self._sightings.note(cause, iterate_candidates(task_queues), now)
 
     def are_due(self, place: Location, resource: Resource, now: datetime) -> bool:
-        """Whether it is to be noted what a place has work for; not again if it was just now."""
+        """Whether the open task queues of a place are to be recorded."""
         return self._sightings.is_due((place, resource.vos), now)
 
     def let_in(
         self, view: Snapshot, gate: PlacePolicy | None, candidates: Sequence[TaskQueue], place: Location
     ) -> Sequence[TaskQueue]:
-        """Those that a place which is open has work for, the others noted."""
+        """The task queues that an open place admits; the others are recorded."""
         if gate is None:
             return candidates
-        fitting = gate.worth(view.conn, candidates, place)
+        fitting = gate.list_passing(view.conn, candidates, place)
         let_in = {each.task_queue_id for each in fitting}
         kept_out = [each for each in candidates if each.task_queue_id not in let_in]
         self._sightings.note(gate.refused or LIMITS, kept_out, view.now)
         return fitting
 
     def served(self, wishes: Sequence[ClaimRequest], claimed: Results, now: datetime) -> None:
-        """Pilots that fit tried to take jobs."""
+        """Record the outcome of claims."""
         for wish in wishes:
-            look = claimed[id(wish.request)]
-            if isinstance(look, ClaimResult) and wish.job_id is None and wish.fitting:
-                cause = TURN_CAUSE if look.claimed else look.refused
+            result = claimed[id(wish.request)]
+            if isinstance(result, ClaimResult) and wish.job_id is None and wish.fitting:
+                cause = TURN_CAUSE if result.claimed else result.refused
                 if cause is not None:
                     self._sightings.note(cause, iterate_candidates(wish.fitting), now)
 
     def go_on(self) -> None:
-        """Note more of what was passed by, while nobody waits."""
+        """Record more of the pending task queues, in idle times."""
         self._sightings.go_on(most=IDLE_PIECE)
 
     def write_down(self, engine: Engine, now: datetime, *, at_end: bool = False) -> None:
-        """Write what kept jobs from pilots, about once a minute."""
+        """Store wait causes, about once a minute."""
         self._sightings.go_on()
         if seen := self._sightings.due(now, at_end=at_end):
             with database.writing(engine) as conn:

@@ -1,9 +1,8 @@
-"""The one thread of a process that claims: whoever waits when it is free goes along.
+"""The process's single claim thread; it serves all pending requests in one transaction.
 
-Requests wait on a future. The thread takes all that have come in, drops those whose time is over or whose
-client has gone, and claims for the rest in one transaction; no timer, so nobody waits for company. What
-cannot be delivered is released at once. A request that breaks the transaction is found by serving each
-alone, and fails alone.
+Requests wait on a future. The thread takes all that are queued, drops those past their deadline or
+cancelled, and claims for the rest, without a timer that would delay them. An undeliverable job is released
+at once. If a batch fails, its requests are served one by one, so that only the faulty one fails.
 """
 
 import contextlib
@@ -28,36 +27,36 @@ from taskqueue.db import database, retry
 
 log = logging.getLogger(__name__)
 
-#: Requests that may wait; more are sent away.
+#: Queued requests; further ones are rejected.
 _MOST_WAITING = 1024
-#: Requests in one transaction.
+#: Requests per transaction.
 _BATCH = 64
-#: Seconds between looks at the feed while nobody asks.
+#: Seconds between reads of the feed while idle.
 _IDLE = 0.25
-#: Seconds before another look for jobs that were in other hands.
+#: Seconds until a retry for jobs locked by others.
 _PAUSE = 0.02
-#: Seconds after which a turn that has not ended is one that never will.
+#: Seconds after which a batch counts as stuck.
 _STUCK = 60.0
 
 
-#: A request, and the leases that nobody was told of.
+#: A request with its undelivered leases.
 _Returned = tuple[MatchRequest, tuple[str, ...]]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class PendingRequest:
-    """A request in the queue; `future` gets its answer or its error, unless it is cancelled first."""
+    """A queued request; `future` gets the answer or an error, unless it is cancelled first."""
 
     request: MatchRequest
     future: "Future[MatchResult]" = field(default_factory=Future)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether an answer would still find its pilot."""
+        """Whether an answer would still reach its pilot."""
         return not self.future.cancelled() and time.monotonic() < self.request.deadline
 
     def deliver(self, answer: MatchResult) -> bool:
-        """Give the answer; False: nobody waits for it any more."""
+        """Deliver the answer; False: it is too late."""
         if not self.is_wanted:
             self.refuse(NotInTime("there was no answer in time; no job was taken"))
             return False
@@ -67,13 +66,13 @@ class PendingRequest:
         return True
 
     def refuse(self, error: Exception) -> None:
-        """Give an error instead of an answer."""
+        """Deliver an error."""
         if not self.future.done() and self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
 
 class ClaimWorker:
-    """Owns the thread. `start` it after a fork, `stop` it before the end."""
+    """Owner of the claim thread. Call `start` after a fork, `stop` before the end."""
 
     def __init__(self, engine: Engine, matcher: Matcher, *, most_waiting: int = _MOST_WAITING) -> None:
         self._engine = engine
@@ -90,38 +89,38 @@ class ClaimWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Serve what has come in, then end."""
+        """Serve the queued requests, then end."""
         self._stopping.set()
         self._thread.join()
 
     @property
     def alive(self) -> bool:
-        """Whether requests are being served; if not, the process is not ready."""
+        """Whether requests are served; if not, the process is not ready."""
         return self._thread.is_alive() and time.monotonic() - self._turn_began < _STUCK
 
     def submit(self, request: MatchRequest) -> PendingRequest:
         """Queue a request.
 
         Raises:
-            Busy: Too many wait, or the thread is gone.
+            Busy: The queue is full, or the thread has ended.
         """
         if not self.alive or self._stopping.is_set():
-            raise Busy("this process does not match jobs at the moment; ask again")
+            raise Busy("this process does not match jobs at the moment; try again later")
         ticket = PendingRequest(request=request)
         try:
             self._tickets.put_nowait(ticket)
         except queue.Full:
-            raise Busy(f"{self._tickets.maxsize} requests wait already; ask again later") from None
+            raise Busy(f"{self._tickets.maxsize} requests wait already; try again later") from None
         return ticket
 
     def wake(self) -> None:
-        """Look at once what has changed, also if nobody asks; whoever serves does so anyway."""
+        """Read the feed now, even if no request is queued."""
         if self._tickets.empty():
             with contextlib.suppress(queue.Full):
                 self._tickets.put_nowait(None)
 
     def abandon(self, ticket: PendingRequest) -> None:
-        """Nobody waits for this answer any more; what it was given goes back."""
+        """Cancel a request; jobs that it got are released."""
         if not ticket.future.cancel() and ticket.future.exception() is None:
             self._returned.put((ticket.request, _list_leases(ticket.future.result())))
 
@@ -135,13 +134,13 @@ class ClaimWorker:
             self._matcher.write_down(at_end=True)
 
     def _turn(self, batch: Sequence[PendingRequest]) -> list[PendingRequest]:
-        """Serve a batch; those that have to look again are returned."""
+        """Serve a batch; return the requests to try again."""
         for ticket in batch:
             if not ticket.is_wanted:
                 ticket.refuse(NotInTime("there was no answer in time; no job was taken"))
         try:
             self._release_doubtful()
-            self._release_returned()  # before somebody who asks again is told of it
+            self._release_returned()  # before a repeated request gets them
             again = self._serve([ticket for ticket in batch if ticket.is_wanted])
             self._release_returned()
             self._matcher.write_down()
@@ -156,7 +155,7 @@ class ClaimWorker:
         return []
 
     def _next(self, *, wait: float, most: int) -> list[PendingRequest]:
-        """All that have come in; if none has, the first that comes within `wait` seconds."""
+        """All queued requests; if there is none, the first one within `wait` seconds."""
         batch: list[PendingRequest | None] = []
         try:
             while len(batch) < most:
@@ -165,62 +164,62 @@ class ClaimWorker:
                 )
         except queue.Empty:
             pass
-        return [ticket for ticket in batch if ticket is not None]  # None: it was woken
+        return [ticket for ticket in batch if ticket is not None]  # None: a call of `wake`
 
     def _serve(self, batch: Sequence[PendingRequest]) -> list[PendingRequest]:
         if not batch:
             self._matcher.refresh()
             return []
         try:
-            looks = retry.run_with_retry(lambda: self._matcher.serve([ticket.request for ticket in batch]))
+            results = retry.run_with_retry(lambda: self._matcher.serve([ticket.request for ticket in batch]))
         except Exception as error:
             if len(batch) == 1 or database.is_unavailable(error):
                 raise
             log.warning("%d requests could not be served together; each goes alone", len(batch))
             return [again for ticket in batch for again in self._turn([ticket])]
-        again = self._deliver(batch, looks)
-        self._matcher.settle(looks)
-        for ticket, look in zip(batch, looks, strict=True):
-            if isinstance(look, Unserved):
-                log.warning("a request could not be served with others: %s; it goes alone", look.cause)
+        again = self._deliver(batch, results)
+        self._matcher.settle(results)
+        for ticket, result in zip(batch, results, strict=True):
+            if isinstance(result, Unserved):
+                log.warning("a request could not be served with others: %s; it goes alone", result.cause)
                 again += self._turn([ticket])
         return again
 
     def _deliver(
-        self, batch: Sequence[PendingRequest], looks: Sequence[ClaimResult | PilotageError]
+        self, batch: Sequence[PendingRequest], results: Sequence[ClaimResult | PilotageError]
     ) -> list[PendingRequest]:
         again: list[PendingRequest] = []
         delivered: set[str] = set()
         undeliverable: list[_Returned] = []
-        for ticket, look in zip(batch, looks, strict=True):
-            if isinstance(look, Unserved):
-                continue  # it will be served alone
-            if isinstance(look, PilotageError):
-                ticket.refuse(look)
-            elif look.in_other_hands and ticket.is_wanted:
+        for ticket, result in zip(batch, results, strict=True):
+            if isinstance(result, Unserved):
+                continue  # it is served alone
+            if isinstance(result, PilotageError):
+                ticket.refuse(result)
+            elif result.in_other_hands and ticket.is_wanted:
                 again.append(ticket)
             else:
-                answer = matching.build_answer(ticket.request, look)
+                answer = matching.build_answer(ticket.request, result)
                 if ticket.deliver(answer):
                     delivered.update(_list_leases(answer))
                 elif answer.matches:
                     undeliverable.append((ticket.request, _list_leases(answer)))
         for request, leases in undeliverable:
-            # The same request said twice: one of the two has its answer.
+            # A repeated request in the batch: one of the two has the answer.
             if delivered.isdisjoint(leases):
                 self._returned.put((request, leases))
         self._matcher.doubts.settle(delivered)
         return again
 
     def _release_returned(self) -> None:
-        """Release what nobody was told of; if that fails, its lease runs out instead."""
+        """Release undelivered jobs; if that fails, their leases expire instead."""
         while not self._returned.empty():
             request, leases = self._returned.get()
             with database.writing(self._engine) as conn:
                 undelivered.release(conn, request, leases, now=self._matcher.now())
 
     def _release_doubtful(self) -> None:
-        """Release what may have been claimed while the connection broke, before anything else is claimed."""
+        """Release claims in doubt, before anything else is claimed."""
         doubts = self._matcher.doubts
         for doubt in doubts.due():
             with database.writing(self._engine) as conn:

@@ -1,4 +1,4 @@
-"""How one thing that a job asks could be asked otherwise, so that some queues have it."""
+"""Alternatives to one failing condition of a job that would make more queues eligible."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,37 +24,33 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another demand, and what is different in it."""
+    """A changed demand, and a description of the change."""
 
     text: str
     demand: JobDemand
 
 
 def list_alternatives(
-    failure: UnmetCondition, demand: JobDemand, queues: int, survey: QueueSet, effort: ExplanationBudget
+    failure: UnmetCondition, demand: JobDemand, queues: int, survey: QueueSet, budget: ExplanationBudget
 ) -> Iterator[Alternative]:
-    """What could be asked instead, the least change first.
+    """Changed demands that remedy a failure, the smallest change first.
 
-    Args:
-        failure: What to remedy.
-        demand: What is asked.
-        queues: Some that fail it, which should be won.
-        survey: All queues.
-        effort: The work that may still be done; when it is over, an expression is only told to be left out.
+    `queues` is the set of failing queues to win. Once the budget is spent, the only alternative for an
+    expression is to leave it out.
     """
     part = failure.part
     if isinstance(part, RequirementCondition):
-        yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, effort)
+        yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, budget)
         return
     if isinstance(part, AdmissionCondition):
-        return  # the queue's own business
+        return  # only the queue's configuration can change it
     offered = [survey.queues[number] for number in list_positions(queues)]
     for text, asked in _BY_KIND[part.kind.requirement](failure, demand.asked, offered, survey):
         yield Alternative(text=text, demand=replace(demand, asked=asked))
 
 
 def names_place(demand: JobDemand) -> bool:
-    """Whether the job says where it wants to run."""
+    """Whether the job names a site or CE."""
     return bool(demand.asked.sites or demand.asked.grid_ces)
 
 
@@ -112,7 +108,7 @@ def _gpus(_: UnmetCondition, asked: RequirementClass, offered: list[QueueView], 
 
 
 def _whole_node(_: UnmetCondition, asked: RequirementClass, __: list[QueueView], ___: QueueSet) -> _Found:
-    # Who asks for a whole node and says no number takes any number of cores, and did not ask for them.
+    # WholeNode without a number implies any number of cores, so its core tags go with it.
     any_number = asked.processors_min == 1 and asked.processors_max is None
     tags = frozenset(
         tag
@@ -123,11 +119,11 @@ def _whole_node(_: UnmetCondition, asked: RequirementClass, __: list[QueueView],
 
 
 def _tag(failure: UnmetCondition, asked: RequirementClass, _: list[QueueView], survey: QueueSet) -> _Found:
-    tag = failure.wanted  # one a part
+    tag = failure.wanted  # each condition holds one tag
     rest = asked.tags - {tag}
-    meant = did_you_mean(tag, [name for queue in survey.queues for name in _list_values(queue, "Tag")])
-    if meant:
-        yield f"write the tag {meant} instead of {tag}", replace(asked, tags=rest | {meant})
+    similar = did_you_mean(tag, [name for queue in survey.queues for name in _list_values(queue, "Tag")])
+    if similar:
+        yield f"write the tag {similar} instead of {tag}", replace(asked, tags=rest | {similar})
     yield f"leave out the tag {tag}", replace(asked, tags=rest)
 
 
@@ -155,24 +151,27 @@ def _banned_sites(
 
 
 def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) -> _AlternativeFinder:
-    """Remedies for a list of names of which a queue has to have one."""
+    """Alternatives for a list of names, one of which a queue must have."""
 
-    def found(
+    def find(
         _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
     ) -> _Found:
         names: frozenset[str] = getattr(asked, field)
         known = list(dict.fromkeys(name for queue in survey.queues for name in has(queue)))
         folded = rules.fold_names(known)
         for name in sorted(names)[:MOST_HINTS]:
-            meant = None if fold(name) in folded else did_you_mean(name, known)
-            if meant:
-                changed = names - {name} | {meant}
-                yield f"write {keyword} {meant} instead of {name}", replace(asked, **_one(field, changed))
+            similar = None if fold(name) in folded else did_you_mean(name, known)
+            if similar:
+                changed = names - {name} | {similar}
+                yield (
+                    f"write {keyword} {similar} instead of {name}",
+                    replace(asked, **_keyword(field, changed)),
+                )
         for other, _count in Counter(name for queue in offered for name in has(queue)).most_common(1):
-            yield f"allow {keyword} {other} as well", replace(asked, **_one(field, names | {other}))
-        yield f"leave out {keyword}", replace(asked, **_one(field, frozenset()))
+            yield f"allow {keyword} {other} as well", replace(asked, **_keyword(field, names | {other}))
+        yield f"leave out {keyword}", replace(asked, **_keyword(field, frozenset()))
 
-    return found
+    return find
 
 
 _BY_KIND: Mapping[str, _AlternativeFinder] = {
@@ -181,7 +180,7 @@ _BY_KIND: Mapping[str, _AlternativeFinder] = {
     "BannedSites": _banned_sites,
     "GridCE": _names("GridCE", "grid_ces", lambda queue: [queue.address.ce]),
     "Platform": _names("Platform", "platforms", lambda queue: _list_values(queue, "Platform")),
-    "JobType": lambda *_: iter(()),  # without it, it would be another job
+    "JobType": lambda *_: iter(()),  # another JobType would make it another job
     "Tags": _tag,
     "RequiredTag": _required_tag,
     "MinRAM": _ram,
@@ -197,20 +196,20 @@ def _requirement_alternatives(
     demand: JobDemand,
     queues: int,
     survey: QueueSet,
-    effort: ExplanationBudget,
+    budget: ExplanationBudget,
 ) -> Iterator[Alternative]:
     requirements = demand.requirements
     if not isinstance(requirements, Record) or not isinstance(part, Record):
         whole = requirements or part
         size = len(evaluator.format_requirement(whole, survey.declarations))
         for text, new in (
-            () if effort.over else rewrites.rewrite_condition(failure.wanted, queues, survey, effort)
+            () if budget.over else rewrites.rewrite_condition(failure.wanted, queues, survey, budget)
         ):
-            if not effort.spend(size):
+            if not budget.spend(size):
                 break
-            reworded = evaluator.replace_operand(whole, failure.wanted, new)
-            yield Alternative(text=text, demand=replace(demand, requirements=reworded))
-        effort.spend(size)
+            changed = evaluator.replace_operand(whole, failure.wanted, new)
+            yield Alternative(text=text, demand=replace(demand, requirements=changed))
+        budget.spend(size)
         left = evaluator.remove_operand(whole, failure.wanted)
         text = f"leave out `{failure.wanted}` of the Requirements"
         yield Alternative(text=text, demand=replace(demand, requirements=left))
@@ -234,9 +233,9 @@ def _entry_alternatives(
     there = survey.distinct(parameter, survey.candidates)
     if not there:
         known = [*survey.names, *survey.declarations.names()]
-        meant = None if declaration else did_you_mean(name, known)
-        if meant and fold(meant) != fold(name):
-            yield f"write {meant} instead of {name}", (meant, wanted)
+        similar = None if declaration else did_you_mean(name, known)
+        if similar and fold(similar) != fold(name):
+            yield f"write {similar} instead of {name}", (similar, wanted)
     else:
         if declaration and declaration.kind is ValueKind.NUMBER and isinstance(wanted, str):
             wanted = as_number(wanted)
@@ -253,22 +252,24 @@ def _value_alternatives(
         for step in smaller_steps(each for each in offered if each is not None and each < number):
             yield f"lower {name} from {format_value(wanted)} to {format_value(step)}", (name, step)
         return
-    known = {key(item): item for value in there for item in _several(value)}
+    known = {key(item): item for value in there for item in rewrites.list_items(value)}
     texts = [item for item in known.values() if isinstance(item, str)]
-    for item in _several(wanted):
-        meant = did_you_mean(item, texts) if isinstance(item, str) and key(item) not in known else None
-        if meant:
-            changed = tuple(meant if key(each) == key(item) else each for each in _several(wanted))
-            yield f"write {name} {meant} instead of {format_value(item)}", (name, _value(changed))
+    for item in rewrites.list_items(wanted):
+        similar = did_you_mean(item, texts) if isinstance(item, str) and key(item) not in known else None
+        if similar:
+            changed = tuple(
+                similar if key(each) == key(item) else each for each in rewrites.list_items(wanted)
+            )
+            yield f"write {name} {similar} instead of {format_value(item)}", (name, _value(changed))
     gains: Counter[tuple[int, float, str]] = Counter()
     for value, mask in winnable.items():
-        gains.update({key(item): mask.bit_count() for item in _several(value)})
+        gains.update({key(item): mask.bit_count() for item in rewrites.list_items(value)})
     for best, _ in gains.most_common(1):
         other = known[best]
-        yield f"allow {name} {format_value(other)} as well", (name, (*_several(wanted), other))
+        yield f"allow {name} {format_value(other)} as well", (name, (*rewrites.list_items(wanted), other))
 
 
-def _one(field: str, names: frozenset[str]) -> dict[str, Any]:
+def _keyword(field: str, names: frozenset[str]) -> dict[str, Any]:
     return {field: names}
 
 
@@ -280,20 +281,15 @@ def _number(value: Value) -> int | float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _several(value: Value) -> tuple[Scalar, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 def _value(items: tuple[Scalar, ...]) -> Value:
     return items[0] if len(items) == 1 else items
 
 
 def _list_values(queue: QueueView, name: str) -> list[str]:
     value = lookup(queue.values, name)
-    return [] if value is None else [str(item) for item in _several(value)]
+    return [] if value is None else [str(item) for item in rewrites.list_items(value)]
 
 
 def _find_spelling(offered: list[QueueView], name: str, folded: frozenset[str]) -> Iterator[str]:
-    """Names as some queue writes them."""
     spelled = {fold(text): text for queue in offered for text in _list_values(queue, name)}
     return (spelled.get(each, each) for each in folded)

@@ -1,9 +1,7 @@
-"""Where a job would not be let in at this moment, and why: asked of the gates that a claim goes through.
+"""What blocks a waiting job at this moment, as texts, the most important first.
 
-What keeps a job from running at this moment, in words, the weightiest first.
-
-Each holder looks at one thing; what a claim must also respect (limits, throttles, bans) belongs here as a
-holder that asks the same code as the claim.
+Each check covers one cause. Everything that a claim must respect (limits, throttles, bans) needs a check
+here that calls the claim's own code.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -29,23 +27,23 @@ from taskqueue.sites.bans import Ban
 from taskqueue.states import PREPARING, JobStatus
 from taskqueue.task_queues import listing
 
-#: Scopes in one statement.
+#: scopes per statement
 _PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedPlace:
-    """A place that does not let a job in."""
+    """A place that admits no job like this one."""
 
     scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
-    reason: str  #: the word that a pilot there is told: banned, limits, throttled
-    text: str  #: for a person
+    reason: str  #: reason code sent to pilots there: banned, limits, throttled
+    text: str  #: text for people
 
 
 def list_blocked_places(
     conn: Connection, config: Configuration, job: JobView, sites: Collection[str], now: datetime
 ) -> list[BlockedPlace]:
-    """Every place at these sites that lets the job not in; where one is above another, both."""
+    """All scopes at these sites that currently block the job, including enclosing ones."""
     here = frozenset(sites)
     return [
         *_list_bans(conn, job, here, now),
@@ -57,7 +55,7 @@ def list_blocked_places(
 def closed_queues(
     conn: Connection, config: Configuration, job: JobView, survey: QueueSet, now: datetime
 ) -> int:
-    """The queues, as a set of the survey, that do not let the job in at this moment."""
+    """The queues, as a bit set, that currently block the job."""
     found = 0
     for each in list_blocked_places(conn, config, job, survey.sites.keys(), now):
         found |= survey.within(each.scope)
@@ -72,14 +70,9 @@ def list_closures_at_queue(
     *,
     vos: Collection[str] | None,
 ) -> Iterator[str]:
-    """What holds at a queue, its CE and its site at this moment, whatever job comes; for a person.
+    """Bans, limits and throttles that apply now at a queue, its CE and its site, as texts.
 
-    Args:
-        conn: Any connection.
-        config: The current configuration.
-        address: The queue.
-        now: The time.
-        vos: Whose own limits are told, beside those of all; None: of every VO.
+    `vos` selects whose own limits are shown beside the common ones; None: those of every VO.
     """
     line = scopes.list_enclosing(str(address))
     for ban in bans.list_bans(conn, now=now):
@@ -93,7 +86,7 @@ def list_closures_at_queue(
         room, policy = standing.room(), config.throttles[scope].policy
         if room.jobs is not None and room.jobs <= 0:
             yield f"{scope} is throttled ({room.why})"
-        elif standing.asks_job:
+        elif standing.depends_on_job:
             yield f"{scope} decides job by job ({throttles.REQUIREMENTS} of its throttle)"
         elif room.jobs is not None:
             yield f"{scope} may take {room.jobs} jobs more (throttle {policy})"
@@ -141,23 +134,23 @@ def _list_throttles(
                 )
 
 
-#: Minor status of jobs whose pool has queues, or that have none.
+#: Minor status of jobs that have eligible queues or no pool.
 WAITS_FOR_PILOT = "Pilot Agent Submission"
-#: Closed places that are named.
+#: Closed places that are listed.
 _MOST_NAMED = 3
-#: How long a pilot's last request counts as news.
+#: Age up to which a pilot's last request counts as recent.
 LATELY = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSituation:
-    """All that holders may look at."""
+    """The input of a check."""
 
     job: Job | None  #: None: a description that was not submitted
     applicant: JobView
     demand: JobDemand
     survey: QueueSet
-    eligible: int  #: queues, as a set of the survey
+    eligible: int  #: queues, as a bit set
     config: Configuration
     now: datetime
 
@@ -166,11 +159,11 @@ BlockerCheck = Callable[[Connection, JobSituation], Iterable[str]]
 
 
 def list_blockers(conn: Connection, situation: JobSituation) -> list[str]:
-    """Everything that holds the job now; nothing if it runs or is done."""
+    """All causes that block the job now; empty if it runs or has ended."""
     job = situation.job
     if job is not None and job.status not in PREPARING | {JobStatus.WAITING}:
         return list(_ended(job))
-    return [text for holder in BLOCKER_CHECKS for text in holder(conn, situation)]
+    return [text for check in BLOCKER_CHECKS for text in check(conn, situation)]
 
 
 def _ended(job: Job) -> Iterator[str]:
@@ -185,7 +178,7 @@ def _optimizers(_: Connection, situation: JobSituation) -> Iterator[str]:
     if job is None or job.status is JobStatus.WAITING:
         return
     if job.status is not JobStatus.CHECKING:
-        yield "the optimizers have not looked at it yet"
+        yield "the optimizers have not processed it yet"
         return
     until = f", goes on at {job.due_at.isoformat(timespec='seconds')}" if job.due_at else ""
     yield f"held by the optimizers: {job.application_status or job.minor_status}{until}"
@@ -198,8 +191,8 @@ def _queues(_: Connection, situation: JobSituation) -> Iterator[str]:
         yield "no eligible queue: it becomes matchable when the configuration has one"
         if situation.job is not None and situation.job.minor_status == WAITS_FOR_PILOT:
             yield (
-                f"its minor status, {WAITS_FOR_PILOT}, speaks of its Requirements alone: what else it asks "
-                "only a pilot can refuse, which may be in a queue that the configuration does not know"
+                f"its minor status, {WAITS_FOR_PILOT}, depends on its Requirements alone: other conditions "
+                "are checked by pilots, which may be in queues that are missing in the configuration"
             )
 
 
@@ -213,18 +206,18 @@ def _places(_: Connection, situation: JobSituation) -> Iterator[str]:
     ):
         for name, meant in _unknown(names, known):
             hint = f", did you mean {meant}?" if meant else ""
-            yield f"the configuration knows no {what} {name} ({keyword}){hint}"
+            yield f"the configuration has no {what} {name} ({keyword}){hint}"
 
 
 def _unknown(names: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str | None]]:
-    """Names that are not known, each with what was probably meant; of very many the first."""
+    """Unknown names, at most `MOST_HINTS`, each with the likely spelling."""
     folded = set(map(fold, known)) if names else set()
     for name in sorted(name for name in names if fold(name) not in folded)[:MOST_HINTS]:
         yield name, did_you_mean(name, known)
 
 
 def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
-    """Platforms of which nothing knows; a queue that states none takes such a job all the same."""
+    """Unknown platforms. A queue that states none accepts such a job all the same."""
     offered = situation.survey.distinct("Platform", situation.survey.everything)
     listed = (value if isinstance(value, tuple) else (value,) for value in offered)
     known = [str(name) for names in listed for name in names]
@@ -236,7 +229,7 @@ def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
 
 
 def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
-    """Queues that would do were they not switched off."""
+    """Queues that would be eligible if they were enabled."""
     survey = situation.survey
     failed = 0
     for failure in survey.failures(situation.demand):
@@ -245,23 +238,23 @@ def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
     if drained and not situation.eligible:
         example = survey.first(drained).address
         number = drained.bit_count()
-        yield f"{number} queues that would do are switched off (Enabled: false), such as {example}"
+        yield f"{number} queues that would be eligible are switched off (Enabled: false), such as {example}"
 
 
 def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
-    """What nobody checks before a pilot is there, since the queues do not say what they have."""
+    """Conditions that only a pilot can check, because no queue states a value."""
     asked, eligible = situation.demand.asked, situation.eligible
     for field, asks, what in (
         ("platforms", bool(asked.platforms), f"Platform {', '.join(sorted(asked.platforms))}"),
         ("max_ram", bool(rules.needed_ram(asked)), f"{rules.needed_ram(asked)} MB of memory"),
     ):
-        if asks and eligible and situation.survey.silent(field, eligible):
+        if asks and eligible and situation.survey.is_unstated(field, eligible):
             number = eligible.bit_count()
-            yield f"no queue says that it has {what}; what the {number} eligible ones have is not stated"
+            yield f"no queue states that it has {what}; the {number} eligible ones leave it open"
 
 
 def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
-    """Queues that leave something to their nodes."""
+    """Queues where the decision depends on the node."""
     survey, asked = situation.survey, situation.demand.requirements
     undecided = survey.undecided(situation.demand) & situation.eligible
     if asked is None or not undecided:
@@ -300,7 +293,7 @@ def _format_pilots(number: int) -> str:
 def count_recent_pilots(
     conn: Connection, address: QueueAddress, vos: Collection[str], now: datetime
 ) -> Iterator[str]:
-    """Whether pilots of these VOs have asked from a queue lately."""
+    """The number of recent requests from a queue, one text per VO."""
     minutes = LATELY // timedelta(minutes=1)
     for vo in sorted(vos):
         seen = pilots.count_by_queue(conn, vo, since=now - LATELY).get(address)
@@ -310,29 +303,28 @@ def count_recent_pilots(
 
 
 def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
-    """Bans, limits, delays and throttles that keep the job out of queues that would do."""
+    """Bans, limits, delays and throttles that close eligible queues."""
     survey, eligible = situation.survey, situation.eligible
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
-    shut = 0
-    told: list[tuple[int, str]] = []
+    closed = 0
+    texts: list[tuple[int, str]] = []
     for each in list_blocked_places(conn, situation.config, situation.applicant, sites, situation.now):
         if here := survey.within(each.scope) & eligible:
-            shut |= here
-            told.append((here.bit_count(), each.text))
-    told.sort(key=lambda each: -each[0])
-    yield from (text for _, text in told[:_MOST_NAMED])
-    if len(told) > _MOST_NAMED:
-        others = len(told) - _MOST_NAMED
-        yield f"{others} other {'place does' if others == 1 else 'places do'} not let it in either"
-    if shut:
-        yield _format_closures(shut.bit_count(), eligible.bit_count())
+            closed |= here
+            texts.append((here.bit_count(), each.text))
+    texts.sort(key=lambda each: -each[0])
+    yield from (text for _, text in texts[:_MOST_NAMED])
+    if len(texts) > _MOST_NAMED:
+        others = len(texts) - _MOST_NAMED
+        yield f"{others} other {'place is' if others == 1 else 'places are'} closed to it as well"
+    if closed:
+        yield _format_closures(closed.bit_count(), eligible.bit_count())
 
 
-def _format_closures(shut: int, eligible: int) -> str:
-    if shut < eligible:
-        return (
-            f"{shut} of the {eligible} eligible queues {'takes' if shut == 1 else 'take'} no job like it now"
-        )
+def _format_closures(closed: int, eligible: int) -> str:
+    if closed < eligible:
+        verb = "takes" if closed == 1 else "take"
+        return f"{closed} of the {eligible} eligible queues {verb} no job like it now"
     which = "the only eligible queue takes" if eligible == 1 else f"all {eligible} eligible queues take"
     return f"{which} no job like it now"
 
@@ -343,7 +335,7 @@ def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
         yield f"{place.before} of the {place.waiting} jobs of its task queue are handed out before it"
 
 
-#: In the order in which they are told.
+#: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     _optimizers,
     _queues,

@@ -1,4 +1,4 @@
-"""What of a job's requirements is decided where: at the queue, by the batch system, by the matcher."""
+"""Where each part of a job's requirements is decided: queue, batch system or matcher."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from requirements.nodes.decision_split import Forwarding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSplit:
-    """Eligible queues where the same is decided at the same place."""
+    """Eligible queues with the same split of decisions."""
 
     queues: int
     example: QueueAddress
@@ -24,9 +24,9 @@ class DecisionSplit:
 def split_decisions(
     config: Configuration, survey: QueueSet, vo: str, demand: JobDemand
 ) -> tuple[DecisionSplit, ...]:
-    """How the requirements are decided at the queues that are eligible for all that a job asks.
+    """How the requirements are decided at the queues that are eligible for the demand.
 
-    What is the same at several queue classes is told once, that of most queues first.
+    Equal splits of several queue classes are joined; the one with most queues comes first.
     """
     members: defaultdict[Forwarding, list[QueueAddress]] = defaultdict(list)
     for here, addresses in _group_by_class(config, survey, vo, survey.eligible(demand)):

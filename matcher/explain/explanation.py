@@ -1,4 +1,4 @@
-"""Why queues are not eligible for a job: every requirement that fails, and how many queues it costs."""
+"""Why queues are not eligible for a job: every failing requirement and the number of queues it excludes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,36 +11,36 @@ from matcher.explain.unmet_conditions import UnmetCondition
 from requirements.classad import evaluation
 from requirements.values import fold, format_value
 
-#: What a queue fails whose parameters contradict each other.
+#: Requirement name for queues with contradictory parameters.
 FAULTY = "Configuration"
-MEANINGFUL = "parameters with which its pilots can ask for jobs"
+MEANINGFUL = "parameters with which its pilots can request jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequirementExclusion:
-    """What one requirement does to the queues of a VO."""
+    """The effect of one requirement on the queues of a VO."""
 
     requirement: str
-    wanted: str  #: what is asked, for a person
+    wanted: str  #: demanded value, as text for people
     excluded: int  #: queues that fail it
     only_this: int  #: queues that fail it and nothing else
     example: QueueAddress  #: one of them, if possible one that fails nothing else
-    has: str | None  #: what the example has; None: nothing of that name
+    has: str | None  #: the example's value; None: it has no such parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """How the queues that a VO may use stand to a job."""
+    """Eligible and excluded queues of a VO for one job."""
 
     eligible_queues: int
     candidate_queues: int  #: all that the VO may use now
-    exclusions: tuple[RequirementExclusion, ...]  #: what excludes most first
+    exclusions: tuple[RequirementExclusion, ...]  #: largest exclusion first
 
 
 def explain(survey: QueueSet, vo: str, demand: JobDemand) -> Explanation:
-    """How the queues that the VO may use now stand to what a job asks.
+    """Eligible and excluded queues among those that the VO may use now.
 
-    Where none is eligible, also what the job would find where the VO has no rights, or what is switched off.
+    If none is eligible, queues closed to the VO and disabled queues are listed, too.
     """
     failures = survey.failures(demand)
     failed = 0
@@ -58,7 +58,7 @@ def explain(survey: QueueSet, vo: str, demand: JobDemand) -> Explanation:
 
 
 def queues_failing_one(failures: Sequence[UnmetCondition]) -> int:
-    """The queues that fail exactly one part."""
+    """The queues that fail exactly one condition."""
     once = twice = 0
     for failure in failures:
         twice |= once & failure.queues
@@ -78,8 +78,8 @@ def _exclusions(
 def _exclusion(
     failure: UnmetCondition, candidates: int, single: int, survey: QueueSet
 ) -> RequirementExclusion:
-    """The example fails nothing else if there is such a queue, and has some value if one does."""
-    has, mask = _typical_value(survey.failed.seen_values(failure), candidates, single)
+    """The example fails nothing else and has a value, if there is such a queue."""
+    has, mask = _typical_value(survey.failed.list_values(failure), candidates, single)
     example = survey.first(mask & single or mask)
     return RequirementExclusion(
         requirement=failure.requirement,
@@ -94,7 +94,7 @@ def _exclusion(
 def _typical_value(
     seen: Iterable[tuple[str | None, int]], candidates: int, single: int
 ) -> tuple[str | None, int]:
-    """What tells most of what candidates have; one that tells all ends the search."""
+    """The most informative value among the candidates; the search ends at the first fully informative one."""
     most: tuple[bool, bool] = (False, False)
     found: tuple[str | None, int] = (None, 0)
     for has, mask in seen:
@@ -109,7 +109,7 @@ def _typical_value(
 
 
 def _faulty(survey: QueueSet, failed: int) -> Iterator[RequirementExclusion]:
-    """The queues that the VO might use if their parameters did not contradict each other."""
+    """Queues that are excluded only because their parameters contradict each other."""
     if queues := survey.enabled & survey.admitted & survey.faulty:
         example = survey.first(queues & ~failed or queues)
         yield RequirementExclusion(
@@ -123,7 +123,7 @@ def _faulty(survey: QueueSet, failed: int) -> Iterator[RequirementExclusion]:
 
 
 def _closed(survey: QueueSet, vo: str, failed: int) -> list[RequirementExclusion]:
-    """The queues that have all that is asked, but not for this VO or not now."""
+    """Queues that fail nothing but are closed to the VO or disabled."""
     found = []
     others, off = survey.everything & ~survey.admitted, survey.everything & ~survey.enabled
     for requirement, wanted, closed, open_else in (
@@ -148,5 +148,4 @@ def _closed(survey: QueueSet, vo: str, failed: int) -> list[RequirementExclusion
 
 
 def _vos(queue: QueueView) -> str:
-    """Whom a queue is for."""
     return next((format_value(value) for name, value in queue.values.items() if fold(name) == "vo"), "")

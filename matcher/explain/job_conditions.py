@@ -1,9 +1,7 @@
-"""What a job asks, taken apart into what can be asked alone.
+"""A job's demand, split into conditions that can be checked separately, and the queue parameters each reads.
 
-Each part is put to the evaluator or to the rules by itself: there is no second copy of a condition here,
-only the fields that it looks at. A property test holds all parts together equal to `rules.refusals`.
-
-The parameters of a queue that a part of a demand looks at.
+Each condition is evaluated by the evaluator or by `matcher.rules`; this module only names the fields. A
+property test holds all conditions together equal to `rules.refusals`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,77 +18,77 @@ from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
 from taskqueue.task_queues.requirement_class import RequirementClass
 
-#: Tags by which cores are asked for; they go with the number of processors.
+#: Tags that request cores; they are handled together with NumberOfProcessors.
 _CORES = "processors"
-_MANY = "multiprocessor"
+_SEVERAL_CORES = "multiprocessor"
 _WHOLE = "wholenode"
 
 
-#: The fields of a class that asks nothing.
+#: The fields of a class without demands.
 _NOTHING = {"vo": "", "cpu_time": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDemand:
-    """All that a job asks of the queue that it runs in."""
+    """Everything that a job demands of its queue."""
 
     asked: RequirementClass
     requirements: Requirements | None = None
-    #: The job by folded names, where queues ask things of it; None: nothing is asked.
+    #: The job's attributes by folded names, for queues that check jobs; None: no queue checks them.
     job: Mapping[str, Value] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionKind:
-    """A condition of task queues on its own: the fields of the class and of the resource that it is about."""
+    """A kind of task queue condition, and the fields of class and resource that it reads."""
 
-    requirement: str  #: what users call it
-    rules: tuple[rules.Condition, ...]  #: what it is called there
-    asks: tuple[str, ...]  #: fields of `RequirementClass`
-    looks: tuple[str, ...]  #: fields of `Resource`
+    requirement: str  #: keyword shown to users
+    rules: tuple[rules.Condition, ...]  #: conditions of `matcher.rules`
+    class_fields: tuple[str, ...]  #: fields of `RequirementClass` that are read
+    resource_fields: tuple[str, ...]  #: fields of `Resource` that are read
     wanted: Callable[[RequirementClass], str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCondition:
-    """A condition of task queues with what is asked."""
+    """A condition of a task queue with the demanded values."""
 
     kind: ConditionKind
-    asked: tuple[object, ...]  #: values of the fields that `kind` asks, in their order
+    asked: tuple[object, ...]  #: values of the fields `kind.class_fields`, in their order
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """The same for the same condition, and only for it."""
+        """Cache key."""
         return self.kind.requirement, self.asked
 
     @cached_property
     def isolated(self) -> RequirementClass:
-        """A class that asks nothing but this."""
-        asked: dict[str, Any] = {**_NOTHING, **dict(zip(self.kind.asks, self.asked, strict=True))}
+        """A class with this condition only."""
+        asked: dict[str, Any] = {**_NOTHING, **dict(zip(self.kind.class_fields, self.asked, strict=True))}
         return RequirementClass(**asked)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementCondition:
-    """One of the job's `Requirements`."""
+    """One condition of the job's `Requirements`."""
 
     asked: Requirements
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """The same for the same requirement, and only for it: True is not 1."""
+        """Cache key; by `repr`, because True == 1."""
         return "Requirements", repr(self.asked)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionCondition:
-    """The job itself, in front of what queues ask of it."""
+    """The job's own attributes, as checked by the `Requirements` of queues."""
 
     job: Mapping[str, Value]
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """The same for jobs that say the same."""
+        """Cache key; equal for jobs with equal attributes."""
         return "Application", repr(sorted(self.job.items()))
 
 
@@ -98,7 +96,7 @@ JobCondition = ClassCondition | RequirementCondition | AdmissionCondition
 
 
 def list_conditions(demand: JobDemand) -> Iterator[JobCondition]:
-    """Everything that a job asks, one by one; where all of it holds the job may run."""
+    """All conditions of a job; it may run where all are fulfilled."""
     for kind, values in _conditions(demand.asked):
         yield ClassCondition(kind=kind, asked=values)
     if demand.requirements is not None:
@@ -109,7 +107,7 @@ def list_conditions(demand: JobDemand) -> Iterator[JobCondition]:
 
 
 def is_refused(condition: ClassCondition, resource: Resource) -> bool:
-    """Whether a resource refuses what is asked."""
+    """Whether the resource fails the condition."""
     return any(rules.refuses(rule, condition.isolated, resource) for rule in condition.kind.rules)
 
 
@@ -128,84 +126,92 @@ def _ram(asked: RequirementClass) -> str:
 CPU_TIME = ConditionKind(
     requirement="CPUTime",
     rules=("cpu_time",),
-    asks=("cpu_time",),
-    looks=("cpu_time",),
+    class_fields=("cpu_time",),
+    resource_fields=("cpu_time",),
     wanted=lambda asked: f"at least {asked.cpu_time} s",
 )
 SITE = ConditionKind(
-    requirement="Site", rules=("site",), asks=("sites",), looks=("sites",), wanted=_membership("sites")
+    requirement="Site",
+    rules=("site",),
+    class_fields=("sites",),
+    resource_fields=("sites",),
+    wanted=_membership("sites"),
 )
 BANNED_SITES = ConditionKind(
     requirement="BannedSites",
     rules=("site",),
-    asks=("banned_sites",),
-    looks=("sites",),
+    class_fields=("banned_sites",),
+    resource_fields=("sites",),
     wanted=lambda asked: f"none of {_membership('banned_sites')(asked)}",
 )
 GRID_CE = ConditionKind(
     requirement="GridCE",
     rules=("grid_ce",),
-    asks=("grid_ces",),
-    looks=("grid_ces",),
+    class_fields=("grid_ces",),
+    resource_fields=("grid_ces",),
     wanted=_membership("grid_ces"),
 )
 PLATFORM = ConditionKind(
     requirement="Platform",
     rules=("platform",),
-    asks=("platforms",),
-    looks=("platforms",),
+    class_fields=("platforms",),
+    resource_fields=("platforms",),
     wanted=_membership("platforms"),
 )
 JOB_TYPE = ConditionKind(
     requirement="JobType",
     rules=("job_type",),
-    asks=("vo", "job_types"),
-    looks=("managed_types", "job_types"),
+    class_fields=("vo", "job_types"),
+    resource_fields=("managed_types", "job_types"),
     wanted=lambda asked: (
         f"{_membership('job_types')(asked)}, which job managers handle: a resource that names it"
     ),
 )
 TAG = ConditionKind(
-    requirement="Tags", rules=("tag",), asks=("tags",), looks=("tags",), wanted=_membership("tags")
+    requirement="Tags",
+    rules=("tag",),
+    class_fields=("tags",),
+    resource_fields=("tags",),
+    wanted=_membership("tags"),
 )
 REQUIRED_TAG = ConditionKind(
     requirement="RequiredTag",
     rules=("required_tag",),
-    asks=("tags",),
-    looks=("required_tags",),
+    class_fields=("tags",),
+    resource_fields=("required_tags",),
     wanted=lambda asked: f"no other tag than {_membership('tags')(asked)}" if asked.tags else "no tag at all",
 )
 RAM = ConditionKind(
     requirement="MinRAM",
     rules=("ram",),
-    asks=("min_ram", "min_ram_per_core", "processors_min"),
-    looks=("max_ram",),
+    class_fields=("min_ram", "min_ram_per_core", "processors_min"),
+    resource_fields=("max_ram",),
     wanted=_ram,
 )
 PROCESSORS = ConditionKind(
     requirement="NumberOfProcessors",
     rules=("processors", "tag"),
-    asks=("processors_min", "tags"),
-    looks=("processors", "tags"),
+    class_fields=("processors_min", "tags"),
+    resource_fields=("processors", "tags"),
     wanted=lambda asked: f"at least {max(asked.processors_min, 2 if asked.tags else 1)}",
 )
 GPUS = ConditionKind(
     requirement="GPUs",
     rules=("gpus",),
-    asks=("gpus",),
-    looks=("gpus",),
+    class_fields=("gpus",),
+    resource_fields=("gpus",),
     wanted=lambda asked: f"at least {asked.gpus}",
 )
 WHOLE_NODE = ConditionKind(
     requirement="WholeNode",
     rules=("whole_node", "tag"),
-    asks=("whole_node", "tags"),
-    looks=("whole_node", "tags"),
+    class_fields=("whole_node", "tags"),
+    resource_fields=("whole_node", "tags"),
     wanted=lambda _: "a node of its own",
 )
 
 
-#: Of one number, of which more is never worse.
+#: Conditions on one number, where a larger offer never fails what a smaller one fulfils.
 CAPACITIES = frozenset({CPU_TIME, RAM, GPUS})
 
 
@@ -237,19 +243,19 @@ def _conditions(asked: RequirementClass) -> Iterator[tuple[ConditionKind, tuple[
 
 @lru_cache(maxsize=10_000)
 def _sorted_tags(tags: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Those that ask for a whole node, those that ask for cores, and all others."""
+    """Split tags into those for a whole node, those for cores, and others."""
     whole = frozenset(tag for tag in tags if fold(tag) == _WHOLE)
     cores = frozenset(tag for tag in tags if is_core_tag(tag))
     return whole, cores, tags - whole - cores
 
 
 def is_core_tag(tag: str) -> bool:
-    """Whether a tag asks for a number of cores, as `8Processors` and `MultiProcessor` do."""
+    """Whether a tag requests cores, such as `8Processors` and `MultiProcessor`."""
     folded = fold(tag)
-    return folded == _MANY or (folded.endswith(_CORES) and folded.removesuffix(_CORES).isdecimal())
+    return folded == _SEVERAL_CORES or (folded.endswith(_CORES) and folded.removesuffix(_CORES).isdecimal())
 
 
-#: The parameters, folded, that a field of a pilot's offer is made of; see `offers`.
+#: Folded parameters from which each field of a pilot's offer is computed; see `queue_offer`.
 _READ = {
     "cpu_time": ("cputime", "maxwallclocktime", "cpunormalizationfactor"),
     "max_ram": ("maxram",),
@@ -264,19 +270,19 @@ _GLUE = {fold(each.name): fold(each.parameter) for each in glue.TABLE}
 
 
 def condition_parameters(part: JobCondition, declarations: Declarations) -> Iterator[str]:
-    """Their folded names, with those that GLUE names are made of."""
+    """Folded names of the parameters that a condition reads, including the sources of GLUE names."""
     if isinstance(part, RequirementCondition):
         for name in map(fold, evaluator.parameters(part.asked, declarations)):
             yield name
             if name in _GLUE:
                 yield _GLUE[name]
     elif isinstance(part, ClassCondition):
-        for looked_at in part.kind.looks:
-            yield from _READ.get(looked_at, ())
+        for field_name in part.kind.resource_fields:
+            yield from _READ.get(field_name, ())
 
 
 def failure_parameters(part: JobCondition, requirement: str, declarations: Declarations) -> Iterator[str]:
-    """The same of a part that fails; of what queues ask of jobs, the condition that is not true."""
+    """Like `condition_parameters`; for an admission condition the queue's own condition that failed."""
     if isinstance(part, AdmissionCondition):
         yield admission.REQUIREMENTS if requirement == admission.OF_QUEUE else fold(requirement)
     else:

@@ -1,6 +1,6 @@
-"""How many of the jobs that wait each parameter of a queue keeps away from it.
+"""How many waiting jobs each parameter of a queue excludes, and how many each site could run.
 
-Which of the jobs that wait each site could run, by the tree; what holds there now is not asked.
+Computed from the configuration tree alone, without bans, limits and throttles.
 """
 
 from collections import Counter, defaultdict
@@ -19,10 +19,10 @@ from taskqueue.task_queues.waiting_classes import WaitingClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterImpact:
-    """Waiting jobs that a parameter keeps away."""
+    """Waiting jobs that a parameter excludes."""
 
     jobs: int = 0
-    alone: int = 0  #: those that nothing else keeps away
+    alone: int = 0  #: jobs that no other parameter excludes
 
 
 def parameter_impacts(
@@ -31,32 +31,31 @@ def parameter_impacts(
     waiting: Iterable[WaitingClass],
     jobs: Mapping[int, Mapping[str, Value]],
 ) -> Mapping[str, ParameterImpact]:
-    """What each parameter keeps away, by its folded name.
+    """Excluded jobs by folded parameter name.
 
-    Args:
-        config: Where the queue is.
-        address: The queue.
-        waiting: The classes of jobs that wait; each is looked at as its VO gets the queue.
-        jobs: Where the queue asks things of jobs, the first job of each class by its id.
+    Each class is checked with the queue's parameters for its VO. `jobs` holds the first job of each class by
+    id, for queues with conditions on jobs.
     """
     surveys: dict[str, QueueSet] = {}
-    kept: defaultdict[str, ParameterImpact] = defaultdict(ParameterImpact)
+    impacts: defaultdict[str, ParameterImpact] = defaultdict(ParameterImpact)
     for each in waiting:
         vo = each.asked.vo
         if vo not in surveys:
             surveys[vo] = queue_set.some_queues(config, vo, [address])
-        culprits = list(_failing_parameters(surveys[vo], each, jobs.get(each.first_job)))
-        named = {name for names in culprits for name in names}
+        failures = list(_failing_parameters(surveys[vo], each, jobs.get(each.first_job)))
+        named = {name for names in failures for name in names}
         for name in named:
-            alone = each.jobs if all(name in names for names in culprits) else 0
-            kept[name] = ParameterImpact(jobs=kept[name].jobs + each.jobs, alone=kept[name].alone + alone)
-    return dict(kept)
+            alone = each.jobs if all(name in names for names in failures) else 0
+            impacts[name] = ParameterImpact(
+                jobs=impacts[name].jobs + each.jobs, alone=impacts[name].alone + alone
+            )
+    return dict(impacts)
 
 
 def _failing_parameters(
     here: QueueSet, waiting: WaitingClass, job: Mapping[str, Value] | None
 ) -> Iterator[frozenset[str]]:
-    """For each thing that fails the parameters that it is about."""
+    """The parameters behind each failure."""
     if not here.admitted:
         yield frozenset({"vo"})
     if not here.enabled:
@@ -70,12 +69,10 @@ def _failing_parameters(
 def runnable_by_site(
     config: Configuration, waiting: Iterable[WaitingClass], jobs: Mapping[int, Mapping[str, Value]]
 ) -> Counter[str]:
-    """How many of the waiting jobs some queue of each site could run; a site that could run none is left out.
+    """How many waiting jobs some queue of each site could run; sites that could run none are omitted.
 
-    Args:
-        config: The tree.
-        waiting: The classes of jobs that wait.
-        jobs: Where queues ask things of jobs, the first job of each class by its id, for all of the class.
+    `jobs` holds the first job of each class by id, for queues with conditions on jobs; it represents its
+    class.
     """
     found: Counter[str] = Counter()
     for vo, queues, number in _jobs_by_queues(config, waiting, jobs):
@@ -88,7 +85,7 @@ def runnable_by_site(
 def _jobs_by_queues(
     config: Configuration, waiting: Iterable[WaitingClass], jobs: Mapping[int, Mapping[str, Value]]
 ) -> Iterator[tuple[str, int, int]]:
-    """For each VO and set of queues the jobs that may run in just these: many classes have the same."""
+    """Jobs summed by VO and set of eligible queues, which many classes share."""
     found: defaultdict[tuple[str, int], int] = defaultdict(int)
     for each in waiting:
         job = jobs.get(each.first_job)

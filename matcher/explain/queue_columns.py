@@ -1,9 +1,7 @@
-"""One queue as a VO gets it, with all that an explanation looks at.
+"""Queues as one VO gets them, grouped by equal values so that a condition is evaluated once per group.
 
-Queues sorted by what they say, so that a question is asked once for all that are alike.
-
-A set of queues is an integer, one bit a queue. What is looked at has few distinct values over thousands of
-queues; each column is made once and kept.
+A set of queues is an integer with one bit per queue. Thousands of queues have few distinct values, so each
+column is computed once and kept.
 """
 
 import math
@@ -30,48 +28,48 @@ from requirements.errors import InvalidResource
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes
 from requirements.values import Value, exact, fold, format_value, lookup
 
-#: Of a queue whose parameters contradict each other: nothing but that is told of it.
+#: Offer of a queue with contradictory parameters: only the contradiction itself is reported.
 _ANYTHING = Resource(cpu_time=LARGEST, tags=None, gpus=bounds.GPUS, whole_node=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueView:
-    """A queue as the VO gets it; what few are asked for is made when it is."""
+    """A queue as the VO gets it; rarely used properties are computed on demand."""
 
     address: QueueAddress
     config: Configuration = field(repr=False)
     vo: str
     plain: Mapping[str, Value] = field(repr=False)  #: effective parameters
-    offered: Resource = field(repr=False)  #: what a pilot there offers, but for the place
-    fault: str | None = None  #: why no pilot there could ask for jobs; `offered` refuses nothing then
+    offered: Resource = field(repr=False)  #: a pilot's offer there, without site and CE
+    fault: str | None = None  #: why pilots there cannot request jobs; `offered` then refuses nothing
     nodes: NodeAttributes = NO_NODE_ATTRIBUTES
 
     @cached_property
     def values(self) -> Mapping[str, Value]:
-        """What is the same for all its nodes, GLUE names included."""
+        """Parameters that are equal on all nodes, including GLUE names."""
         return self.config.ad(self.address, self.vo)
 
     @property
     def admission(self) -> Admission | None:
-        """What it asks of jobs."""
+        """The queue's conditions on jobs."""
         return admission_cache.read_admission(self.config, self.address, self.vo)
 
     @cached_property
     def expired(self) -> Mapping[str, Value]:
-        """What it had until it expired, by folded name."""
+        """Expired values by folded name."""
         return {name: each.value for name, each in self.config.expired(self.address, self.vo).items()}
 
     @cached_property
     def resource(self) -> Resource:
-        """What a pilot there offers."""
+        """A pilot's offer there, including site and CE."""
         place = {"sites": _address_name(self.address.site), "grid_ces": _address_name(self.address.ce)}
         return replace(self.offered, **place)  # type: ignore[arg-type]  # both are sets of names
 
 
 def queue_views(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[QueueView, ...]:
-    """What a VO gets of some queues, in their order."""
+    """Queues as a VO gets them, in the given order."""
     offered: dict[Hashable, tuple[Resource, str | None]] = {}
-    read: dict[str, bool] = {}  # whether an offer is made of this name
+    read: dict[str, bool] = {}  # whether an offer depends on this name
     managed = options_for(config, vo).managed_types
     found = []
     for address in addresses:
@@ -97,7 +95,7 @@ def queue_views(config: Configuration, vo: str, addresses: Sequence[QueueAddress
 
 
 def _offered(values: Mapping[str, Value], managed: frozenset[str]) -> tuple[Resource, str | None]:
-    """What is offered, and what keeps it from being one."""
+    """The offer, or an unlimited one with the reason why there is none."""
     try:
         return queue_offer.build_resource(values, managed), None
     except InvalidResource as error:
@@ -105,13 +103,13 @@ def _offered(values: Mapping[str, Value], managed: frozenset[str]) -> tuple[Reso
 
 
 def describe_queue(kind: ConditionKind, queue: QueueView) -> str | None:
-    """What a queue has of what a condition is about, for a person; None: it says nothing."""
+    """The queue's value for a condition, as text for people; None: it states none."""
     if kind in (job_conditions.SITE, job_conditions.BANNED_SITES):
         return queue.address.site
     if kind is job_conditions.GRID_CE:
         return queue.address.ce
     name = "Tag" if kind is job_conditions.WHOLE_NODE else kind.requirement
-    value = getattr(queue.resource, kind.looks[0])
+    value = getattr(queue.resource, kind.resource_fields[0])
     if isinstance(value, frozenset):
         spelled = next((v for n, v in queue.values.items() if fold(n) == fold(name.removesuffix("s"))), None)
         return None if spelled is None else format_value(spelled)
@@ -122,14 +120,14 @@ def _address_name(name: str) -> frozenset[str]:
     return frozenset({fold(name)})
 
 
-#: A queue that stands for all that are alike, and those.
+#: Groups of equal queues: the first queue's number, and the group as a bit set.
 Column = list[tuple[int, int]]
 
-#: What capacities look at: who has more refuses nothing that others take.
-_CAPACITIES = frozenset(kind.looks for kind in job_conditions.CAPACITIES)
-#: Names that a queue has without having been given them.
+#: Single capacities: a larger value refuses nothing that a smaller one accepts.
+_CAPACITIES = frozenset(kind.resource_fields for kind in job_conditions.CAPACITIES)
+#: Names that every queue has implicitly.
 _GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRESS]))
-#: What follows from where a queue is.
+#: Fields that follow from a queue's address.
 _PLACES: Mapping[tuple[str, ...], Callable[[QueueView], Hashable]] = {
     ("sites",): lambda queue: queue.address.site,
     ("grid_ces",): lambda queue: queue.address.ce,
@@ -137,35 +135,35 @@ _PLACES: Mapping[tuple[str, ...], Callable[[QueueView], Hashable]] = {
 
 
 class QueueColumns:
-    """The columns of some queues."""
+    """Cached groupings of queues."""
 
     def __init__(self, queues: Sequence[QueueView]) -> None:
         self._queues = queues
-        self._made: dict[object, Column] = {}
+        self._columns: dict[object, Column] = {}
 
-    def refused_by_resource(self, looks: tuple[str, ...]) -> Column:
-        """By fields of `Resource`; in order if that is one capacity, the largest last."""
+    def refused_by_resource(self, fields: tuple[str, ...]) -> Column:
+        """Group by fields of `Resource`; a single capacity is sorted, the largest last."""
         return self._column(
-            ("resource", looks),
-            _PLACES.get(looks) or (lambda queue: tuple(getattr(queue.offered, name) for name in looks)),
-            ordered=looks in _CAPACITIES,
+            ("resource", fields),
+            _PLACES.get(fields) or (lambda queue: tuple(getattr(queue.offered, name) for name in fields)),
+            ordered=fields in _CAPACITIES,
         )
 
     def group_by_values(self, names: Iterable[str]) -> Column:
-        """By the parameters of these names."""
-        # What no queue has tells none from another.
+        """Group by the values of these parameters."""
+        # A name that no queue has distinguishes none.
         folded = tuple(sorted(self.present.intersection(map(fold, names))))
         return self._column(
             ("values", folded),
-            lambda queue: tuple(self._stated_values(queue, name) for name in folded),
+            lambda queue: tuple(self._comparable_value(queue, name) for name in folded),
         )
 
     def group_by_admission(self) -> Column:
-        """By what queues ask of jobs."""
+        """Group by the queues' conditions on jobs."""
         return self._column("admission", lambda queue: queue.admission and queue.admission.key)
 
     def distinct(self, name: str) -> Iterator[tuple[Value, int]]:
-        """What queues say of one name, for all their nodes or some, with those that do."""
+        """The values of a parameter, for all nodes or some, each with the queues that have it."""
         for number, mask in self.group_by_values((name,)):
             queue = self._queues[number]
             value = self._value(queue, fold(name))
@@ -186,15 +184,15 @@ class QueueColumns:
                 found[fold(name)].append(number)
         return {name: mask_from(numbers) for name, numbers in found.items()}
 
-    def _stated_values(self, queue: QueueView, name: str) -> Hashable:
-        """What a queue says of a name: for all its nodes alike, or what each may have."""
+    def _comparable_value(self, queue: QueueView, name: str) -> Hashable:
+        """A comparable form of the queue's value, or of the values that its nodes may have."""
         if queue.nodes and name in queue.nodes:
             options = queue.nodes.options(name)
             return "nodes", None if options is None else tuple(map(exact, options))
         return exact(self._value(queue, name))
 
     def _value(self, queue: QueueView, name: str) -> Value | None:
-        """What a queue has of a folded name, for all its nodes; None: nothing, or it depends on the node."""
+        """The queue's value of a folded name; None: absent, or it depends on the node."""
         if name in _GLUE:
             return lookup(queue.values, name)
         if queue.nodes and name in queue.nodes:
@@ -204,7 +202,6 @@ class QueueColumns:
 
     @cached_property
     def _spellings(self) -> Mapping[str, list[str]]:
-        """How the queues write each name."""
         names = set[str]().union(*(queue.plain for queue in self._queues))
         found: defaultdict[str, list[str]] = defaultdict(list)
         for name in sorted(names):
@@ -213,29 +210,29 @@ class QueueColumns:
 
     @cached_property
     def present(self) -> frozenset[str]:
-        """Every name, folded, that some queue has."""
+        """Folded names that some queue has."""
         return _GLUE.union(self._spellings, self._node_values)
 
     def _column(self, key: object, of: Callable[[QueueView], Hashable], *, ordered: bool = False) -> Column:
-        """For each distinct answer of `of` the first queue that gives it, and all that do.
+        """Group the queues by the result of `of`, each group with its first queue.
 
-        Ordered: by the answers, which are numbers; none at all is as much as there can be.
+        With `ordered`, results are 1-tuples of a number, sorted; None sorts last, as unlimited.
         """
-        if key not in self._made:
+        if key not in self._columns:
             masks: dict[Hashable, int] = {}
             firsts: dict[Hashable, int] = {}
             members: defaultdict[Hashable, list[int]] = defaultdict(list)
             for number, queue in enumerate(self._queues):
-                answer = of(queue)
-                firsts.setdefault(answer, number)
-                members[answer].append(number)
-            for answer, numbers in members.items():
-                masks[answer] = mask_from(numbers)
-            answers = sorted(masks, key=_capacity) if ordered else list(masks)
-            self._made[key] = [(firsts[answer], masks[answer]) for answer in answers]
-        return self._made[key]
+                value = of(queue)
+                firsts.setdefault(value, number)
+                members[value].append(number)
+            for value, numbers in members.items():
+                masks[value] = mask_from(numbers)
+            values = sorted(masks, key=_capacity) if ordered else list(masks)
+            self._columns[key] = [(firsts[value], masks[value]) for value in values]
+        return self._columns[key]
 
 
-def _capacity(answer: Hashable) -> float:
-    [number] = cast(tuple[float | None], answer)
+def _capacity(value: Hashable) -> float:
+    [number] = cast(tuple[float | None], value)
     return math.inf if number is None else number

@@ -1,9 +1,4 @@
-"""What a job would wish of a queue that fails one thing it asks.
-
-What a queue could offer to run more jobs: what they wish of it, put together.
-
-A queue in front of everything that waits: what it may run, what excludes the rest, what would win more.
-"""
+"""Report for one queue: jobs it could run, requirements that exclude others, changes that would win more."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,20 +25,19 @@ from taskqueue.task_queues.waiting_classes import WaitingClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueNeed:
-    """A wish; those of equal text are one, and a larger number serves all that wish a smaller one."""
+    """A change of the queue that a job needs.
 
-    text: str  #: where there is a number, with `{number}` for it
+    Needs of equal text are one; a larger number also fulfils the needs with smaller ones.
+    """
+
+    text: str  #: contains `{number}` if there is a number
     number: float | None = None
 
 
 def find_need(part: JobCondition, wanted: str, here: QueueSet, queue: int) -> QueueNeed | None:
-    """What the queue would have to be; None: it is no matter of the queue.
+    """The change with which the queue would fulfil a failing condition; None: no change of the queue can.
 
-    Args:
-        part: What it fails.
-        wanted: What is asked, for a person.
-        here: Queues.
-        queue: Which of them fails it.
+    `wanted` is the demanded value, as text for people; `queue` its number in `here`.
     """
     if isinstance(part, RequirementCondition):
         return _need_of_requirement(part, wanted, here, here.queues[queue])
@@ -93,35 +87,35 @@ def _literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-#: Offers that are told.
+#: Suggestions that are returned.
 _MOST_SUGGESTIONS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSuggestion:
-    """What the queue could offer, and the jobs that it could run then besides."""
+    """A change of the queue, and the additional jobs that it could run then."""
 
     text: str
     gains: int
-    vos: tuple[str, ...]  #: whose jobs
+    vos: tuple[str, ...]  #: owners of these jobs
 
 
-def suggest_changes(wishes: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[QueueSuggestion]:
-    """The offers that fulfil most wishes of one queue, each with the class that has it; best gain first."""
+def suggest_changes(needs: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[QueueSuggestion]:
+    """Suggested changes of one queue by needs and the classes that have them; largest gain first."""
     by_text: defaultdict[str, list[tuple[QueueNeed, WaitingClass]]] = defaultdict(list)
-    for each in wishes:
+    for each in needs:
         by_text[each[0].text].append(each)
     found = [offer for members in by_text.values() for offer in _suggest_number(members)]
     return sorted(found, key=lambda each: (-each.gains, each.text))[:_MOST_SUGGESTIONS]
 
 
 def _suggest_number(members: Sequence[tuple[QueueNeed, WaitingClass]]) -> Iterator[QueueSuggestion]:
-    """One offer; where it is a number, the nearest step and the one that serves all."""
-    numbers = sorted({wished.number for wished, _ in members if wished.number is not None})
+    """One suggestion; for numbers the nearest step and the one that fulfils all."""
+    numbers = sorted({need.number for need, _ in members if need.number is not None})
     if not numbers:
         yield _build_suggestion(members[0][0].text.format(), [each for _, each in members])
     for number in dict.fromkeys(numbers[:1] + numbers[-1:]):
-        served = [each for wished, each in members if wished.number is not None and wished.number <= number]
+        served = [each for need, each in members if need.number is not None and need.number <= number]
         yield _build_suggestion(members[0][0].text.format(number=f"{number:.15g}"), served)
 
 
@@ -130,53 +124,53 @@ def _build_suggestion(text: str, served: Sequence[WaitingClass]) -> QueueSuggest
     return QueueSuggestion(text=text, gains=sum(each.jobs for each in served), vos=vos)
 
 
-#: What a job says of itself is not for everybody who may look at a queue.
+#: Hides the attributes of jobs: not everybody who may see the queue may see them.
 _UNREPORTED = "not true of these jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingWork:
-    """Waiting jobs, and of how many classes they are."""
+    """Waiting jobs, and the number of their classes."""
 
     jobs: int = 0
     classes: int = 0
 
     def __add__(self, other: "WaitingWork") -> "WaitingWork":
-        """Both together."""
+        """Sum of both."""
         return WaitingWork(jobs=self.jobs + other.jobs, classes=self.classes + other.classes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedWork:
-    """What one requirement keeps away from the queue."""
+    """The waiting jobs that one requirement excludes."""
 
     requirement: str
-    wanted: str  #: by most of the jobs
-    has: str | None  #: what the queue has; None: nothing of that name
+    wanted: str  #: value demanded by most of the jobs
+    has: str | None  #: the queue's value; None: it has no such parameter
     work: WaitingWork
     only_this: int  #: jobs that fail this and nothing else
-    vo: str  #: of the example
-    example_job: int  #: one of them, the oldest of the largest class
+    vo: str  #: VO of the example
+    example_job: int  #: the oldest job of the largest class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReport:
-    """How all that waits stands to one queue."""
+    """Served and excluded waiting jobs of one queue."""
 
     served: Mapping[str, WaitingWork]  #: by VO
     waiting: Mapping[str, WaitingWork]  #: by VO, served or not
-    excluded: tuple[ExcludedWork, ...]  #: what costs most jobs first
-    offers: tuple[QueueSuggestion, ...]  #: best gain first
+    excluded: tuple[ExcludedWork, ...]  #: most jobs first
+    offers: tuple[QueueSuggestion, ...]  #: largest gain first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Miss:
-    """One reason why queues do not serve a class."""
+    """One reason why queues cannot serve a class."""
 
     requirement: str
     wanted: str
-    failure: UnmetCondition | None  #: None: the queue is not open to the VO
-    queues: int  #: that do not
+    failure: UnmetCondition | None  #: None: the queue is closed to the VO, disabled or faulty
+    queues: int  #: the queues concerned, as a bit set
 
 
 _SeenConditions = tuple[WaitingClass, tuple[_Miss, ...]]
@@ -188,27 +182,23 @@ def report_queue(
     waiting: Iterable[WaitingClass],
     jobs: Mapping[int, Mapping[str, Value]] = MappingProxyType({}),
 ) -> QueueReport:
-    """What the queue is to the classes that wait.
+    """Report for one queue over the waiting classes.
 
-    Args:
-        config: Where the queue is.
-        address: The queue.
-        waiting: The classes.
-        jobs: Where the queue asks things of jobs, the first job of each class by its id, which stands for
-            the others.
+    `jobs` holds the first job of each class by id, for queues with conditions on jobs; it represents its
+    class.
     """
     seen: list[_SeenConditions] = []
     surveys: dict[str, QueueSet] = {}
-    wishes: list[tuple[int, QueueNeed, WaitingClass]] = []
+    needs: list[tuple[int, QueueNeed, WaitingClass]] = []
     for vo, here, judged in _judge_queues(config, [address], waiting, jobs):
         surveys[vo] = here
         seen += judged
-        wishes += _list_needs(here, vo, judged)
+        needs += _list_needs(here, vo, judged)
     return QueueReport(
         served=_sum_work(each for each, misses in seen if not misses),
         waiting=_sum_work(each for each, _ in seen),
         excluded=tuple(_excluded(seen, surveys)),
-        offers=tuple(suggest_changes((wished, each) for _, wished, each in wishes)),
+        offers=tuple(suggest_changes((need, each) for _, need, each in needs)),
     )
 
 
@@ -218,12 +208,12 @@ def suggest_offers(
     waiting: Iterable[WaitingClass],
     jobs: Mapping[int, Mapping[str, Value]] = MappingProxyType({}),
 ) -> dict[QueueAddress, list[QueueSuggestion]]:
-    """What each of some queues could offer; all that waits is looked at once, for all of them."""
-    wishes: defaultdict[QueueAddress, list[tuple[QueueNeed, WaitingClass]]] = defaultdict(list)
+    """Suggested changes of several queues, from one pass over the waiting classes."""
+    needs: defaultdict[QueueAddress, list[tuple[QueueNeed, WaitingClass]]] = defaultdict(list)
     for vo, here, judged in _judge_queues(config, list(addresses), waiting, jobs):
-        for queue, wished, each in _list_needs(here, vo, judged):
-            wishes[here.queues[queue].address].append((wished, each))
-    return {address: suggest_changes(those) for address, those in wishes.items()}
+        for queue, need, each in _list_needs(here, vo, judged):
+            needs[here.queues[queue].address].append((need, each))
+    return {address: suggest_changes(of_queue) for address, of_queue in needs.items()}
 
 
 def _judge_queues(
@@ -232,7 +222,7 @@ def _judge_queues(
     waiting: Iterable[WaitingClass],
     jobs: Mapping[int, Mapping[str, Value]],
 ) -> Iterator[tuple[str, QueueSet, list[_SeenConditions]]]:
-    """The queues in front of each VO, with why they do not serve which of its classes."""
+    """Each VO with its view of the queues, and the reasons why they cannot serve its classes."""
     by_vo: defaultdict[str, list[WaitingClass]] = defaultdict(list)
     for each in waiting:
         by_vo[each.asked.vo].append(each)
@@ -250,8 +240,8 @@ def _misses(
 
 
 def _closed(here: QueueSet, vo: str) -> Iterator[_Miss]:
-    if shut := here.everything & ~here.admitted:
-        yield _Miss(requirement="VO", wanted=vo, failure=None, queues=shut)
+    if closed := here.everything & ~here.admitted:
+        yield _Miss(requirement="VO", wanted=vo, failure=None, queues=closed)
     if off := here.everything & ~here.enabled:
         yield _Miss(requirement="Enabled", wanted="true", failure=None, queues=off)
     if here.faulty:
@@ -271,13 +261,12 @@ def _failing(here: QueueSet, asked: Sequence[JobCondition]) -> Iterator[_Miss]:
 
 @lru_cache(maxsize=20_000)
 def class_conditions(asked: RequirementClass, requirements: str | None) -> tuple[JobCondition, ...]:
-    """What a class asks; the same for every queue that is looked at."""
+    """The conditions of a class, cached."""
     read = None if requirements is None else canonical.from_json(requirements)
     return tuple(job_conditions.list_conditions(JobDemand(asked=asked, requirements=read)))
 
 
 def _has(here: QueueSet, miss: _Miss) -> str | None:
-    """What the queue has instead."""
     if miss.requirement == FAULTY:
         return here.queues[0].fault
     if miss.failure is None:
@@ -285,7 +274,7 @@ def _has(here: QueueSet, miss: _Miss) -> str | None:
         return "false" if miss.requirement == "Enabled" else None if vos is None else format_value(vos)
     if isinstance(miss.failure.part, AdmissionCondition):
         return _UNREPORTED
-    return here.failed.describe(miss.failure, here.queues[0], next(here.failed.seen_values(miss.failure))[0])
+    return here.failed.describe(miss.failure, here.queues[0], next(here.failed.list_values(miss.failure))[0])
 
 
 def _sum_work(waiting: Iterable[WaitingClass]) -> dict[str, WaitingWork]:
@@ -323,7 +312,7 @@ def _group(
 def _list_needs(
     here: QueueSet, vo: str, judged: Iterable[_SeenConditions]
 ) -> Iterator[tuple[int, QueueNeed, WaitingClass]]:
-    """What each class would wish of a queue, by its number, that keeps it away by one thing only."""
+    """The needs of each class, for the queues (by number) that it fails for one reason only."""
     for each, misses in judged:
         once = twice = 0
         for miss in misses:

@@ -1,8 +1,7 @@
-"""All queues of the tree in front of one VO, so that a question is asked once for all that are alike.
+"""All queues of the tree as one VO gets them, for evaluating conditions on all of them at once.
 
-A set of queues is an integer, one bit a queue. What a part of a demand looks at has few distinct values over
-thousands of queues: the evaluator is asked once for each, and the answer is remembered as long as the
-configuration stays.
+A set of queues is an integer with one bit per queue. A condition is evaluated once for each distinct
+combination of the values that it reads, and the result is cached with the configuration.
 """
 
 from bisect import bisect_left
@@ -25,12 +24,12 @@ from requirements.canonical import Requirements
 from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
 
-#: Answers that are remembered; beyond that we start anew.
-_REMEMBERED = 20_000
+#: Cached results; the cache is cleared when full.
+_CACHED = 20_000
 
 
 class QueueSet:
-    """The queues of the tree, in the order of their addresses, whether the VO may use them or not."""
+    """Queues in the order of their addresses, including those that the VO may not use."""
 
     def __init__(
         self,
@@ -43,10 +42,10 @@ class QueueSet:
     ) -> None:
         self.queues = queues
         self.enabled = enabled
-        self.admitted = admitted  #: those that let the VO in
+        self.admitted = admitted  #: queues open to the VO
         self.declarations = declarations
-        self.segments = segments  #: of CPU time
-        #: Those whose pilots could not ask for jobs, by a fault of their parameters.
+        self.segments = segments  #: CPU time segments, seconds
+        #: Queues whose pilots cannot request jobs, because of contradictory parameters.
         self.faulty = mask_from([number for number, queue in enumerate(queues) if queue.fault is not None])
         self._columns = QueueColumns(queues)
         self.failed = UnmetConditions(queues, self._columns, declarations)
@@ -54,40 +53,40 @@ class QueueSet:
 
     @property
     def candidates(self) -> int:
-        """Those that the VO may use now."""
+        """Queues that the VO may use now."""
         return self.enabled & self.admitted & ~self.faulty
 
     @property
     def everything(self) -> int:
-        """All of them."""
+        """All queues, as a bit set."""
         return (1 << len(self.queues)) - 1
 
     def failures(self, demand: JobDemand) -> list[UnmetCondition]:
-        """Every part of the demand that some queue fails."""
+        """Every condition of the demand that some queue fails."""
         return self.failures_among(job_conditions.list_conditions(demand))
 
     def failures_among(self, asked: Iterable[JobCondition]) -> list[UnmetCondition]:
-        """Those of these parts that some queue fails."""
+        """Those of the conditions that some queue fails."""
         return [failure for part in asked for failure in self.failed.find(part)]
 
     def eligible(self, demand: JobDemand) -> int:
-        """The candidates that fail nothing."""
+        """The candidates that fulfil all conditions of the demand."""
         return self.fulfilling(job_conditions.list_conditions(demand))
 
     def fulfilling(self, asked: Iterable[JobCondition]) -> int:
-        """The candidates that fail none of these parts."""
+        """The candidates that fulfil all of these conditions."""
         found = self.candidates
         for part in asked:
             found &= self._fulfilled(part)
         return found
 
     def _fulfilled(self, part: JobCondition) -> int:
-        """The queues that do not fail a part; of requirements no reason is asked for, if none was before."""
+        """The queues that fulfil a condition. Reasons for failures of requirements are not computed here."""
         if not isinstance(part, RequirementCondition) or part in self.failed:
             return self.everything & ~reduce(or_, (each.queues for each in self.failed.find(part)), 0)
         found = self._fulfilling.get(part.key)
         if found is None:
-            if len(self._fulfilling) >= _REMEMBERED:
+            if len(self._fulfilling) >= _CACHED:
                 self._fulfilling.clear()
             masks = (mask for queue, mask in self._read_values(part) if self._fulfils(part, queue))
             found = self._fulfilling[part.key] = reduce(or_, masks, 0)
@@ -104,11 +103,11 @@ class QueueSet:
         return evaluator.parameters(part.asked, self.declarations)
 
     def first(self, queues: int) -> QueueView:
-        """The first of a set that is not empty."""
+        """The first queue of a nonempty set."""
         return self.queues[(queues & -queues).bit_length() - 1]
 
     def within(self, scope: str) -> int:
-        """The queues at a scope, `Site`, `Site/CE` or `Site/CE/Queue`; none if nothing is called so."""
+        """The queues of a scope (`Site`, `Site/CE` or `Site/CE/Queue`); empty if it does not exist."""
         place = tuple(scope.split("/"))
         start = bisect_left(self._places, place)
         end = bisect_left(self._places, (*place[:-1], place[-1] + "\0"), start)
@@ -116,23 +115,23 @@ class QueueSet:
 
     @cached_property
     def sites(self) -> Mapping[str, int]:
-        """The sites that have queues, with those."""
+        """Sites that have queues, with these."""
         return {
             site: self.within(site) for site in dict.fromkeys(queue.address.site for queue in self.queues)
         }
 
     @cached_property
     def ces(self) -> tuple[str, ...]:
-        """The CEs by their names, each once."""
+        """The names of all CEs, each once."""
         return tuple(dict.fromkeys(queue.address.ce for queue in self.queues))
 
-    def silent(self, field: str, queues: int) -> bool:
-        """Whether none of some queues says anything about this field of `Resource`."""
-        unsaid = 0
+    def is_unstated(self, field: str, queues: int) -> bool:
+        """Whether none of these queues states a value for this field of `Resource`."""
+        unstated = 0
         for queue, mask in self._columns.refused_by_resource((field,)):
             if getattr(self.queues[queue].offered, field) is None:
-                unsaid |= mask
-        return not queues & ~unsaid
+                unstated |= mask
+        return not queues & ~unstated
 
     @cached_property
     def _places(self) -> list[tuple[str, ...]]:
@@ -140,7 +139,7 @@ class QueueSet:
         return [(address.site, address.ce, address.queue) for address in addresses]
 
     def distinct(self, name: str, queues: int) -> dict[Value, int]:
-        """The values of a parameter among some queues, as first spelled, with those that have it."""
+        """The values of a parameter among some queues, as first spelled, with the queues that have each."""
         found: dict[Value, int] = {}
         for value, mask in self._columns.distinct(name):
             if mask & queues:
@@ -149,7 +148,7 @@ class QueueSet:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Every name of a parameter that a candidate has."""
+        """Every parameter name that a candidate has."""
         found: dict[str, None] = {}
         for number in list_positions(self.candidates):
             queue = self.queues[number]
@@ -159,7 +158,7 @@ class QueueSet:
         return (*spelled.values(), *dict.fromkeys(glue_names))
 
     def undecided(self, demand: JobDemand) -> int:
-        """The queues that some of the demand is left to the nodes of, among those that fail nothing."""
+        """The queues where part of the demand can be decided only at the node."""
         found = 0
         for part in job_conditions.list_conditions(demand):
             if isinstance(part, RequirementCondition) and self._columns.with_nodes(self._names(part)):
@@ -169,13 +168,13 @@ class QueueSet:
         return found
 
     def residue(self, asked: Requirements, queue: int) -> Requirements | None:
-        """What the nodes of a queue decide of requirements; None: nothing."""
+        """The rest of the requirements that the nodes of a queue decide; None: nothing."""
         offer = self.queues[queue]
         return evaluator.decide_at_queue(asked, offer.values, self.declarations, offer.nodes).residue
 
 
 def all_queues(config: Configuration, vo: str) -> QueueSet:
-    """The whole tree in front of a VO, remembered with the configuration."""
+    """The whole tree as a VO gets it, cached with the configuration."""
     key = (__name__, fold(vo))
     found = config.derived.get(key)
     if found is None:
@@ -184,7 +183,7 @@ def all_queues(config: Configuration, vo: str) -> QueueSet:
 
 
 def some_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> QueueSet:
-    """Some queues in front of a VO."""
+    """Some queues as a VO gets them."""
     options = options_for(config, vo)
     addresses = sorted(addresses)
     return QueueSet(

@@ -1,8 +1,8 @@
 """The eligible queues of a job in the order in which a director should serve them.
 
-The job's `Rank` over what the queue says decides; where the job states none, the queue's own `Rank`, over
-itself and the job. The highest comes first; what is no number (undefined, an error) comes last; equal ones
-are in random order. Source: gLite's and HTCondor's matchmaking.
+The job's `Rank` is evaluated over the queue's ad; without one, the queue's own `Rank` over itself and the
+job. The highest comes first, a value that is no number (undefined, an error) last; equal ranks are shuffled.
+Source: gLite's and HTCondor's matchmaking.
 """
 
 import math
@@ -22,7 +22,7 @@ class RankedQueue:
     """A queue with its rank."""
 
     queue: QueueAddress
-    rank: float | None  #: None: no number
+    rank: float | None  #: None: not a number
 
 
 def rank_queues(
@@ -33,11 +33,7 @@ def rank_queues(
 ) -> list[RankedQueue]:
     """The queues, the highest rank first.
 
-    Args:
-        queues: Each with its ad.
-        rank: The job's; None: it states none.
-        job: What the job is to the queues' own `Rank`, by folded names.
-        random: Decides between equal ones.
+    `job` holds the job's attributes by folded name, for the queues' own `Rank`; `random` orders equal ranks.
     """
     found = [RankedQueue(queue=queue, rank=_rank(ad, rank, job)) for queue, ad in queues]
     random.shuffle(found)

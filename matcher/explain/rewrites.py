@@ -1,9 +1,4 @@
-"""Steps on the way down, of which each wins more queues than the one before.
-
-How much work an explanation may still be.
-
-How a condition of an expression could be said so that some queues fulfil it.
-"""
+"""Rewrites of one condition of an expression, such that some queues fulfil it, and their work budget."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,30 +12,30 @@ from requirements.values import Scalar, Value, as_number, fold
 
 
 def smaller_steps(values: Iterable[float | None]) -> list[float]:
-    """Of what each of some queues offers: the nearest step down, the one that wins half, and all of them."""
+    """Up to three of the offered values: the highest, the median and the lowest, each winning more queues."""
     ordered = sorted((value for value in values if value is not None), reverse=True)
     return list(dict.fromkeys([*ordered[:1], *ordered[len(ordered) // 2 :][:1], *ordered[-1:]]))
 
 
-#: Characters of expressions that are read anew for one explanation: reading is what takes long.
+#: Characters of expressions parsed for one explanation; parsing dominates the time.
 _CHARACTERS = 40_000
-#: What looking for one better name or value comes to.
+#: Cost of a search for one similar name or value, in characters.
 SEARCH = 400
 
 
 @dataclass(slots=True)
 class ExplanationBudget:
-    """A budget of work, in characters of expressions that are read; it is counted, not timed."""
+    """A budget of work in characters of parsed expressions: counted, not timed, so it is reproducible."""
 
     left: int = _CHARACTERS
 
     @property
     def over(self) -> bool:
-        """Whether something was left out, or will be."""
+        """Whether an alternative was or will be left out."""
         return self.left < 0
 
     def spend(self, characters: int) -> bool:
-        """Take some of it; whether there was that much."""
+        """Take this much; False once the budget is exceeded."""
         self.left -= characters
         return not self.over
 
@@ -48,42 +43,38 @@ class ExplanationBudget:
 _AT_LEAST = frozenset({">", ">="})
 _AT_MOST = frozenset({"<", "<="})
 
-#: What to do, and the condition as it would be.
+#: A description of the change, and the new condition.
 Rewrite = tuple[str, str]
 
 
 def rewrite_condition(
-    condition: str, queues: int, survey: QueueSet, effort: ExplanationBudget
+    condition: str, queues: int, survey: QueueSet, budget: ExplanationBudget
 ) -> Iterator[Rewrite]:
-    """The condition with other names and values, what was probably meant first.
+    """The condition with other names and values, the likeliest intended one first.
 
-    Args:
-        condition: As it was written.
-        queues: Some that fail it, which should be won.
-        survey: All queues.
-        effort: The work that may still be done; when it is over, so are the rewordings.
+    `queues` is the set of failing queues to win. Rewrites end once the budget is spent.
     """
-    effort.spend(2 * len(condition))
-    yield from _names(condition, survey, effort)
+    budget.spend(2 * len(condition))
+    yield from _names(condition, survey, budget)
     for each in edit_expression.comparisons(condition):
-        if not effort.spend(SEARCH):
+        if not budget.spend(SEARCH):
             return
-        for told in _values(each, queues, survey):
-            new = edit_expression.replace_part(condition, each.whole, told)
-            yield f"write `{told}` instead of `{_render(condition, each)}`", new
+        for changed in _values(each, queues, survey):
+            new = edit_expression.replace_part(condition, each.whole, changed)
+            yield f"write `{changed}` instead of `{_render(condition, each)}`", new
 
 
-def _names(condition: str, survey: QueueSet, effort: ExplanationBudget) -> Iterator[Rewrite]:
+def _names(condition: str, survey: QueueSet, budget: ExplanationBudget) -> Iterator[Rewrite]:
     known = {fold(name) for name in survey.names}
     for attribute, place in edit_expression.attributes(condition):
         name = edit_expression.unscoped_name(attribute)
         if fold(name) in known:
             continue
-        if not effort.spend(SEARCH):
+        if not budget.spend(SEARCH):
             return
-        meant = did_you_mean(name, survey.names)
-        if meant:
-            new = attribute.removesuffix(name) + meant
+        similar = did_you_mean(name, survey.names)
+        if similar:
+            new = attribute.removesuffix(name) + similar
             yield f"write {new} instead of {attribute}", edit_expression.replace_part(condition, place, new)
 
 
@@ -96,20 +87,20 @@ def _values(comparison: AttributeComparison, queues: int, survey: QueueSet) -> I
             yield from _numbers(comparison, wanted, here)
         return
     there = survey.distinct(comparison.name, survey.candidates)
-    texts = [item for value in there for item in _several(value) if isinstance(item, str)]
+    texts = [item for value in there for item in list_items(value) if isinstance(item, str)]
     if wanted != comparison.value:
         yield edit_expression.render_comparison(comparison, comparison.operator, wanted)
-    meant = did_you_mean(wanted, texts) if isinstance(wanted, str) else None
+    similar = did_you_mean(wanted, texts) if isinstance(wanted, str) else None
     offered: Counter[tuple[type, Scalar]] = Counter()
     for value, mask in here.items():
-        offered.update({(type(item), item): mask.bit_count() for item in _several(value)})
+        offered.update({(type(item), item): mask.bit_count() for item in list_items(value)})
     common = [item for (_, item), _ in offered.most_common(1)]
-    for value in dict.fromkeys([*([meant] if meant else []), *common]):
+    for value in dict.fromkeys([*([similar] if similar else []), *common]):
         yield edit_expression.render_comparison(comparison, comparison.operator, value)
 
 
 def _numbers(comparison: AttributeComparison, wanted: float, here: dict[Value, int]) -> Iterator[str]:
-    """The same bound where queues keep it; each number as often as there are queues that have it."""
+    """The same bound at values that queues offer; each value counts once per queue."""
     if wanted != comparison.value:
         yield edit_expression.render_comparison(comparison, comparison.operator, wanted)
     offered = [
@@ -127,15 +118,16 @@ def _numbers(comparison: AttributeComparison, wanted: float, here: dict[Value, i
 
 
 def _unquoted_number(wanted: Scalar, here: dict[Value, int]) -> Scalar:
-    """A number that was put between quotes, where queues have numbers."""
-    numbers = any(isinstance(item, int | float) for value in here for item in _several(value))
+    """The number in a quoted value, where queues have numbers."""
+    numbers = any(isinstance(item, int | float) for value in here for item in list_items(value))
     if not numbers or not isinstance(wanted, str):
         return wanted
     number = as_number(wanted)
     return wanted if isinstance(number, str) else number
 
 
-def _several(value: Value) -> tuple[Scalar, ...]:
+def list_items(value: Value) -> tuple[Scalar, ...]:
+    """The items of a list, or the single value."""
     return value if isinstance(value, tuple) else (value,)
 
 

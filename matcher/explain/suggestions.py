@@ -1,7 +1,7 @@
-"""The smallest changes of a demand that make queues eligible, each with what it gains.
+"""The smallest changes of a demand that make queues eligible, each with its gain.
 
-Queues are grouped by what they fail; where a group fails fewest, those parts are what to change. Every
-change makes a new demand, which is put to the same evaluator: what is promised is what will be.
+Queues are grouped by the conditions that they fail; the conditions of the smallest group are changed. Each
+changed demand goes through the same evaluator, so its gain is exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,38 +14,34 @@ from matcher.explain.queue_set import QueueSet
 from matcher.explain.rewrites import ExplanationBudget
 from matcher.explain.unmet_conditions import UnmetCondition
 
-#: Changes that are told.
+#: Changes that are returned.
 _MOST = 10
-#: Groups of queues that are looked at, and remedies that are tried for a part where several have to change.
+#: Groups of queues that are tried, and alternatives per condition where several must change.
 _GROUPS = 40
 _TRIED = 3
-#: Parts that may have to change together; what fails more is another job.
+#: Conditions that may change together; a queue that fails more is out of reach for this job.
 TOGETHER = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuggestedChange:
-    """A change that helps."""
+    """A change that makes queues eligible."""
 
     text: str
-    gains: int  #: queues that become eligible, without those that are closed now
+    gains: int  #: newly eligible queues, without those that are closed now
     example: QueueAddress  #: one of them
-    demand: JobDemand | None  #: what would be asked; None: somebody else has to change something
+    demand: JobDemand | None  #: the changed demand; None: an admin must change something
 
 
 def suggest_changes(
-    survey: QueueSet, vo: str, demand: JobDemand, effort: ExplanationBudget | None = None, *, closed: int = 0
+    survey: QueueSet, vo: str, demand: JobDemand, budget: ExplanationBudget | None = None, *, closed: int = 0
 ) -> list[SuggestedChange]:
-    """Changes that make queues eligible, best gain first.
+    """Changes that make queues eligible, the largest gain first.
 
-    Args:
-        survey: All queues.
-        vo: The VO of the job.
-        demand: What it asks.
-        effort: The work that this may be; when it is over afterwards, there may be better changes.
-        closed: Queues that do not let the job in now; nobody is sent there while others are open.
+    If the budget is exceeded afterwards, better changes may exist. `closed` is the set of queues that block
+    the job now; they count as gain only if no others are left.
     """
-    effort = effort or ExplanationBudget()
+    budget = budget or ExplanationBudget()
     failures = survey.failures(demand)
     eligible = survey.eligible(demand)
     lost = survey.candidates & ~eligible
@@ -56,10 +52,10 @@ def suggest_changes(
     if fewest <= TOGETHER:
         smallest = [(which, mask) for which, mask in groups.items() if len(which) == fewest]
         for which, mask in sorted(smallest, key=lambda each: -each[1].bit_count())[:_GROUPS]:
-            if effort.over:
+            if budget.over:
                 break
             for remedy in _combine_alternatives(
-                [failures[number] for number in which], demand, mask, survey, effort
+                [failures[number] for number in which], demand, mask, survey, budget
             ):
                 change = _measure_change(survey, remedy, eligible, closed)
                 if change.gains > found[change.text].gains if change.text in found else change.gains:
@@ -70,12 +66,12 @@ def suggest_changes(
 
 
 def _order(change: SuggestedChange) -> tuple[int, bool, int, str]:
-    """Best gain first; of equal ones what corrects a slip of the pen."""
+    """Largest gain first; corrections of misspellings before other changes of equal gain."""
     return -change.gains, not change.text.startswith("write "), len(change.text), change.text
 
 
 def _group_queues(failures: Sequence[UnmetCondition], queues: int) -> dict[tuple[int, ...], int]:
-    """Queues by the numbers of the failures that they have."""
+    """Group queues by the numbers of the failures that they have."""
     groups: dict[tuple[int, ...], int] = {(): queues} if queues else {}
     for number, failure in enumerate(failures):
         split: dict[tuple[int, ...], int] = {}
@@ -93,18 +89,18 @@ def _combine_alternatives(
     demand: JobDemand,
     queues: int,
     survey: QueueSet,
-    effort: ExplanationBudget,
+    budget: ExplanationBudget,
 ) -> Iterator[alternatives.Alternative]:
-    """Remedies for all of the failures at once; one at least, whatever the effort."""
+    """Combined alternatives for all failures; at least one, whatever the budget."""
     first, *others = failures
-    found = alternatives.list_alternatives(first, demand, queues, survey, effort)
+    found = alternatives.list_alternatives(first, demand, queues, survey, budget)
     if not others:
         yield from found
         return
     for index, remedy in enumerate(found):
-        if index == _TRIED or (index and effort.over):
+        if index == _TRIED or (index and budget.over):
             return
-        for further in _combine_alternatives(others, remedy.demand, queues, survey, effort):
+        for further in _combine_alternatives(others, remedy.demand, queues, survey, budget):
             yield alternatives.Alternative(text=f"{remedy.text}, and {further.text}", demand=further.demand)
 
 
@@ -121,7 +117,7 @@ def _measure_change(
 
 
 def _changes_by_admins(survey: QueueSet, vo: str, demand: JobDemand) -> Iterator[SuggestedChange]:
-    """What those who look after queues can do."""
+    """Changes that the admins of a site can make."""
     failed = 0
     for failure in survey.failures(demand):
         failed |= failure.queues

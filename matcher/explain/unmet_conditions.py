@@ -1,6 +1,6 @@
-"""Which queues fail a part of a demand, and what they have instead.
+"""The queues that fail a condition, and their values.
 
-The evaluator is asked once for all queues that are alike, and the answer is remembered.
+The evaluator runs once for each group of equal queues; results are cached.
 """
 
 from bisect import bisect_left
@@ -24,28 +24,28 @@ from requirements.classad.evaluation import Operands
 from requirements.record.declarations import Declarations
 from requirements.values import fold, format_value
 
-#: Answers that are remembered; beyond that we start anew.
-_REMEMBERED = 20_000
+#: Cached results; the cache is cleared when full.
+_CACHED = 20_000
 
-#: What is asked, as `Failure` has it: the requirement and what is wanted.
-_Asked = tuple[str, str]
-#: What queues have instead (None: nothing of that name), and which.
-_Seen = list[tuple[str | None, int]]
-_Reason = tuple[_Asked, str | None, int]
+#: Requirement and demanded value, as in `UnmetCondition`.
+_Wanted = tuple[str, str]
+#: The queues' values (None: no such parameter), each with the queues that have it.
+_SeenValues = list[tuple[str | None, int]]
+_Reason = tuple[_Wanted, str | None, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmetCondition:
-    """Queues that fail one part of a demand."""
+    """Queues that fail one condition of a demand."""
 
     part: JobCondition
     requirement: str
-    wanted: str  #: what is asked, for a person
+    wanted: str  #: demanded value, as text for people
     queues: int
 
 
 class UnmetConditions:
-    """All failures of some queues, found when they are asked for."""
+    """Unmet conditions of some queues, computed on demand."""
 
     def __init__(
         self, queues: Sequence[QueueView], columns: QueueColumns, declarations: Declarations
@@ -53,27 +53,27 @@ class UnmetConditions:
         self._queues = queues
         self._columns = columns
         self._declarations = declarations
-        self._known: dict[object, tuple[UnmetCondition, ...]] = {}
-        self._last_told: tuple[object, Mapping[_Asked, _Seen]] = (None, {})
+        self._cache: dict[object, tuple[UnmetCondition, ...]] = {}
+        self._last_reasons: tuple[object, Mapping[_Wanted, _SeenValues]] = (None, {})
 
     def __contains__(self, part: JobCondition) -> bool:
-        """Whether it has been asked for."""
-        return part.key in self._known
+        """Whether the result for this condition is cached."""
+        return part.key in self._cache
 
     def find(self, part: JobCondition) -> tuple[UnmetCondition, ...]:
-        """The queues that fail a part; several answers for an expression of several operands."""
-        found = self._known.get(part.key)
+        """The queues that fail a condition; an expression has one result per failing operand."""
+        found = self._cache.get(part.key)
         if found is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            found = self._known[part.key] = tuple(self._find(part))
+            if len(self._cache) >= _CACHED:
+                self._cache.clear()
+            found = self._cache[part.key] = tuple(self._find(part))
         return found
 
-    def seen_values(self, failure: UnmetCondition) -> Iterator[tuple[str | None, int]]:
-        """What the queues that fail have instead (None: nothing of that name), and which of them."""
+    def list_values(self, failure: UnmetCondition) -> Iterator[tuple[str | None, int]]:
+        """The values of the failing queues (None: no such parameter), each with the queues that have it."""
         part = failure.part
         if isinstance(part, ClassCondition):
-            for queue, mask in self._columns.refused_by_resource(part.kind.looks):
+            for queue, mask in self._columns.refused_by_resource(part.kind.resource_fields):
                 if mask & failure.queues:
                     yield queue_columns.describe_queue(part.kind, self._queues[queue]), mask
             return
@@ -84,7 +84,7 @@ class UnmetConditions:
     def _values_by_operand(
         self, part: RequirementCondition, failure: UnmetCondition
     ) -> Iterator[tuple[str | None, int]]:
-        among = failure.queues & ~self._as_whole(part)
+        among = failure.queues & ~self._evaluated_whole(part)
         for group in self._operands(part):
             if failure.wanted in group.programs:
                 for queue, mask in self._columns.group_by_values(group.names):
@@ -92,13 +92,13 @@ class UnmetConditions:
                         yield group.has(failure.wanted, self._queues[queue].values), queues
 
     def describe(self, failure: UnmetCondition, queue: QueueView, has: str | None) -> str | None:
-        """What a queue that fails has instead, for a person: what has expired is not just absent."""
+        """The value of a failing queue, as text for people; an expired value is reported as such."""
         if not queue.expired or not isinstance(failure.part, RequirementCondition):
             return has
         for name in self._names(failure.part):
             if (value := queue.expired.get(fold(name))) is not None:
-                said = f"expired, it was {format_value(value)}"
-                has = said if has is None else "; ".join(_answer_with(has.split("; "), name, said))
+                text = f"expired, it was {format_value(value)}"
+                has = text if has is None else "; ".join(_replace_entry(has.split("; "), name, text))
         return has
 
     def _find(self, part: JobCondition) -> Iterator[UnmetCondition]:
@@ -115,8 +115,8 @@ class UnmetConditions:
             yield UnmetCondition(part=part, requirement=requirement, wanted=wanted, queues=queues)
 
     def _find_by_operand(self, part: RequirementCondition) -> Iterator[tuple[str, int]]:
-        """Operands of an expression with queues that fail them, where no node decides of it."""
-        among = ~self._as_whole(part)
+        """Failing operands of an expression with their queues, where no node attribute is involved."""
+        among = ~self._evaluated_whole(part)
         for group in self._operands(part):
             for queue, mask in self._columns.group_by_values(group.names):
                 if queues := mask & among:
@@ -125,8 +125,8 @@ class UnmetConditions:
     def _operands(self, part: RequirementCondition) -> tuple[Operands, ...]:
         return evaluator.operands(part.asked, self._columns.present)
 
-    def _as_whole(self, part: RequirementCondition) -> int:
-        """The queues that are asked all of it at once: their nodes decide of it, or there are no operands."""
+    def _evaluated_whole(self, part: RequirementCondition) -> int:
+        """Queues for which the whole expression is evaluated: no operands, or attributes of nodes."""
         if not self._operands(part):
             return (1 << len(self._queues)) - 1
         return self._columns.with_nodes(self._names(part))
@@ -135,8 +135,8 @@ class UnmetConditions:
         return evaluator.parameters(part.asked, self._declarations)
 
     def _refusing(self, part: ClassCondition) -> int:
-        """The part of a column that refuses; in one of capacities that is its beginning."""
-        column = self._columns.refused_by_resource(part.kind.looks)
+        """The queues that refuse a condition; in a sorted column of capacities they come first."""
+        column = self._columns.refused_by_resource(part.kind.resource_fields)
         if part.kind in job_conditions.CAPACITIES:
             enough = bisect_left(column, 1, key=lambda each: int(not self._refused(part, each[0])))
             return _all(column[:enough])
@@ -145,26 +145,26 @@ class UnmetConditions:
     def _refused(self, part: ClassCondition, queue: int) -> bool:
         return job_conditions.is_refused(part, self._queues[queue].resource)
 
-    def _describe(self, part: AdmissionCondition | RequirementCondition) -> Mapping[_Asked, _Seen]:
-        """Reasons of a whole part; asked for again with every failure, those of the last part are kept."""
-        key, found = self._last_told
+    def _describe(self, part: AdmissionCondition | RequirementCondition) -> Mapping[_Wanted, _SeenValues]:
+        """Reasons of a whole condition; the last ones are cached, since each failure reads them."""
+        key, found = self._last_reasons
         if key != part.key:
             found = defaultdict(list)
             reasons = self._misses(part) if isinstance(part, AdmissionCondition) else self._reasons(part)
             for asked, has, queues in reasons:
                 found[asked].append((has, queues))
-            self._last_told = (part.key, found)
+            self._last_reasons = (part.key, found)
         return found
 
     def _misses(self, part: AdmissionCondition) -> Iterator[_Reason]:
-        """What queues ask of the job in vain."""
+        """The queues' conditions that the job does not fulfil."""
         for queue, mask in self._columns.group_by_admission():
             admission = self._queues[queue].admission
             for miss in () if admission is None else admission.misses(part.job):
                 yield (miss.name, miss.wanted), miss.has or None, mask
 
     def _reasons(self, part: RequirementCondition) -> Iterator[_Reason]:
-        among = self._as_whole(part)
+        among = self._evaluated_whole(part)
         for queue, mask in self._columns.group_by_values(self._names(part)) if among else ():
             if queues := mask & among:
                 offer = self._queues[queue]
@@ -173,10 +173,9 @@ class UnmetConditions:
 
 
 def _all(masks: Iterable[tuple[object, int]]) -> int:
-    """All queues of a column, or of what is seen."""
     return reduce(or_, (mask for _, mask in masks), 0)
 
 
-def _answer_with(all_said: Iterable[str], name: str, said: str) -> Iterator[str]:
-    """What a queue says of the names in an expression, with `said` for one of them that is absent."""
-    return (f"{name} {said}" if each == f"{name} {evaluation.ABSENT}" else each for each in all_said)
+def _replace_entry(entries: Iterable[str], name: str, text: str) -> Iterator[str]:
+    """Replace the entry of the absent `name` by `text`."""
+    return (f"{name} {text}" if each == f"{name} {evaluation.ABSENT}" else each for each in entries)

@@ -1,4 +1,1 @@
-"""What waits and what may run where, in memory.
-
-Bitmaps over requirement classes, samplers, the pools of places.
-"""
+"""In-memory index of waiting work: bitmaps over requirement classes, samplers, the pools of places."""

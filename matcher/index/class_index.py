@@ -1,12 +1,9 @@
-"""Sets of classes as plain integers, one bit a class: AND, OR and NOT of thousands at once.
+"""Bitmap index over the requirement classes with waiting jobs: which of them may a resource run?
 
-Answers about classes as sets of bits, which outlive the coming of classes: new ones are asked about.
-
-The classes that have waiting jobs, indexed: which of them may a resource run?
-
-Answers what `rules.refusals` says, for all classes at once. Answers are remembered per resource, since the
-pilots of one queue look alike: a class whose jobs are all taken keeps its place for when it has jobs again,
-and of classes that are new to an answer each is looked at.
+Gives the result of `rules.refusals` for all classes at once. A set of classes is an integer with one bit per
+class. Results are cached by resource, since the pilots of one queue offer the same. A class without jobs
+keeps its bit for a while, because jobs of it are likely to return; new classes are evaluated one by one into
+cached results.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -23,18 +20,18 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 
 
 class NameBitmap:
-    """Which classes name which values of one kind."""
+    """The classes that name each value of one kind."""
 
     def __init__(self) -> None:
         self._naming: defaultdict[str, int] = defaultdict(int)
 
     def add(self, bit: int, names: Collection[str]) -> None:
-        """The class with this bit names these."""
+        """Register the names of the class with this bit."""
         for name in names:
             self._naming[name] |= bit
 
     def discard(self, bit: int, names: Collection[str]) -> None:
-        """The class with this bit is gone."""
+        """Remove the class with this bit."""
         for name in names:
             left = self._naming[name] & ~bit
             if left:
@@ -43,14 +40,14 @@ class NameBitmap:
                 del self._naming[name]
 
     def naming(self, names: Collection[str]) -> int:
-        """Those that name at least one of these."""
+        """The classes that name at least one of these."""
         mask = 0
         for name in names:
             mask |= self._naming.get(name, 0)
         return mask
 
     def naming_other_than(self, names: Collection[str]) -> int:
-        """Those that name anything that is not among these."""
+        """The classes that name any other value."""
         mask = 0
         for name, those in self._naming.items():
             if name not in names:
@@ -58,55 +55,55 @@ class NameBitmap:
         return mask
 
     def naming_of(self, names: frozenset[str]) -> int:
-        """As `naming`, walking the shorter of the two lists."""
+        """Like `naming`, iterating over the shorter of the two lists."""
         if len(names) <= len(self._naming):
             return self.naming(names)
         return self.naming([name for name in self._naming if name in names])
 
 
 class RestrictionBitmap:
-    """Classes that may restrict themselves to some values; who names none fits all."""
+    """Classes that may be restricted to some values; a class without names is unrestricted."""
 
     def __init__(self) -> None:
         self._names = NameBitmap()
         self._free = 0
 
     def add(self, bit: int, names: Collection[str]) -> None:
-        """The class with this bit restricts itself to these, if any."""
+        """Register the class with this bit, restricted to these names if there are any."""
         self._names.add(bit, names)
         self._free |= 0 if names else bit
 
     def discard(self, bit: int, names: Collection[str]) -> None:
-        """The class with this bit is gone."""
+        """Remove the class with this bit."""
         self._names.discard(bit, names)
         self._free &= ~bit
 
     def meeting(self, offered: Values, everything: int) -> int:
-        """Those that fit one of the offered values; None offers any."""
+        """The classes that accept one of the offered values; None offers any."""
         return everything if offered is None else self._free | self._names.naming_of(offered)
 
     def naming(self, names: Collection[str]) -> int:
-        """Those that name one of these."""
+        """The classes that name one of these."""
         return self._names.naming(names)
 
 
 class ThresholdBitmap:
-    """Classes by a number that they need at least."""
+    """Classes ordered by a minimum that they need."""
 
     def __init__(self) -> None:
         self._at: defaultdict[float, int] = defaultdict(int)
         self._values: list[float] = []
-        self._below: list[int] | None = None  # [i]: all that need values[i] or less; None: to be made
+        self._below: list[int] | None = None  # [i]: bitmap of all that need values[i] or less; None: outdated
 
     def add(self, bit: int, value: float) -> None:
-        """The class with this bit needs this much."""
+        """Register the minimum of the class with this bit."""
         if value not in self._at:
             insort(self._values, value)
         self._at[value] |= bit
         self._below = None
 
     def discard(self, bit: int, value: float) -> None:
-        """The class with this bit is gone."""
+        """Remove the class with this bit."""
         self._at[value] &= ~bit
         if not self._at[value]:
             del self._at[value]
@@ -114,7 +111,7 @@ class ThresholdBitmap:
         self._below = None
 
     def up_to(self, capacity: float) -> int:
-        """Those that need no more than this."""
+        """The classes that need no more than this."""
         if self._below is None:
             self._below = []
             mask = 0
@@ -125,76 +122,72 @@ class ThresholdBitmap:
         return self._below[position - 1] if position else 0
 
 
-_Question = TypeVar("_Question", bound=Hashable)
+_Key = TypeVar("_Key", bound=Hashable)
 _MaskEntry = TypeVar("_MaskEntry")
 
-#: Newcomers that are asked about one by one; of more the question is asked anew.
+#: New entries evaluated one by one; beyond this number the whole result is computed again.
 _FEW = 32
-#: Newcomers that are listed; after so many all questions are asked anew.
-_LISTED = 10_000
+#: New entries recorded; beyond this number the cache is cleared.
+_RECORDED = 10_000
 
 
-class MaskCache(Generic[_Question, _MaskEntry]):
-    """Of each question the answer, and how many had come when it was given."""
+class MaskCache(Generic[_Key, _MaskEntry]):
+    """Cached bitmaps, each with the number of entries it covers."""
 
     def __init__(self, most: int) -> None:
-        self._most = most  # beyond that we start anew
-        self._arrived: list[_MaskEntry] = []
-        self._answers: dict[_Question, tuple[int, int]] = {}
+        self._most = most  # cached results; the cache is cleared when full
+        self._new_entries: list[_MaskEntry] = []
+        self._results: dict[_Key, tuple[int, int]] = {}
 
-    def arrived(self, entry: _MaskEntry) -> None:
-        """There is one more to be asked about."""
-        if len(self._arrived) >= _LISTED:
+    def add_entry(self, entry: _MaskEntry) -> None:
+        """Record a new entry."""
+        if len(self._new_entries) >= _RECORDED:
             self.clear()
-        if self._answers:
-            self._arrived.append(entry)
+        if self._results:
+            self._new_entries.append(entry)
 
     def clear(self) -> None:
-        """Some are gone, and their bits will be given to others."""
-        self._answers.clear()
-        self._arrived.clear()
+        """Forget all results, because bits of removed entries will be reused."""
+        self._results.clear()
+        self._new_entries.clear()
 
     def find(
         self,
-        question: _Question,
-        evaluate: Callable[[_Question], int],
+        key: _Key,
+        evaluate: Callable[[_Key], int],
         fits: Callable[[_MaskEntry], bool],
         *,
         slot: Callable[[_MaskEntry], int],
     ) -> int:
-        """The answer for all that have come.
+        """The result for all entries: cached, extended by the new entries, or computed.
 
-        Args:
-            question: What is asked.
-            evaluate: Answers for all at once.
-            fits: Answers for one, in the same way.
-            slot: The number of one's bit.
+        `fits` must decide for one entry as `evaluate` does for all; `slot` is the number of an entry's bit.
         """
-        mask, seen = self._answers.get(question, (0, -1))
-        if seen == len(self._arrived):
+        mask, seen = self._results.get(key, (0, -1))
+        if seen == len(self._new_entries):
             return mask
-        if seen >= 0 and len(self._arrived) - seen <= _FEW:
-            for entry in self._arrived[seen:]:
+        if seen >= 0 and len(self._new_entries) - seen <= _FEW:
+            for entry in self._new_entries[seen:]:
                 mask |= fits(entry) << slot(entry)
         else:
-            mask = evaluate(question)
-        if len(self._answers) >= self._most:
+            mask = evaluate(key)
+        if len(self._results) >= self._most:
             self.clear()
-        self._answers[question] = mask, len(self._arrived)
+        self._results[key] = mask, len(self._new_entries)
         return mask
 
 
-#: Resources whose answers are remembered; beyond that we start anew.
-_REMEMBERED = 10_000
-#: Sets of pools whose classes are; the queues of a site mostly have one set each.
-_REMEMBERED_POOLS = 1_000
-#: So many classes without jobs keep their places, and as many more as there are with jobs.
+#: Cached results by resource; the cache is cleared when full.
+_CACHED = 10_000
+#: Cached results by set of pools; most queues of a site share one set.
+_CACHED_POOLS = 1_000
+#: Classes without jobs that keep their bits, in addition to as many as there are classes with jobs.
 _ABSENT = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ClassEntry:
-    """A class with its place in the bitmaps; its names folded once."""
+    """A class with its bit number and folded names."""
 
     slot: int
     asked: RequirementClass
@@ -204,7 +197,7 @@ class _ClassEntry:
 
 
 class ClassIndex:
-    """A compact index over requirement classes."""
+    """Index over requirement classes."""
 
     def __init__(self, *, most_absent: int = _ABSENT) -> None:
         self._most_absent = most_absent
@@ -212,7 +205,7 @@ class ClassIndex:
         self._class_in: dict[int, int] = {}  # slot → class id
         self._free_slots: list[int] = []
         self._everything = 0
-        self._present = 0  # those that have jobs
+        self._present = 0  # classes with jobs
         self._restrictions = {name: RestrictionBitmap() for name in _RESTRICTIONS}
         self._banned_sites = NameBitmap()
         self._tags = NameBitmap()
@@ -220,18 +213,18 @@ class ClassIndex:
         self._without_pool = 0
         self._whole_node = 0
         self._thresholds = {name: ThresholdBitmap() for name in rules.NEEDS}
-        self._remembered = MaskCache[Resource, _ClassEntry](_REMEMBERED)
-        self._remembered_pools = MaskCache[frozenset[str], _ClassEntry](_REMEMBERED_POOLS)
+        self._by_resource = MaskCache[Resource, _ClassEntry](_CACHED)
+        self._by_pools = MaskCache[frozenset[str], _ClassEntry](_CACHED_POOLS)
 
     def __len__(self) -> int:
         return self._present.bit_count()
 
     def __contains__(self, class_id: int) -> bool:
-        entry = self._entries.get(class_id)  # once: who walks over classes holds no lock
+        entry = self._entries.get(class_id)  # read once: iterating readers hold no lock
         return entry is not None and bool(self._present >> entry.slot & 1)
 
     def add(self, class_id: int, asked: RequirementClass) -> None:
-        """Index a class; one that is known stays as it is, since classes do not change."""
+        """Index a class. Classes are immutable, so a known one only becomes present again."""
         if (known := self._entries.get(class_id)) is not None:
             self._present |= 1 << known.slot
             return
@@ -247,11 +240,11 @@ class ClassIndex:
         self._class_in[slot] = class_id
         self._write(entry, add=True)
         self._present |= 1 << slot
-        self._remembered.arrived(entry)
-        self._remembered_pools.arrived(entry)
+        self._by_resource.add_entry(entry)
+        self._by_pools.add_entry(entry)
 
     def discard(self, class_id: int) -> None:
-        """A class has no jobs any more, if it is known."""
+        """Mark a class as without jobs; unknown classes are ignored."""
         entry = self._entries.get(class_id)
         if entry is not None:
             self._present &= ~(1 << entry.slot)
@@ -264,33 +257,33 @@ class ClassIndex:
             self._write(entry, add=False)
             del self._class_in[entry.slot]
             self._free_slots.append(entry.slot)
-        self._remembered.clear()
-        self._remembered_pools.clear()
+        self._by_resource.clear()
+        self._by_pools.clear()
 
     def matching(self, resource: Resource, pools: frozenset[str]) -> list[int]:
-        """The ids of the classes that the resource may run, where these pools may run."""
+        """The ids of the classes that the resource may run with these pools."""
         return list(self.classes(self.mask(resource, pools)))
 
     def classes(self, mask: int) -> Iterator[int]:
-        """The ids of the classes of a mask; those that are gone meanwhile are left out."""
+        """The ids of the classes in a bitmap, without those that were removed meanwhile."""
         found = (self._class_in.get(slot) for slot in list_positions(mask))
         return (class_id for class_id in found if class_id is not None and class_id in self)
 
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
-        """The same as a set of bits, good until a class comes or goes."""
-        mask = self._remembered.find(
+        """The same as a bitmap, valid until a class is added or removed."""
+        mask = self._by_resource.find(
             resource, self._evaluate, lambda entry: rules.fits(entry.asked, resource), slot=_slot
         )
         return mask & self._present & (self._without_pool | self._pool_mask(pools))
 
     def is_in(self, mask: int, class_id: int) -> bool:
-        """Whether a class is in such a set."""
+        """Whether a class is in a bitmap from `mask`."""
         return bool(mask >> self._entries[class_id].slot & 1)
 
     def _pool_mask(self, pools: frozenset[str]) -> int:
         if not pools:
             return 0
-        return self._remembered_pools.find(
+        return self._by_pools.find(
             pools, self._pools.naming_of, lambda entry: entry.asked.submit_pool in pools, slot=_slot
         )
 
@@ -330,11 +323,11 @@ class ClassIndex:
         return mask
 
     def _managed(self, resource: Resource) -> int:
-        """Of a type that only job managers handle, where the resource names none."""
+        """Classes of job types that only job managers handle, where the resource names no type."""
         if resource.job_types is not None:
             return 0
         mask, seen = 0, 0
-        for vo, types in sorted(resource.managed_types, reverse=True):  # all others, called "", come last
+        for vo, types in sorted(resource.managed_types, reverse=True):  # "" (all other VOs) comes last
             of_vo = self._restrictions["vo"].naming((vo,)) if vo else self._everything & ~seen
             mask |= of_vo & self._restrictions["job_types"].naming(types)
             seen |= of_vo
@@ -347,7 +340,7 @@ class ClassIndex:
         return mask
 
     def _excluded(self, resource: Resource) -> int:
-        """Left out by limits that say nothing of owners; the others are seen to task queue by task queue."""
+        """Classes excluded by limits that read no owner; other limits are applied per task queue."""
         mask = 0
         for exclusion in resource.excluded:
             if not rules.concerns_owners(exclusion):
@@ -361,7 +354,7 @@ class ClassIndex:
         return self._tags.naming(values) if name == "tags" else self._restrictions[name].naming(values)
 
     def _write(self, entry: _ClassEntry, *, add: bool) -> None:
-        """Set or clear the class's bit everywhere."""
+        """Set or clear the class's bit in all bitmaps."""
         bit = 1 << entry.slot
         for name, restriction in self._restrictions.items():
             (restriction.add if add else restriction.discard)(bit, entry.names[name])

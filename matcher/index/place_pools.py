@@ -1,8 +1,7 @@
-"""Which pools may run at a place and at this node of it, as the mapping says now.
+"""The place of a pilot and the pools that may run there, at its node, by the current mapping.
 
-Where a pilot is, and which pools may run there: the current mapping, not what the pilot was told.
-
-So no stale, guessed or invented list of pools takes a job that the place is not eligible for.
+The mapping decides, not the list of pools that the pilot was given, so no stale, guessed or invented list
+gets a job that the place is not eligible for.
 """
 
 import sys
@@ -60,21 +59,21 @@ class PlacePools:
 
     place: Location
     pools: frozenset[str]
-    kept_back: frozenset[str] = frozenset()  #: pools that may run there, but not at this node
-    lasting: bool = True  #: whether it stays right until the mapping changes
+    kept_back: frozenset[str] = frozenset()  #: pools of the place that this node does not fulfil
+    lasting: bool = True  #: whether it is valid until the mapping changes
 
 
 @dataclass(slots=True, kw_only=True)
 class _Mapping:
-    """The mapping of a place as it was read."""
+    """The stored mapping of a place."""
 
-    checked: int | None  #: the configuration version that facts can be checked with; None: it is changing
+    #: configuration version of the mapping, used to check facts; None: the mapping is being updated
+    checked: int | None
     pools: set[str] = field(default_factory=set)
-    #: Those of the pools that single nodes decide about, by the queue where they do, and VO.
+    #: Pools that depend on the node, by queue and VO.
     undecided: dict[QueueAddress, dict[str, set[str]]] = field(default_factory=dict)
 
     def add(self, pool_id: str, vo: str, address: QueueAddress, *, undecided: bool) -> None:
-        """Note a row of the mapping."""
         self.pools.add(pool_id)
         if undecided:
             self.undecided.setdefault(address, {}).setdefault(vo, set()).add(pool_id)
@@ -82,7 +81,7 @@ class _Mapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacePoolReader:
-    """Reads the mapping, and asks about nodes where these decide."""
+    """Reader of the mapping that also checks node facts where they decide."""
 
     conn: Connection
     config: Configuration
@@ -98,7 +97,7 @@ class PlacePoolReader:
     def read_site(
         self, place: Location, pools: Iterable[str], vos: Iterable[str], facts: Facts
     ) -> PlacePools:
-        """Those of the pools that a node with these facts may run, at whichever queue of the place it is."""
+        """The pools that a node with these facts may run, at any queue of the place."""
         found = _Mapping(checked=self._checked(vos))
         values = {"pools": sorted(pools), "site": place.site, "vos": sorted(vos)}
         if place.ce:
@@ -111,10 +110,10 @@ class PlacePoolReader:
         return self._served(place, found, facts)
 
     def _checked(self, vos: Iterable[str]) -> int | None:
-        """The version that both the mapping of all the VOs and the configuration at hand are of.
+        """The common version of the configuration and of the mapping of all the VOs; None: they differ.
 
-        Read before the mapping: while the version stays, so does what was computed from it. The claim asks
-        for it again.
+        Read before the mapping: while the version stays, so does what was computed from it. The claim checks
+        the version again.
         """
         versions = (queue_class_store.read_version(self.conn, vo) for vo in vos)
         stored = {version for version in versions if version is not None}
@@ -138,47 +137,41 @@ class PlacePoolReader:
     def _failing(
         self, address: QueueAddress, by_vo: dict[str, set[str]], facts: Facts, *, checkable: bool
     ) -> set[str]:
-        """The pools that this node of the queue does not do for, as far as one can tell."""
+        """The pools whose requirements this node does not fulfil for certain."""
         asked = {pool_id for pool_ids in by_vo.values() for pool_id in pool_ids}
         if not checkable:
             return asked
         return asked - self.checks.fulfilled(self.conn, self.config, address, by_vo, facts)
 
 
-#: Places that are remembered; beyond that we start anew.
-_REMEMBERED = 10_000
+#: Cached places; the cache is cleared when full.
+_CACHED = 10_000
 
 
 class PlaceCache:
-    """Looks places up in the mapping, and remembers them until it changes.
+    """Pools by place, cached until the mapping changes.
 
-    What is read while another thread learns of a change may be older than that: it is used, since it held
-    when its reader began, but not remembered.
+    A result that was read while another thread registered a change may be older than that change. It is
+    used, because it was correct when its reader began, but not cached.
     """
 
     def __init__(self) -> None:
-        self._remembered: dict[tuple[frozenset[str], object], PlacePools] = {}
-        self._sets: dict[
-            frozenset[str], frozenset[str]
-        ] = {}  # of pools: one for all places that have the same
+        self._cached: dict[tuple[frozenset[str], object], PlacePools] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}  # one object for all places with the same pools
         self._checks = NodeChecks()
         self._age = 0
 
     @property
     def age(self) -> int:
-        """How many changes are known; a reader notes it before it begins to read."""
+        """Number of changes so far; note it before reading."""
         return self._age
 
     def forget(self, vos: frozenset[str]) -> None:
-        """The mapping of these VOs has changed."""
+        """Drop the cached places of VOs whose mapping changed."""
         if vos:
             self._age += 1
-            self._remembered = {
-                key: served for key, served in self._remembered.items() if key[0].isdisjoint(vos)
-            }
-            still = (
-                each for served in self._remembered.values() for each in (served.pools, served.kept_back)
-            )
+            self._cached = {key: served for key, served in self._cached.items() if key[0].isdisjoint(vos)}
+            still = (each for served in self._cached.values() for each in (served.pools, served.kept_back))
             self._sets = {each: each for each in still}
 
     def served(
@@ -191,14 +184,14 @@ class PlaceCache:
         *,
         age: int,
     ) -> PlacePools:
-        """A known queue: the pools that it, and this node of it, is eligible for now."""
+        """The pools that a queue, and this node of it, is eligible for now."""
         declared = [nodes for vo in sorted(vos) if (nodes := config.node_attributes(address, vo))]
         counting = {name: fact for name, fact in facts.items() if any(name in nodes for nodes in declared)}
         key = (vos, (address, node_facts.cache_key(counting), config.version if declared else None))
-        if (known := self._remembered.get(key)) is not None:
+        if (known := self._cached.get(key)) is not None:
             return known
         reader = PlacePoolReader(conn=reading.conn, config=config, checks=self._checks)
-        return self._remember(key, reader.read_queue(address, vos, counting), age)
+        return self._store(key, reader.read_queue(address, vos, counting), age)
 
     def served_without_queue(
         self,
@@ -209,32 +202,33 @@ class PlaceCache:
         *,
         age: int,
     ) -> PlacePools:
-        """No queue is stated: of the pilot's list, the VO's pools with an eligible queue at its site.
+        """The given pools with an eligible queue at the pilot's site, for a pilot without a queue.
 
-        Where single nodes decide at one of the queues, this one must do there: it may be that queue's.
+        At queues where the node decides, this node must fulfil the requirements, since it may belong to
+        them.
         """
         place = Location(site=presented.site, ce=presented.ce)
         if not presented.pools or not place.site:
             return PlacePools(place=place, pools=frozenset())
         facts = node_facts.cache_key(presented.node_facts)
         key = (vos, (presented.pools, place, facts, config.version))
-        if (known := self._remembered.get(key)) is not None:
+        if (known := self._cached.get(key)) is not None:
             return known
         reader = PlacePoolReader(conn=reading.conn, config=config, checks=self._checks)
         found = reader.read_site(place, presented.pools, vos, presented.node_facts)
-        return self._remember(key, found, age)
+        return self._store(key, found, age)
 
-    def _remember(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
+    def _store(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
         if age == self._age and served.lasting:
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
+            if len(self._cached) >= _CACHED:
+                self._cached.clear()
                 self._sets.clear()
             pools, kept_back = self._shared(served.pools), self._shared(served.kept_back)
-            served = self._remembered[key] = replace(served, pools=pools, kept_back=kept_back)
+            served = self._cached[key] = replace(served, pools=pools, kept_back=kept_back)
         return served
 
     def _shared(self, pools: frozenset[str]) -> frozenset[str]:
-        """The same set, once in memory, and its ids as well: a queue may serve a thousand pools."""
+        """The shared instance of a set and of its ids, to save memory: a queue may serve a thousand pools."""
         known = self._sets.get(pools)
         if known is None:
             known = self._sets[pools] = frozenset(map(sys.intern, pools))
@@ -242,7 +236,7 @@ class PlaceCache:
 
 
 def find_stated_queue(presented: StatedResource, config: Configuration) -> QueueAddress | None:
-    """The queue that a pilot says it is in, as the configuration spells it.
+    """The queue that a request states, with the configuration's spelling.
 
     Raises:
         InvalidResource: A queue without its site or CE.
@@ -250,7 +244,7 @@ def find_stated_queue(presented: StatedResource, config: Configuration) -> Queue
     """
     if not presented.queue:
         return None
-    missing = [name for name, said in (("Site", presented.site), ("GridCE", presented.ce)) if not said]
+    missing = [name for name, value in (("Site", presented.site), ("GridCE", presented.ce)) if not value]
     if missing:
         message = f"{presented.queue} is stated without {' and '.join(missing)}; a queue is Site/CE/Queue"
         raise InvalidResource([Problem(path="Queue", message=message)])
@@ -259,21 +253,21 @@ def find_stated_queue(presented: StatedResource, config: Configuration) -> Queue
 
 
 def respell_place(presented: StatedResource, config: Configuration) -> StatedResource:
-    """What a pilot states, its place as the configuration spells it: all that holds there goes by that."""
-    said = (presented.site, presented.ce, presented.queue)
-    site, ce, queue = (_respell(said[: end + 1], config) for end in range(len(said)))
+    """Replace the stated place by the configuration's spelling, by which bans and limits are looked up."""
+    names = (presented.site, presented.ce, presented.queue)
+    site, ce, queue = (_respell(names[: end + 1], config) for end in range(len(names)))
     return replace(presented, site=site, ce=ce, queue=queue)
 
 
 def _respell(names: tuple[str, ...], config: Configuration) -> str:
-    """The last of the names from the site down; as it is where the configuration does not know it."""
+    """The last of the names from the site down, unchanged if unknown."""
     key = tuple(map(fold, names))
     known = spelling.tree_spellings(config).get(key) or running_limits.scopes_with_rules(config).get(key)
     return known.rpartition("/")[2] if known else names[-1]
 
 
 def usable_vos(vos: frozenset[str], presented: StatedResource, config: Configuration) -> frozenset[str]:
-    """Those of the VOs that may use a queue where a pilot is; all, where the tree has no queues."""
+    """The VOs that may use a queue at the pilot's place; all of them where the tree has no queues."""
     there = list_queues(config, Location(site=presented.site))
     if not there:
         return vos
@@ -282,7 +276,7 @@ def usable_vos(vos: frozenset[str], presented: StatedResource, config: Configura
 
 
 def list_queues(config: Configuration, place: Location) -> Sequence[QueueAddress]:
-    """The queues that a pilot at a place may be in: its own, else all of its CE or site."""
+    """The queues that a pilot at a place may belong to: its own, else all of its CE or site."""
     if place.queue:
         address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
         return [address] if config.knows(address) else []
@@ -292,12 +286,12 @@ def list_queues(config: Configuration, place: Location) -> Sequence[QueueAddress
 def require_one_place(
     presented: StatedResource, config: Configuration, vos: Collection[str], banned: Collection[str]
 ) -> None:
-    """Refuse a pilot that says it is at several places: what holds at one of them would be passed by.
+    """Refuse a request with several places, by which the limits of one could be evaded.
 
-    At sites that are not known, limited or banned nothing holds; of these it may name several, as in DIRAC.
+    Sites that are unknown to the configuration, without limits and bans, may be listed together, as in DIRAC.
 
     Raises:
-        InvalidResource: It names several sites, CEs or queues.
+        InvalidResource: Several sites, CEs or queues are stated.
     """
     if not presented.several:
         return
@@ -309,19 +303,19 @@ def require_one_place(
     )
     if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
         return
-    message = "names several, a pilot that asks for jobs is at one"
+    message = "has several values, a pilot that requests jobs is at one"
     raise InvalidResource([Problem(path=name, message=message) for name in presented.several])
 
 
-def inexact_place_message(place: Location, scope: str) -> InvalidResource:
-    """What a pilot is told whose place does not say whether it is in a scope that counts its jobs."""
+def inexact_place_error(place: Location, scope: str) -> InvalidResource:
+    """Error for a place too imprecise to decide whether it is in a scope that counts jobs."""
     missing = "Queue" if place.ce else "GridCE and Queue" if scope.count("/") > 1 else "GridCE"
     message = f"is not stated; {scope} counts its jobs, so state {missing}"
     return InvalidResource([Problem(path="Queue" if place.ce else "GridCE", message=message)])
 
 
 def find_queue(text: str, config: Configuration) -> QueueAddress:
-    """The queue of this name.
+    """The queue of this name, written `Site/CE/Queue`.
 
     Raises:
         QueueNotFound: The configuration has no such queue.
@@ -336,7 +330,7 @@ def find_queue(text: str, config: Configuration) -> QueueAddress:
 def find_queues(
     queues: Sequence[str], config: Configuration
 ) -> tuple[dict[str, QueueAddress], list[QueueNotFound]]:
-    """The queues that exist, by how they were written, and what is to be said of the others.
+    """The queues that exist, by their spelling in the request, and errors for the others.
 
     Raises:
         QueueNotFound: None of them exists.
@@ -348,7 +342,7 @@ def find_queues(
         if address is not None and config.knows(address):
             known[text] = address
         else:
-            # A hint is looked for among all queues, and there may be thousands of names.
+            # A suggestion takes a search over all queues, and a request may hold thousands of names.
             meant = config.suggest(text) if len(unknown) < MOST_HINTS else None
             unknown.append(QueueNotFound(text, meant))
     if unknown and not known:

@@ -1,19 +1,14 @@
-"""Numbered weights to draw from in proportion, in time that grows with the logarithm of how many there are.
+"""Weighted random order of task queues, and a sampler over all of them with logarithmic updates.
 
-Source: P. M. Fenwick, A new data structure for cumulative frequency tables, 1994.
+Task queues are drawn in proportion to their priority; a light one is never left out. The members of a family
+each have the weight of the whole family (`taskqueue.task_queues.shares`), so the candidates of one family
+share that weight: an owner who splits work wins no more often than one who does not.
 
-The order in which task queues are tried: at random, in proportion to their priority.
+`TaskQueueSampler` draws a family in proportion to its heaviest member, then one of its members that fit,
+evenly, and accepts it with the ratio of its own weight to the heaviest (rejection sampling). After too many
+rejections the caller must list all candidates instead.
 
-A heavy task queue comes first more often; a light one is never left out. Of a family, whose members each
-weigh as much as all of them (`taskqueue.task_queues.shares`), those that are drawn from have that weight
-together: an owner who splits work wins no more often than one who does not.
-
-All task queues that have jobs, to draw those from that fit one resource, in time that does not grow.
-
-The lottery gives a family of task queues, as far as they fit, the weight of one of them together
-(`matcher.index.sampling`). So a family is drawn in proportion to its heaviest member, then one of its members
-that fit, evenly, which is kept with the probability that its own weight has of the heaviest. Where little
-of what is drawn fits, the caller has to look at all of what does.
+Source of the tree: P. M. Fenwick, A new data structure for cumulative frequency tables, 1994.
 """
 
 from collections import Counter
@@ -26,19 +21,20 @@ from taskqueue.task_queues.task_queues import TaskQueue
 
 
 class FenwickTree:
-    """A weight for each number; none is 0."""
+    """Weights by number, 0 by default, with logarithmic update and search."""
 
     def __init__(self) -> None:
         self._weights: list[float] = []
-        self._sums: list[float] = [0.0]  # [i]: of the weights whose numbers end at i, as many as i's last bit
+        # [i]: sum of the weights that end at i, as many as i's lowest set bit
+        self._sums: list[float] = [0.0]
 
     @property
     def total(self) -> float:
-        """All weights together, rounded."""
+        """Sum of all weights, rounded."""
         return self._sums[-1]
 
     def set(self, number: int, weight: float) -> None:
-        """Give a number its weight."""
+        """Set the weight of a number."""
         if number >= len(self._weights):
             self._grow(number + 1)
         difference = weight - self._weights[number]
@@ -49,7 +45,7 @@ class FenwickTree:
             place += place & -place
 
     def find(self, point: float) -> int:
-        """The number in whose weight a point between 0 and `total` lies, if they are laid end to end."""
+        """The number whose weight contains a point between 0 and `total`, weights laid end to end."""
         place, step = 0, len(self._weights) >> 1
         while step:
             if self._sums[place + step] <= point:
@@ -59,7 +55,7 @@ class FenwickTree:
         return place
 
     def _grow(self, least: int) -> None:
-        """Make room for a power of two, with sums made anew: so rounding does not add up for ever."""
+        """Grow to a power of two and compute the sums again, so that rounding errors do not accumulate."""
         size = 1 << (least - 1).bit_length()
         self._weights += [0.0] * (size - len(self._weights))
         self._sums = [0.0, *self._weights]
@@ -69,44 +65,44 @@ class FenwickTree:
                 self._sums[above] += self._sums[place]
 
 
-#: Weight of what has none: tried when nothing else is there.
+#: Weight of a task queue with priority 0: tried when nothing else is there.
 LEAST = 1e-9
-#: Draws before the rest is put in order; most requests are served by the first.
+#: Draws before the rest is sorted; most requests need only the first.
 _FEW = 4
 
 
 class CandidateOrder:
-    """Task queues in the order in which one request tries them, and how far it has come."""
+    """Task queues in the order in which one request tries them."""
 
     def __init__(self, order: Iterator[TaskQueue]) -> None:
         self._order = order
         self.tried: list[TaskQueue] = []
 
     def next(self, fits: Callable[[TaskQueue], bool] = lambda _: True) -> TaskQueue | None:
-        """The next that fits, as tried; None: there is none any more."""
+        """The next task queue that fits, recorded as tried; None: none is left."""
         found = next(filter(fits, self._order), None)
         if found is not None:
             self.tried.append(found)
         return found
 
     def rest(self) -> Iterator[TaskQueue]:
-        """Those that were not tried, once."""
+        """The untried task queues; can be iterated once."""
         return self._order
 
-    def start_over(self) -> None:
-        """What was tried was not really: it comes again."""
+    def reset(self) -> None:
+        """Start again with those already tried, for example after a rollback."""
         self._order = chain(self.tried, self._order)
         self.tried = []
 
 
 class CumulativeWeights:
-    """Task queues that one is drawn of again and again."""
+    """Task queues with cached weights for repeated draws."""
 
     def __init__(self, task_queues: Sequence[TaskQueue]) -> None:
         self.task_queues = task_queues
 
     def draw(self, random: Random) -> TaskQueue | None:
-        """The one that comes first; None: there are none."""
+        """A random task queue by weight; None: there are none."""
         if not self.task_queues:
             return None
         return random.choices(self.task_queues, cum_weights=self._cumulative)[0]
@@ -117,7 +113,7 @@ class CumulativeWeights:
 
 
 def draw_order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueue]:
-    """The task queues one by one; what is not asked for is not sorted."""
+    """The task queues in random order by weight, lazily."""
     if not task_queues:
         return
     weights = _weights(task_queues)
@@ -126,7 +122,7 @@ def draw_order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[Tas
         if each.task_queue_id not in drawn:
             drawn.add(each.task_queue_id)
             yield each
-    # The first of exponential waiting times with these rates is drawn in the same proportion.
+    # Sorting by exponential waiting times with these rates gives the same distribution.
     rest = [
         (random.expovariate(weight), each.task_queue_id, each)
         for weight, each in zip(weights, task_queues, strict=True)
@@ -140,18 +136,18 @@ def _weights(task_queues: Sequence[TaskQueue]) -> list[float]:
     return [max(each.priority / members[each.family], LEAST) for each in task_queues]
 
 
-#: Draws before it is up to the caller.
-_PATIENCE = 64
-#: Members that are looked at before it is: of a large family none may fit, and it may come up each time.
-_LOOKS = 10_000
-#: Members of a family that are drawn before all of them are looked at.
+#: Draws before giving up.
+_MOST_DRAWS = 64
+#: Members checked before giving up: in a large family that is drawn often, none may fit.
+_MOST_CHECKS = 10_000
+#: Random members tried before the whole family is checked.
 _FEW_MEMBERS = 8
 
 Fits = Callable[[TaskQueue], bool]
 
 
 class _Family:
-    """Task queues in no order, so that one that goes leaves its place to the last."""
+    """Task queues without order; a removed one is replaced by the last."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -161,7 +157,7 @@ class _Family:
 
     @property
     def weight(self) -> float:
-        """That of its heaviest member; 0: it has none."""
+        """Weight of the heaviest member; 0: empty."""
         return max(LEAST, max(self._weights)) if self._weights else 0.0
 
     def add(self, each: TaskQueue) -> None:
@@ -180,17 +176,17 @@ class _Family:
 
 
 class TaskQueueSampler:
-    """Task queues by their families."""
+    """Task queues grouped by family, for weighted draws."""
 
     def __init__(self) -> None:
         self._families: dict[int, _Family] = {}
-        self._numbers: dict[int, int] = {}  # of the families, by which their weights are kept
+        self._numbers: dict[int, int] = {}  # family number → key in the tree of weights
         self._numbered: list[_Family | None] = []
         self._free: list[int] = []
         self._weights = FenwickTree()
 
     def add(self, each: TaskQueue) -> None:
-        """Put a task queue in that is not there."""
+        """Add a task queue that is not in it."""
         family = self._families.get(each.family)
         if family is None:
             family = self._families[each.family] = _Family(self._number())
@@ -198,7 +194,7 @@ class TaskQueueSampler:
         self._weigh(family, family.add, each)
 
     def discard(self, each: TaskQueue) -> None:
-        """Take one out, as it was put in."""
+        """Remove a task queue, given exactly as it was added."""
         family = self._families[each.family]
         self._weigh(family, family.discard, each)
         if not family.members:
@@ -207,21 +203,21 @@ class TaskQueueSampler:
             self._free.append(family.number)
 
     def draw(self, random: Random, fits: Fits) -> TaskQueue | None:
-        """One that fits; None: it did not come up, whether there is one or not."""
-        total, looks = self._weights.total, 0
-        for _ in range(_PATIENCE if self._families else 0):
+        """A random task queue that fits; None: none came up, though one may exist."""
+        total, checks = self._weights.total, 0
+        for _ in range(_MOST_DRAWS if self._families else 0):
             if (family := self._family_at(random.random() * total)) is None:
                 continue
-            found, looked = _draw_member(family.members, random, fits)
+            found, checked = _draw_member(family.members, random, fits)
             if found is not None and random.random() * family.weight <= max(found.priority, LEAST):
                 return found
-            looks += looked
-            if looks > _LOOKS:
+            checks += checked
+            if checks > _MOST_CHECKS:
                 break
         return None
 
     def _family_at(self, point: float) -> _Family | None:
-        """The family in whose weight a point lies; None: by rounding it lies in that of none."""
+        """The family at a point of the weights; None: by rounding, the point belongs to none."""
         number = self._weights.find(point)
         return self._numbered[number] if number < len(self._numbered) else None
 
@@ -239,11 +235,11 @@ class TaskQueueSampler:
 
 
 def _draw_member(members: Sequence[TaskQueue], random: Random, fits: Fits) -> tuple[TaskQueue | None, int]:
-    """One of those that fit, each as likely as the others, and how many were looked at."""
+    """A random member that fits, all equally likely, and the number of members checked."""
     if len(members) > _FEW_MEMBERS:
-        for looks in range(1, _FEW_MEMBERS + 1):
+        for checks in range(1, _FEW_MEMBERS + 1):
             each = members[int(random.random() * len(members))]
             if fits(each):
-                return each, looks
+                return each, checks
     fitting = [each for each in members if fits(each)]
     return (fitting[int(random.random() * len(fitting))] if fitting else None), len(members)

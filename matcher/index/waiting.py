@@ -1,11 +1,7 @@
-"""What waits, in memory: the task queues that have jobs, and the index over their classes.
+"""In-memory copy of the waiting work: task queues that have jobs, and the index over their classes.
 
-Loaded once, then kept up with the feed of changes. It may be a little behind: then a claim finds nothing,
-or a job that has just come is found a moment later.
-
-How far what a process remembers of the database may be trusted without a look.
-
-What one resource may serve: drawn one by one, since most requests need no more than the first.
+Loaded once, then kept up to date by the change feed. It may lag a little: then a claim finds nothing, or a
+new job is found a moment later. Candidates are drawn lazily, since most requests need only the first.
 """
 
 import threading
@@ -29,9 +25,9 @@ from matcher.request.resource import Resource
 from taskqueue.task_queues import change_feed, priorities, task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Resources whose task queues are remembered; beyond that we start anew.
+#: Cached resources; the cache is cleared when full.
 _REMEMBERED = 256
-#: So many classes are looked at one by one.
+#: Up to this many matching classes are listed instead of sampled.
 _FEW = 64
 
 
@@ -40,18 +36,20 @@ class WaitingIndex:
 
     def __init__(self) -> None:
         self._index = ClassIndex()
-        self._urn = TaskQueueSampler()
+        self._sampler = TaskQueueSampler()
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
         self._remembered: dict[tuple[Resource, frozenset[str]], CumulativeWeights] = {}
-        self._aside: set[int] = set()
+        self._excluded: set[int] = set()
         self._position: change_feed.FeedPosition | None = None  # in the feed; None: nothing is loaded
-        self.changed = 0  #: how often a task queue came or went
+        self.changed = 0  #: number of additions and removals
 
     def follow(self, conn: Connection) -> frozenset[str] | None:
-        """Take up what has changed; the VOs whose mapping did. The first time, load everything.
+        """Apply the changes since the last call; return the VOs whose mapping changed.
 
-        None: nobody can say what has changed; this and all else that is remembered of the database is void.
+        Loads everything at first.
+
+        None: the changes are unknown, so this index and all other cached data of the database are void.
         """
         if self._position is None:
             position = change_feed.read_position(conn)
@@ -63,32 +61,32 @@ class WaitingIndex:
         if read is None:
             return None
         found, position = read
-        ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE} | self._aside
+        ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE} | self._excluded
         if ids:
-            self._look_again(conn, ids)
-            self._aside.clear()
+            self._reload(conn, ids)
+            self._excluded.clear()
         if groups := {change.key for change in found if change.kind == change_feed.PRIORITY}:
-            self._weigh_again(conn, groups)
-        self._position = position  # not before: what could not be looked at has to come again
+            self._update_weights(conn, groups)
+        self._position = position  # last, so that a failure above repeats the changes
         return frozenset(change.key for change in found if change.kind == change_feed.MAPPING)
 
     @property
-    def aside(self) -> frozenset[int]:
-        """Those that are not tried until the next look at the feed, which asks whether they have jobs."""
-        return frozenset(self._aside)
+    def excluded(self) -> frozenset[int]:
+        """Task queues that are not tried until the next read of the feed, which checks them."""
+        return frozenset(self._excluded)
 
-    def set_aside(self, task_queue_ids: Collection[int]) -> None:
-        """Do not try these for now: they had no job that was free."""
+    def exclude(self, task_queue_ids: Collection[int]) -> None:
+        """Exclude task queues without a free job for now."""
         for each in task_queue_ids:
             if each in self._by_id:
-                self._aside.add(each)
+                self._excluded.add(each)
                 self._discard(each)
 
     def candidates(self, resource: Resource, pools: frozenset[str]) -> Sequence[TaskQueue]:
-        """The task queues that the resource may serve, where these pools may run; not to be changed."""
-        return self._weighed(resource, pools).task_queues
+        """The task queues that the resource may serve with these pools; do not modify the list."""
+        return self._weights(resource, pools).task_queues
 
-    def _weighed(self, resource: Resource, pools: frozenset[str]) -> CumulativeWeights:
+    def _weights(self, resource: Resource, pools: frozenset[str]) -> CumulativeWeights:
         found = self._remembered.get((resource, pools))
         if found is None:
             if len(self._remembered) >= _REMEMBERED:
@@ -98,43 +96,43 @@ class WaitingIndex:
         return found
 
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
-        """The requirement classes that fit, as the index has them; whose they are is not looked at."""
+        """Bitmap of the matching requirement classes, without a check of owners."""
         return self._index.mask(resource, pools)
 
     def list_in_classes(self, mask: int, resource: Resource) -> Iterator[TaskQueue]:
-        """The task queues of classes that the resource may serve."""
+        """The task queues of the classes in a bitmap whose owner the resource accepts."""
         for class_id in self._index.classes(mask):
             for each in list(self._of_class[class_id].values()) if class_id in self._of_class else ():
                 if rules.owner_fits(each.requirement_class, each.owner, each.owner_group, resource):
                     yield each
 
     def draw(self, resource: Resource, pools: frozenset[str], random: Random) -> TaskQueue | None:
-        """One of the task queues that the resource may serve, as the lottery has it; None: there is none."""
+        """A random matching task queue by weight; None: there is none."""
         mask = self._index.mask(resource, pools)
         if mask.bit_count() > _FEW:
-            found = self._urn.draw(random, lambda each: self._fits(each, mask, resource))
+            found = self._sampler.draw(random, lambda each: self._fits(each, mask, resource))
             if found is not None:
                 return found
-        return self._weighed(resource, pools).draw(random)
+        return self._weights(resource, pools).draw(random)
 
     def _fits(self, each: TaskQueue, mask: int, resource: Resource) -> bool:
         return self._index.is_in(mask, each.class_id) and rules.owner_fits(
             each.requirement_class, each.owner, each.owner_group, resource
         )
 
-    def _look_again(self, conn: Connection, ids: set[int]) -> None:
+    def _reload(self, conn: Connection, ids: set[int]) -> None:
         occupied = {each.task_queue_id: each for each in task_queues.read_occupied(conn, ids)}
         for gone in ids - occupied.keys():
             self._discard(gone)
         for each in occupied.values():
             self._add(each)
 
-    def _weigh_again(self, conn: Connection, groups: set[str]) -> None:
+    def _update_weights(self, conn: Connection, groups: set[str]) -> None:
         for task_queue_id, weight in priorities.read_weights(conn, groups).items():
             known = self._by_id.get(task_queue_id)
             if known is not None and known.priority != weight:
                 self._remembered.clear()
-                self._urn.discard(known)
+                self._sampler.discard(known)
                 known = replace(known, priority=weight)
                 self._put(known)
 
@@ -144,14 +142,14 @@ class WaitingIndex:
         self.changed += 1
         self._remembered.clear()
         if (known := self._by_id.get(each.task_queue_id)) is not None:
-            self._urn.discard(known)
+            self._sampler.discard(known)
         self._put(each)
         self._index.add(each.class_id, each.requirement_class)
 
     def _put(self, each: TaskQueue) -> None:
         self._by_id[each.task_queue_id] = each
         self._of_class[each.class_id][each.task_queue_id] = each
-        self._urn.add(each)
+        self._sampler.add(each)
 
     def _discard(self, task_queue_id: int) -> None:
         known = self._by_id.pop(task_queue_id, None)
@@ -159,7 +157,7 @@ class WaitingIndex:
             return
         self.changed += 1
         self._remembered.clear()
-        self._urn.discard(known)
+        self._sampler.discard(known)
         siblings = self._of_class[known.class_id]
         del siblings[task_queue_id]
         if not siblings:
@@ -167,66 +165,66 @@ class WaitingIndex:
             self._index.discard(known.class_id)
 
 
-#: Seconds after a look in which its result may be told again. A job is to be offered within two seconds.
-_GOOD = 1.0
+#: Seconds for which a read of the feed counts as fresh. A job must be offered within two seconds.
+_FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FeedRead:
-    """A look at the feed that has begun."""
+    """A started read of the feed."""
 
     at: float
-    rings: int
+    notifications: int
 
 
 class FeedFreshness:
-    """Good for a second after each look at the feed, and until somebody rings that there is news.
+    """Freshness of the index: one second after each read of the feed, or until a notification of changes.
 
-    A ring during a look may be for what the look does not see: after that one it is not good.
+    A notification during a read may concern changes that the read missed, so that read does not count.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._rings = 0
+        self._notifications = 0
         self._until = 0.0
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing new has been rung for, and the last look is no older than a second."""
+        """Whether the last read is recent and no notification came since."""
         return self._clock() < self._until
 
     def begin(self) -> FeedRead:
-        """A look begins: call it before the transaction reads anything."""
-        return FeedRead(self._clock(), self._rings)
+        """Begin a read; call it before the transaction reads anything."""
+        return FeedRead(self._clock(), self._notifications)
 
-    def end(self, begun: FeedRead) -> None:
-        """What that look saw is remembered now."""
+    def end(self, read: FeedRead) -> None:
+        """End a read whose result is applied."""
         with self._lock:
-            if begun.rings == self._rings:
-                self._until = begun.at + _GOOD
+            if read.notifications == self._notifications:
+                self._until = read.at + _FRESH_SECONDS
 
     def ring(self) -> None:
-        """There is something new; from any thread."""
+        """Register a notification of changes; thread-safe."""
         with self._lock:
-            self._rings += 1
+            self._notifications += 1
             self._until = 0.0
 
 
-#: Draws before the rest is put in order.
+#: Draws before the rest is sorted.
 _FIRST_PIECE = 4
-#: By how much one piece is larger than the one before it.
+#: Growth factor of the pieces.
 _GROWS = 16
 
 
 class Candidates(Sequence[TaskQueue]):
-    """The task queues that fit, as they are when they are looked at."""
+    """The matching task queues, read lazily from the index."""
 
     def __init__(
         self, waiting: WaitingIndex, resource: Resource, pools: frozenset[str], *, lock: Lock, random: Random
     ) -> None:
         self._waiting = waiting
-        self._asked = (resource, pools)
+        self._request = (resource, pools)
         self._lock = lock
         self._random = random
 
@@ -249,7 +247,7 @@ class Candidates(Sequence[TaskQueue]):
         return iter(self._all)
 
     def iterate_in_order(self) -> Iterator[TaskQueue]:
-        """In the order in which one request tries them; what is not asked for is not drawn."""
+        """In the order in which one request tries them, drawn lazily."""
         drawn: dict[int, TaskQueue] = {}
         for number in range(_FIRST_PIECE):
             each = self._draw() if number else self._first
@@ -260,10 +258,10 @@ class Candidates(Sequence[TaskQueue]):
         yield from sampling.draw_order(others, self._random)
 
     def iterate_all(self) -> Iterator[TaskQueue]:
-        """All of them, looked up one after the other; what comes or goes meanwhile may be missed."""
+        """Lazily iterate all matches; changes meanwhile may be missed."""
         with self._lock:
-            mask = self._waiting.mask(*self._asked)
-        return self._waiting.list_in_classes(mask, self._asked[0])
+            mask = self._waiting.mask(*self._request)
+        return self._waiting.list_in_classes(mask, self._request[0])
 
     @cached_property
     def _first(self) -> TaskQueue | None:
@@ -272,11 +270,11 @@ class Candidates(Sequence[TaskQueue]):
     @cached_property
     def _all(self) -> Sequence[TaskQueue]:
         with self._lock:
-            return self._waiting.candidates(*self._asked)
+            return self._waiting.candidates(*self._request)
 
     def _draw(self) -> TaskQueue | None:
         with self._lock:
-            return self._waiting.draw(*self._asked, self._random)
+            return self._waiting.draw(*self._request, self._random)
 
 
 def draw_candidates(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueue]:
@@ -289,12 +287,12 @@ def draw_candidates(task_queues: Sequence[TaskQueue], random: Random) -> Iterato
 
 
 def iterate_candidates(task_queues: Sequence[TaskQueue]) -> Iterator[TaskQueue]:
-    """All of them, for one who has time."""
+    """Lazily iterate all matches."""
     return task_queues.iterate_all() if isinstance(task_queues, Candidates) else iter(task_queues)
 
 
 def split_into_pieces(task_queues: Iterable[TaskQueue]) -> Iterator[list[TaskQueue]]:
-    """All of them, a few first and then more at a time, for one who mostly needs no more than those."""
+    """Split into growing pieces, for callers that mostly need only the first few."""
     left, size = iter(task_queues), _FIRST_PIECE
     while some := list(islice(left, size)):
         yield some

@@ -1,4 +1,1 @@
-"""What holds at a place at the moment of a claim.
-
-Admission by its queues, bans, running limits, delays and throttles.
-"""
+"""Conditions of a place at the moment of a claim: admission by queues, bans, limits, delays and throttles."""

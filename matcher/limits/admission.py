@@ -1,7 +1,7 @@
-"""Whether the queues of a place admit jobs, asked once for as many of them as possible.
+"""Admission of jobs by the queues of a place, evaluated for as many jobs at once as possible.
 
-Where only the owner makes a difference, that is once for a task queue; else once for each kind of jobs,
-where what a queue looks at is the same for all of a description; else for each job.
+Once per task queue if the conditions read only the owner, once per job group if the attributes that they
+read are equal for all of a description, else once per job.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,54 +23,54 @@ from taskqueue.leases.assignment import Location
 from taskqueue.leases.selection import JobKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Kinds that are remembered; beyond that we start anew.
-_REMEMBERED: Final = 50_000
+#: Cached job groups; the cache is cleared when full.
+_CACHED: Final = 50_000
 
 
 class AdmissionPolicy:
-    """Speaks for the queues of one place; a job must be admitted by each of them."""
+    """Admission by the queues of one place; each of them must admit the job."""
 
     def __init__(self, config: Configuration, queues: Sequence[QueueAddress]) -> None:
         self._config = config
         self._queues = queues
         self._admissions: dict[str, tuple[Admission, ...]] = {}
-        self._kinds: dict[JobKind, bool] = {}  # whether one of the kind may be admitted
+        self._kinds: dict[JobKind, bool] = {}  # whether a job of the group may be admitted
         self._refused: tuple[JobKind, ...] = ()
 
     def admits(self, job: WaitingJobRow) -> bool:
-        """Whether this very job may come."""
+        """Whether this job is admitted."""
         asked = self._judge_group(job.vo)
-        return not asked or self._all(asked, job_groups.job_ad(job))
+        return not asked or self._admitted_by_all(asked, job_groups.job_ad(job))
 
     @property
     def refused(self) -> tuple[JobKind, ...]:
-        """Kinds of which no job may come, as far as they are known."""
+        """Recently refused job groups."""
         return self._refused
 
-    def asks_job(self, task_queue: TaskQueue) -> bool:
-        """Whether jobs of the task queue may be told apart here."""
+    def depends_on_job(self, task_queue: TaskQueue) -> bool:
+        """Whether admission can differ between jobs of the task queue."""
         return not all(
             reads_owner_only(each.asks) for each in self._judge_group(task_queue.requirement_class.vo)
         )
 
     def open_to(self, conn: Connection, task_queues: Sequence[TaskQueue]) -> list[TaskQueue]:
-        """The task queues that have a job which may be admitted."""
-        undecided = [each.task_queue_id for each in task_queues if self.asks_job(each)]
+        """The task queues with a job that may be admitted."""
+        undecided = [each.task_queue_id for each in task_queues if self.depends_on_job(each)]
         closed: set[int] = set()
         for some in sql.split_batches(undecided):
             closed |= self._closed(conn, some)
-        return [each for each in task_queues if each.task_queue_id not in closed and self._owner_may(each)]
+        return [each for each in task_queues if each.task_queue_id not in closed and self._admits_owner(each)]
 
-    def _owner_may(self, task_queue: TaskQueue) -> bool:
+    def _admits_owner(self, task_queue: TaskQueue) -> bool:
         vo = task_queue.requirement_class.vo
-        whose = job_groups.identity_attributes(
+        identity = job_groups.identity_attributes(
             vo=vo, owner=task_queue.owner, owner_group=task_queue.owner_group
         )
         decided = (each for each in self._judge_group(vo) if reads_owner_only(each.asks))
-        return self._all(decided, whose)
+        return self._admitted_by_all(decided, identity)
 
     def _closed(self, conn: Connection, task_queue_ids: Sequence[int]) -> set[int]:
-        """Those of the task queues of which every kind is refused."""
+        """The task queues of which every job group is refused."""
         rows = selection.list_kinds(conn, task_queue_ids, most=job_groups.MOST)
         if len(rows) == job_groups.MOST:
             return set()
@@ -79,14 +79,14 @@ class AdmissionPolicy:
         return set(task_queue_ids) - may
 
     def _judge(self, conn: Connection, rows: Sequence[Row[Any]]) -> None:
-        if len(self._kinds) > _REMEMBERED:
+        if len(self._kinds) > _CACHED:
             self._kinds.clear()
         for row, ad in job_groups.read_group_ads(
             conn, [row for row in rows if group_key(row) not in self._kinds]
         ):
-            # False only where it is certain of every job of the kind.
+            # False only if it is certain for every job of the group.
             certain = (each for each in self._judge_group(row.vo) if is_same_for_group(each.asks, ad))
-            self._kinds[group_key(row)] = self._all(certain, ad)
+            self._kinds[group_key(row)] = self._admitted_by_all(certain, ad)
         refused = dict.fromkeys(group_key(row) for row in rows if not self._kinds.get(group_key(row), True))
         self._refused = tuple(dict.fromkeys((*refused, *self._refused)))[: job_groups.MOST_REFUSED]
 
@@ -97,18 +97,19 @@ class AdmissionPolicy:
         return self._admissions[vo]
 
     @staticmethod
-    def _all(asked: Iterator[Admission] | Sequence[Admission], ad: Mapping[str, Value]) -> bool:
+    def _admitted_by_all(asked: Iterator[Admission] | Sequence[Admission], ad: Mapping[str, Value]) -> bool:
         return all(each.admits(ad) for each in asked)
 
 
 class AdmissionPolicies:
-    """Those of all places, remembered with what they have said as long as the configuration stays.
+    """Admission policies of all places, cached until the configuration changes.
 
-    What they remember is about the jobs of one database.
+    Use one instance per database, because descriptions are cached by their ids.
     """
 
     def __init__(self) -> None:
-        # One value: of two threads with two configurations none is to write what it found under the other's.
+        # One attribute, replaced at once, so that two threads with different configurations never mix
+        # results.
         self._known: tuple[
             Configuration | None, dict[tuple[Location, frozenset[str]], AdmissionPolicy | None]
         ]
@@ -117,9 +118,10 @@ class AdmissionPolicies:
     def find_policy(
         self, config: Configuration, place: Location, vos: frozenset[str]
     ) -> AdmissionPolicy | None:
-        """Who speaks for a place; None: nobody there asks anything of jobs.
+        """The policy of a place; None: no queue there has conditions on jobs.
 
-        Without its queue, every queue there that one of the VOs may use has to admit; without a site, none.
+        If the queue is unknown, every queue of the place that one of the VOs may use must admit; without a
+        site, none.
         """
         if not place.site or not admission_cache.is_configured(config):
             return None

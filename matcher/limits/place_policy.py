@@ -1,10 +1,8 @@
-"""The gate of one place: which jobs it lets through now, and in one word why not.
+"""Conditions that hold at a place at the moment of a claim, beyond rules and pools: bans, limits, throttles.
 
-What must hold at the moment of a claim, beyond rules and pools: bans, limits, delays and throttles.
-
-The rows of the scopes are locked, in the order of their names, before anything is counted, and what is
-taken is written down with the claim: what one transaction sees free, no other gives away. Where nothing
-is configured, nothing is locked or counted.
+Rows of scopes are locked in the order of their names before anything is counted, and what is taken is stored
+with the claim, so two transactions never give away the same room. Without such conditions nothing is locked
+or counted.
 """
 
 import math
@@ -32,12 +30,12 @@ from taskqueue.task_queues.task_queues import TaskQueue
 BANNED = "banned"
 LIMITS = "limits"
 THROTTLED = "throttled"
-#: The only type of jobs that a banned site gets.
+#: The only job type that banned sites accept.
 TEST = "Test"
 
 
 class PlacePolicy:
-    """What one place lets through; each request goes through it alone."""
+    """The jobs that one place admits now; each request has its own instance."""
 
     def __init__(
         self,
@@ -45,31 +43,31 @@ class PlacePolicy:
         conditions: Sequence[PlaceCondition],
         *,
         banned: bool,
-        keeper: AdmissionPolicy | None = None,
+        admission: AdmissionPolicy | None = None,
         kinds: JobGroupCache,
     ) -> None:
         self._kinds = kinds
-        self.keeper = keeper  #: speaks for queues that tell jobs apart; None: they need not be asked any more
+        self.admission = admission  #: queues with conditions on jobs; None: no check needed
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
-        self._refused: tuple[JobKind, ...] = ()  # kinds of jobs that throttles let none of in, as they stand
-        self.refused: str | None = BANNED if banned else None  #: one word, once something was kept out
+        self._refused: tuple[JobKind, ...] = ()  # job groups that the throttles refuse in their current state
+        self.refused: str | None = BANNED if banned else None  #: reason code, once a job was refused
         self.reserved: list[tuple[str, reservations.AttemptKey]] = []
 
     @property
-    def asks_job(self) -> bool:
-        """Whether it has to be asked for each job."""
-        return bool(self._conditions) or self._looks_at_jobs
+    def depends_on_job(self) -> bool:
+        """Whether each job must be checked by itself."""
+        return bool(self._conditions) or self._checks_jobs
 
     @property
-    def _looks_at_jobs(self) -> bool:
-        """Whether something other than a limit or delay asks who a job is."""
-        asking = self._banned or self.keeper is not None
-        return asking or any(each.asks_job for each in self._standing)
+    def _checks_jobs(self) -> bool:
+        """Whether a condition other than a limit or delay reads the job."""
+        dependent = self._banned or self.admission is not None
+        return dependent or any(each.depends_on_job for each in self._standing)
 
     def passing(self, *vos: str) -> CandidateFilter:
-        """Which jobs of these VOs are worth a look."""
+        """Filter for jobs of these VOs that can be admitted."""
         kept_out = {
             (each.rule.limit.attribute, vo, fold(each.rule.limit.value))
             for each in self._conditions
@@ -80,7 +78,7 @@ class PlacePolicy:
         return CandidateFilter(
             job_type=fold(TEST) if self._banned else "",
             kept_out=frozenset(kept_out),
-            refused=(*(() if self.keeper is None else self.keeper.refused), *self._refused),
+            refused=(*(() if self.admission is None else self.admission.refused), *self._refused),
         )
 
     def most(self, wanted: int) -> int:
@@ -89,23 +87,25 @@ class PlacePolicy:
         most = min((wanted, *rooms))
         if most <= 0 < wanted:
             self.refused = self.refused or THROTTLED
-        return 1 if most > 1 and self.asks_job else max(most, 0)
+        return 1 if most > 1 and self.depends_on_job else max(most, 0)
 
     def concerns(self, task_queue: TaskQueue) -> bool:
-        """Whether jobs of this task queue may be worth a look at all."""
+        """Whether jobs of this task queue can be admitted at all."""
         if self._banned and not any(map(is_test, task_queue.requirement_class.job_types)):
             return False
         if any(each.full and each.rule.concerns_all(task_queue) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
-        asking = [each.throttled for each in self._standing if each.asks_owner_only]
-        if asking and not all(each.admits(_owner(task_queue)) for each in asking):
+        dependent = [each.throttled for each in self._standing if each.depends_on_owner_only]
+        if dependent and not all(each.admits(_owner(task_queue)) for each in dependent):
             self.refused = self.refused or THROTTLED
             return False
         return True
 
-    def worth(self, conn: Connection, task_queues: Sequence[TaskQueue], place: Location) -> list[TaskQueue]:
-        """Those of the task queues that have a job which is worth a look; of none else one is read."""
+    def list_passing(
+        self, conn: Connection, task_queues: Sequence[TaskQueue], place: Location
+    ) -> list[TaskQueue]:
+        """The task queues with a job that passes the filter; jobs are read only where there is a filter."""
         some = [each for each in task_queues if self.concerns(each)]
         passing = self.passing(*{each.vo for each in some})
         if not some or passing == CandidateFilter():
@@ -116,27 +116,26 @@ class PlacePolicy:
         )
         if kept_out and passing.kept_out:
             self.refused = self.refused or LIMITS
-        # One that has no job at all stays: whoever tries it finds that out.
+        # Empty task queues stay; the claim finds them empty.
         return [each for each in some if each.task_queue_id not in kept_out]
 
     def admits_any(self, conn: Connection, task_queues: Iterable[TaskQueue], place: Location) -> bool:
-        """Whether a job of the task queues may be taken next, as far as a look tells."""
-        asks_job = any(each.asks_job for each in self._standing)
-        worth = (each for some in split_into_pieces(task_queues) for each in self.worth(conn, some, place))
-        return any(not asks_job or any(True for _ in self.admitted(conn, each, place)) for each in worth)
+        """Whether a job of the task queues may be taken next. Advisory: nothing is locked."""
+        depends_on_job = any(each.depends_on_job for each in self._standing)
+        candidates = (
+            each for some in split_into_pieces(task_queues) for each in self.list_passing(conn, some, place)
+        )
+        return any(
+            not depends_on_job or any(True for _ in self.admitted(conn, each, place)) for each in candidates
+        )
 
     def admitted(
         self, conn: Connection, task_queue: TaskQueue, place: Location, *, most: float = math.inf
     ) -> Iterator[CandidateRow]:
         """The jobs of a task queue that may be taken next, in order.
 
-        Where a whole page of them is refused, the others are asked kind by kind instead of one by one.
-
-        Args:
-            conn: Read only.
-            task_queue: Where they wait.
-            place: Where they would run.
-            most: Jobs that are asked one by one.
+        After a page without an admitted job the rest is checked by job group instead of one by one. `most`
+        bounds the jobs that are checked one by one.
         """
         asked = 0
         for page in selection.list_pages(
@@ -152,18 +151,18 @@ class PlacePolicy:
                 return
 
     def _has_other_kinds(self, conn: Connection, task_queue: TaskQueue) -> bool:
-        """Whether the throttles may let in some kind of the jobs; those that they refuse are noted."""
-        asking = [each for each in self._standing if each.asks_job]
-        if not asking:
+        """Whether the throttles may admit some job group; refused groups are recorded."""
+        dependent = [each for each in self._standing if each.depends_on_job]
+        if not dependent:
             return True
         kinds = self._kinds.waiting_in(conn, task_queue.task_queue_id)
-        refused = {kind for each in asking for kind in each.refused(kinds)}
+        refused = {kind for each in dependent for kind in each.refused(kinds)}
         self._refused = tuple(refused.union(self._refused))[: job_groups.MOST_REFUSED]
         return len(refused) < len(kinds) or len(kinds) == job_groups.MOST
 
     def admits(self, job: CandidateRow) -> bool:
         """Whether this job may be taken next."""
-        if self.keeper is not None and not self.keeper.admits(job):
+        if self.admission is not None and not self.admission.admits(job):
             return False
         if any(each.keeps_out(job) for each in self._conditions):
             self.refused = self.refused or LIMITS
@@ -173,12 +172,12 @@ class PlacePolicy:
             return False
         return True
 
-    def is_told_by(self, task_queue: TaskQueue) -> bool:
-        """Whether it takes no look at the jobs of a task queue to say if one may come."""
-        return not self._looks_at_jobs and all(each.rule.is_told_by(task_queue) for each in self._conditions)
+    def is_decided_by(self, task_queue: TaskQueue) -> bool:
+        """Whether the task queue alone decides if its jobs are admitted."""
+        return not self._checks_jobs and all(each.rule.is_decided_by(task_queue) for each in self._conditions)
 
     def count(self, task_queue: TaskQueue, jobs: int) -> None:
-        """Count jobs of a task queue that tells all, as if they were taken; fewer than none were not."""
+        """Count jobs of a task queue that alone decides; a negative number takes them back."""
         for each in self._standing:
             each.matched(jobs)
         for condition in self._conditions:
@@ -186,16 +185,16 @@ class PlacePolicy:
                 condition.matched(jobs)
 
     def reserve(self, job_id: int, epoch: int) -> None:
-        """Note what was counted, now that it has been taken."""
+        """Record a reservation for a counted job that was taken."""
         self.reserved += ((each.scope.scope, (job_id, epoch)) for each in self._standing)
 
-    def count_kept_out(self, task_queue: TaskQueue) -> None:
-        """A task queue that has jobs has none that is worth a look."""
+    def record_kept_out(self, task_queue: TaskQueue) -> None:
+        """Record that no job of a nonempty task queue passes the filter."""
         if self.passing(task_queue.vo).kept_out:
             self.refused = self.refused or LIMITS
 
-    def passed(self, taken: Iterable[TakenRow], job: CandidateRow | None = None) -> None:
-        """Count jobs that were taken; `job` where it had to be asked for."""
+    def count_taken(self, taken: Iterable[TakenRow], job: CandidateRow | None = None) -> None:
+        """Count taken jobs; `job` if it was checked by itself."""
         rows = list(taken)
         self._refused = ()
         for each in self._standing:
@@ -214,12 +213,12 @@ def _owner(task_queue: TaskQueue) -> Mapping[str, Value]:
 
 
 def is_test(job_type: str) -> bool:
-    """Whether jobs of this type go to banned sites."""
+    """Whether jobs of this type may run at banned sites."""
     return fold(job_type) == fold(TEST)
 
 
 class PlacePolicies:
-    """The gates of the places that one transaction claims for."""
+    """The policies of all places of one claim transaction."""
 
     def __init__(
         self,
@@ -232,27 +231,26 @@ class PlacePolicies:
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
-        self._gates: list[PlacePolicy] = []
+        self._policies: list[PlacePolicy] = []
 
-    def find_policy(self, place: Location, keeper: AdmissionPolicy | None = None) -> PlacePolicy | None:
-        """The gate of a place; None: nothing holds there.
-
-        Args:
-            place: Where jobs would run.
-            keeper: Who has to be asked about each of them.
-        """
+    def find_policy(self, place: Location, admission: AdmissionPolicy | None = None) -> PlacePolicy | None:
+        """The policy of a place; None: it has no conditions."""
         names = _scopes_of_place(place)
         standing = [self._standing[name] for name in names if name in self._standing]
         conditions = [each for name in names for each in self._conditions.get(name, ())]
         banned = place.site in self._banned
-        if not (standing or conditions or banned or keeper):
+        if not (standing or conditions or banned or admission):
             return None
-        self._gates.append(PlacePolicy(standing, conditions, banned=banned, keeper=keeper, kinds=self._kinds))
-        return self._gates[-1]
+        self._policies.append(
+            PlacePolicy(standing, conditions, banned=banned, admission=admission, kinds=self._kinds)
+        )
+        return self._policies[-1]
 
     def write(self, conn: Connection) -> None:
-        """Write down what passed, after its attempts were opened."""
-        reservations.create_reservations(conn, (each for gate in self._gates for each in gate.reserved))
+        """Store reservations and delay buckets; the attempts must exist already."""
+        reservations.create_reservations(
+            conn, (each for policy in self._policies for each in policy.reserved)
+        )
         buckets = (
             each for these in self._conditions.values() for each in these if isinstance(each, DelayBucket)
         )
@@ -265,7 +263,7 @@ class PlacePolicies:
 def lock_policies(
     conn: Connection, config: Configuration, places: Collection[Location], now: datetime
 ) -> PlacePolicies:
-    """The gates of places, locked until the end of the transaction."""
+    """The policies of places, locked until the end of the transaction."""
     names = _scope_names(config, places)
     locked = scopes.lock_scopes(conn, names) if names else {}
     sites = {place.site for place in places if place.site}
@@ -281,31 +279,23 @@ def read_policies(
     *,
     banned: Collection[str],
 ) -> PlacePolicies:
-    """The same for a look only: who finds a gate closed need not write.
-
-    Args:
-        conn: Any connection.
-        config: The current configuration.
-        places: Where the jobs would run.
-        now: The time.
-        banned: The sites that are, read once for many places.
-    """
+    """Like `lock_policies`, without locks: a closed place costs no write. `banned`: the banned sites."""
     return _build_policies(conn, config, scopes.read_scopes(conn, _scope_names(config, places)), banned, now)
 
 
 def counts_jobs(config: Configuration, place: Location) -> bool:
-    """Whether a limit, delay or throttle may hold there: only then is anything locked or counted."""
+    """Whether a limit, delay or throttle may apply at the place and needs locks and counts."""
     known = running_limits.rules_by_scope(config)
     return any(name in config.throttles or name in known for name in _scopes_of_place(place))
 
 
 def list_throttled_scopes(config: Configuration, place: Location) -> tuple[str, ...]:
-    """The scopes with a throttle that a place is in, the site first."""
+    """The scopes with a throttle that enclose a place, the site first."""
     return tuple(name for name in _scopes_of_place(place) if name in config.throttles)
 
 
 def list_scopes_below(config: Configuration, place: Location, vos: Collection[str]) -> tuple[str, ...]:
-    """The scopes within a place that have a throttle, or a limit on one of these VOs: it may be in any."""
+    """The scopes inside a place with a throttle, or a limit on one of these VOs; any may get the job."""
     line = _scopes_of_place(place)
     if not line:
         return ()
@@ -346,7 +336,6 @@ def _scope_names(config: Configuration, places: Collection[Location]) -> set[str
 
 
 def _scopes_of_place(place: Location) -> tuple[str, ...]:
-    """The scopes that a place is in, the site first."""
     return _scope_line(place.site, place.ce, place.queue)
 
 

@@ -1,7 +1,7 @@
-"""Running limits and matching delays at a place: which jobs they keep out at this moment.
+"""Running limits and matching delays of a place: the jobs that they exclude now.
 
-A limit under `Operations/Defaults` counts the jobs of all VOs; one of a VO counts that VO's, and holds for
-it instead of the same one under `Defaults`.
+A limit in `Operations/Defaults` counts the jobs of all VOs. A limit of a VO counts only its own jobs and
+replaces the same limit of `Defaults` for them.
 """
 
 import math
@@ -21,8 +21,8 @@ from taskqueue.sites import matching_delays, occupancy, scopes
 from taskqueue.sites.matching_delays import BucketKey, BucketLevel
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: The columns that a job which is about to be taken shows, by the names of limits.
-_SHOWN = {
+#: Columns of a candidate job, by attribute of a limit.
+_COLUMNS = {
     "JobType": "job_type",
     "JobGroup": "job_group",
     "JobName": "job_name",
@@ -36,60 +36,60 @@ LimitedJob = Row[*tuple[Any, ...]] | JobView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRule:
-    """A limit or delay, and whose jobs it is about."""
+    """A limit or delay with the VOs that it applies to."""
 
     limit: RunningLimit | MatchingDelay
-    vo: str | None  #: None: of all
-    exempt: frozenset[str]  #: VOs that have their own instead
+    vo: str | None  #: None: all VOs
+    exempt: frozenset[str]  #: VOs with a limit of their own instead
 
     def is_about(self, vo: str) -> bool:
-        """Whether it holds for the jobs of this VO."""
+        """Whether it applies to the jobs of this VO."""
         return vo == self.vo if self.vo is not None else vo not in self.exempt
 
     def counts(self, vo: str) -> bool:
-        """Whether the jobs of this VO use it up: a running limit also those that have their own instead."""
+        """Whether jobs of this VO use it up; a common running limit counts also VOs with their own."""
         return self.is_about(vo) or (self.vo is None and isinstance(self.limit, RunningLimit))
 
     def concerns(self, job: LimitedJob) -> bool:
-        """Whether the job has the value that is limited."""
-        return self.is_about(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
+        """Whether the rule limits this job."""
+        return self.is_about(job.vo) and self.limits(getattr(job, _COLUMNS[self.limit.attribute]))
 
     def concerns_all(self, task_queue: TaskQueue) -> bool:
-        """Whether all its jobs have that value, as far as a task queue tells."""
-        told = _task_queue_value(task_queue, self.limit.attribute)
-        return told is not None and self.is_about(task_queue.vo) and self.limits(told)
+        """Whether all jobs of the task queue are certain to be limited."""
+        shared = _task_queue_value(task_queue, self.limit.attribute)
+        return shared is not None and self.is_about(task_queue.vo) and self.limits(shared)
 
     def is_used_by(self, job: LimitedJob) -> bool:
-        """Whether the job, once it is taken, counts."""
-        return self.counts(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
+        """Whether the job counts once it is taken."""
+        return self.counts(job.vo) and self.limits(getattr(job, _COLUMNS[self.limit.attribute]))
 
     def is_used_by_all(self, task_queue: TaskQueue) -> bool:
-        """Whether all its jobs do, as far as a task queue tells."""
-        told = _task_queue_value(task_queue, self.limit.attribute)
-        return told is not None and self.counts(task_queue.vo) and self.limits(told)
+        """Whether all jobs of the task queue are certain to count."""
+        shared = _task_queue_value(task_queue, self.limit.attribute)
+        return shared is not None and self.counts(task_queue.vo) and self.limits(shared)
 
-    def is_told_by(self, task_queue: TaskQueue) -> bool:
-        """Whether a task queue tells if its jobs have that value: all of them have it then, or none."""
+    def is_decided_by(self, task_queue: TaskQueue) -> bool:
+        """Whether all jobs of the task queue, or none, have the limited value."""
         return _task_queue_value(task_queue, self.limit.attribute) is not None
 
     def limits(self, value: str | None) -> bool:
-        """Whether this is the value; names are the same in any case, so that nobody writes past a limit."""
+        """Whether this is the limited value; case is ignored, so that spelling cannot evade a limit."""
         return fold(value or "") == fold(self.limit.value)
 
     def may_be_told(self, vos: Collection[str] | None) -> bool:
-        """Whether those of these VOs may know of it: it is theirs or of all; None: they may know all."""
+        """Whether members of these VOs may see it: it is theirs or common; None: sees everything."""
         return vos is None or self.vo is None or self.vo in vos
 
     @property
     def about(self) -> str:
-        """Whose jobs, for a person."""
+        """The limited jobs, as text for people."""
         of_vo = f" of the VO {self.vo}" if self.vo is not None else ""
         return f"{self.limit.attribute} {self.limit.value}{of_vo}"
 
 
 @dataclass(slots=True, kw_only=True)
 class RunningLimitState:
-    """A running limit with what is there now."""
+    """A running limit with the present number of jobs."""
 
     rule: PlaceRule
     limit: RunningLimit
@@ -97,46 +97,46 @@ class RunningLimitState:
 
     @property
     def full(self) -> bool:
-        """Whether no job more may come."""
+        """Whether no further job is admitted."""
         return self.there >= self.limit.most
 
     def keeps_out(self, job: LimitedJob) -> bool:
-        """Whether this job may not come now."""
+        """Whether this job is excluded now."""
         return self.full and self.rule.concerns(job)
 
     @property
     def why(self) -> str:
-        """How it stands, for a person."""
+        """Reason, as text for people."""
         return f"has {self.there} jobs with {self.rule.about}, its RunningLimit is {self.limit.most}"
 
     def matched(self, jobs: int = 1) -> None:
-        """Count jobs that were just taken, or, if fewer than none, were not."""
+        """Count taken jobs; a negative number takes them back."""
         self.there += jobs
 
 
 @dataclass(slots=True, kw_only=True)
 class DelayBucket:
-    """A matching delay with its tokens."""
+    """A matching delay with its token bucket."""
 
     rule: PlaceRule
     delay: MatchingDelay
     key: BucketKey
     tokens: float
-    at: datetime  #: when it had these
+    at: datetime  #: time of this level
     changed: bool = False
 
     @property
     def full(self) -> bool:
-        """Whether no job may come before the next token."""
+        """Whether no job is admitted before the next token."""
         return self.tokens < 1
 
     def keeps_out(self, job: LimitedJob) -> bool:
-        """Whether this job may not come now."""
+        """Whether this job is excluded now."""
         return self.full and self.rule.concerns(job)
 
     @property
     def why(self) -> str:
-        """How it stands, for a person."""
+        """Reason, as text for people."""
         wait = math.ceil((1 - self.tokens) * self.delay.seconds)
         return (
             f"takes a job with {self.rule.about} every {self.delay.seconds:g} s (MatchingDelay), "
@@ -144,7 +144,7 @@ class DelayBucket:
         )
 
     def matched(self, jobs: int = 1) -> None:
-        """Take tokens, or give them back."""
+        """Take tokens; a negative number gives them back."""
         self.tokens -= jobs
         self.changed = True
 
@@ -153,7 +153,7 @@ PlaceCondition = RunningLimitState | DelayBucket
 
 
 def rules_by_scope(config: Configuration) -> Mapping[str, Sequence[PlaceRule]]:
-    """All limits and delays by their scope, as the tree spells it."""
+    """All limits and delays by scope, as spelled in the tree."""
     key = (__name__, "")
     if key not in config.derived:
         found: dict[str, list[PlaceRule]] = {}
@@ -166,7 +166,7 @@ def rules_by_scope(config: Configuration) -> Mapping[str, Sequence[PlaceRule]]:
 
 
 def scopes_with_rules(config: Configuration) -> Mapping[spelling.FoldedAddress, str]:
-    """The places of `rules` and all above them, by what is the same for every spelling."""
+    """The scopes of `rules_by_scope` and those enclosing them, by folded address."""
     key = (__name__, "scopes")
     if key not in config.derived:
         names = {name for scope in rules_by_scope(config) for name in scopes.list_enclosing(scope)}
@@ -177,7 +177,7 @@ def scopes_with_rules(config: Configuration) -> Mapping[spelling.FoldedAddress, 
 def read_conditions(
     conn: Connection, config: Configuration, names: Collection[str], now: datetime
 ) -> Mapping[str, list[PlaceCondition]]:
-    """What holds at the scopes of these names now; under their lock it is exact."""
+    """Current state of the limits and delays of these scopes; exact while the scopes are locked."""
     known = rules_by_scope(config)
     concerned = {scope: known[scope] for scope in names}
     slow = [s for s, these in concerned.items() if any(isinstance(r.limit, MatchingDelay) for r in these)]
@@ -190,16 +190,16 @@ def read_conditions(
 
 
 def _task_queue_value(task_queue: TaskQueue, attribute: str) -> str | None:
-    """What all jobs of a task queue have in common; None: it does not tell."""
+    """The value common to all jobs of a task queue; None: they may differ."""
     asked = task_queue.requirement_class
-    told = {
+    shared = {
         "JobType": min(asked.job_types) if len(asked.job_types) == 1 else None,
         "Owner": task_queue.owner,
         "OwnerGroup": task_queue.owner_group,
         "VO": task_queue.vo,
         "SubmitPool": asked.submit_pool or "",
     }
-    return told.get(attribute)
+    return shared.get(attribute)
 
 
 def _collect_rules(config: Configuration) -> Iterator[PlaceRule]:

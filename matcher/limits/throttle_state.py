@@ -1,4 +1,4 @@
-"""How the throttles of sites, CEs and queues stand at a moment."""
+"""Throttles of sites, CEs and queues with their current state."""
 
 import logging
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
@@ -24,11 +24,11 @@ NOT_FRESH = "no fresh advertisement"
 
 @dataclass(slots=True, kw_only=True)
 class ThrottleStanding:
-    """A throttle with the state of its scope; it changes with every match of the transaction."""
+    """A throttle with the state of its scope, updated by every match of the transaction."""
 
     scope: Scope
     stale: bool
-    rule: Stale | None  #: what holds instead of the advertisement; None: it is fresh
+    rule: Stale | None  #: replaces the advertisement; None: it is fresh
     throttled: ThrottleState
 
     def room(self) -> ThrottleRoom:
@@ -38,47 +38,47 @@ class ThrottleStanding:
         return OPEN if self.rule is Stale.OPEN else self.throttled.room()
 
     def why_not(self, job: WaitingJobRow) -> str | None:
-        """What keeps this job out; None: it may come."""
+        """Reason why this job is refused; None: it is admitted."""
         room = self.room()
         if room.jobs is not None and room.jobs <= 0:
             return room.why
-        return self.throttled.refuses(job_groups.job_ad(job)) if self.asks_job else None
+        return self.throttled.refuses(job_groups.job_ad(job)) if self.depends_on_job else None
 
     def admits(self, job: WaitingJobRow) -> bool:
-        """Whether the site takes this very job, as far as it asks who it is."""
-        return not self.asks_job or self.throttled.admits(job_groups.job_ad(job))
+        """Whether the throttle's expression admits this job; true if it reads no job."""
+        return not self.depends_on_job or self.throttled.admits(job_groups.job_ad(job))
 
     def refused(self, kinds: Iterable[tuple[JobKind, Mapping[str, Value]]]) -> Iterator[JobKind]:
-        """The kinds of which certainly no job is admitted; asked once for all that look the same here."""
+        """The job groups that are refused for certain; evaluated once per distinct values."""
         asks = sorted(self.throttled.asks)
-        said: dict[Hashable, bool] = {}
+        admitted: dict[Hashable, bool] = {}
         for kind, ad in kinds:
             if job_groups.is_same_for_group(asks, ad):
-                seen = tuple(exact(ad.get(name)) for name in asks)
-                if seen not in said:
-                    said[seen] = self.throttled.admits(ad)
-                if not said[seen]:
+                values = tuple(exact(ad.get(name)) for name in asks)
+                if values not in admitted:
+                    admitted[values] = self.throttled.admits(ad)
+                if not admitted[values]:
                     yield kind
 
     @property
-    def asks_owner_only(self) -> bool:
-        """Whether the job makes a difference, and of it only whose it is."""
-        return self.asks_job and job_groups.reads_owner_only(self.throttled.asks)
+    def depends_on_owner_only(self) -> bool:
+        """Whether the throttle reads the job, and of it only owner, group and VO."""
+        return self.depends_on_job and job_groups.reads_owner_only(self.throttled.asks)
 
     @property
-    def asks_job(self) -> bool:
-        """Whether the job itself makes a difference."""
-        return self.rule in (None, Stale.DERIVED) and self.throttled.asks_job
+    def depends_on_job(self) -> bool:
+        """Whether the throttle reads the job."""
+        return self.rule in (None, Stale.DERIVED) and self.throttled.depends_on_job
 
     def matched(self, jobs: int) -> None:
-        """Count jobs that were just taken."""
+        """Count taken jobs; a negative number takes them back."""
         self.throttled = replace(self.throttled, reserved=self.throttled.reserved + jobs)
 
 
 def read_standings(
     conn: Connection, config: Configuration, scopes: Collection[Scope], now: datetime
 ) -> Mapping[str, ThrottleStanding]:
-    """The standings of scopes that have a throttle."""
+    """States of the throttles of these scopes, each of which must have one."""
     reserved = reservations.count_reservations(conn, [each.scope for each in scopes]) if scopes else {}
     return {
         each.scope: _read_standing(conn, each, config.throttles[each.scope], reserved.get(each.scope, 0), now)
@@ -93,20 +93,20 @@ def _read_standing(
     rule = None if fresh else throttle.stale
     advertised = scope.advertised or {}
     if rule is Stale.DERIVED:
-        # Our own states contain every match.
+        # Our own job states include every match.
         advertised, reserved = {**advertised, **_derived_counters(conn, scope.scope)}, 0
     throttled = ThrottleState(throttle=throttle, advertised=advertised, reserved=reserved)
     return ThrottleStanding(scope=scope, stale=not fresh, rule=rule, throttled=throttled)
 
 
 def _is_fresh(scope: Scope, throttle: Throttle, now: datetime) -> bool:
-    """Whether an advertisement still counts; one whose lifetime is no duration does not."""
+    """Whether the advertisement is within its lifetime; a lifetime that overflows counts as expired."""
     if scope.advertised_at is None:
         return False
     try:
         return now - scope.advertised_at <= timedelta(seconds=throttle.lifetime)
     except OverflowError as error:
-        log.warning("the lifetime of advertisements of %s cannot be reckoned with: %s", scope.scope, error)
+        log.warning("invalid lifetime of advertisements of %s: %s", scope.scope, error)
         return False
 
 

@@ -1,12 +1,8 @@
-"""What the expressions of a site say of a job, whatever the site has written or advertised.
+"""Throttles as pure arithmetic: the room that a policy leaves by counters, limits and matches.
 
-What an expression cannot be asked with closes its throttle and nothing else.
-
-Throttles as pure arithmetic: what a policy says of counters, limits and matches.
-
-`CurMatches` is the start value of the policy and the matches that the advertisement does not contain
-(reserved); `JobsMatchedSinceLastAdvertisement` is those alone.
-Source: SAM-Grid's job matching policies and resource brokering.
+`CurMatches` is the policy's start value plus the reserved matches, which the advertisement does not contain;
+`JobsMatchedSinceLastAdvertisement` is the reserved ones alone. An expression that cannot be evaluated closes
+its own throttle and nothing else. Source: SAM-Grid's job matching policies and resource brokering.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +16,7 @@ from requirements.values import Value, as_value, fold, lookup, normal_number
 
 
 def read_expression(text: Value) -> TwoSided:
-    """What was advertised is checked before it is stored; anything else is not true."""
+    """Advertised texts were checked before they were stored; any other invalid text counts as false."""
     try:
         return match_expression.parse_match_expression(
             str(text).lower() if isinstance(text, bool) else str(text)
@@ -30,7 +26,7 @@ def read_expression(text: Value) -> TwoSided:
 
 
 def are_true(expressions: Sequence[TwoSided], own: Mapping[str, Value], job: Mapping[str, Value]) -> bool:
-    """Whether all are true of a job."""
+    """Whether all are true of a job; false where a value cannot be compared."""
     try:
         return all(each.is_true(own, job) for each in expressions)
     except InvalidInput:
@@ -40,14 +36,14 @@ def are_true(expressions: Sequence[TwoSided], own: Mapping[str, Value], job: Map
 def list_refusing(
     expressions: Sequence[TwoSided], own: Mapping[str, Value], job: Mapping[str, Value]
 ) -> Iterator[str]:
-    """The conditions that are not true of a job, with what both sides say."""
+    """The conditions that are not true of a job, with the values of both sides."""
     return (
         _format_condition(part, own, job) for each in expressions for part in _list_failing(each, own, job)
     )
 
 
 def list_closing(expressions: Sequence[TwoSided], own: Mapping[str, Value]) -> Iterator[str]:
-    """The conditions about the site alone that are not true, so that no job can make the whole true."""
+    """The false conditions that read only the site, so that no job can make the whole true."""
     parts = (part for each in expressions for part in each.parts or (each,))
     return (
         _format_condition(part, own, {}) for part in parts if not part.asks_other and _is_false(part, own)
@@ -55,14 +51,14 @@ def list_closing(expressions: Sequence[TwoSided], own: Mapping[str, Value]) -> I
 
 
 def _is_false(part: TwoSided, own: Mapping[str, Value]) -> bool:
-    """A number may count as true beside another condition."""
+    """A bare number may count as true beside another condition."""
     return bool(_list_failing(part, own, {})) and type(part.value(own)) not in (int, float)
 
 
 def _list_failing(
     expression: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]
 ) -> tuple[TwoSided, ...]:
-    """None that could be told where a value is nothing to compare with."""
+    """The failing parts; empty where a value cannot be compared."""
     try:
         return expression.failing(own, job)
     except InvalidInput:
@@ -70,22 +66,22 @@ def _list_failing(
 
 
 def _format_condition(part: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]) -> str:
-    said = f": {part.has(own, job)}" if part.compiled.names else ""
-    return f"{part.text} is not true{said}"
+    values = f": {part.has(own, job)}" if part.compiled.names else ""
+    return f"{part.text} is not true{values}"
 
 
 JOBS = "CurrentJobs"
 SUBMITTING = "CurrentSubmittingJobs"
 GATHERING = "CurrentGatheringOutputJobs"
 PENDING = "CurrentPendingJobs"
-#: What sites count.
+#: Counters advertised by sites.
 COUNTERS = (JOBS, SUBMITTING, GATHERING, PENDING)
 CUR_MATCHES = "CurMatches"
 SINCE = "JobsMatchedSinceLastAdvertisement"
 REQUIREMENTS = "Requirements"
 
-#: For each policy the bounds that must all hold: the counters that count, and the limit that they, with
-#: the reserved matches, must stay below.
+#: Bounds of each policy, all of which must hold: the sum of these counters and the reserved matches must stay
+#: below this limit.
 BOUNDS: Mapping[Policy, tuple[tuple[tuple[str, ...], str], ...]] = {
     Policy.LEVEL0: (((SUBMITTING,), "MaxSubmittingJobs"),),
     Policy.LEVEL1: (((SUBMITTING, GATHERING), "MaxSubmittingAndOutputGatheringJobs"),),
@@ -104,8 +100,8 @@ BOUNDS: Mapping[Policy, tuple[tuple[tuple[str, ...], str], ...]] = {
 class ThrottleRoom:
     """How many jobs may still be matched."""
 
-    jobs: int | None  #: None: any number
-    why: str | None = None  #: what closes it
+    jobs: int | None  #: None: unlimited
+    why: str | None = None  #: reason for no room
 
 
 OPEN = ThrottleRoom(jobs=None)
@@ -113,11 +109,11 @@ OPEN = ThrottleRoom(jobs=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """One bound of a policy, and how near to it the counters are."""
+    """One bound of a policy with its current values."""
 
-    counters: tuple[str, ...]  #: whose sum counts
-    reported: float | None  #: that sum as advertised; None: not advertised
-    reserved: int  #: matches that count beside
+    counters: tuple[str, ...]  #: summed
+    reported: float | None  #: advertised sum; None: not advertised
+    reserved: int  #: matches counted in addition
     limit_name: str
     limit: float | None  #: None: not set
 
@@ -128,11 +124,11 @@ class ThrottleState:
 
     throttle: Throttle
     advertised: Mapping[str, Value] = field(default_factory=dict)
-    reserved: int = 0  #: matches that the advertised counts do not contain
+    reserved: int = 0  #: matches that the advertised counters do not contain
 
     @property
     def start(self) -> float | None:
-        """The start value of CurMatches; None: what it is made of was not advertised."""
+        """The start value of CurMatches; None: its counters were not advertised."""
         if self.throttle.policy is Policy.EXPRESSION:
             return self._advertised_start()
         counters, _ = BOUNDS[self.throttle.policy][0]
@@ -140,23 +136,23 @@ class ThrottleState:
 
     @property
     def cur_matches(self) -> float | None:
-        """The start value and what is reserved; None: unknown, or beyond what an expression can be given."""
+        """Start value plus reserved matches; None: unknown, or too large for an expression."""
         start = self.start
         found = None if start is None else start + self.reserved
         return found if found is not None and match_expression.is_reckonable(found) else None
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """Those that are set, by configuration or advertisement; the smaller holds."""
+        """Limits set by configuration or advertisement; the smaller one counts."""
         found = {name: list(self._limits(name, field)) for name, field in LIMITS.items()}
         return {name: normal_number(min(values)) for name, values in found.items() if values}
 
     @property
     def counters(self) -> Mapping[str, float]:
-        """What is counted, CurMatches and the matches since the advertisement included."""
-        said = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
-        said |= {SINCE: self.reserved, CUR_MATCHES: self.cur_matches}
-        return {name: normal_number(value) for name, value in said.items() if value is not None}
+        """Advertised counters, CurMatches and the matches since the advertisement."""
+        found = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
+        found |= {SINCE: self.reserved, CUR_MATCHES: self.cur_matches}
+        return {name: normal_number(value) for name, value in found.items() if value is not None}
 
     @property
     def gauges(self) -> tuple[Gauge, ...]:
@@ -177,7 +173,7 @@ class ThrottleState:
     def room(self) -> ThrottleRoom:
         """How many jobs the counters leave room for.
 
-        An expression that asks about the job says nothing here; see `admits`.
+        An expression that reads the job is not evaluated here; see `admits`.
         """
         if self.throttle.policy is Policy.EXPRESSION:
             return self._room_by_expression()
@@ -185,13 +181,13 @@ class ThrottleState:
         return min(rooms, key=lambda room: float("inf") if room.jobs is None else room.jobs)
 
     @property
-    def asks_job(self) -> bool:
-        """Whether the job makes a difference."""
+    def depends_on_job(self) -> bool:
+        """Whether an expression reads the job."""
         return any(each.asks_other for each in self._expressions())
 
     @property
     def asks(self) -> frozenset[str]:
-        """The folded names of the job that make a difference."""
+        """The folded names of job attributes that an expression reads."""
         own = self.attributes()
         return frozenset(fold(name) for each in self._expressions() for name in each.other_names(own))
 
@@ -202,14 +198,14 @@ class ThrottleState:
         return are_true(self._expressions(), self.attributes(), job)
 
     def refuses(self, job: Mapping[str, Value]) -> str | None:
-        """The conditions that are not true of this job, with what both sides say; None: it may come."""
+        """The conditions that are not true of this job, with the values of both sides; None: admitted."""
         if self.admits(job):
             return None
         refusing = list_refusing(self._expressions(), self.attributes(), job)
         return "; ".join(refusing) or f"{REQUIREMENTS} is not true"
 
     def attributes(self) -> Mapping[str, Value]:
-        """What an expression of the site sees under bare names."""
+        """The site's own attributes in an expression."""
         cur_matches = self.cur_matches
         counted = {} if cur_matches is None else {CUR_MATCHES: cur_matches}
         fixed = {*map(str.lower, (CUR_MATCHES, SINCE, *self.limits))}
@@ -228,7 +224,8 @@ class ThrottleState:
                 if used < limit
                 else ThrottleRoom(jobs=0, why=f"{counters[0]} {used:g} ≥ {limit_name} {limit:g}")
             )
-        free = -int(-(limit - used - self.reserved) // 1)  # the jobs that fit below: rounded up
+        # the number of jobs that fit below the limit: rounded up
+        free = -int(-(limit - used - self.reserved) // 1)
         if free > 0:
             return ThrottleRoom(jobs=free)
         shown = " + ".join((*counters, SINCE))
@@ -239,12 +236,12 @@ class ThrottleState:
         if not expressions:
             return ThrottleRoom(jobs=0, why=f"limit not set: {REQUIREMENTS}")
         own = self.attributes()
-        asks_job = self.asks_job
-        if not asks_job and are_true(expressions, own, {}):
-            return ThrottleRoom(jobs=1)  # what it says after that one is asked again
+        depends_on_job = self.depends_on_job
+        if not depends_on_job and are_true(expressions, own, {}):
+            return ThrottleRoom(jobs=1)  # one at a time: the expression is evaluated again after each match
         if closed := "; ".join(list_closing(expressions, own)):
             return ThrottleRoom(jobs=0, why=closed)
-        return OPEN if asks_job else ThrottleRoom(jobs=0, why=f"{REQUIREMENTS} is not true")
+        return OPEN if depends_on_job else ThrottleRoom(jobs=0, why=f"{REQUIREMENTS} is not true")
 
     def _expressions(self) -> list[TwoSided]:
         if self.throttle.policy is not Policy.EXPRESSION:
@@ -253,13 +250,13 @@ class ThrottleState:
         return [read_expression(text) for text in texts if text is not None]
 
     def _advertised_start(self) -> float | None:
-        said = lookup(self.advertised, CUR_MATCHES)
-        if isinstance(said, str):
+        stated = lookup(self.advertised, CUR_MATCHES)
+        if isinstance(stated, str):
             try:
-                return match_expression.number(said, self.advertised, CUR_MATCHES)
+                return match_expression.number(stated, self.advertised, CUR_MATCHES)
             except InvalidInput:
                 return None
-        return _number(said) if said is not None else self._sum((JOBS,))
+        return _number(stated) if stated is not None else self._sum((JOBS,))
 
     def _limits(self, name: str, option: str) -> Iterator[float]:
         for value in (getattr(self.throttle, option), _number(lookup(self.advertised, name))):
@@ -273,14 +270,14 @@ class ThrottleState:
 
 
 def check_start(advertised: Mapping[str, Value]) -> None:
-    """Refuse an advertised start value of CurMatches that is a number which nothing can be compared with.
+    """Refuse an advertised CurMatches with which no comparison is possible.
 
     Raises:
-        InvalidInput: It is not finite, or beyond the integers that are exact.
+        InvalidInput: It is not finite, or beyond the exact integers.
     """
-    said = lookup(advertised, CUR_MATCHES)
-    if isinstance(said, str):
-        value = match_expression.parse_match_expression(said, CUR_MATCHES).value(advertised)
+    stated = lookup(advertised, CUR_MATCHES)
+    if isinstance(stated, str):
+        value = match_expression.parse_match_expression(stated, CUR_MATCHES).value(advertised)
         if type(value) in (int, float):
             as_value(value, CUR_MATCHES)
 

@@ -1,1 +1,1 @@
-"""What a change of the configuration would do to what waits and runs now."""
+"""Effects of a proposed configuration on waiting jobs, pools, pilots and running jobs."""

@@ -1,4 +1,4 @@
-"""Conditions on an outlook, such as `stuck_jobs=0`, without which a change is not made."""
+"""Conditions on an outlook, such as `stuck_jobs=0`, that must hold for a change to be made."""
 
 import operator
 import re
@@ -18,14 +18,14 @@ _COMPARISONS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     ">=": operator.ge,
 }
 _GUARD: Final = re.compile(r"\s*(\w+)\s*(<=|>=|==|=|<|>)\s*(\d{1,15})\s*", re.ASCII)
-#: What may be asked about: the totals of an outlook.
+#: Names allowed in a guard: the totals of an outlook.
 NAMES: Final = tuple(
     Outlook(new=(), removed=(), jobs={}, classes=(), pools=(), going=(), bites=(), vain={}).totals
 )
 
 
 class GuardFailed(PilotageError):
-    """The change would do what its author said it must not; nothing was changed."""
+    """A guard does not hold for the proposed change; nothing was changed."""
 
     code = "guard_failed"
 
@@ -35,13 +35,13 @@ class GuardFailed(PilotageError):
 
     @property
     def details(self) -> Mapping[str, object]:
-        """What the change would do, in numbers, under `totals`."""
+        """The totals of the outlook."""
         return {"totals": dict(self.totals)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """One condition."""
+    """One condition on a total."""
 
     text: str
     name: str
@@ -54,10 +54,10 @@ class Guard:
 
 
 def read_guards(texts: Iterable[str]) -> tuple[Guard, ...]:
-    """The conditions that are written so.
+    """Parse guards.
 
     Raises:
-        InvalidRequest: One is none, or is about something else.
+        InvalidRequest: Invalid syntax or an unknown name.
     """
     found = [_read(text) for text in texts]
     if problems := [each for each in found if isinstance(each, Problem)]:
@@ -68,26 +68,26 @@ def read_guards(texts: Iterable[str]) -> tuple[Guard, ...]:
 def _read(text: str) -> Guard | Problem:
     match = _GUARD.fullmatch(text)
     if match is None:
-        message = "is no condition, which is a name, a comparison and a number: stuck_jobs=0"
+        message = "is not a guard: expected a name, a comparison and a number, such as stuck_jobs=0"
         return Problem(path=f"guard {text!r:.100}", message=message)
     name, comparison, number = match.groups()
     if name not in NAMES:
-        message = f"{name} is not known, allowed are {', '.join(NAMES)}"
+        message = f"{name} is unknown, allowed are {', '.join(NAMES)}"
         return Problem(path="guard", message=message, suggestion=did_you_mean(name, NAMES))
     return Guard(text=text.strip(), name=name, comparison=comparison, number=int(number))
 
 
 def list_failing(guards: Iterable[Guard], outlook: Outlook) -> list[str]:
-    """The conditions that do not hold, each with what there would be."""
+    """The guards that do not hold, each with the actual total."""
     totals = outlook.totals
     return [f"guard {g.text}: there would be {totals[g.name]}" for g in guards if not g.holds(totals)]
 
 
 def check_guards(guards: Iterable[Guard], outlook: Outlook) -> None:
-    """Refuse what an outlook does not allow.
+    """Check all guards.
 
     Raises:
-        GuardFailed: Naming each condition that does not hold, with what there would be.
+        GuardFailed: With each guard that does not hold and the actual total.
     """
     if failed := list_failing(guards, outlook):
         raise GuardFailed(failed, outlook.totals)

@@ -1,10 +1,6 @@
-"""Parameters that a change sets in vain: no waiting job asks for them, or each that does misses them.
+"""The outlook of a proposed configuration: its effects on waiting jobs, pools, places and running work.
 
-Throttles and limits that a change sets so that nothing more would be matched at once.
-
-Jobs and pilots at queues that a change takes away.
-
-The whole of what a change would do, asked of the evaluator that matches.
+All effects are computed with the evaluator and the limits that matching uses.
 """
 
 from collections import defaultdict
@@ -33,52 +29,55 @@ from taskqueue.sites import occupancy, scopes
 from taskqueue.task_queues import waiting_classes
 from taskqueue.task_queues.waiting_classes import WaitingClass
 
-#: Sections whose entries are no parameters.
+#: Sections without parameters.
 _NO_PARAMETERS = frozenset({"Throttle", "Forwarding"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UselessParameter:
-    """A parameter that helps no job that waits."""
+    """A parameter that makes no queue eligible for a waiting job."""
 
     name: str
-    queues: int  #: that it is set for
-    jobs: int  #: waiting ones that ask for it, and miss it there; 0: none asks
+    queues: int  #: queues that get it
+    jobs: int  #: waiting jobs that require it and still do not fit; 0: no job requires it
 
 
-#: Names of parameters, as they are spelled, with the queues that may get them.
+#: Parameter names, as spelled, with the queues that may get them.
 _Set = Mapping[str, set[QueueAddress]]
 
 
-def list_set_names(differences: Iterable[Difference], touched: ChangedQueues, vo: str) -> _Set:
+def list_set_names(differences: Iterable[Difference], changed: ChangedQueues, vo: str) -> _Set:
     """The parameters that a change sets for a VO."""
     found: defaultdict[str, set[QueueAddress]] = defaultdict(set)
     for difference in differences:
         for names in list_leaves(difference) if difference.after is not ABSENT else ():
             if names[:2] == ("Resources", "Sites") and not _NO_PARAMETERS.intersection(names):
-                found[names[-1]] |= touched.queues_of(names, vo)
+                found[names[-1]] |= changed.queues_of(names, vo)
     return {name: queues for name, queues in found.items() if queues}
 
 
 def list_useless_parameters(
-    shifts: VersionComparison, names: _Set, waiting: Iterable[WaitingClass]
+    versions: VersionComparison, names: _Set, waiting: Iterable[WaitingClass]
 ) -> Iterator[UselessParameter]:
-    """The parameters of a VO's queues that are set in vain, in front of its waiting classes."""
+    """Set parameters that help none of the VO's waiting classes."""
     asked: defaultdict[str, dict[object, tuple[JobCondition, int]]] = defaultdict(dict)
     for each in waiting:
         for part in class_conditions(each.asked, each.requirements):
-            for looked in job_conditions.condition_parameters(part, shifts.now.declarations):
-                jobs = asked[looked].get(part.key, (part, 0))[1]
-                asked[looked][part.key] = part, jobs + each.jobs
+            for parameter in job_conditions.condition_parameters(part, versions.now.declarations):
+                jobs = asked[parameter].get(part.key, (part, 0))[1]
+                asked[parameter][part.key] = part, jobs + each.jobs
     for name, queues in names.items():
-        if found := _check_parameter(name, queues, asked.get(fold(name), {}).values(), shifts):
+        if found := _check_parameter(name, queues, asked.get(fold(name), {}).values(), versions):
             yield found
 
 
 def _check_parameter(
-    name: str, queues: set[QueueAddress], asked: Iterable[tuple[JobCondition, int]], shifts: VersionComparison
+    name: str,
+    queues: set[QueueAddress],
+    asked: Iterable[tuple[JobCondition, int]],
+    versions: VersionComparison,
 ) -> UselessParameter | None:
-    here = shifts.now
+    here = versions.now
     mask = sum(1 << number for number, queue in enumerate(here.queues) if queue.address in queues)
     asked = list(asked)
     if not mask or (not asked and parameters.is_known(fold(name))):
@@ -90,16 +89,16 @@ def _check_parameter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedPlace:
-    """A place that would be closed."""
+    """A place that the change would close."""
 
     scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
-    text: str  #: why, for a person
+    text: str  #: reason, as text for people
 
 
 def list_closed_places(
     conn: Connection, proposal: Proposal, *, vos: Collection[str] | None, now: datetime
 ) -> Iterator[ClosedPlace]:
-    """The places that are open now and would be closed, as far as these VOs (None: all) may know."""
+    """The places that are open now and would be closed, as far as these VOs (None: all) may see them."""
     yield from _throttles(conn, proposal, now)
     yield from _limits(conn, proposal, vos, now)
 
@@ -151,19 +150,19 @@ def _key(scope: str, rule: PlaceRule) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostWork:
-    """A VO's work at a queue that it may not use any more."""
+    """A VO's work at a queue that the change closes to it."""
 
     queue: QueueAddress
     vo: str
-    why: str  #: for a person
-    jobs: int  #: in the hands of pilots
+    why: str  #: as text for people
+    jobs: int  #: held by pilots
     pilots: int  #: submitted and not ended
 
 
 def list_lost_work(
     conn: Connection, proposal: Proposal, *, vos: Collection[str] | None
 ) -> Iterator[LostWork]:
-    """The work of these VOs (None: of all) at queues that go, by queue and VO."""
+    """The work of these VOs (None: all) at queues that are closed to them, by queue and VO."""
     there = occupancy.count_by_queue(conn)
     for (vo, queue), present in sorted(there.items()):
         if vos is not None and vo not in vos:
@@ -174,7 +173,7 @@ def list_lost_work(
 
 
 def _why(proposal: Proposal, queue: QueueAddress, vo: str) -> str | None:
-    """What takes the queue away from the VO; None: nothing that was not so before."""
+    """Why the change closes the queue to the VO; None: it does not."""
     if not _usable(proposal.before, queue, vo) or _usable(proposal.after, queue, vo):
         return None
     if not proposal.after.knows(queue):
@@ -188,10 +187,10 @@ def _usable(config: Configuration, queue: QueueAddress, vo: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoJobs:
-    """What becomes of the jobs of a VO that wait."""
+    """Effect on the waiting jobs of a VO."""
 
     waiting: int = 0
-    stuck: int = 0  #: their last queue goes
+    stuck: int = 0  #: they lose their last queue
     freed: int = 0  #: they get their first queue
     gain: int = 0  #: they get more queues
     lose: int = 0  #: they get fewer queues
@@ -199,20 +198,20 @@ class VoJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a proposed configuration would do at this moment."""
+    """The effects that a proposed configuration would have at this moment."""
 
-    new: tuple[QueueAddress, ...]  #: queues that are not there yet
-    removed: tuple[QueueAddress, ...]  #: queues that would not be there any more
+    new: tuple[QueueAddress, ...]  #: added queues
+    removed: tuple[QueueAddress, ...]  #: removed queues
     jobs: Mapping[str, VoJobs]  #: by VO
-    classes: tuple[ClassShift, ...]  #: of waiting jobs, those with most jobs first
-    pools: tuple[PoolShift, ...]  #: those with most waiting jobs first
+    classes: tuple[ClassShift, ...]  #: of waiting jobs, most jobs first
+    pools: tuple[PoolShift, ...]  #: most waiting jobs first
     going: tuple[LostWork, ...]
     bites: tuple[ClosedPlace, ...]
     vain: Mapping[str, tuple[UselessParameter, ...]]  #: by VO
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """What a guard may ask about."""
+        """The totals that a guard may use."""
         return {
             "stuck_jobs": sum(each.stuck for each in self.jobs.values()),
             "freed_jobs": sum(each.freed for each in self.jobs.values()),
@@ -230,13 +229,9 @@ class Outlook:
 def compute_outlook(
     conn: Connection, proposal: Proposal, *, vos: Collection[str] | None, now: datetime
 ) -> Outlook:
-    """What a proposal would do.
+    """Compute the outlook of a proposal.
 
-    Args:
-        conn: For what waits and runs.
-        proposal: The change.
-        vos: Whose jobs, pools and limits are looked at; None: of all.
-        now: The time: what has expired does not count.
+    `vos` restricts jobs, pools and limits to those of these VOs; None: all. Expired values do not count.
     """
     proposal = replace(proposal, before=proposal.before.at_moment(now), after=proposal.after.at_moment(now))
     waiting = _group_by_vo(waiting_classes.list_waiting(conn, vos))
@@ -245,7 +240,7 @@ def compute_outlook(
     before, after = set(proposal.before.levels), set(proposal.after.levels)
     found = _OutlookBuilder(proposal)
     for vo in sorted({*waiting, *stored}):
-        found.look(vo, waiting.get(vo, []), stored.get(vo, {}), ads)
+        found.add_vo(vo, waiting.get(vo, []), stored.get(vo, {}), ads)
     return Outlook(
         new=tuple(sorted(after - before)),
         removed=tuple(sorted(before - after)),
@@ -263,30 +258,30 @@ def compute_outlook(
 
 
 class _OutlookBuilder:
-    """What is gathered VO by VO."""
+    """Results collected VO by VO."""
 
     def __init__(self, proposal: Proposal) -> None:
         self._proposal = proposal
-        self._touched = ChangedQueues(proposal)
+        self._changed = ChangedQueues(proposal)
         self.classes: dict[str, list[ClassShift]] = {}
         self.pools: list[PoolShift] = []
         self.vain: dict[str, tuple[UselessParameter, ...]] = {}
 
-    def look(
+    def add_vo(
         self,
         vo: str,
         waiting: Sequence[WaitingClass],
         stored: Mapping[str, str],
         ads: Mapping[int, Mapping[str, Value]],
     ) -> None:
-        """Take up what changes for a VO."""
-        touched = self._touched.from_differences(vo)
-        if not touched:
+        """Add the effects on one VO."""
+        changed = self._changed.from_differences(vo)
+        if not changed:
             return
-        here = VersionComparison(self._proposal.before, self._proposal.after, vo, touched)
+        here = VersionComparison(self._proposal.before, self._proposal.after, vo, changed)
         self.classes[vo] = list(shifts.class_shifts(here, waiting, ads))
         self.pools += shifts.pool_shifts(here, vo, stored, waiting)
-        names = list_set_names(self._proposal.differences, self._touched, vo)
+        names = list_set_names(self._proposal.differences, self._changed, vo)
         if found := tuple(list_useless_parameters(here, names, waiting)):
             self.vain[vo] = found
 
@@ -301,7 +296,7 @@ def _group_by_vo(waiting: Sequence[WaitingClass]) -> dict[str, list[WaitingClass
 def _read_job_ads(
     conn: Connection, proposal: Proposal, waiting: Mapping[str, Sequence[WaitingClass]]
 ) -> Mapping[int, Mapping[str, Value]]:
-    """Where queues ask things of jobs, the first job of each class, which stands for the others."""
+    """The first job of each class by id, as its representative, where queues have conditions on jobs."""
     if not (admission_cache.is_configured(proposal.before) or admission_cache.is_configured(proposal.after)):
         return {}
     classes = [each for these in waiting.values() for each in these]

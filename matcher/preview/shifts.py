@@ -1,6 +1,6 @@
-"""Which pools and waiting jobs gain or lose queues, and for which none is left or the first is found.
+"""Pools and classes of waiting jobs that gain or lose queues by a change.
 
-Which queues a change may make another for a VO; the others need not be looked at.
+Only the queues that a change can affect for a VO are evaluated in both versions.
 """
 
 from collections import defaultdict
@@ -27,12 +27,12 @@ _Queues = frozenset[QueueAddress]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """How the queues of some requirements change."""
+    """Change of the queues that fulfil some requirements."""
 
     gained: _Queues
     lost: _Queues
-    had: bool  #: whether there was any
-    has: bool  #: whether there is any
+    had: bool  #: whether any queue fulfilled them
+    has: bool  #: whether any queue will
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class ClassShift:
 
     @property
     def stuck(self) -> int:
-        """Jobs whose last queue goes."""
+        """Jobs that lose their last queue."""
         return self.waiting.jobs if self.shift.had and not self.shift.has else 0
 
     @property
@@ -65,7 +65,7 @@ class ClassShift:
 
 @dataclass(slots=True, kw_only=True)
 class _Side:
-    """Some queues as one version has them."""
+    """Some queues in one version."""
 
     survey: QueueSet
     _known: dict[int, _Queues] = field(default_factory=dict)
@@ -80,17 +80,17 @@ class _Side:
 
 
 class VersionComparison:
-    """Two versions in front of one VO."""
+    """Two versions of the changed queues as one VO gets them."""
 
-    def __init__(self, before: Configuration, after: Configuration, vo: str, touched: _Queues) -> None:
+    def __init__(self, before: Configuration, after: Configuration, vo: str, changed: _Queues) -> None:
         self._after = after
         self._vo = vo
-        self._touched = touched
-        self._old = _side(before, vo, touched)
-        self._new = _side(after, vo, touched)
+        self._changed = changed
+        self._old = _build_side(before, vo, changed)
+        self._new = _build_side(after, vo, changed)
 
     def compute_shift(self, asked: Sequence[JobCondition]) -> Shift | None:
-        """How the queues of what is asked change; None: not at all."""
+        """The change of the queues that fulfil these conditions; None: no change."""
         old, new = self._old.eligible(asked), self._new.eligible(asked)
         if old == new:
             return None
@@ -99,71 +99,61 @@ class VersionComparison:
 
     @property
     def now(self) -> QueueSet:
-        """The touched queues as they would be."""
+        """The changed queues in the new version."""
         return self._new.survey
 
     @cached_property
     def _elsewhere(self) -> QueueSet:
-        """All queues that stay as they are."""
-        rest = [each for each in self._after.addresses if each not in self._touched]
-        return _side(self._after, self._vo, rest).survey
+        """All unchanged queues."""
+        rest = [each for each in self._after.addresses if each not in self._changed]
+        return _build_side(self._after, self._vo, rest).survey
 
 
-def _side(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> _Side:
-    """Those of the queues that the VO may use: of the others nothing has to be asked."""
+def _build_side(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> _Side:
+    """The queues that the VO may use; the others fulfil nothing."""
     usable = [each for each in queues if config.knows(each) and config.usable(each, vo)]
     return _Side(survey=queue_set.some_queues(config, vo, usable))
 
 
 def class_shifts(
-    shifts: VersionComparison, waiting: Iterable[WaitingClass], jobs: Mapping[int, Mapping[str, Value]]
+    versions: VersionComparison, waiting: Iterable[WaitingClass], jobs: Mapping[int, Mapping[str, Value]]
 ) -> Iterator[ClassShift]:
     """The classes of a VO whose queues change.
 
-    Args:
-        shifts: The versions in front of the VO.
-        waiting: Its classes.
-        jobs: Where queues ask things of jobs, the first job of each class by its id.
+    `jobs` holds the first job of each class by id, for queues with conditions on jobs.
     """
     for each in waiting:
         job = jobs.get(each.first_job)
         applying = () if job is None else (AdmissionCondition(job=job),)
-        shift = shifts.compute_shift((*class_conditions(each.asked, each.requirements), *applying))
+        shift = versions.compute_shift((*class_conditions(each.asked, each.requirements), *applying))
         if shift is not None:
             yield ClassShift(waiting=each, shift=shift)
 
 
 def pool_shifts(
-    shifts: VersionComparison, vo: str, pools: Mapping[str, str], waiting: Iterable[WaitingClass]
+    versions: VersionComparison, vo: str, pools: Mapping[str, str], waiting: Iterable[WaitingClass]
 ) -> Iterator[PoolShift]:
-    """The pools of a VO whose queues change.
-
-    Args:
-        shifts: The versions in front of the VO.
-        vo: Lower case.
-        pools: Their requirements as first written, JSON, by id.
-        waiting: The classes that wait.
-    """
+    """The pools of a VO (lower case) whose queues change; `pools` maps ids to original requirements, JSON."""
     jobs: defaultdict[str | None, int] = defaultdict(int)
     for each in waiting:
         jobs[each.asked.submit_pool] += each.jobs
     for pool_id, requirements in pools.items():
         asked = class_conditions(RequirementClass(vo=vo, cpu_time=0), requirements)
-        shift = shifts.compute_shift([part for part in asked if isinstance(part, RequirementCondition)])
+        shift = versions.compute_shift([part for part in asked if isinstance(part, RequirementCondition)])
         if shift is not None:
             yield PoolShift(pool_id=pool_id, vo=vo, waiting=jobs[pool_id], shift=shift)
 
 
 _SITES: Final = ("Resources", "Sites")
 _VOS: Final = "VOs"
-#: Options that requirements are compared by.
+#: Options that affect the evaluation of requirements.
 _COMPARED_BY: Final = frozenset({"jobdescription", "pools"})
 
 _Scope = tuple[str, ...]
 
 
 class ChangedQueues:
-    """The queues of both versions by what changes."""
+    """The queues that the differences of a proposal can affect."""
 
     def __init__(self, proposal: Proposal) -> None:
         self._differences = proposal.differences
@@ -171,11 +161,11 @@ class ChangedQueues:
         self._within = _group_by_scope(self._all)
 
     def from_differences(self, vo: str) -> frozenset[QueueAddress]:
-        """The queues that may be another for a VO, in lower case."""
+        """The queues that can change for a VO, given in lower case."""
         return frozenset().union(*(self.queues_of(each.names, vo) for each in self._differences))
 
     def queues_of(self, names: tuple[str, ...], vo: str) -> frozenset[QueueAddress]:
-        """The queues that what stands at a path may make another for a VO."""
+        """The queues that a value at this path can change for a VO."""
         if names[0] == "Operations":
             return self._operations_queues(names, vo)
         if names[:2] != _SITES[: len(names)]:
@@ -192,7 +182,7 @@ class ChangedQueues:
 
 
 def _split(names: tuple[str, ...]) -> tuple[_Scope, tuple[str, ...]]:
-    """The site, CE and queue below `Resources/Sites` that a path leads to, and what follows."""
+    """Split a path below `Resources/Sites` into site, CE and queue, and the rest."""
     scope = names[:1]
     for between in ("CEs", "Queues"):
         if names[2 * len(scope) - 1 : 2 * len(scope)] != (between,):

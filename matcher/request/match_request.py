@@ -1,11 +1,7 @@
-"""A request for work and its answer.
+"""A request for work, its keywords and its result.
 
-The words of one request for work, by our names and with their meaning.
-
-Reading what a pilot presents.
-
-Names in DIRAC's spelling, singular or plural, without regard to case; values one or a list. What has no
-meaning here is kept and answered with a warning, never refused: a newer pilot works with an older server.
+Keywords are spelled as in DIRAC, singular or plural, in any case; values are single or lists. An unknown
+keyword is kept and causes a warning, never an error, so that newer pilots work with an older server.
 """
 
 import re
@@ -28,11 +24,11 @@ RETRY_AFTER = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchCaller:
-    """Who asks, as their token says."""
+    """Identity and rights of the caller, from the token."""
 
     subject: str
-    vos: frozenset[str]  #: lower case; only jobs of these
-    queue: QueueAddress | None = None  #: the only one it may speak for; None: any
+    vos: frozenset[str]  #: lower case; only jobs of these VOs
+    queue: QueueAddress | None = None  #: the only queue that the token is valid for; None: any
     stamp: str | None = None  #: of the pilot
 
 
@@ -42,32 +38,32 @@ class MatchRequest:
 
     presented: StatedResource
     caller: MatchCaller
-    deadline: float  #: on the monotonic clock; what cannot be delivered by then is not claimed
+    deadline: float  #: monotonic clock; a job that cannot be delivered by then is not claimed
     count: int = 1  #: jobs at most
-    request_id: str | None = None  #: the same again within the lease gets the same jobs
-    #: The same for all that say the same of the same place with the same rights; None: nobody compares.
+    request_id: str | None = None  #: a repetition within the lease gets the same jobs
+    #: Cache key, equal for equal statements from the same place with the same rights; None: not cached.
     likeness: Hashable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchResult:
-    """What the pilot is given, or why nothing."""
+    """The claimed jobs, or the reason why there are none."""
 
     matches: tuple[ClaimedJob, ...] = ()
-    reason: str | None = None  #: one word if there is nothing: no_task_queue, not_usable, banned
+    reason: str | None = None  #: reason code if there are none: no_task_queue, not_usable, banned
     retry_after: int | None = None  #: seconds
     warnings: tuple[str, ...] = ()
 
 
-#: Of any number: integers are exact to here wherever they come by.
+#: Largest number: the largest integer that is exact as a float.
 LARGEST = 2**53
-#: Pools in one request.
+#: Pools per request.
 _MOST_POOLS = 3000
-#: `any`, however written in ASCII.
+#: `any`, in any ASCII spelling.
 _ANY = re.compile(r"[\W_]*a[\W_]*n[\W_]*y[\W_]*", re.IGNORECASE)
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
-#: Spelling in requests to our name; plurals are added below.
+#: Keyword to internal name; plurals are added below.
 _KEYWORDS = {
     "CPUTime": "cpu_time",
     "Site": "site",
@@ -101,8 +97,8 @@ _KEYWORDS = {
     "JobID": "job_id",
     "NodeFacts": "node_facts",
 }
-#: Said by DIRAC's pilots; they mean nothing for a match, and nobody has to be warned of them.
-_SILENT = frozenset(
+#: Keywords of DIRAC's pilots that do not affect matching and need no warning.
+_IGNORED = frozenset(
     fold(name)
     for name in (
         *("DIRACVersion", "ReleaseVersion", "ReleaseProject", "PilotBenchmark", "PilotInfoReportedFlag"),
@@ -114,49 +110,50 @@ _FLAGS: Mapping[str, bool] = {"true": True, "yes": True, "1": True, "false": Fal
 
 
 class RequestKeywords:
-    """What one request says, by our names; its problems are collected, so that all are told at once."""
+    """The keywords of one request by internal name; all problems are collected, to report them together."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
         self.unknown: dict[str, object] = {}
-        self._said: dict[str, tuple[str, object]] = {}
-        self._sort(raw)
+        self._stated: dict[str, tuple[str, object]] = {}
+        self._collect(raw)
 
-    def complain(self, path: str, message: str) -> None:
-        """Note that something is wrong; the same twice is told once."""
+    def add_problem(self, path: str, message: str) -> None:
+        """Add a problem, once."""
         problem = Problem(path=path, message=message)
         if problem not in self.problems:
             self.problems.append(problem)
 
     def spelling(self, known: str) -> str:
-        """How the request spells what it says."""
-        return self._said[known][0]
+        """The keyword as spelled in the request."""
+        return self._stated[known][0]
 
-    def _sort(self, raw: Mapping[str, Any]) -> None:
-        """Keep what was said, by our name, with the spelling it had."""
-        said = self._said
+    def _collect(self, raw: Mapping[str, Any]) -> None:
+        stated = self._stated
         for name, value in raw.items():
             known = _NAMES.get(fold(name))
             if known is None:
                 self._keep(name, value)
-            elif known in said and said[known][1] != value:
-                self.complain(name, f"{name} and {said[known][0]} are the same and say different things")
+            elif known in stated and stated[known][1] != value:
+                self.add_problem(
+                    name, f"{name} and {stated[known][0]} are the same keyword with different values"
+                )
             elif value is not None:
-                said[known] = (name, value)
+                stated[known] = (name, value)
 
     def _keep(self, name: str, value: object) -> None:
         self.unknown[name] = value
-        if fold(name) not in _SILENT:
+        if fold(name) not in _IGNORED:
             meant = did_you_mean(name, _KEYWORDS) if len(self.warnings) < MOST_HINTS else None
             hint = f", did you mean {meant}?" if meant else ""
-            self.warnings.append(f"{name}: not known here, kept as an attribute{hint}")
+            self.warnings.append(f"{name}: unknown, kept as an attribute{hint}")
 
     def values(self, known: str) -> Values:
         """The folded values; None if there is no condition: absent, empty or `any`."""
-        if known not in self._said or self.says_any(known):
+        if known not in self._stated or self.is_any(known):
             return None
-        return frozenset(map(fold, self._stripped(*self._said[known]))) or None
+        return frozenset(map(fold, self._stripped(*self._stated[known]))) or None
 
     def _stripped(self, name: str, value: object) -> list[str]:
         return [text.strip() for text in self._texts(name, value) if text.strip()]
@@ -172,77 +169,77 @@ class RequestKeywords:
             )
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return value
-        self.complain(name, f"is {_format_value(value)}, allowed is text or a list of texts")
+        self.add_problem(name, f"is {_format_value(value)}, allowed is text or a list of texts")
         return []
 
-    def says_any(self, known: str) -> bool:
-        """Whether it is `any`, however written; in a list one element is enough."""
-        _, value = self._said.get(known, ("", None))
+    def is_any(self, known: str) -> bool:
+        """Whether the value is `any`; in a list one element is enough."""
+        _, value = self._stated.get(known, ("", None))
         words = value if isinstance(value, list) else [value]
         return any(isinstance(word, str) and _is_any(word) for word in words)
 
-    def one(self, known: str) -> str:
-        """The one value of what `values` reads, as written; empty if there is none or several."""
-        if known not in self._said or self.says_any(known):
+    def single(self, known: str) -> str:
+        """The single value of `values`, as written; empty if there is none or several."""
+        if known not in self._stated or self.is_any(known):
             return ""
-        found = {fold(text): text for text in self._stripped(*self._said[known])}
+        found = {fold(text): text for text in self._stripped(*self._stated[known])}
         return found.popitem()[1] if len(found) == 1 else ""
 
     def pools(self) -> frozenset[str]:
-        """The ids of the pools it was told to serve; what is none is left out with a warning."""
-        if "pools" not in self._said:
+        """The ids of the pools that the pilot serves; invalid ids are dropped with a warning."""
+        if "pools" not in self._stated:
             return frozenset()
-        texts = {text.strip().lower() for text in self._texts(*self._said["pools"])}
+        texts = {text.strip().lower() for text in self._texts(*self._stated["pools"])}
         if len(texts) > _MOST_POOLS:
-            self.complain(self._said["pools"][0], f"{len(texts)} pools, allowed are {_MOST_POOLS}")
+            self.add_problem(self._stated["pools"][0], f"{len(texts)} pools, allowed are {_MOST_POOLS}")
             return frozenset()
         self.warnings += [
-            f"SubmitPool: {text} is no pool id" for text in texts if text and not _is_pool(text)
+            f"SubmitPool: {text} is not a pool id" for text in texts if text and not _is_pool(text)
         ]
         return frozenset(filter(_is_pool, texts))
 
     def node_facts(self) -> Facts:
-        """What the pilot measured at its node."""
-        if "node_facts" not in self._said:
+        """The pilot's measurements at its node."""
+        if "node_facts" not in self._stated:
             return {}
-        name, value = self._said["node_facts"]
+        name, value = self._stated["node_facts"]
         facts, problems = node_facts.read_facts(value, name)
         self.problems += problems
         return facts
 
     def cpu_time(self) -> float:
-        """The seconds that are left; of several the most, since any of them will do."""
-        if "cpu_time" not in self._said:
-            self.complain("CPUTime", "is missing: how many seconds of CPU time the resource has left")
+        """Remaining seconds; of several values the largest, since any of them may be used."""
+        if "cpu_time" not in self._stated:
+            self.add_problem("CPUTime", "is missing: how many seconds of CPU time the resource has left")
             return 0
-        name, value = self._said["cpu_time"]
+        name, value = self._stated["cpu_time"]
         numbers = value if isinstance(value, list) and value else [value]
         return max(self._whole(name, number, 0, LARGEST) or 0 for number in numbers)
 
     def whole_number(self, known: str, low: int, high: int) -> int | None:
-        """The number; None if it is absent."""
-        return None if known not in self._said else self._whole(*self._said[known], low, high)
+        """The number; None: absent."""
+        return None if known not in self._stated else self._whole(*self._stated[known], low, high)
 
     def _whole(self, name: str, value: object, low: int, high: int) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
             return value
-        self.complain(name, f"is {_format_value(value)}, allowed is a whole number from {low} to {high}")
+        self.add_problem(name, f"is {_format_value(value)}, allowed is a whole number from {low} to {high}")
         return None
 
     def flag(self, known: str) -> bool:
-        """Yes or no."""
-        if known not in self._said:
+        """The boolean value; absent means false."""
+        if known not in self._stated:
             return False
-        name, value = self._said[known]
+        name, value = self._stated[known]
         if isinstance(value, str) and fold(value) in _FLAGS:
             return _FLAGS[fold(value)]
         if not isinstance(value, bool):
-            self.complain(name, f"is {_format_value(value)}, allowed is true or false")
+            self.add_problem(name, f"is {_format_value(value)}, allowed is true or false")
         return value is True
 
 
 def _is_any(word: str) -> bool:
-    if word.isascii():  # nearly all are, and a pilot may say hundreds
+    if word.isascii():  # fast path: nearly all words are ASCII, and a request may hold hundreds
         return _ANY.fullmatch(word) is not None
     return re.sub(r"[\W_]", "", fold(word)) == "any"
 
@@ -257,73 +254,74 @@ def _format_value(value: object) -> str:
 _MANY = "multiprocessor"
 _WHOLE = "wholenode"
 
-#: What says where a pilot is.
+#: Keywords of a pilot's place.
 _PLACE = ("site", "ce", "queue")
 
 
 def read_resource(raw: Mapping[str, Any]) -> StatedResource:
-    """What a request for work says.
+    """Parse a request for work.
 
     Raises:
-        InvalidResource: With every problem of it: a number that is none, a keyword twice, no CPUTime.
+        InvalidResource: All problems of the request, such as an invalid number, a repeated keyword, no
+            CPUTime.
     """
-    said = RequestKeywords(raw)
+    keywords = RequestKeywords(raw)
     presented = StatedResource(
-        resource=_build_resource(said),
-        site=said.one("site"),
-        ce=said.one("ce"),
-        queue=said.one("queue"),
-        several=tuple(said.spelling(each) for each in _PLACE if len(said.values(each) or ()) > 1),
-        pools=said.pools(),
-        stamp=said.one("stamp") or said.one("reference") or None,
-        job_id=said.whole_number("job_id", 1, LARGEST),
-        node_facts=said.node_facts(),
-        attributes=said.unknown,
-        warnings=tuple(said.warnings),
+        resource=_build_resource(keywords),
+        site=keywords.single("site"),
+        ce=keywords.single("ce"),
+        queue=keywords.single("queue"),
+        several=tuple(keywords.spelling(each) for each in _PLACE if len(keywords.values(each) or ()) > 1),
+        pools=keywords.pools(),
+        stamp=keywords.single("stamp") or keywords.single("reference") or None,
+        job_id=keywords.whole_number("job_id", 1, LARGEST),
+        node_facts=keywords.node_facts(),
+        attributes=keywords.unknown,
+        warnings=tuple(keywords.warnings),
     )
-    if said.problems:
-        raise InvalidResource(said.problems)
+    if keywords.problems:
+        raise InvalidResource(keywords.problems)
     return presented
 
 
-def _build_resource(said: RequestKeywords) -> Resource:
-    processors = said.whole_number("processors", 1, bounds.PROCESSORS)
-    whole_node = said.flag("whole_node")
-    required = said.values("required_tags") or frozenset()
+def _build_resource(keywords: RequestKeywords) -> Resource:
+    processors = keywords.whole_number("processors", 1, bounds.PROCESSORS)
+    whole_node = keywords.flag("whole_node")
+    required = keywords.values("required_tags") or frozenset()
     offered: Values = None  # any tag
-    if not said.says_any("tags"):
-        named = said.values("tags") or frozenset()
+    if not keywords.is_any("tags"):
+        named = keywords.values("tags") or frozenset()
         offered = named | _core_tags(processors or 0, whole_node=whole_node)
     if (offered is None and required) or (offered is not None and not required <= offered):
-        said.complain(
-            said.spelling("required_tags"),
+        keywords.add_problem(
+            keywords.spelling("required_tags"),
             f"{sorted(required)} are required of jobs but not all offered under Tag",
         )
     return Resource(
-        cpu_time=said.cpu_time(),
-        sites=said.values("site"),
-        grid_ces=said.values("ce"),
-        platforms=said.values("platforms"),
-        job_types=said.values("job_types"),
-        owners=said.values("owners"),
-        owner_groups=said.values("owner_groups"),
-        vos=said.values("vo"),
+        cpu_time=keywords.cpu_time(),
+        sites=keywords.values("site"),
+        grid_ces=keywords.values("ce"),
+        platforms=keywords.values("platforms"),
+        job_types=keywords.values("job_types"),
+        owners=keywords.values("owners"),
+        owner_groups=keywords.values("owner_groups"),
+        vos=keywords.values("vo"),
         tags=offered,
         required_tags=required,
-        banned_sites=said.values("banned_sites") or frozenset(),
-        banned_grid_ces=said.values("banned_grid_ces") or frozenset(),
-        banned_platforms=said.values("banned_platforms") or frozenset(),
-        banned_job_types=said.values("banned_job_types") or frozenset(),
-        banned_tags=said.values("banned_tags") or frozenset(),
-        max_ram=said.whole_number("max_ram", 0, LARGEST),
+        banned_sites=keywords.values("banned_sites") or frozenset(),
+        banned_grid_ces=keywords.values("banned_grid_ces") or frozenset(),
+        banned_platforms=keywords.values("banned_platforms") or frozenset(),
+        banned_job_types=keywords.values("banned_job_types") or frozenset(),
+        banned_tags=keywords.values("banned_tags") or frozenset(),
+        max_ram=keywords.whole_number("max_ram", 0, LARGEST),
         processors=processors,
-        gpus=said.whole_number("gpus", 0, LARGEST) or 0,
+        gpus=keywords.whole_number("gpus", 0, LARGEST) or 0,
         whole_node=whole_node,
     )
 
 
 def _core_tags(processors: int, *, whole_node: bool) -> frozenset[str]:
-    """The tags by which jobs ask for cores.
+    """The tags with which jobs request cores.
 
     Source: DIRAC: n cores offer `1Processors` … `nProcessors`, and `MultiProcessor` if there are several.
     """

@@ -1,11 +1,8 @@
-"""`NodeFacts` of a request: what a pilot measured at its node, by the names of node attributes.
+"""`NodeFacts` of a request: a pilot's measurements by node attribute, and their check against pools.
 
-A fact says something only where the queue declares the name as an attribute of its nodes: no pilot
-overrules what its queue is configured with. Names that nobody declares do no harm.
-
-Whether a node has what was left to it: whole requirements, of its queue and its own facts together.
-
-Pilots of like nodes say the same, so an answer is remembered until the configuration changes.
+A fact counts only where the queue declares a node attribute of that name: a pilot cannot override the
+queue's configuration. Other names are ignored. Requirements are checked on the queue's values and the facts
+together; pilots on equal nodes send equal facts, so results are cached until the configuration changes.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
@@ -27,9 +24,9 @@ from requirements.record.declarations import Declarations
 from requirements.values import as_value, fold
 from taskqueue.pools import pools
 
-#: Facts in one request.
+#: Facts per request.
 _MOST: Final = 200
-#: Values in all of them, those of lists counted one by one.
+#: Values per request; each item of a list counts.
 _MOST_VALUES: Final = 1000
 #: Characters of a name.
 _LONGEST_NAME: Final = 100
@@ -41,12 +38,7 @@ Facts = Mapping[str, Option]
 
 
 def read_facts(raw: object, path: str) -> tuple[Facts, list[Problem]]:
-    """The facts that a request states, and everything that is wrong with them.
-
-    Args:
-        raw: Name to value, as read from JSON.
-        path: What the request calls it.
-    """
+    """The facts of a request (JSON), and all problems with them; `path` is the keyword in the request."""
     if not isinstance(raw, Mapping):
         seen = type(raw).__name__
         return {}, [Problem(path=path, message=f"is {seen}, allowed is a record: name to value")]
@@ -77,7 +69,7 @@ def _name_problems(raw: Mapping[object, object], path: str) -> Iterator[Problem]
 
 
 def _number_problems(raw: Mapping[object, object], path: str) -> Iterator[Problem]:
-    """Asked before any value is looked at: empty texts have no characters, however many there are."""
+    """Checked before parsing: the limit of characters does not bound the number of empty texts."""
     number = sum(len(value) if isinstance(value, list) else 1 for value in raw.values())
     if number > _MOST_VALUES:
         message = f"{number} values, allowed are {_MOST_VALUES} in all facts together"
@@ -89,18 +81,18 @@ def _size(value: Option) -> int:
 
 
 def keep_declared(facts: Facts, nodes: NodeAttributes) -> Facts:
-    """Those that the queue declares as attributes of its nodes."""
+    """The facts that the queue declares as attributes of its nodes."""
     return {name: fact for name, fact in facts.items() if name in nodes}
 
 
 def list_unstated(nodes: NodeAttributes, facts: Facts) -> NodeAttributes:
-    """What the node leaves unknown: not absent, it may not have been able to measure it."""
+    """The attributes without a fact: unknown, not absent, since the pilot may be unable to measure them."""
     stated = {fold(name) for name in facts}
     return NodeAttributes(declared=tuple(each for each in nodes.declared if fold(each[0]) not in stated))
 
 
 def cache_key(facts: Facts) -> Hashable:
-    """The same for facts that no requirement can tell apart; True is not 1, and text keeps its case."""
+    """Cache key, equal for facts that no requirement distinguishes; True is not 1, and case counts."""
     return tuple(sorted((fold(name), _exact(value)) for name, value in facts.items()))
 
 
@@ -110,12 +102,12 @@ def _exact(value: Option) -> tuple[str, ...]:
     return type(value).__name__, str(value)
 
 
-#: Answers that are remembered; beyond that we start anew.
-_ANSWERS = 100_000
+#: Cached results; the cache is cleared when full.
+_CACHED = 100_000
 
 
 class NodeChecks:
-    """The answers for one version of the configuration."""
+    """Cached checks of requirements at nodes, for one version of the configuration."""
 
     def __init__(self) -> None:
         self._version: int | None = None
@@ -129,8 +121,8 @@ class NodeChecks:
         pool_ids: Mapping[str, Collection[str]],
         facts: Facts,
     ) -> frozenset[str]:
-        """Those of the pools (by VO) whose requirements are true at a node of the queue with these facts."""
-        if self._version != config.version or len(self._known) > _ANSWERS:
+        """The pools (given by VO) whose requirements are true at a node of the queue with these facts."""
+        if self._version != config.version or len(self._known) > _CACHED:
             self._version, self._known = config.version, {}
         return frozenset(
             pool_id
@@ -147,18 +139,18 @@ class NodeChecks:
         facts: Facts,
         declarations: Declarations,
     ) -> Iterator[str]:
-        said = keep_declared(facts, here.nodes)
-        key = cache_key(said)
+        declared = keep_declared(facts, here.nodes)
+        key = cache_key(declared)
         new = [pool_id for pool_id in pool_ids if (pool_id, here.digest, key) not in self._known]
         for pool_id, text in pools.read_originals(conn, new).items():
             self._known[pool_id, here.digest, key] = _is_true(
-                stored_requirements.parse_stored(text), here, said, declarations
+                stored_requirements.parse_stored(text), here, declared, declarations
             )
         yield from (pool_id for pool_id in pool_ids if self._known.get((pool_id, here.digest, key)))
 
 
 def _is_true(requirements: Requirements, here: QueueClass, facts: Facts, declarations: Declarations) -> bool:
-    """Whatever else the node may have: what it does not state stays unknown."""
+    """Whether the requirements are true whatever the unmeasured attributes are."""
     has = {name: fact for name, fact in facts.items() if fact is not None}
     resource = node_attributes.merge_facts(here.values, here.nodes, has)
     open_ = list_unstated(here.nodes, facts)

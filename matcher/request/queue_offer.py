@@ -1,7 +1,7 @@
-"""What a pilot in a queue will offer, from the queue's parameters.
+"""The offer of a pilot in a queue, computed from the queue's parameters.
 
-A pilot that is told nothing else offers exactly this (`pilotage.fabric.pilot.offer`; a test holds the two
-equal), so that explanations speak of what pilots will say. What they measure themselves is not known here.
+A pilot without other settings offers exactly this (`pilotage.fabric.pilot.offer`; a test holds the two
+equal), so that explanations match real requests. Measurements of nodes are not included.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from matcher.request import match_request
 from matcher.request.resource import Resource
 from requirements.values import Value, fold
 
-#: Seconds that a pilot offers where its queue says nothing: three days.
+#: Default CPU time in seconds: three days.
 CPU_TIME = 259_200
 
 
-#: Parameters that a pilot's offer is made of; queues that have these alike offer the same.
+#: Parameters from which an offer is computed; queues with equal values have equal offers.
 READ = (
     *("cputime", "maxwallclocktime", "cpunormalizationfactor", "maxram", "numberofprocessors", "gpus"),
     *("platform", "tag", "requiredtag", "wholenode", "jobtype"),
@@ -24,14 +24,13 @@ READ = (
 
 
 def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = frozenset()) -> Resource:
-    """The resource that a queue with these effective parameters offers; without its place.
+    """The resource that a queue with these effective parameters offers, without site and CE.
 
-    Args:
-        values: Its parameters.
-        managed_types: Job types of the VO that only job managers handle; the queue's `JobType` names its own.
+    `managed_types` are the VO's job types that only job managers handle; those in the queue's `JobType` are
+    removed.
 
     Raises:
-        InvalidResource: No pilot could say what it has, such as `RequiredTag` where `Tag` is any.
+        InvalidResource: Contradictory parameters, such as `RequiredTag` where `Tag` is any.
     """
     known = {fold(name): value for name, value in values.items()}
     missing = managed_types.difference(map(fold, _read_texts(known, "jobtype")))
@@ -59,19 +58,19 @@ def _cached_resource(
     required_tag: tuple[str, ...],
     whole_node: bool,
 ) -> Resource:
-    said = {
+    stated = {
         "CPUTime": cpu_time,
         "MaxRAM": max_ram,
         "NumberOfProcessors": processors,
         "GPUs": gpus,
         "Platform": list(platform),
-        # Who requires a tag offers it.
+        # A required tag is also offered.
         "Tag": [*tag, *required_tag],
         "RequiredTag": list(required_tag),
         "WholeNode": whole_node,
     }
     return match_request.read_resource(
-        {name: value for name, value in said.items() if value not in (None, [])}
+        {name: value for name, value in stated.items() if value not in (None, [])}
     ).resource
 
 
@@ -81,7 +80,7 @@ def _cpu_time(known: Mapping[str, Value]) -> int:
 
 
 def _cpu_power(known: Mapping[str, Value]) -> float:
-    """Normalised seconds in a second of the queue's processors, 1 where nobody says."""
+    """Normalised seconds per second of the queue's processors, 1 by default."""
     value = known.get("cpunormalizationfactor")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 1.0

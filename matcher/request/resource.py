@@ -1,13 +1,13 @@
-"""What a pilot offers when it asks for work."""
+"""The resource that a pilot offers in its request for work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from matcher.request.node_facts import Facts
 
-#: A condition on values: one of these; None: none at all.
+#: Accepted values; None: any.
 Values = frozenset[str] | None
-#: Values by field of `Resource`: what names one of the values in every one of the fields is left out.
+#: Values by field of `Resource`: a class is excluded if it names one of the values in every field.
 Exclusion = frozenset[tuple[str, frozenset[str]]]
 
 _WHOLE_NODE = "wholenode"
@@ -15,12 +15,12 @@ _WHOLE_NODE = "wholenode"
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
-    """A resource as matching sees it; names are folded, so equal ones are the same.
+    """A resource as used by matching; names are folded, so that equal resources compare equal.
 
-    Resources that compare equal are served alike: what the matcher remembers is kept under them.
+    Caches of the matcher are keyed by resources: equal ones get equal results.
     """
 
-    cpu_time: float  #: seconds that are left
+    cpu_time: float  #: remaining seconds
     sites: Values = None
     grid_ces: Values = None
     platforms: Values = None
@@ -28,30 +28,31 @@ class Resource:
     owners: Values = None
     owner_groups: Values = None
     vos: Values = None
-    tags: Values = frozenset()  #: what it offers; None: any tag
-    required_tags: frozenset[str] = frozenset()  #: what its jobs must ask for
+    tags: Values = frozenset()  #: offered; None: any tag
+    required_tags: frozenset[str] = frozenset()  #: tags that a job must have
     banned_sites: frozenset[str] = frozenset()
     banned_grid_ces: frozenset[str] = frozenset()
     banned_platforms: frozenset[str] = frozenset()
     banned_job_types: frozenset[str] = frozenset()
     banned_tags: frozenset[str] = frozenset()
-    max_ram: float | None = None  #: MB; None: says nothing
-    processors: int | None = None  #: None: says nothing, its tags decide
+    max_ram: float | None = None  #: MB; None: not stated
+    processors: int | None = None  #: None: not stated, its tags decide
     gpus: int = 0
     whole_node: bool = False
-    excluded: frozenset[Exclusion] = frozenset()  #: what limits leave out now
-    #: By VO (empty: all others) the job types that only job managers handle: who names none gets none.
+    excluded: frozenset[Exclusion] = frozenset()  #: excluded by limits now
+    #: Job types that only job managers handle, by VO (empty: all others); refused unless `job_types` names
+    #: them.
     managed_types: frozenset[tuple[str, frozenset[str]]] = frozenset()
-    sharing_groups: frozenset[str] = frozenset()  #: whose members take each other's jobs
+    sharing_groups: frozenset[str] = frozenset()  #: groups whose members accept each other's jobs
 
     @property
-    def list_named_vos(self) -> frozenset[str]:
-        """The VOs that it says it may run jobs of; none where it says nothing."""
+    def named_vos(self) -> frozenset[str]:
+        """The VOs that the request names; empty if it names none."""
         return self.vos or frozenset()
 
     @property
     def banned(self) -> Mapping[str, frozenset[str]]:
-        """Values that its jobs must not name, by kind."""
+        """Values that jobs must not name, by kind."""
         return {
             "sites": self.banned_sites,
             "grid_ces": self.banned_grid_ces,
@@ -61,7 +62,7 @@ class Resource:
         }
 
     def managed_types_of(self, vo: str) -> frozenset[str]:
-        """The job types of a VO that this resource would have to name."""
+        """Job types of a VO that this resource refuses because it does not name them."""
         if self.job_types is not None:
             return frozenset()
         by_vo = dict(self.managed_types)
@@ -69,22 +70,22 @@ class Resource:
 
     @property
     def offers_whole_node(self) -> bool:
-        """Whether a job may have the node for itself."""
+        """Whether it offers whole nodes."""
         return self.whole_node or self.tags is None or _WHOLE_NODE in self.tags
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatedResource:
-    """All that a request for work says: the resource, where it is, and who speaks."""
+    """A parsed request for work: the resource, its place and the pilot."""
 
     resource: Resource
-    site: str = ""  #: as written; empty: none, or several
+    site: str = ""  #: as written; empty: none or several
     ce: str = ""
     queue: str = ""
-    several: tuple[str, ...] = ()  #: which of these it says more than one of, by its own keyword
-    pools: frozenset[str] = frozenset()  #: that it was told to serve
+    several: tuple[str, ...] = ()  #: keywords of the place with more than one value
+    pools: frozenset[str] = frozenset()  #: pools that the pilot was sent for
     stamp: str | None = None
-    job_id: int | None = None  #: the only job that it wants
+    job_id: int | None = None  #: the only job that it accepts
     node_facts: Facts = field(default_factory=dict)  #: measured at its node
-    attributes: dict[str, object] = field(default_factory=dict)  #: all else that it said
+    attributes: dict[str, object] = field(default_factory=dict)  #: unknown keywords
     warnings: tuple[str, ...] = ()

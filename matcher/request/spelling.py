@@ -1,4 +1,4 @@
-"""How the configuration spells the sites, CEs and queues that others name."""
+"""Spelling of sites, CEs and queues in the configuration."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -12,12 +12,12 @@ FoldedAddress = tuple[str, ...]
 
 
 def fold_address(name: str) -> FoldedAddress:
-    """What is the same for every spelling of a `Site`, `Site/CE` or `Site/CE/Queue`."""
+    """A key that is equal for every spelling of a `Site`, `Site/CE` or `Site/CE/Queue`."""
     return tuple(map(fold, name.split("/")))
 
 
 def tree_spellings(config: Configuration) -> Mapping[FoldedAddress, str]:
-    """Every site, CE and queue of the tree, as it is spelled there."""
+    """Every site, CE and queue of the tree, as spelled there."""
     known = (__name__, "")
     if known not in config.derived:
         names = {name for each in config.addresses for name in scopes.list_enclosing(str(each))}

@@ -229,7 +229,7 @@ def test_a_vo_that_no_queue_is_for_has_no_candidates(service: Service):
 def test_a_platform_that_no_queue_knows_is_named(service: Service):
     found = service.user().post("/api/v1/explain", json={"jobs": [{**JOB, "Platform": "el99"}]}).json()
     assert held(found, "no queue offers the Platform el99", "leave out Platform")
-    assert held(found, "no queue says that it has Platform el99", "194 eligible ones")
+    assert held(found, "no queue states that it has Platform el99", "194 eligible ones")
 
 
 def test_memory_that_no_queue_says_to_have_is_named(service: Service):
@@ -237,12 +237,12 @@ def test_memory_that_no_queue_says_to_have_is_named(service: Service):
     [memory] = [reason for reason in found["reasons"] if reason["requirement"] == "MinRAM"]
     assert memory["only_this"] > 100
     helps(found, "lower MinRAM from 4000000 to")
-    assert any("no queue says that it has 4000000 MB" in each for each in found["now"])
+    assert any("no queue states that it has 4000000 MB" in each for each in found["now"])
 
 
 def test_an_unknown_site_is_named_with_the_one_that_was_meant(service: Service):
     found = service.user().post("/api/v1/explain", json={"jobs": [{**JOB, "Site": "OSG.CRN.ch"}]}).json()
-    assert any("knows no site OSG.CRN.ch" in each and "OSG.CERN.ch" in each for each in found["now"])
+    assert any("has no site OSG.CRN.ch" in each and "OSG.CERN.ch" in each for each in found["now"])
 
 
 def test_what_the_submission_refuses_is_refused_here_too(service: Service):

@@ -146,7 +146,7 @@ def test_a_listing_brings_nothing_back_that_was_found_empty(
     asked = request()
     matcher.settle([_one(matcher, asked)])
     assert matcher.get_matching_task_queues(asked.presented, asked.caller) == []
-    assert not matcher._memory.waiting.aside
+    assert not matcher._memory.waiting.excluded
     with database.reading(engine) as conn:
         assert waiting.occupied(conn) == set()
 

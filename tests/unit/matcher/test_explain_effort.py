@@ -80,7 +80,7 @@ def test_operands_asked_by_themselves_fail_where_each_queue_says_so(osg: Configu
             alone[why.wanted][number] = why.has
     grouped = {
         failure.wanted: {
-            number: has for has, mask in here.failed.seen_values(failure) for number in list_positions(mask)
+            number: has for has, mask in here.failed.list_values(failure) for number in list_positions(mask)
         }
         for failure in here.failures(asking(text))
         if failure.requirement == "Requirements"

@@ -124,7 +124,7 @@ def test_a_closed_throttle_says_why() -> None:
 def test_an_expression_may_ask_the_job() -> None:
     asked = state("expression", Requirements='TARGET.Owner == "ada" && other.CPUTime < MaxCPU')
     asked = ThrottleState(throttle=asked.throttle, advertised={"MaxCPU": 100, "CurrentJobs": 0})
-    assert asked.asks_job
+    assert asked.depends_on_job
     assert asked.room().jobs is None
     assert asked.admits({"Owner": "Ada", "CPUTime": 99})
     assert not asked.admits({"Owner": "Ada", "CPUTime": 100})
