@@ -59,7 +59,7 @@ class WorkerContext:
 _open: list[WorkerContext] = []
 
 
-def open_workshop(database_url: str) -> WorkerContext:
+def open_worker_context(database_url: str) -> WorkerContext:
     """Say where `optimize_jobs` of this process finds the database."""
     workshop = WorkerContext(database.connect(database_url, pool_size=2))
     _open[:] = [workshop]
@@ -157,7 +157,7 @@ def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> Non
         redis_url: Where the bell rings.
         burst: End when nothing is left to do.
     """
-    workshop = open_workshop(database_url)
+    workshop = open_worker_context(database_url)
     database.set_notifier(workshop.engine, make_publisher(RedisTransport(redis_url)))
     chain.installed_steps()
     stopping = Event()

@@ -1,0 +1,50 @@
+"""The modules that the documentation for developers names exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+GLOSSARY = PROJECT / "docs" / "developer" / "glossary.md"
+PACKAGES = "agents|cs_config|matcher|optimizers|pilotage|requirements|taskqueue"
+#: A path in code quotes; with a capital in it, it is not of the source.
+_PATH = re.compile(rf"`((?:{PACKAGES}|tests)/[a-z0-9_./]*)`")
+_MODULE = re.compile(rf"`((?:{PACKAGES})(?:\.[a-z0-9_]+)+)`")
+#: Not modules: loggers, entry point groups, files and hosts of the examples.
+_OTHERS = re.compile(
+    r"pilotage\.(audit|db|service|job_types|optimizers|replica_catalogues|yaml|example\.org)$"
+)
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+
+
+def _is_there(path: str) -> bool:
+    return (PROJECT / path).exists()
+
+
+def _is_module(name: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    path = name.replace(".", "/")
+    parent = path.rpartition("/")[0]
+    return any(_is_there(each) for each in (path, f"{path}.py", f"{parent}.py"))
+
+
+def test_each_row_of_the_glossary_names_a_module() -> None:
+    text = GLOSSARY.read_text().partition("## Words that are not used")[0]
+    rows = [row for row in text.splitlines() if row.startswith("| ") and not row.startswith("| word ")]
+    assert len(rows) > 80
+    assert [row for row in rows if not _PATH.findall(row)] == []
+
+
+def test_words_of_the_glossary_are_in_order_and_defined_once() -> None:
+    mechanisms = GLOSSARY.read_text().partition("## Mechanisms")[2].partition("## Words")[0]
+    words = re.findall(r"^\| ([^|]+) \|", mechanisms, re.MULTILINE)
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_modules_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    modules = [name for name in _MODULE.findall(text) if not _OTHERS.match(name)]
+    assert [path for path in _PATH.findall(text) if not _is_there(path)] == []
+    assert [name for name in modules if not _is_module(name)] == []
