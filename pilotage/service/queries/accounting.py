@@ -1,9 +1,6 @@
-"""What a caller may ask of the accounts, and the answer.
+"""Accounting sums for a caller, also as CSV.
 
-What is whose is said in `told`: sums by VO and place go with jobs that are counted, those by owner with jobs
-that are named.
-
-Sums as CSV: for spreadsheets, and for plots elsewhere.
+Visibility as in `auth.visibility`: sums by VO and place cover countable jobs, sums by owner named jobs.
 """
 
 import csv
@@ -25,29 +22,29 @@ from taskqueue.accounting import report
 from taskqueue.accounting.report import DIMENSIONS, UsageFilter, UsageQuery
 from taskqueue.accounting.usage import truncate_to_hour
 
-#: Lines of one answer.
+#: Most rows in one answer.
 MOST: Final = 20_000
 
 _PERSONAL: Final = ("owner", "owner_group")
 _AGO = re.compile(r"(\d{1,5})(h|d|w)")
 _UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 _LAST_WEEK: Final = "7d"
-#: Nothing was before, and nothing is after now but what wrong clocks say.
+#: Bounds of the period: no data is older, and only wrong clocks make newer data.
 _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _WRONG_CLOCK: Final = timedelta(days=1)
 
 
 def dimensions(caller: Caller) -> Sequence[str]:
-    """By what the caller may have sums."""
+    """The columns by which the caller may group."""
     return [name for name in DIMENSIONS if name not in _PERSONAL or visibility.may_see_names(caller)]
 
 
 def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> UsageQuery:
-    """The question, narrowed to what is the caller's; what is not its own is as if it did not exist.
+    """Validate a request and narrow it to what the caller may see.
 
     Raises:
-        InvalidRequest: A column, or a time, is none.
-        NotAllowed: It asks who used what, and is not told that.
+        InvalidRequest: A column or a time is invalid.
+        NotAllowed: It groups or filters by owners, and the caller may not see names.
     """
     _check_columns(caller, query)
     since = max(_moment("from", query.since or _LAST_WEEK, now), _BEGINNING)
@@ -64,11 +61,7 @@ def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> Usag
 
 
 def answer(conn: Connection, question: UsageQuery) -> AccountingAnswer:
-    """The sums.
-
-    Raises:
-        InvalidRequest: There are too many to tell.
-    """
+    """Read the sums; `InvalidRequest` if there are too many rows."""
     found = report.read_rows(conn, question, most=MOST)
     if found is None:
         message = f"these are more than {MOST} rows: ask for a shorter time, longer buckets or fewer columns"
@@ -79,7 +72,7 @@ def answer(conn: Connection, question: UsageQuery) -> AccountingAnswer:
         until=question.until,
         by=by,
         bucket=question.bucket,
-        rows=[AccountingRow.of(line, by) for line in found],
+        rows=[AccountingRow.from_usage(line, by) for line in found],
     )
 
 
@@ -130,23 +123,23 @@ def _moment(name: str, text: str, now: datetime) -> datetime:
 
 MEDIA_TYPE: Final = "text/csv"
 _SUMS: Final = tuple(name for name in AccountingRow.model_fields if name != "waited")
-#: A cell that begins so is a formula to spreadsheets, and names come from anybody.
+#: Spreadsheets evaluate cells with these prefixes as formulas, and names are chosen by users.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def text(answer: AccountingAnswer) -> str:
-    """One line a row; a column for each cause of waiting, in seconds."""
+    """Format as CSV: one line per row, one column per cause of waiting, in seconds."""
     causes = sorted({cause for row in answer.rows for cause in row.waited})
     names = [*(["at"] if answer.bucket else []), *answer.by]
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\r\n")
     lines.writerow([*names, *_SUMS, *(f"waited_seconds: {cause}" for cause in causes)])
     for row in answer.rows:
-        said = row.model_dump(mode="json")
-        values = [_harmless(said[name]) for name in names] + [said[name] for name in _SUMS]
+        cells = row.model_dump(mode="json")
+        values = [_escape_formula(cells[name]) for name in names] + [cells[name] for name in _SUMS]
         lines.writerow(values + [row.waited.get(cause, 0) for cause in causes])
     return written.getvalue()
 
 
-def _harmless(value: str) -> str:
+def _escape_formula(value: str) -> str:
     return f"'{value}" if value.startswith(_FORMULA) else value

@@ -154,7 +154,7 @@ def test_keys_without_names_are_tried_one_after_the_other():
 @pytest.mark.parametrize("text", ["", "a", "a.b.c", "ey.ey.ey", "é" * 40, "eyJhbGciOiJub25lIn0.e30."])
 def test_what_is_no_token_is_of_nobody(text: str):
     with pytest.raises(NotAuthenticated):
-        Issuers([trusting(RSA)]).of(text)
+        Issuers([trusting(RSA)]).find(text)
     with pytest.raises(NotAuthenticated):
         trusting(RSA).verify(text, now=NOW)
 
@@ -162,13 +162,13 @@ def test_what_is_no_token_is_of_nobody(text: str):
 def test_a_token_goes_to_the_issuer_that_it_names():
     dune = replace(CMS, name="dune", url="https://dune.example.org", vo="dune")
     both = Issuers([trusting(RSA), trusting(EC, about=dune)])
-    assert both.of(signed()).issuer.name == "cms"
-    assert both.of(signed(iss="https://dune.example.org/")).issuer.name == "dune"
+    assert both.find(signed()).issuer.name == "cms"
+    assert both.find(signed(iss="https://dune.example.org/")).issuer.name == "dune"
     with pytest.raises(NotAuthenticated):
-        both.of(signed(iss="https://else.example.org"))
+        both.find(signed(iss="https://else.example.org"))
     # The name alone proves nothing: only the issuer's own keys verify.
     with pytest.raises(UnknownKey):
-        both.of(signed(iss="https://dune.example.org")).verify(
+        both.find(signed(iss="https://dune.example.org")).verify(
             signed(iss="https://dune.example.org"), now=NOW
         )
 
