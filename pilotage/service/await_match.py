@@ -35,7 +35,7 @@ async def answer_of(request: Request, claimer: ClaimWorker, wanted: MatchRequest
         if gone.done():
             raise ClientGone("the client did not wait for the answer")
         if not ticket.future.done():
-            raise NotInTime("there was no answer in time; ask again")
+            raise NotInTime("there was no answer in time; try again")
         delivered = True
         return ticket.future.result()
     finally:

@@ -65,7 +65,7 @@ class Batcher(Generic[Item, Answer]):
             Busy: Too many requests wait.
         """
         if len(self._waiting) >= _MOST_WAITING:
-            raise Busy(f"{_MOST_WAITING} requests wait already; ask again later")
+            raise Busy(f"{_MOST_WAITING} requests wait already; try again later")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._worker is None:

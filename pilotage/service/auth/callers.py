@@ -234,7 +234,7 @@ def _role(word: str) -> Role:
         allowed = ", ".join(Role)
         problem = Problem(
             path="role",
-            message=f"{word!r:.80} is no role, allowed are {allowed}",
+            message=f"{word!r:.80} is not a role, allowed are {allowed}",
             suggestion=did_you_mean(word, list(Role)),
         )
         raise InvalidRequest([problem]) from None
@@ -258,9 +258,7 @@ def _missing(
 
 def _too_many(role: Role, *, vos: frozenset[str], queue: str | None) -> Iterator[Problem]:
     if len(vos) > 1 and role not in _MANY_VOS:
-        yield Problem(
-            path="vo", message=f"the role {role} speaks for one VO, not for {', '.join(sorted(vos))}"
-        )
+        yield Problem(path="vo", message=f"the role {role} allows one VO, not {', '.join(sorted(vos))}")
     if queue and role is not Role.PILOT:
         yield Problem(path="queue", message=f"only pilots are bound to a queue, not the role {role}")
 

@@ -32,9 +32,9 @@ def issue(parts: Services, token: BearerToken, wanted: Caller) -> tuple[str, dat
         NotAllowed: The session has more rights than the token, or its role is not a person's.
     """
     if wanted != token.caller and not token.caller.is_operator:
-        raise NotAllowed("only operators ask for links for others; yours has the rights of your token")
+        raise NotAllowed("only operators may create links for others; your link has the rights of your token")
     if wanted.role not in PEOPLE:
-        raise NotAllowed(f"the role {wanted.role} is not a person's: it does not look at pages")
+        raise NotAllowed(f"the role {wanted.role} is not a person's: it cannot use pages")
     session = {
         "caller": callers.claims_of(wanted),
         "until": int(token.expires_at.timestamp()),

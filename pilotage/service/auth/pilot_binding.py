@@ -52,7 +52,7 @@ class PilotPlaces:
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
         if bound != queue:
-            raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot ask for {queue}")
+            raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot request jobs for {queue}")
 
     def require_unbound(self, caller: Caller) -> None:
         """Raise `NotAllowed` if a pilot that states no queue is bound to one."""

@@ -33,7 +33,7 @@ def unseal(ring: KeyRing, purpose: str, text: str, *, now: datetime) -> Mapping[
         )
         is_over = now.timestamp() >= float(claims["exp"])
     except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
-        raise NotAuthenticated("this was not begun here, or it was changed") from None
+        raise NotAuthenticated("this was not begun here, or it was modified") from None
     if is_over or (key.until is not None and key.until <= now):
         raise NotAuthenticated("this took too long: begin again")
     content: Mapping[str, object] = claims["content"]

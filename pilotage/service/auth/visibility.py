@@ -116,7 +116,7 @@ def countable(caller: Caller, wanted: JobFilter, by: Collection[str]) -> JobSele
     refused = sorted(asked.intersection(PERSONAL))
     allowed = may_see_names(caller) if refused else may_count(caller)
     if not allowed:
-        raise NotAllowed(f"{caller.role} is told of VOs, not who works in them: not by {', '.join(refused)}")
+        raise NotAllowed(f"{caller.role} may see numbers of VOs, not of persons: not by {', '.join(refused)}")
     return _within(allowed, wanted)
 
 
@@ -269,7 +269,9 @@ def vo_of(caller: Caller, named: str | None) -> str:
     """
     vo = caller.vo if named is None else fold(named)
     if vo is None:
-        raise InvalidRequest([Problem(path="vo", message="has to be named, since the token has not one VO")])
+        raise InvalidRequest(
+            [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
+        )
     if not caller.may_read(vo):
         raise NotAllowed(f"the token is not for pilots of {vo}")
     return vo
@@ -307,7 +309,7 @@ def _statuses(named: str | None) -> frozenset[PilotStatus] | None:
             [
                 Problem(
                     path="status",
-                    message=f"{word!r:.80} is no status of a pilot",
+                    message=f"{word!r:.80} is not a status of a pilot",
                     suggestion=did_you_mean(word, list(PilotStatus)),
                 )
                 for word in wrong

@@ -109,7 +109,7 @@ def outlook_of(parts: Services, caller: Caller, proposal: Proposal) -> Outlook:
 def _as_seen(error: ConfigError, config: Configuration, allowed: Rights) -> ConfigError:
     """Leave out problems at paths of others, which the caller's edits may cause."""
     shown = tuple(each for each in error.problems if allowed.sees_path(config, tuple(each.path.split("/"))))
-    return ConfigError(shown or (Problem(path="/", message="others rely on what this takes away"),))
+    return ConfigError(shown or (Problem(path="/", message="others depend on what this removes"),))
 
 
 def _require_newest(parts: Services, caller: Caller, expected: int | None, current: Configuration) -> None:

@@ -87,11 +87,11 @@ def explanation_view(found: JobExplanation) -> Explained:
 def _verdict(found: JobExplanation) -> tuple[str, str]:
     eligible, candidates = found.eligible_queues, found.candidate_queues
     if found.status not in _STILL_TO_GO:
-        return f"It is {found.status}: it does not wait any more.", "good"
+        return f"It is {found.status}: it no longer waits.", "good"
     if not candidates:
         return "There is no queue that its VO may use.", "bad"
     if not eligible:
-        return f"No queue fits: each of the {candidates:,} that its VO may use lacks something.", "bad"
+        return f"No queue fits: each of the {candidates:,} that its VO may use fails a requirement.", "bad"
     fits = "fits" if eligible == 1 else "fit"
     return f"{eligible:,} of the {candidates:,} queues that its VO may use {fits}.", "good"
 

@@ -84,7 +84,7 @@ async def require_token(request: Request, expected: str) -> None:
     """Raise `ForgedRequest` unless a header or the form (read before) has the token of the session."""
     shown = request.headers.get(HEADER) or (await request.form()).get(FIELD)
     if not isinstance(shown, str) or not hmac.compare_digest(shown.encode(), expected.encode()):
-        raise ForgedRequest("the page is from another session: load it anew and try again")
+        raise ForgedRequest("the page is from another session: reload it and try again")
 
 
 #: Pages depend on the session and must not be cached.

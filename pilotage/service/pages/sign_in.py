@@ -29,7 +29,7 @@ router = APIRouter()
 _open = APIRouter(route_class=OpenRoute)
 _mine = APIRouter(route_class=PageRoute)
 
-_USED = "This link is not good: each works once, for five minutes. Ask for another one."
+_USED = "This link is not valid: each works once, for five minutes. Create another one."
 
 
 @_open.get("/login")
@@ -200,7 +200,7 @@ def _issuer(parts: Services, name: str) -> TrustedIssuer:
     for trusted in parts.issuers:
         if trusted.issuer.name == name and trusted.issuer.sign_in is not None:
             return trusted
-    raise NotHere("nobody signs in with such an issuer here")
+    raise NotHere("there is no sign-in with such an issuer here")
 
 
 def _redirect_uri(request: Request) -> str:

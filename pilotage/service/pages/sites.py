@@ -223,4 +223,4 @@ def _time(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
-        raise InvalidRequest([Problem(path="until", message=f"{text!r} is no time")]) from None
+        raise InvalidRequest([Problem(path="until", message=f"{text!r} is not a time")]) from None

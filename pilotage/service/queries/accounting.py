@@ -64,7 +64,7 @@ def answer(conn: Connection, question: UsageQuery) -> AccountingAnswer:
     """Read the sums; `InvalidRequest` if there are too many rows."""
     found = report.read_rows(conn, question, most=MOST)
     if found is None:
-        message = f"these are more than {MOST} rows: ask for a shorter time, longer buckets or fewer columns"
+        message = f"these are more than {MOST} rows: choose a shorter time, longer buckets or fewer columns"
         raise InvalidRequest([Problem(path="by", message=message)])
     by = list(question.by)
     return AccountingAnswer(
@@ -91,7 +91,7 @@ def _check_columns(caller: Caller, query: AccountingQuery) -> None:
         )
     named = {*query.by, *(name for name in DIMENSIONS if getattr(query, name) is not None)}
     if refused := sorted(named - set(dimensions(caller))):
-        raise NotAllowed(f"{caller.role} is told what VOs used, not who in them: not by {', '.join(refused)}")
+        raise NotAllowed(f"{caller.role} may see the use of VOs, not of persons: not by {', '.join(refused)}")
 
 
 def _visible(caller: Caller, query: AccountingQuery) -> UsageFilter:
@@ -117,7 +117,7 @@ def _moment(name: str, text: str, now: datetime) -> datetime:
         moment = datetime.fromisoformat(text.strip())
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        message = f"{text!r:.60} is no time: 2026-03-28, 2026-03-28T12:00:00Z, 24h, 7d or 12w"
+        message = f"{text!r:.60} is not a time: 2026-03-28, 2026-03-28T12:00:00Z, 24h, 7d or 12w"
         raise InvalidRequest([Problem(path=name, message=message)]) from None
 
 

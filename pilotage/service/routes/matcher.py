@@ -60,7 +60,7 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     """
     names = _queue_names(body)
     if caller.role is Role.PILOT and len(set(names)) > 1:
-        raise NotAllowed("a pilot asks for its own queue only")
+        raise NotAllowed("a pilot may only request its own queue")
     vos = _vos(parts, caller)
     pools, unknown = parts.matcher.get_submit_pools(vos, names)
     addresses = frozenset(QueueAddress.parse(name) for name in pools)

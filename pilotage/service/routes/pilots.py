@@ -192,7 +192,7 @@ def _redeemed(parts: Services, stamp: str, secret: str, *, request_id: str, now:
         with database.writing(parts.engine) as conn:
             pilot = pilot_secrets.redeem_secret(conn, stamp, secret, request_id=request_id, now=now)
     if pilot is None:
-        raise NotAuthenticated("this is no secret of a pilot that waits for its token")
+        raise NotAuthenticated("this is not the secret of a pilot that waits for its token")
     return pilot
 
 

@@ -23,7 +23,9 @@ def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) ->
     """Select the queues that match both conditions, as a tree."""
     vo = _vo(caller, body.vo)
     if vo is None:
-        raise InvalidRequest([Problem(path="vo", message="has to be named, since the token has not one VO")])
+        raise InvalidRequest(
+            [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
+        )
     tree = queue_selection.get_eligible_nodes(
         parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue
     )

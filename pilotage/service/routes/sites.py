@@ -133,7 +133,7 @@ def _list_unknown_names(attributes: Mapping[str, Value]) -> Iterator[str]:
     for name in islice((each for each in attributes if each not in known), _HINTS):
         meant = did_you_mean(name, known)
         if meant:
-            yield f"{name}: counts for nothing but expressions, did you mean {meant}?"
+            yield f"{name}: is used only in expressions, did you mean {meant}?"
 
 
 def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
@@ -160,5 +160,5 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
 def _check_expression(name: str, read: TwoSided) -> None:
     """Reject an expression that refers to itself: CurMatches is counted from its start value."""
     if fold(name) in read.own_names:
-        what = f"{read.text!r:.80} asks for itself, allowed is a number or an expression of other names"
+        what = f"{read.text!r:.80} refers to itself, allowed is a number or an expression of other names"
         raise InvalidInput([Problem(path=name, message=what)])

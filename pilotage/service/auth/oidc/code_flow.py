@@ -119,7 +119,7 @@ def _id_claims(trusted: TrustedIssuer, text: str, *, nonce: str, now: datetime) 
     signed_claims.check_times(claims, now=now)
     is_shared = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
     if claims.get("azp", None if is_shared else client_id) != client_id:
-        raise NotAuthenticated("the issuer signed somebody in elsewhere, not here")
+        raise NotAuthenticated("the issuer's token is for another client")
     if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
         raise NotAuthenticated("the issuer's answer is to another sign-in: begin again")
     return claims
@@ -133,7 +133,7 @@ def _user_info(
         return {}
     info = discovery.get(http, trusted.issuer, _endpoint(trusted, "userinfo_endpoint"), access_token)
     if info.get("sub") != subject:
-        raise NotAuthenticated("the issuer speaks of somebody else than who signed in")
+        raise NotAuthenticated("the issuer's user info belongs to another person")
     return info
 
 
@@ -147,7 +147,7 @@ def _endpoint(trusted: TrustedIssuer, name: str) -> str:
 
 def _sign_in(trusted: TrustedIssuer) -> SignIn:
     if trusted.issuer.sign_in is None:
-        raise NotAuthenticated(f"nobody signs in with {trusted.issuer.name} here")
+        raise NotAuthenticated(f"sign-in with {trusted.issuer.name} is not configured here")
     return trusted.issuer.sign_in
 
 

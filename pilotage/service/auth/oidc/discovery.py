@@ -76,7 +76,7 @@ def clock(issuer: Issuer) -> datetime:
         except httpx.HTTPError as error:
             raise IssuerAway(f"{issuer.url} does not answer: {_reason(error)}") from None
         except (KeyError, ValueError):
-            raise IssuerAway(f"{issuer.url} does not say what time it is") from None
+            raise IssuerAway(f"{issuer.url} does not send its time") from None
 
 
 def endpoint(issuer: Issuer, endpoints: Mapping[str, str], name: str) -> str:
@@ -136,7 +136,7 @@ def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str
     except (ValueError, RecursionError):  # brackets by the thousand
         content = None
     if not isinstance(content, dict):
-        raise IssuerAway(f"{where} answers something that is no JSON object")
+        raise IssuerAway(f"{where} does not answer a JSON object")
     return content
 
 

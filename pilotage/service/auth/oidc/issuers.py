@@ -119,7 +119,9 @@ def _token(issuer: Issuer, claims: Mapping[str, object], text: str) -> BearerTok
     try:
         caller = union(oidc_issuer.callers(issuer, claims))
     except InvalidRequest as error:
-        raise NotAuthenticated(f"the token of {issuer.name} names nobody that can be here: {error}") from None
+        raise NotAuthenticated(
+            f"the token of {issuer.name} does not describe a valid caller: {error}"
+        ) from None
     if caller is None:
         raise NotAuthenticated(f"none of the groups and scopes of the token of {issuer.name} has a role here")
     expires_at = signed_claims.time_of(claims, "exp")

@@ -36,7 +36,7 @@ def read(text: str, issuer: Issuer, keys: IssuerKeys, *, audiences: Collection[s
         raise NotAuthenticated("the token is not a signed one") from None
     algorithm, key_id = str(header.get("alg")), header.get("kid")
     if algorithm not in KEY_TYPES:
-        raise NotAuthenticated(f"the token is signed by {algorithm!r:.40}, which nobody may use here")
+        raise NotAuthenticated(f"the token is signed by {algorithm!r:.40}, which is not an allowed algorithm")
     for key in keys.find(key_id=key_id, algorithm=algorithm):
         try:
             return _decode(text, key.key, algorithm, issuer, audiences)
@@ -86,4 +86,4 @@ def time_of(claims: Mapping[str, object], name: str) -> datetime | None:
     try:
         return datetime.fromtimestamp(float(value), UTC)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, OSError):
-        raise NotAuthenticated(f"{name} of the token is no time") from None
+        raise NotAuthenticated(f"{name} of the token is not a time") from None
