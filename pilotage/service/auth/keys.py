@@ -87,10 +87,10 @@ class KeyRing:
 
 def generate() -> SigningKey:
     """Generate a new key."""
-    return find_key(generate_private_key(SECP256R1()))
+    return signing_key(generate_private_key(SECP256R1()))
 
 
-def find_key(private: EllipticCurvePrivateKey) -> SigningKey:
+def signing_key(private: EllipticCurvePrivateKey) -> SigningKey:
     """Wrap a private key with its key id."""
     return SigningKey(private=private, key_id=VerifyingKey(public=private.public_key()).key_id)
 
@@ -127,7 +127,7 @@ def load(path: Path) -> KeyRing:
         raise _wrong(path, f"is no private key in PEM: {error}") from None
     if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
         raise _wrong(path, "is a private key of another kind, allowed is P-256")
-    return KeyRing(signing=find_key(private), retiring=tuple(_retiring(path, text)))
+    return KeyRing(signing=signing_key(private), retiring=tuple(_retiring(path, text)))
 
 
 def rotate(path: Path, *, keep: timedelta, now: datetime) -> KeyRing:

@@ -112,8 +112,8 @@ def countable(caller: Caller, wanted: JobFilter, by: Collection[str]) -> JobSele
     Raises:
         NotAllowed: A column is personal and the caller may not see names.
     """
-    asked = {*by, *(name for name in JobFilter.model_fields if getattr(wanted, name) is not None)}
-    refused = sorted(asked.intersection(PERSONAL))
+    columns = {*by, *(name for name in JobFilter.model_fields if getattr(wanted, name) is not None)}
+    refused = sorted(columns.intersection(PERSONAL))
     allowed = may_see_names(caller) if refused else may_count(caller)
     if not allowed:
         raise NotAllowed(f"{caller.role} may see numbers of VOs, not of persons: not by {', '.join(refused)}")
@@ -160,8 +160,8 @@ def _set(values: Iterable[_T] | None) -> frozenset[_T] | None:
 
 def visible_pools(caller: Caller, *, vo: str | None = None) -> listing.PoolFilter:
     """The pools of a VO (None: of any) that the caller may see."""
-    asked = None if vo is None else frozenset({fold(vo)})
-    return listing.PoolFilter(vos=caller.visible_vos, served_at=caller.own_sites, among=asked)
+    wanted = None if vo is None else frozenset({fold(vo)})
+    return listing.PoolFilter(vos=caller.visible_vos, served_at=caller.own_sites, among=wanted)
 
 
 def get(conn: Connection, caller: Caller, pool_id: str) -> Pool:

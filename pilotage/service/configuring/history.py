@@ -76,9 +76,9 @@ def _visible_paths(
 def concerns(path: str, names: tuple[str, ...]) -> bool:
     """Whether a changed path is above, at or below `names`; case-insensitive."""
     changed = tuple(map(fold, path.split("/")))
-    asked = tuple(map(fold, names))
-    shorter = min(len(changed), len(asked))
-    return changed[:shorter] == asked[:shorter]
+    wanted = tuple(map(fold, names))
+    shorter = min(len(changed), len(wanted))
+    return changed[:shorter] == wanted[:shorter]
 
 
 def between(parts: Services, caller: Caller, *, before: int, after: int | None) -> VersionDiff:

@@ -121,7 +121,7 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         spans=spans(story.log, now=now),
         latest=AttemptAnswer.model_validate(latest) if latest else None,
         log=story.log[-_LOG:],
-        said=_attempt_facts(story.description.body),
+        description=_list_fields(story.description.body),
         has_output=latest is not None and latest.output is not None,
         is_over=job.status in FINAL,
         is_waiting=job.status in PREPARING | {JobStatus.WAITING},
@@ -148,7 +148,7 @@ def download(page: PageOf, job_id: JobIdPath) -> StreamingResponse:
     return jobs.send(page.parts, page.caller, job_id)
 
 
-def _attempt_facts(body: Mapping[str, object]) -> list[tuple[str, str]]:
+def _list_fields(body: Mapping[str, object]) -> list[tuple[str, str]]:
     """The checked description as names and values."""
     return [
         (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -103,7 +103,7 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
     with database.reading(page.parts.engine) as conn:
         seen = search.read_page(conn, wanted, limit=query.limit, after=query.after, oldest_first=oldest_first)
         counts = search.count_by_status(conn, every_status)
-    asked = query_of(query)
+    filters = query_of(query)
     return page.render(
         "jobs/part.html" if page.is_fragment else "jobs/list.html",
         seen=seen,
@@ -111,8 +111,8 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
         total=search.sum_counts(counts),
         query=query,
         fields=[field for field in FIELDS if page.caller.role in field.roles],
-        asked=dict(asked),
-        matching=urlencode(asked),
+        filters=dict(filters),
+        matching=urlencode(filters),
     )
 
 
@@ -167,7 +167,7 @@ def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResp
     return page.render(
         "jobs/change.html",
         change=change,
-        asked=query_of(change.filter),
+        filters=query_of(change.filter),
         back=_address(change),
         counts=possible,
         total=search.sum_counts(possible),

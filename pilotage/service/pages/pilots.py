@@ -147,9 +147,9 @@ def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTM
 
 
 def _visible(caller: Caller, *, site: str | None) -> GridJobFilter:
-    asked = None if site is None else frozenset({site})
+    wanted = None if site is None else frozenset({site})
     every, any_of = ownership.split_common(
-        [each.narrow(sites=asked) for each in visibility.may_count(caller)]
+        [each.narrow(sites=wanted) for each in visibility.may_count(caller)]
     )
     return GridJobFilter(vos=every.vos, sites=every.sites, owner=every.owner, any_of=any_of)
 

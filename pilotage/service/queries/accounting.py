@@ -95,19 +95,19 @@ def _check_columns(caller: Caller, query: AccountingQuery) -> None:
 
 
 def _visible(caller: Caller, query: AccountingQuery) -> UsageFilter:
-    asked = {
+    values = {
         name: None if (words := getattr(query, name)) is None else frozenset(words) for name in DIMENSIONS
     }
-    if asked["vo"] is not None:
-        asked["vo"] = frozenset(map(fold, asked["vo"]))
-    is_personal = any(name in query.by or asked[name] is not None for name in _PERSONAL)
+    if values["vo"] is not None:
+        values["vo"] = frozenset(map(fold, values["vo"]))
+    is_personal = any(name in query.by or values[name] is not None for name in _PERSONAL)
     allowed = visibility.may_see_names(caller) if is_personal else visibility.may_count(caller)
     every, any_of = ownership.split_common(
-        [each.narrow(vos=asked["vo"], sites=asked["site"]) for each in allowed]
+        [each.narrow(vos=values["vo"], sites=values["site"]) for each in allowed]
     )
     owner = None if every.owner is None else frozenset({every.owner})
-    own = {"vo": every.vos, "site": every.sites, "owner": ownership.intersect(owner, asked["owner"])}
-    return UsageFilter(**{**asked, **own}, any_of=any_of)
+    own = {"vo": every.vos, "site": every.sites, "owner": ownership.intersect(owner, values["owner"])}
+    return UsageFilter(**{**values, **own}, any_of=any_of)
 
 
 def _moment(name: str, text: str, now: datetime) -> datetime:
