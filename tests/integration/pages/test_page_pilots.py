@@ -172,7 +172,7 @@ def test_a_site_admin_is_told_how_far_grid_jobs_are_but_whose_they_are_only_in_h
     assert not heading.get_by_role("link").count()
     for address in ("/", f"/sites/{SITE}"):
         page.goto(address)
-        there = page.get_by_role("table", name="Jobs in the hands of pilots")
+        there = page.get_by_role("table", name="Jobs held by pilots")
         expect(there.get_by_role("row").filter(has_text="cms")).to_contain_text("1")
         picture(page, f"sites/there-{vo}{'-overview' if address == '/' else ''}")
 
