@@ -28,24 +28,27 @@ from taskqueue.leases import uptime
 
 _log = logging.getLogger(__name__)
 
-#: Seconds until what another process says of tokens holds here: one that it revoked, a key that it changed.
-_TOLD_WITHIN = 2.0
-#: Seconds until a key that an issuer withdrew is not believed any more.
-_ASKED_AGAIN_AFTER = 600.0
+#: Seconds until a token revoked or a key changed by another process takes effect here.
+_TOKEN_REFRESH = 2.0
+#: Seconds until a key that an issuer withdrew is no longer trusted.
+_ISSUER_REFRESH = 600.0
 
-#: Only for the description: `access` reads the token itself.
+#: For the OpenAPI description only: `access` reads the token itself.
 _BEARER = HTTPBearer(
     auto_error=False,
     description="A token of this installation (`pilotage token`), or of an issuer that it trusts.",
 )
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "The request was refused."},
-    "5XX": {"model": ErrorAnswer, "description": "Try again later, or it is our fault."},
+    "5XX": {
+        "model": ErrorAnswer,
+        "description": "Unavailable, try again later; 500 is a defect.",
+    },
 }
 
 
 def create_app(parts: Services) -> FastAPI:
-    """The application, ready to be served; it starts and stops none of its parts."""
+    """Build the application, ready to be served; it starts and stops none of `parts`."""
     app = FastAPI(
         title="Pilotage",
         summary="Task queue and pilot matcher.",
@@ -53,7 +56,7 @@ def create_app(parts: Services) -> FastAPI:
         lifespan=_lifespan,
         strict_content_type=False,
         redirect_slashes=False,
-        docs_url=None,  # it would have browsers load from elsewhere; `pages.interface` describes the same
+        docs_url=None,  # FastAPI's page loads scripts from other hosts; `pages.interface` replaces it
         redoc_url=None,
     )
     app.state.parts = parts
@@ -63,7 +66,7 @@ def create_app(parts: Services) -> FastAPI:
     )
     for router in ROUTERS:
         api.include_router(router)
-    app.include_router(health.router)  # first: the framework tries all in turn, and this shall cost little
+    app.include_router(health.router)  # first: routes are tried in order, and health checks are frequent
     app.include_router(health.metrics_router, responses=_ERRORS)
     app.include_router(health.published_keys_router)
     app.include_router(api)
@@ -83,9 +86,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     parts: Services = app.state.parts
     process = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     watching = [
-        asyncio.create_task(repeatedly(lambda: _look_at_tokens(parts), every=_TOLD_WITHIN)),
-        asyncio.create_task(repeatedly(lambda: _look_at_issuers(parts), every=_ASKED_AGAIN_AFTER)),
-        # By the loop that answers requests: while that hangs, no pilot is heard.
+        asyncio.create_task(repeatedly(lambda: _refresh_tokens(parts), every=_TOKEN_REFRESH)),
+        asyncio.create_task(repeatedly(lambda: _refresh_issuers(parts), every=_ISSUER_REFRESH)),
+        # In the event loop that answers requests: while it hangs, no heartbeat is received.
         asyncio.create_task(
             repeatedly(lambda: asyncio.to_thread(_record_uptime, parts, process), every=uptime.EVERY)
         ),
@@ -99,18 +102,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 await each
 
 
-async def repeatedly(look: Callable[[], Awaitable[object]], *, every: float) -> None:
-    """Look again and again; an error is logged and ends one look, since nobody would see that all had ended.
-
-    Args:
-        look: At what others may have changed.
-        every: Seconds between two looks.
-    """
+async def repeatedly(action: Callable[[], Awaitable[object]], *, every: float) -> None:
+    """Await `action` every `every` seconds. Exceptions are logged and do not stop the loop."""
     while True:
         try:
-            await look()
-        except Exception:  # noqa: BLE001  (it is told, and the next look may find it mended)
-            _log.exception("what is done again and again broke, the next time is in %g s", every)
+            await action()
+        except Exception:  # noqa: BLE001  (logged; the next run may succeed)
+            _log.exception("a periodic action failed, the next run is in %g s", every)
         await asyncio.sleep(every)
 
 
@@ -119,13 +117,13 @@ def _record_uptime(parts: Services, process: str) -> None:
         with database.writing(parts.engine) as conn:
             uptime.record(conn, process, now=parts.clock())
     except database.UNAVAILABLE as error:
-        _log.warning("the database is away; silence of pilots does not count meanwhile: %s", error)
+        _log.warning("the database is unavailable; missing heartbeats do not count meanwhile: %s", error)
 
 
-async def _look_at_issuers(parts: Services) -> None:
+async def _refresh_issuers(parts: Services) -> None:
     await asyncio.gather(*(issuer.learn() for issuer in parts.issuers))
 
 
-async def _look_at_tokens(parts: Services) -> None:
+async def _refresh_tokens(parts: Services) -> None:
     await asyncio.to_thread(parts.revoked.refresh)
     await asyncio.to_thread(parts.tokens.refresh)

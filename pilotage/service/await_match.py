@@ -1,4 +1,4 @@
-"""The asynchronous door: a request waits for the claimer without a thread of its own."""
+"""Wait for the claimer in the event loop, without a thread for each request."""
 
 import asyncio
 import time
@@ -13,29 +13,29 @@ from pilotage.service.http_errors import ClientGone
 
 
 async def answer_of(request: Request, claimer: ClaimWorker, wanted: MatchRequest) -> MatchResult:
-    """What the claimer answers, if it does so in time and the client is still there.
+    """Return the claimer's result, unless the deadline passes or the client disconnects first.
 
-    Otherwise the request is abandoned: what nobody waits for is not claimed, or given back at once.
+    An abandoned request is not claimed; a claim already made for it is given back at once.
 
     Raises:
         Busy: Too many requests wait already.
-        NotInTime: The deadline is over.
+        NotInTime: The deadline has passed.
         ClientGone: The client closed the connection.
     """
     loop = asyncio.get_running_loop()
-    over = _Over(loop)
+    completion = _Completion(loop)
     ticket = claimer.submit(wanted)
-    ticket.future.add_done_callback(over.tell_from_elsewhere)
-    deadline = loop.call_later(wanted.deadline - time.monotonic(), over.tell)
+    ticket.future.add_done_callback(completion.set_threadsafe)
+    deadline = loop.call_later(wanted.deadline - time.monotonic(), completion.set)
     gone = asyncio.create_task(_disconnected(request))
-    gone.add_done_callback(over.tell)
+    gone.add_done_callback(completion.set)
     delivered = False
     try:
-        await over.told
+        await completion.future
         if gone.done():
             raise ClientGone("the client did not wait for the answer")
         if not ticket.future.done():
-            raise NotInTime("there was no answer in time; ask again")
+            raise NotInTime("there was no answer in time; try again")
         delivered = True
         return ticket.future.result()
     finally:
@@ -45,22 +45,22 @@ async def answer_of(request: Request, claimer: ClaimWorker, wanted: MatchRequest
         gone.cancel()
 
 
-class _Over:
-    """There is nothing more to wait for, whatever the reason: cheaper than to wait for several futures."""
+class _Completion:
+    """The end of the wait, for any reason: one future is cheaper than waiting for several."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.told: asyncio.Future[None] = loop.create_future()
+        self.future: asyncio.Future[None] = loop.create_future()
 
-    def tell(self, *_: object) -> None:
-        """In the loop's thread."""
-        if not self.told.done():
-            self.told.set_result(None)
+    def set(self, *_: object) -> None:
+        """Call it in the loop's thread."""
+        if not self.future.done():
+            self.future.set_result(None)
 
-    def tell_from_elsewhere(self, *_: object) -> None:
-        """In any thread; a loop that has ended needs no word."""
+    def set_threadsafe(self, *_: object) -> None:
+        """Call it in any thread; a closed loop is ignored."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.tell)
+            self._loop.call_soon_threadsafe(self.set)
 
 
 async def _disconnected(request: Request) -> None:

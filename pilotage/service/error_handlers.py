@@ -24,7 +24,7 @@ from taskqueue.db import database
 
 _log = logging.getLogger(__name__)
 
-#: The status for each type of error; the nearest of its parents where it has no line itself.
+#: The status of each type of error; a type without an entry has that of its nearest base class.
 STATUS: dict[type[Exception], int] = {
     InvalidInput: 400,
     NotAllowed: 403,
@@ -54,18 +54,18 @@ STATUS: dict[type[Exception], int] = {
     http_errors.ClientGone: 400,
 }
 
-#: What keeps a change of the configuration from being made.
+#: Errors that reject a change of the configuration.
 _REFUSED_CHANGES = (config_errors.ConfigError, config_errors.VersionConflict, guards.GuardFailed)
-#: Seconds after which another try makes sense, where the error does not say.
+#: Default `Retry-After` in seconds, if the error has none.
 _RETRY_AFTER = {429: 30, 503: 5}
-#: Words for what the framework itself refuses.
+#: Error codes for statuses that the framework itself answers.
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
-#: Characters of a value that a message repeats.
+#: Characters of a rejected value repeated in the message.
 _SHOWN = 200
 
 
 def install(app: FastAPI) -> None:
-    """Answer each error of the table, and those of the framework, in the one shape."""
+    """Install handlers for the errors of the table and those of the framework."""
     for kind, handler in _handlers().items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(RequestValidationError, _validation)
@@ -74,19 +74,19 @@ def install(app: FastAPI) -> None:
 
 
 async def answer_to(request: Request, error: Exception) -> Response | None:
-    """The answer to an error that the framework does not see; None: it is a defect, which it has to see."""
+    """Handle an error raised outside the framework; None: a defect, which the framework must handle."""
     handlers = _handlers()
     found = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
     return None if found is None else await found(request, error)
 
 
 def _handlers() -> Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
-    away = dict.fromkeys(database.UNAVAILABLE, _away)
-    return {PilotageError: _ours, ClientDisconnect: _gone, **away}
+    away = dict.fromkeys(database.UNAVAILABLE, _unavailable)
+    return {PilotageError: _ours, ClientDisconnect: _client_gone, **away}
 
 
 def status_of(error: Exception) -> int:
-    """The status of the nearest type in the table; 500 if none is there."""
+    """Return the status of the nearest type in the table, or 500."""
     return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
 
 
@@ -98,7 +98,7 @@ def answer(
     details: object = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """An error in the one shape; for somebody who looks at pages, as a page."""
+    """Build the error response: JSON, or a page for a browser."""
     if templating.is_wanted(request):
         return templating.render(request, status, message, headers or {})
     body = {"error": {"code": code, "message": message, "details": details or {}}}
@@ -107,26 +107,26 @@ def answer(
 
 async def _ours(request: Request, error: Exception) -> Response:
     if not isinstance(error, PilotageError):
-        raise TypeError(f"{type(error).__name__} is not one of ours")
+        raise TypeError(f"{type(error).__name__} is not a PilotageError")
     status = status_of(error)
     if status == 500:
-        _log.error("%s has no line in the table of errors", type(error).__name__, exc_info=error)
+        _log.error("%s is missing from the table of errors", type(error).__name__, exc_info=error)
         return _defect(request)
     parts: Services = request.app.state.parts
     parts.metrics.refused(error.code)
     if status == 403 or _is_refused_change(request, error):
-        _write_down(request, error)
+        _audit(request, error)
     return answer(request, status, error.code, str(error), dict(error.details), _headers(status, error))
 
 
 def _is_refused_change(request: Request, error: PilotageError) -> bool:
-    """Whether somebody did not get a change of the configuration; looking ahead is not one."""
+    """Whether a change of the configuration was rejected; a preview is not a change."""
     is_change = request.method != "GET" and not request.url.path.endswith("/preview")
     return is_change and isinstance(error, _REFUSED_CHANGES)
 
 
-def _write_down(request: Request, error: PilotageError) -> None:
-    """Every request outside its role, wherever that was found out, and every change that was refused."""
+def _audit(request: Request, error: PilotageError) -> None:
+    """Audit requests outside the caller's role, wherever detected, and rejected changes."""
     token: BearerToken | None = getattr(request.state, "token", None)
     path, reason = request.url.path, str(error)
     if token is None:
@@ -136,9 +136,9 @@ def _write_down(request: Request, error: PilotageError) -> None:
 
 
 async def _validation(request: Request, error: Exception) -> Response:
-    """What pydantic refused, as any other invalid request."""
+    """Answer pydantic's errors as any other invalid request."""
     if not isinstance(error, RequestValidationError):
-        raise TypeError(f"{type(error).__name__} is not about validation")
+        raise TypeError(f"{type(error).__name__} is not a validation error")
     problems = [
         Problem(path=_path(each["loc"]), message=f"{each['msg']}, not {each.get('input')!r:.{_SHOWN}}")
         for each in error.errors()
@@ -148,32 +148,31 @@ async def _validation(request: Request, error: Exception) -> Response:
 
 async def _framework(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
-        raise TypeError(f"{type(error).__name__} is not about HTTP")
+        raise TypeError(f"{type(error).__name__} is not an HTTPException")
     code = _CODES.get(error.status_code, "error")
     return answer(request, error.status_code, code, str(error.detail), headers=dict(error.headers or {}))
 
 
-async def _away(request: Request, error: Exception) -> Response:
-    _log.warning("the database is away or too busy: %s", error)
+async def _unavailable(request: Request, error: Exception) -> Response:
+    _log.warning("the database is unavailable or overloaded: %s", error)
     message = "the database does not answer, try again later"
     return answer(request, 503, "unavailable", message, headers={"Retry-After": str(_RETRY_AFTER[503])})
 
 
-async def _gone(request: Request, _error: Exception) -> Response:
-    """Nobody reads this: the client went away in the middle of its request."""
+async def _client_gone(request: Request, _error: Exception) -> Response:
     return answer(request, 400, "client_gone", "the request ended in the middle of its body")
 
 
 def _defect(request: Request) -> Response:
-    """Say nothing of what happened; the server writes the traceback to its log."""
+    """Reveal nothing of the cause; the server writes the traceback to its log."""
     return answer(request, 500, "internal_error", "an error of the service; it is in its log")
 
 
 async def _bug(request: Request, _error: Exception) -> Response:
-    """The same, sent outside of what adds the headers to all other answers."""
-    said = _defect(request)
-    said.raw_headers.extend(middleware.headers(request.scope))
-    return said
+    """Add the security headers here: this handler runs outside the middleware that adds them."""
+    response = _defect(request)
+    response.raw_headers.extend(middleware.headers(request.scope))
+    return response
 
 
 def _headers(status: int, error: PilotageError) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""What pilots say most often goes straight to its handler, past the framework's routing and models.
+"""Shortcut for the most frequent requests of pilots, past the framework's routing and models.
 
-The routes are the framework's as all others are: it describes them, and it answers whatever is not plain (a
-body that does not fit, a query, another kind of content), since only it knows how to say what is wrong. A
-shortcut does for a plain request what the route would do, with the same door, the same handler and the same
-errors, at a third of the cost.
+The routes are ordinary routes of the framework, which describes them and answers every request that is not
+plain (a body that does not fit, a query, another content type), since it produces the error messages. For a
+plain request the shortcut does what the route would do, with the same authentication, handler and errors, at
+a third of the cost.
 """
 
 import re
@@ -30,12 +30,12 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class NotPlain(Exception):
-    """The framework has to see this request."""
+    """The request is not plain: the framework must handle it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedRequest:
-    """A plain request that has been let in."""
+    """A plain request after authentication and authorization."""
 
     request: StrictRequest
     parts: Services
@@ -43,37 +43,33 @@ class AdmittedRequest:
     lease: str = ""
 
     def body(self, model: type[_Model]) -> _Model:
-        """What it says.
-
-        Raises:
-            NotPlain: It is something else.
-        """
+        """Validate the body, or raise `NotPlain`."""
         try:
             return model.model_validate(self.request.content)
         except ValidationError:
             raise NotPlain from None
 
-    def said(self, model: type[_Model]) -> _Model | None:
-        """The same, if it says anything."""
+    def optional_body(self, model: type[_Model]) -> _Model | None:
+        """Validate the body, if there is one."""
         return None if self.request.content is None else self.body(model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FastRoute:
-    """The way to one route."""
+    """A shortcut to one route."""
 
-    path: str  #: as the route has it
-    endpoint: Callable[..., Any]  #: of the route: says who may use it, and how much it reads
+    path: str  #: as the route declares it
+    endpoint: Callable[..., Any]  #: of the route: carries its allowed roles and body limit
     answer: Callable[[AdmittedRequest], Awaitable[bytes]]
 
 
-async def _request_job(asked: AdmittedRequest) -> bytes:
+async def _request_job(admitted: AdmittedRequest) -> bytes:
     answer = await matcher.request_job(
-        asked.parts,
-        asked.caller,
-        asked.request,
-        asked.body(JobRequest),
-        _request_timeout(asked.request),
+        admitted.parts,
+        admitted.caller,
+        admitted.request,
+        admitted.body(JobRequest),
+        _request_timeout(admitted.request),
     )
     return answer.model_dump_json(exclude_none=True).encode()
 
@@ -88,23 +84,27 @@ def _request_timeout(request: StrictRequest) -> float | None:
         raise NotPlain from None
 
 
-async def _start(asked: AdmittedRequest) -> bytes:
-    answer = await leases.start(asked.parts, asked.caller, asked.lease, asked.said(StartBody))
+async def _start(admitted: AdmittedRequest) -> bytes:
+    answer = await leases.start(
+        admitted.parts, admitted.caller, admitted.lease, admitted.optional_body(StartBody)
+    )
     return answer.model_dump_json().encode()
 
 
-async def _heartbeat(asked: AdmittedRequest) -> bytes:
-    answer = await leases.heartbeat(asked.parts, asked.caller, asked.lease, asked.said(HeartbeatBody))
+async def _heartbeat(admitted: AdmittedRequest) -> bytes:
+    answer = await leases.heartbeat(
+        admitted.parts, admitted.caller, admitted.lease, admitted.optional_body(HeartbeatBody)
+    )
     return answer.model_dump_json().encode()
 
 
-async def _finish(asked: AdmittedRequest) -> bytes:
-    answer = await leases.finish(asked.parts, asked.caller, asked.lease, asked.body(FinishBody))
+async def _finish(admitted: AdmittedRequest) -> bytes:
+    answer = await leases.finish(admitted.parts, admitted.caller, admitted.lease, admitted.body(FinishBody))
     return answer.model_dump_json().encode()
 
 
 _REQUEST_JOB = FastRoute(path="/matcher/requestJob", endpoint=matcher.request_job, answer=_request_job)
-_OF_LEASES: Mapping[str, FastRoute] = {
+_LEASE_ROUTES: Mapping[str, FastRoute] = {
     "start": FastRoute(path="/leases/{lease}/start", endpoint=leases.start, answer=_start),
     "heartbeat": FastRoute(path="/leases/{lease}/heartbeat", endpoint=leases.heartbeat, answer=_heartbeat),
     "finish": FastRoute(path="/leases/{lease}/finish", endpoint=leases.finish, answer=_finish),
@@ -112,14 +112,14 @@ _OF_LEASES: Mapping[str, FastRoute] = {
 
 
 class FastPath:
-    """Knows the shortcuts; everything else goes on to the application."""
+    """ASGI middleware that answers plain requests by a shortcut and passes on all others."""
 
     def __init__(self, app: ASGIApp, parts: Services) -> None:
         self._app = app
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what there is a shortcut for."""
+        """Answer by a shortcut, if there is one."""
         found = _find(scope) if scope["type"] == "http" else None
         if found is None:
             await self._app(scope, receive, send)
@@ -129,7 +129,7 @@ class FastPath:
         try:
             body = await self._answer(request, shortcut, lease)
         except NotPlain:
-            await self._app(scope, _again(request, receive), send)
+            await self._app(scope, _replay(request, receive), send)
             return
         except Exception as error:
             scope["route"] = shortcut
@@ -144,24 +144,24 @@ class FastPath:
         caller = await routing.admit(request, self._parts, shortcut.endpoint, takes_json=True)
         if not request.headers.get("content-type", "application/json").startswith("application/json"):
             raise NotPlain
-        asked = AdmittedRequest(request=request, parts=self._parts, caller=caller, lease=lease)
-        return await shortcut.answer(asked)
+        admitted = AdmittedRequest(request=request, parts=self._parts, caller=caller, lease=lease)
+        return await shortcut.answer(admitted)
 
 
 def _find(scope: Scope) -> tuple[FastRoute, str] | None:
-    """The shortcut, and the lease that is in the path."""
+    """Find the shortcut and the lease in the path."""
     if scope["method"] != "POST" or scope["query_string"] or scope.get("root_path"):
         return None
     path: str = scope["path"]
     if path == f"{_PREFIX}{_REQUEST_JOB.path}":
         return _REQUEST_JOB, ""
     found = _LEASE.fullmatch(path)
-    shortcut = _OF_LEASES.get(found[2]) if found else None
+    shortcut = _LEASE_ROUTES.get(found[2]) if found else None
     return (shortcut, found[1]) if found and shortcut else None
 
 
-def _again(request: StrictRequest, receive: Receive) -> Receive:
-    """Receive the body once more that the request has read; then as before."""
+def _replay(request: StrictRequest, receive: Receive) -> Receive:
+    """Replay the body that was read already, then receive as before."""
     read: list[Message] = [{"type": "http.request", "body": request.whole, "more_body": False}]
 
     async def replay() -> Message:

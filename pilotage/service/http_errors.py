@@ -1,4 +1,4 @@
-"""Why the door itself turns a request away, before anything below it is asked."""
+"""Errors that reject a request before its handler runs."""
 
 from collections.abc import Mapping
 
@@ -6,37 +6,37 @@ from requirements.errors import PilotageError
 
 
 class NotAuthenticated(PilotageError):
-    """There is no token, or it is not good."""
+    """The token is missing or invalid."""
 
     code = "not_authenticated"
 
 
 class TokenRevoked(NotAuthenticated):
-    """An operator revoked the token: no later request with it will be accepted."""
+    """An operator revoked the token; no later request with it is accepted."""
 
     code = "revoked"
 
 
 class ClockBehind(PilotageError):
-    """The token is of this installation and not yet valid: the clock here is behind that of another host."""
+    """The token is ours but not valid yet: the clock of this host is behind that of the issuing host."""
 
     code = "clock_behind"
 
 
 class ForgedRequest(PilotageError):
-    """Another site may have had the browser send it."""
+    """The request may have been sent by another site through the user's browser (CSRF)."""
 
     code = "forged_request"
 
 
 class NotHere(PilotageError):
-    """There is nothing of this kind for the caller to see."""
+    """The resource does not exist, or the caller may not see it."""
 
     code = "not_found"
 
 
 class TooManyRequests(PilotageError):
-    """The caller has used up its share of requests for now."""
+    """The caller has exhausted its request rate."""
 
     code = "too_many_requests"
 
@@ -46,12 +46,12 @@ class TooManyRequests(PilotageError):
 
     @property
     def details(self) -> Mapping[str, object]:
-        """When to try again."""
+        """Seconds until the next attempt."""
         return {"retry_after": self.retry_after}
 
 
 class BodyTooLarge(PilotageError):
-    """The body has more bytes than the request may have."""
+    """The body exceeds the size limit of the request."""
 
     code = "body_too_large"
 
@@ -61,23 +61,23 @@ class BodyTooLarge(PilotageError):
 
     @property
     def details(self) -> Mapping[str, object]:
-        """How much is allowed."""
+        """The limit in bytes."""
         return {"limit_bytes": self.limit}
 
 
 class PreconditionRequired(PilotageError):
-    """A change must say which version it starts from."""
+    """The change lacks the version that it starts from."""
 
     code = "precondition_required"
 
 
 class SenderSilent(PilotageError):
-    """The rest of a body did not come."""
+    """The rest of the body did not arrive in time."""
 
     code = "sender_silent"
 
 
 class ClientGone(PilotageError):
-    """The client closed the connection; nobody reads this answer."""
+    """The client closed the connection before the answer."""
 
     code = "client_gone"

@@ -1,9 +1,4 @@
-"""How jobs are and how they end, as Prometheus is told.
-
-How pilots fare, as Prometheus is told.
-
-What Prometheus is told: counted as it happens in this process, and read from the database when asked.
-"""
+"""Prometheus metrics: counters of this process, and gauges read from the database at each scrape."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +18,7 @@ _BY = ("vo", "status")
 
 
 class JobGauges(Collector):
-    """What was counted last, in a registry."""
+    """Jobs by VO and status, as counted last."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._living: Numbers = {}
@@ -31,11 +26,11 @@ class JobGauges(Collector):
         registry.register(self)
 
     def show(self, *, living: Numbers, ended: Numbers) -> None:
-        """Set both: the jobs that have not ended, and how many ever came to each end."""
+        """Set both: the jobs that have not ended, and the jobs that ever ended, by final status."""
         self._living, self._ended = living, ended
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Both, as the registry asks for them."""
+        """Both families."""
         living = GaugeMetricFamily("pilotage_jobs", "Jobs that have not ended, by status.", labels=_BY)
         ended = CounterMetricFamily("pilotage_jobs_ended", "Jobs that ended, by their end.", labels=_BY)
         for family, numbers in ((living, self._living), (ended, self._ended)):
@@ -46,13 +41,13 @@ class JobGauges(Collector):
         yield ended
 
 
-#: By what they have to be counted.
+#: Columns by which pilots must be counted for `PilotGauges.show`.
 BY = ("vo", "queue", "status", "empty_reason")
 _WHERE = ("vo", "queue")
 
 
 class PilotGauges:
-    """The gauges of pilots in a registry; a queue is empty as long as a broker has not picked it."""
+    """Gauges of pilots; the label `queue` is empty until a broker has picked one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._pilots = Gauge(
@@ -63,19 +58,19 @@ class PilotGauges:
         )
         self._empty = Gauge(
             "pilotage_empty_pilots",
-            "Pilots that ended in the last six hours without a job, by the last reason that they were told.",
+            "Pilots that ended in the last six hours without a job, by the last reason that they received.",
             [*_WHERE, "reason"],
             registry=registry,
         )
         self._quality = Gauge(
             "pilotage_queue_quality",
-            "Share of pilots with a job among those that had one, were empty or broke in the last six hours.",
+            "Share of pilots with a job among those that had one, were empty or failed in six hours.",
             _WHERE,
             registry=registry,
         )
 
     def show(self, counted: Mapping[tuple[str, ...], PilotCounts]) -> None:
-        """Set all of them, from what was counted by `BY`."""
+        """Set all gauges from numbers counted by `BY`."""
         for gauge in (self._pilots, self._empty, self._quality):
             gauge.clear()
         of_queue: dict[tuple[str, str], list[PilotCounts]] = {}
@@ -94,7 +89,7 @@ class PilotGauges:
 
 
 class Metrics:
-    """The metrics of one process, in a registry of their own."""
+    """The metrics of one process, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -111,7 +106,7 @@ class Metrics:
             registry=self.registry,
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
         )
-        #: The series of what was served before; to look them up by their labels costs more than to count.
+        #: Series already used: a lookup by labels costs more than the increment.
         self._served: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._refusals = Counter(
             "pilotage_http_refusals_total", "Refused requests by code.", ["code"], registry=self.registry
@@ -121,13 +116,13 @@ class Metrics:
         )
         self._without_match = Counter(
             "pilotage_match_refusals_total",
-            "Requests for work that got none, by the reason that the pilot was told.",
+            "Requests for work that got none, by reason.",
             ["reason"],
             registry=self.registry,
         )
         self._outcomes = Counter(
             "pilotage_optimizer_outcomes_total",
-            "What the steps of the optimizer chain said.",
+            "Outcomes of the steps of the optimizer chain.",
             ["step", "outcome"],
             registry=self.registry,
         )
@@ -148,7 +143,7 @@ class Metrics:
         self._reading = threading.Lock()
 
     def served(self, *, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         counted = self._served.get((method, route, status))
         if counted is None:
             series = self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
@@ -158,19 +153,19 @@ class Metrics:
         histogram.observe(seconds)
 
     def refused(self, code: str) -> None:
-        """A request was refused."""
+        """Count a rejected request."""
         self._refusals.labels(code).inc()
 
     def matched(self, *, vo: str, site: str, jobs: int) -> None:
-        """A pilot was given jobs."""
+        """Count jobs given to a pilot."""
         self._matches.labels(vo, site).inc(jobs)
 
     def not_matched(self, reason: str) -> None:
-        """A pilot was told that there is nothing for it."""
+        """Count a request for work without a match."""
         self._without_match.labels(reason).inc()
 
     def optimized(self, result: BatchResult) -> None:
-        """The optimizers of this process looked at some jobs."""
+        """Count the outcomes of a batch of the optimizers in this process."""
         for (step, outcome), count in result.outcomes.items():
             self._outcomes.labels(step, outcome).inc(count)
 
@@ -183,14 +178,14 @@ class Metrics:
         pilots: Mapping[tuple[str, ...], PilotCounts],
         cycles: Mapping[str, float],
     ) -> bytes:
-        """Everything in Prometheus' text format.
+        """Render everything in Prometheus' text format.
 
         Args:
-            living: How many jobs have not ended.
-            ended: How many ever came to each end.
-            unmatchable: By VO the number of pools without an eligible queue.
-            pilots: How they fared, counted by `pilot_gauges.BY`.
-            cycles: By agent the time of its last cycle, in seconds since 1970.
+            living: Jobs that have not ended.
+            ended: Jobs that ever ended, by final status.
+            unmatchable: Number of pools without an eligible queue, by VO.
+            pilots: Counted by `BY`.
+            cycles: Time of the last cycle by agent, in seconds since 1970.
         """
         with self._reading:
             for gauge in (self._unmatchable, self._cycles):

@@ -1,7 +1,4 @@
-"""Measures every request, whoever answers it.
-
-What every answer tells browsers not to do, whoever made it.
-"""
+"""ASGI middleware around all answers: request metrics and security headers."""
 
 import time
 
@@ -13,14 +10,14 @@ _UNKNOWN = "unknown"
 
 
 class MeasuredRequests:
-    """Counts requests by route, not by path: ids would make a time series each."""
+    """Count requests by route, not by path: each id would make its own time series."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, and count."""
+        """Answer and count."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -37,13 +34,13 @@ class MeasuredRequests:
             await self._app(scope, receive, watch)
         finally:
             route = getattr(scope.get("route"), "path", _UNKNOWN)
-            # A method that no route has may be any word of the client's.
+            # Without a route the method may be any word that the client chose.
             method = _UNKNOWN if route == _UNKNOWN else scope["method"]
             seconds = time.perf_counter() - begun
             self._metrics.served(method=method, route=route, status=status, seconds=seconds)
 
 
-#: Everything comes from this service, nothing stands in the page itself, and no other page frames ours.
+#: All content comes from this service, no script or style is inline, and no other page may frame ours.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -54,16 +51,16 @@ _POLICY = "; ".join(
     )
 )
 
-#: Constant: they are added to answers that must not cost more for them.
+#: Constant, so that adding them costs nothing.
 ALWAYS: tuple[tuple[bytes, bytes], ...] = (
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
-    # Not `no-referrer`: with it browsers hide where our own forms come from, which `forgery` asks.
+    # Not `no-referrer`: browsers would then hide the origin of our own forms, which `forgery` checks.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-#: Where the browser came over TLS, it never comes without again.
+#: After a request over TLS the browser must not use plain HTTP again.
 OVER_TLS = (*ALWAYS, (b"strict-transport-security", b"max-age=31536000"))
 
 
@@ -73,13 +70,13 @@ def headers(scope: Scope) -> tuple[tuple[bytes, bytes], ...]:
 
 
 class SecurityHeaders:
-    """Adds them to the answers of an application."""
+    """Add the security headers to all answers of an application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, with the headers."""
+        """Answer with the headers."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -87,7 +84,7 @@ class SecurityHeaders:
 
 
 def sending(scope: Scope, send: Send) -> Send:
-    """Send, with the headers added to the answer."""
+    """Wrap `send` so that it adds the security headers."""
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":

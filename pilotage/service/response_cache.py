@@ -1,4 +1,4 @@
-"""Answers that took a walk along very many rows, given again for a while: pages refresh themselves."""
+"""Cache of answers that were counted from very many rows, since pages refresh themselves."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -7,42 +7,41 @@ from typing import Final, Generic, TypeVar
 
 Answer = TypeVar("Answer")
 
-#: Rows of an answer that is worth to be remembered.
+#: Fewest rows of an answer that is cached.
 WORTH: Final = 100_000
-#: So many rows let it live for one second, but no longer than this.
+#: An answer lives one second per this many rows, but no longer than `LONGEST`.
 ROWS_A_SECOND: Final = 50_000
 LONGEST: Final = timedelta(minutes=1)
-#: Questions whose answers are kept.
+#: Cached answers.
 MOST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _Known(Generic[Answer]):
+class _Entry(Generic[Answer]):
     answer: Answer
     since: datetime
     until: datetime
 
 
 class ResponseCache(Generic[Answer]):
-    """The last answers of one kind, in this process; what was quick to count is counted anew each time."""
+    """The last expensive answers of one kind in this process; cheap ones are computed each time.
+
+    Args:
+        rows: Returns the number of rows that an answer was counted from.
+    """
 
     def __init__(self, rows: Callable[[Answer], int]) -> None:
-        """Remember nothing yet.
-
-        Args:
-            rows: How many rows an answer was counted from.
-        """
         self._rows = rows
-        self._known: dict[Hashable, _Known[Answer]] = {}
+        self._entries: dict[Hashable, _Entry[Answer]] = {}
 
     def get(self, question: Hashable, make: Callable[[], Answer], *, now: datetime) -> Answer:
-        """The answer as of now, or of some time ago that grows with the rows: a minute at most."""
-        known = self._known.get(question)
-        if known is not None and known.since <= now < known.until:
-            return known.answer
+        """Return the cached answer, at most a minute old (less for fewer rows), or make a new one."""
+        entry = self._entries.get(question)
+        if entry is not None and entry.since <= now < entry.until:
+            return entry.answer
         answer = make()
         if (rows := self._rows(answer)) >= WORTH:
             life = min(timedelta(seconds=rows / ROWS_A_SECOND), LONGEST)
-            alive = [(each, kept) for each, kept in list(self._known.items()) if now < kept.until]
-            self._known = {**dict(alive[1 - MOST :]), question: _Known(answer, now, now + life)}
+            alive = [(each, kept) for each, kept in list(self._entries.items()) if now < kept.until]
+            self._entries = {**dict(alive[1 - MOST :]), question: _Entry(answer, now, now + life)}
         return answer

@@ -1,6 +1,6 @@
-"""Reading JSON so that nothing comes in that some part below could not store or compare.
+"""Route classes: strict JSON, authentication and authorization before a handler runs.
 
-What every route does before its handler: who asks, may it, is the body JSON that we can use.
+JSON is parsed so strictly that every accepted value can be stored and compared by the packages below.
 """
 
 import inspect
@@ -26,26 +26,26 @@ from requirements.errors import MOST_PROBLEMS, InvalidRequest, Problem
 from requirements.values import text_fault
 from taskqueue.db import retry
 
-#: Levels of lists and objects in each other; nothing that we read has more than a few.
+#: Deepest nesting of lists and objects; real requests have a few levels.
 _DEEPEST = 64
 #: The largest integer of the databases.
 _MAX_INTEGER = 2**63 - 1
-#: The bytes of a body by what they may be part of: numbers, powers of ten, or what stands before a number.
+#: Classes of the bytes of a body: part of a number, exponent sign, before a number, other.
 _SHAPES = bytes(
     ord("0" if sign in "0123456789+-." else "e" if sign in "eE" else "," if sign in ":,[ \t\r\n" else "x")
     for sign in map(chr, range(256))
 )
-#: A power of ten; an integer of many digits.
+#: An exponent; an integer of many digits.
 _POWER = re.compile(rb",0+e")
 _LONG = b"0" * 19
 
 
 def parse(body: bytes) -> object:
-    """The value that the body holds.
+    """Parse a body.
 
     Raises:
-        InvalidRequest: It is not JSON in UTF-8, a name stands twice in one object, a number is not
-            finite or beyond 64 bit, or a text holds NUL or half a surrogate pair.
+        InvalidRequest: Not JSON in UTF-8, a name is repeated in one object, a number is not finite or beyond
+            64 bit, or a text holds NUL or half a surrogate pair.
     """
     try:
         value = _DECODER.decode(body.decode())
@@ -67,10 +67,9 @@ def parse(body: bytes) -> object:
 
 
 def is_plain(body: bytes) -> bool:
-    """Whether a look at the bytes shows that nothing in them can be wrong, if they are JSON at all.
+    """Whether a scan of the bytes proves that a body, if it is JSON, has none of the faults of `_problems`.
 
-    What `_problems` finds is an escaped character or such a number: raw NULs are no JSON, and UTF-8 has no
-    halves of pairs.
+    Those need an escaped character or a long number: raw NULs are not JSON, and UTF-8 has no half surrogates.
     """
     if body.count(b"[") + body.count(b"{") > _DEEPEST or b"\\u" in body:
         return False
@@ -79,11 +78,7 @@ def is_plain(body: bytes) -> bool:
 
 
 def check_text(path: str, text: str) -> None:
-    """Refuse text of a path, a query or a header that could not be stored.
-
-    Raises:
-        InvalidRequest: It holds NUL or half a surrogate pair.
-    """
+    """Reject text of a path, query or header that holds NUL or half a surrogate pair: it cannot be stored."""
     if fault := text_fault(text):
         raise InvalidRequest([Problem(path=path, message=fault)])
 
@@ -108,7 +103,7 @@ def _problems(value: object, path: str, depth: int) -> Iterator[Problem]:
 
 def _text_problem(text: str, path: str) -> Iterator[Problem]:
     if fault := text_fault(text):
-        # The path itself may be what is wrong: it has to be fit for an answer.
+        # The path itself may hold the fault: escape it for the message.
         shown = path.encode(errors="backslashreplace").decode().replace("\0", "\\0")
         yield Problem(path=shown or "body", message=fault[:400])
 
@@ -132,12 +127,12 @@ def _invalid(message: str, **where: int) -> InvalidRequest:
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
-#: Bytes of a body that somebody may send of whom nothing is known.
+#: Bytes of a body from a caller that is not authenticated.
 _STRANGERS_JSON = 4096
 
-#: Bytes of a body that are parsed at once; more would hold up every other request.
+#: Bytes of a body parsed in the event loop; larger ones go to a thread, so that they block no request.
 _AT_ONCE = 64 << 10
-#: Bytes of a body that says little: what a pilot offers, that a job goes on; a pilot's is never larger.
+#: Bytes of a short body (resource description, heartbeat); no body of a pilot may be larger.
 SMALL = 256 << 10
 _MOST_BYTES = "most_bytes"
 
@@ -146,26 +141,17 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class StrictRequest(Request):
-    """A request whose JSON was read by our own rules."""
+    """A request whose JSON is parsed by `parse`."""
 
     content: object = None
 
     async def read(self, limit: int) -> None:
-        """Read the whole body.
-
-        Raises:
-            BodyTooLarge: It has more than `limit` bytes.
-        """
+        """Read the whole body; `BodyTooLarge` above `limit` bytes."""
         refuse_by_length(self, limit)
         self._body = await self._whole(limit)
 
     async def load(self, limit: int) -> None:
-        """Read the whole body and parse it.
-
-        Raises:
-            BodyTooLarge: It has more than `limit` bytes.
-            InvalidRequest: It is not JSON that we can use.
-        """
+        """Read the whole body and parse it; errors as for `read` and `parse`."""
         await self.read(limit)
         if len(self._body) > _AT_ONCE:
             self.content = await anyio.to_thread.run_sync(parse, self._body)
@@ -186,23 +172,19 @@ class StrictRequest(Request):
                 return b"".join(chunks)
 
     async def json(self) -> Any:
-        """What `load` found."""
+        """The value parsed by `load`."""
         return self.content
 
     @property
     def whole(self) -> bytes:
-        """The bytes that `load` read."""
+        """The bytes read by `load`."""
         return self._body
 
 
 async def admit(
     request: StrictRequest, parts: Services, endpoint: Callable[..., Any], *, takes_json: bool
 ) -> Caller:
-    """Who asks, if it may; only then its body is read, as far as `endpoint` takes one.
-
-    Raises:
-        PilotageError: It may not, or the body is not JSON that we can use.
-    """
+    """Authenticate and authorize; only then read the body, if `endpoint` takes one."""
     token = request.state.token = await _authenticated(request, parts)
     caller = access.require(request, token.caller, access.allowed_roles(endpoint))
     if caller is not token.caller:
@@ -218,7 +200,7 @@ async def admit(
 
 
 async def _authenticated(request: Request, parts: Services) -> BearerToken:
-    """What the token says; only for one that names a key that is new to us somebody is asked."""
+    """Verify the token; its issuer is contacted only if it names an unknown key."""
     try:
         return access.authenticate(request, parts)
     except UnknownKey:
@@ -227,7 +209,7 @@ async def _authenticated(request: Request, parts: Services) -> BearerToken:
 
 
 def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:
-    """State the bytes that a body of this route may have, where that is less than for all."""
+    """Set a smaller body limit for a route."""
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
         setattr(endpoint, _MOST_BYTES, size)
@@ -237,10 +219,10 @@ def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:
 
 
 class RepeatingRoute(APIRoute):
-    """A route whose handler is carried out again if another transaction was in its way.
+    """A route whose handler is repeated after a conflict with another transaction.
 
-    Handlers with a thread of their own only: those of the event loop read the body themselves, or wait for
-    the claimer, which does the same.
+    Only handlers that run in a thread: those of the event loop read the body themselves, or wait for the
+    claimer, which retries by itself.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
@@ -249,12 +231,12 @@ class RepeatingRoute(APIRoute):
 
 
 class ApiRoute(RepeatingRoute):
-    """A route of `/api/v1`: authenticates and admits before anything of the body is read."""
+    """A route of `/api/v1`: authenticates and authorizes before the body is read."""
 
     def get_route_handler(self) -> _Handler:
-        """The handler behind the door."""
+        """The handler with authentication around it."""
         handle = super().get_route_handler()
-        access.allowed_roles(self.endpoint)  # a route that does not say who may use it does not start
+        access.allowed_roles(self.endpoint)  # fails at start if a route lacks its roles
 
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
@@ -266,13 +248,13 @@ class ApiRoute(RepeatingRoute):
 
 
 class SecretRoute(RepeatingRoute):
-    """A route of `/api/v1` whose caller shows a pilot's secret where others show a token.
+    """A route of `/api/v1` authenticated by a pilot's secret instead of a token.
 
-    Nothing is known of the caller before the handler has looked at the secret: little is read.
+    The caller is unknown until the handler has checked the secret, so only a small body is read.
     """
 
     def get_route_handler(self) -> _Handler:
-        """The handler behind the door."""
+        """The handler with the rate limit around it."""
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
@@ -287,22 +269,14 @@ class SecretRoute(RepeatingRoute):
 
 
 def refuse_by_length(request: Request, limit: int) -> None:
-    """Refuse a body that says itself that it is too large.
-
-    Raises:
-        BodyTooLarge: It says so.
-    """
+    """Reject a body whose `Content-Length` exceeds the limit."""
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > limit:
         raise BodyTooLarge(limit)
 
 
 def check_texts(request: Request) -> None:
-    """Refuse what no database stores, in the path or in the query.
-
-    Raises:
-        InvalidRequest: There is such text.
-    """
+    """Reject text in the path or the query that cannot be stored (`check_text`)."""
     for name, value in request.path_params.items():
         check_text(name, str(value))
     for name, value in request.query_params.multi_items():
@@ -333,11 +307,11 @@ async def _queue(site: str, ce: str, queue: str) -> QueueAddress:
     return QueueAddress.parse(f"{site}/{ce}/{queue}")
 
 
-#: What handlers ask for; all are there before the handler runs.
+#: Dependencies of handlers; all are available before the handler runs.
 PartsOf = Annotated[Services, Depends(_parts)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 TokenOf = Annotated[BearerToken, Depends(_token)]
-#: Of a `SecretRoute`.
+#: In a `SecretRoute`.
 SecretOf = Annotated[str, Depends(_secret)]
-#: Of a path with `{site}/{ce}/{queue}`; there need not be such a queue.
+#: In a path with `{site}/{ce}/{queue}`; the queue need not exist.
 QueueOf = Annotated[QueueAddress, Depends(_queue)]

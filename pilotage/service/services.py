@@ -1,4 +1,4 @@
-"""What the service is made of; the composition root puts it together."""
+"""Parts of the service, put together by the composition root."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from pilotage.service.response_cache import ResponseCache
 from taskqueue.blobs import BlobStore
 from taskqueue.task_queues.waiting_classes import WaitingClass
 
-#: Of a summary that is remembered.
+#: Rows of a summary that is cached.
 _MOST_ROWS = 1000
 
 
@@ -31,18 +31,18 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """What the door lets in at most."""
+    """Limits of requests."""
 
     json_bytes: int = 32 << 20  #: of a body other than an archive
-    archive_bytes: int = 10 << 30  #: of a sandbox or an output; the configuration may say less
-    request_timeout: float = 10.0  #: seconds that a pilot waits for an answer unless it says otherwise
+    archive_bytes: int = 10 << 30  #: of a sandbox or an output; the configuration may set less
+    request_timeout: float = 10.0  #: default seconds that a pilot waits for an answer
     longest_request_timeout: float = 60.0  #: seconds
-    burst_seconds: float = 10.0  #: a caller may use so many seconds of its rate at once, after a pause
+    burst_seconds: float = 10.0  #: a caller may use this many seconds of its rate at once, after a pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """All that the routes use; made anew in each process, after the fork."""
+    """All dependencies of the routes; created in each process after the fork."""
 
     engine: Engine
     live: LiveConfiguration
@@ -50,11 +50,11 @@ class Services:
     claimer: ClaimWorker
     blobs: BlobStore
     tokens: Tokens
-    ring: Callable[[Sequence[int]], None]  #: tells the optimizers of new jobs, after the commit
+    ring: Callable[[Sequence[int]], None]  #: notifies the optimizers of new jobs, after the commit
     clock: Callable[[], datetime] = utc_now
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
-    issuers: Issuers = field(default_factory=Issuers)  #: whose tokens are taken beside our own
+    issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted
     rates: RateLimiter = field(default_factory=RateLimiter)
     sign_in_ways: Sequence[SignInWay] = ()  #: of browsers, beside the one-time link
     waiting: ResponseCache[Sequence[WaitingClass]] = field(default_factory=lambda: ResponseCache(_waiting))
@@ -74,5 +74,5 @@ def _waiting(classes: Sequence[WaitingClass]) -> int:
 
 
 def _count_jobs(summary: JobSummary) -> int:
-    """None worth remembering where the answer itself is long, as by the names of jobs."""
+    """0 (not cached) for a long answer, such as one by job names."""
     return sum(each.count for each in summary.summary) if len(summary.summary) <= _MOST_ROWS else 0

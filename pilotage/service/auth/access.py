@@ -1,4 +1,4 @@
-"""Who may use a route: roles are stated at each, and a route without them does not start."""
+"""Authorization of routes: each states its roles, and a route without them does not start."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _ATTRIBUTE = "allowed_roles"
 _CAPABILITY = "needed_capability"
 
-#: Every role that has to do with jobs and resources.
+#: All roles that deal with jobs and resources.
 EVERY_ROLE = frozenset(Role) - {Role.MONITOR}
 
 
@@ -26,9 +26,9 @@ def allow(*roles: Role, needs: Capability | None = None) -> Callable[[_Endpoint]
     """State the roles that may use the route; operators always may.
 
     Args:
-        roles: Those that may.
-        needs: What a token that is limited to some capabilities has to have among them; without it, such a
-            token is good for the route only if that just reads.
+        roles: The allowed roles.
+        needs: The capability required of a token that is limited to some; without it, such a token may use
+            the route only if that just reads.
     """
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
@@ -40,34 +40,25 @@ def allow(*roles: Role, needs: Capability | None = None) -> Callable[[_Endpoint]
 
 
 def allowed_roles(endpoint: Callable[..., Any]) -> frozenset[Role]:
-    """The roles stated at `endpoint`.
-
-    Raises:
-        TypeError: There are none: nobody decided who may use it.
-    """
+    """The roles stated at `endpoint`; `TypeError` if there are none."""
     roles = getattr(endpoint, _ATTRIBUTE, None)
     if not isinstance(roles, frozenset):
-        raise TypeError(f"{endpoint.__name__} does not say who may use it: @allow is missing")
+        raise TypeError(f"{endpoint.__name__} states no allowed roles: @allow is missing")
     return roles
 
 
 def authenticate(request: Request, parts: Services) -> BearerToken:
-    """What the token says of who asks.
+    """Verify the token of a request and count the request.
 
     Raises:
-        NotAuthenticated: There is no good token.
-        TooManyRequests: Its bearer asked too often.
+        NotAuthenticated: There is no valid token.
+        TooManyRequests: The bearer's rate is exhausted.
     """
     return _count_request(verify(bearer(request), parts), parts)
 
 
 def admit_token(text: str, parts: Services) -> BearerToken:
-    """What a token of our own says of its bearer, whose request is counted.
-
-    Raises:
-        NotAuthenticated: It is not good.
-        TooManyRequests: Its bearer asked too often.
-    """
+    """Verify a token of our own and count the request; errors as for `authenticate`."""
     return _count_request(parts.tokens.verify(text, now=parts.clock()), parts)
 
 
@@ -81,44 +72,32 @@ def _count_request(token: BearerToken, parts: Services) -> BearerToken:
 
 
 def verify(text: str, parts: Services) -> BearerToken:
-    """What a token says, be it ours or of an issuer that we trust; asks nobody.
+    """Verify a token of ours or of a trusted issuer, without network access.
 
     Raises:
-        UnknownKey: It may be of an issuer that has a new key: have us learn it, and ask again.
-        NotAuthenticated: It is not good.
+        UnknownKey: The issuer may have a new key: call `learn_key` and verify again.
+        NotAuthenticated: The token is invalid.
     """
     now = parts.clock()
     try:
         return parts.tokens.verify(text, now=now)
     except UnknownKey:
-        return parts.issuers.of(text).verify(text, now=now)
+        return parts.issuers.find(text).verify(text, now=now)
 
 
 async def learn_key(request: Request, parts: Services) -> None:
-    """Ask the issuer that a token names for its keys.
-
-    Raises:
-        NotAuthenticated: Nobody whom we trust signed it.
-    """
-    await parts.issuers.of(bearer(request)).learn()
+    """Fetch the keys of the issuer that a token names; `NotAuthenticated` if it is not a trusted one."""
+    await parts.issuers.find(bearer(request)).learn()
 
 
 def admit_stranger(request: Request, parts: Services) -> None:
-    """Count a request of somebody of whom nothing is known but the address.
-
-    Raises:
-        TooManyRequests: There came too many from there.
-    """
+    """Count a request of an unauthenticated caller by its address."""
     rate = _rate(parts, vo=None)
     parts.rates.take(f"address:{address(request)}", rate, now=time.monotonic())
 
 
 def require(request: Request, caller: Caller, roles: frozenset[Role]) -> Caller:
-    """Let only these roles in: the caller in those of its roles.
-
-    Raises:
-        NotAllowed: The caller has none of them.
-    """
+    """Return the caller with only its allowed roles; `NotAllowed` if none is left."""
     allowed = caller.within(roles)
     if allowed is None:
         own = ", ".join(one.role for one in caller.each)
@@ -127,11 +106,7 @@ def require(request: Request, caller: Caller, roles: frozenset[Role]) -> Caller:
 
 
 def require_capability(request: Request, caller: Caller, endpoint: Callable[..., Any]) -> None:
-    """Keep a token that is limited to some capabilities to these.
-
-    Raises:
-        NotAllowed: What the route needs is not among them.
-    """
+    """Raise `NotAllowed` if the token is limited to capabilities that do not include the route's."""
     if caller.capabilities is None:
         return
     needed = getattr(endpoint, _CAPABILITY, None)
@@ -147,11 +122,7 @@ def address(request: Request) -> str:
 
 
 def bearer(request: Request) -> str:
-    """The token, or the secret, that a request shows.
-
-    Raises:
-        NotAuthenticated: It shows none.
-    """
+    """The bearer token, or secret, of a request; `NotAuthenticated` without one."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAuthenticated("this needs a token: Authorization: Bearer <token>")

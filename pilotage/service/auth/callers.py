@@ -1,9 +1,4 @@
-"""Who asks: the roles, and what a token says about its bearer.
-
-A caller as the claims of a token of ours, and back.
-
-What a token is to say, checked before it is signed: which role needs what, and for how long.
-"""
+"""Callers: roles, capabilities, their form as token claims, and the checks before a token is minted."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,11 +13,11 @@ from requirements.values import text_fault
 
 
 class Role(StrEnum):
-    """What a bearer is; each route names the roles that may use it."""
+    """The role of a bearer; each route names the roles that may use it."""
 
     USER = "user"  #: submits in its VO, sees and controls its own jobs
     VO_ADMIN = "vo_admin"  #: all jobs of its VO
-    SITE_ADMIN = "site_admin"  #: looks after a site
+    SITE_ADMIN = "site_admin"  #: manages a site
     DIRECTOR = "director"  #: sends pilots for its VOs
     GATEWAY = "gateway"  #: a site's job manager
     PILOT = "pilot"  #: takes and runs jobs in one batch slot
@@ -31,84 +26,82 @@ class Role(StrEnum):
 
 
 class Capability(StrEnum):
-    """What a user's token of another issuer may be limited to. Source: WLCG Common JWT Profiles."""
+    """Scopes to which a user's token of another issuer may be limited. Source: WLCG Common JWT Profiles."""
 
-    READ = "compute.read"  #: look at jobs
-    CREATE = "compute.create"  #: submit them
-    MODIFY = "compute.modify"  #: change them: have them run again
-    CANCEL = "compute.cancel"  #: kill them
+    READ = "compute.read"  #: read jobs
+    CREATE = "compute.create"  #: submit jobs
+    MODIFY = "compute.modify"  #: change or reschedule jobs
+    CANCEL = "compute.cancel"  #: kill jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The bearer of a token that was found good."""
+    """The bearer of a verified token."""
 
     role: Role
-    subject: str  #: the same for every token of the same bearer: leases and idempotency keys belong to it
-    vos: frozenset[str] = frozenset()  #: lower case; of an operator: what it submits for unless it says so
+    subject: str  #: the same for every token of one bearer: leases and idempotency keys belong to it
+    vos: frozenset[str] = frozenset()  #: lower case; of an operator: default VO of its submissions
     user: str = ""
     group: str = ""
     sites: frozenset[str] = frozenset()
-    queue: QueueAddress | None = None  #: a pilot that is bound from the start
+    queue: QueueAddress | None = None  #: of a pilot bound from the start
     stamp: str | None = None  #: a pilot's own id
-    capabilities: frozenset[Capability] | None = None  #: None: all that the role may
-    also: tuple[
-        "Caller", ...
-    ] = ()  #: further roles of the same bearer; who has them may what any of them may
+    capabilities: frozenset[Capability] | None = None  #: None: all that the role allows
+    also: tuple["Caller", ...] = ()  #: further roles of the same bearer; any of them suffices for a request
 
     @property
     def each(self) -> tuple["Caller", ...]:
-        """Itself in each of its roles."""
+        """One caller for each of its roles."""
         return (replace(self, also=()), *self.also) if self.also else (self,)
 
     def within(self, roles: Collection[Role]) -> "Caller | None":
-        """It in those of its roles that are among these; None: it has none of them."""
+        """The caller with only those of its roles that are in `roles`; None: it has none of them."""
         if not self.also:
             return self if self.role in roles else None
         return union([one for one in self.each if one.role in roles])
 
     @property
     def is_operator(self) -> bool:
-        """Whether it may do everything."""
+        """Whether everything is allowed."""
         return any(one.role is Role.OPERATOR for one in self.each)
 
     @property
     def vo(self) -> str | None:
-        """Its VO, if it has exactly one."""
+        """The VO, if there is exactly one."""
         return next(iter(self.vos)) if len(self.vos) == 1 else None
 
     @property
     def visible_vos(self) -> frozenset[str] | None:
-        """The VOs that it may read about; None: all."""
+        """The VOs whose data the caller may read; None: all."""
         return None if self.is_operator else frozenset().union(*(one.vos for one in self.each))
 
     def may_read(self, vo: str) -> bool:
-        """Whether it may read pools, parameters and explanations of `vo`."""
+        """Whether the caller may read pools, parameters and explanations of `vo`."""
         return self.visible_vos is None or vo in self.visible_vos
 
     @property
     def every_site(self) -> frozenset[str]:
-        """The sites that any of its roles is bound to."""
+        """The sites of all its roles."""
         return frozenset().union(*(one.sites for one in self.each))
 
     @property
     def own_sites(self) -> frozenset[str]:
-        """The sites that it looks after, by name; an operator looks after all, and names none."""
+        """The sites that the caller administers; empty for an operator, who administers all."""
         return frozenset().union(*(one.sites for one in self.each if one.role is Role.SITE_ADMIN))
 
     def looks_after(self, site: str) -> bool:
-        """Whether the jobs of every VO there are its business; who brings jobs to a site hears of its own."""
+        """Whether the caller administers the site and so sees the jobs of every VO there."""
         return self.is_operator or site in self.own_sites
 
 
 def union(several: Sequence[Caller]) -> Caller | None:
-    """One bearer with several roles, the first of them first; None: there are none."""
+    """One bearer with several roles, in this order; None: there are none."""
     every = next(([one] for one in several if one.is_operator), list(several))
     return replace(every[0], also=tuple(every[1:])) if every else None
 
 
 def claims_of(caller: Caller) -> dict[str, object]:
-    """What a token says of its bearer."""
+    """The claims of a token that describe its bearer."""
     claims: dict[str, object] = {
         "sub": caller.subject,
         "role": caller.role.value,
@@ -119,17 +112,17 @@ def claims_of(caller: Caller) -> dict[str, object]:
         "queue": str(caller.queue) if caller.queue else None,
         "stamp": caller.stamp,
     }
-    said = {name: value for name, value in claims.items() if value}
-    if caller.capabilities is not None:  # also if there are none: then it may nothing
-        said["capabilities"] = sorted(caller.capabilities)
-    return said
+    present = {name: value for name, value in claims.items() if value}
+    if caller.capabilities is not None:  # also an empty set: it allows nothing
+        present["capabilities"] = sorted(caller.capabilities)
+    return present
 
 
 def read(claims: Mapping[str, object]) -> Caller:
-    """The caller that the claims of a token of ours describe.
+    """Build the caller from the claims of one of our tokens.
 
     Raises:
-        InvalidRequest, KeyError, TypeError, ValueError: We did not write these.
+        InvalidRequest, KeyError, TypeError, ValueError: The claims are not ours.
     """
     queue = claims.get("queue")
     stamp = claims.get("stamp")
@@ -152,30 +145,30 @@ def _capabilities(claim: object) -> frozenset[Capability] | None:
 
 def _names(claim: object) -> frozenset[str]:
     if not isinstance(claim, list):
-        raise TypeError(f"{claim!r} is no list of names")
+        raise TypeError(f"{claim!r} is not a list of names")
     return frozenset(str(name) for name in claim)
 
 
-#: How the names of VOs, sites, CEs and queues are written.
+#: Allowed names of VOs, sites, CEs and queues.
 _NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
 _LONGEST_NAME = 255
 
-#: Roles that mean nothing without a VO.
+#: Roles that require a VO.
 _NEED_VO = frozenset({Role.USER, Role.VO_ADMIN, Role.DIRECTOR, Role.GATEWAY, Role.PILOT})
-#: Roles that may speak for several.
+#: Roles that may have several VOs.
 _MANY_VOS = frozenset({Role.DIRECTOR, Role.GATEWAY})
 _NEED_SITE = frozenset({Role.SITE_ADMIN, Role.GATEWAY})
 _NEED_USER = frozenset({Role.USER})
 
 _DEFAULT_LIFE = timedelta(days=1)
 _LONGEST_LIFE = timedelta(days=366)
-#: A pilot's token lies on a worker node.
+#: Shorter, since a pilot's token is stored on a worker node.
 _LONGEST_PILOT_LIFE = timedelta(days=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a token will say, and how long it will be good."""
+    """Content and lifetime of a token to mint."""
 
     caller: Caller
     ttl: timedelta
@@ -192,20 +185,20 @@ def grant(
     stamp: str | None = None,
     ttl: float | None = None,
 ) -> Grant:
-    """The grant for these wishes.
+    """Check the wishes and build the grant.
 
     Args:
         role: One of `Role`.
         vo: The VO; for directors and gateways several, separated by commas.
-        user: The person; needed by users.
-        group: Owner group; without it `<vo>_user`.
-        site: The site; several, separated by commas, where the role may have them.
-        queue: `Site/CE/Queue` that a pilot is bound to; without it the first that it states.
-        stamp: A pilot's id; without it a new one.
-        ttl: Seconds that the token is good; a day without it.
+        user: The person; required for users.
+        group: Owner group; default `<vo>_user`.
+        site: The site; several, separated by commas, where the role allows them.
+        queue: `Site/CE/Queue` that a pilot is bound to; default: the first that it states.
+        stamp: A pilot's id; default: a new one.
+        ttl: Lifetime in seconds; default one day.
 
     Raises:
-        InvalidRequest: with every problem.
+        InvalidRequest: Lists every problem.
     """
     wanted = _role(role)
     vos = frozenset(name.lower() for name in _split(vo))
@@ -241,7 +234,7 @@ def _role(word: str) -> Role:
         allowed = ", ".join(Role)
         problem = Problem(
             path="role",
-            message=f"{word!r:.80} is no role, allowed are {allowed}",
+            message=f"{word!r:.80} is not a role, allowed are {allowed}",
             suggestion=did_you_mean(word, list(Role)),
         )
         raise InvalidRequest([problem]) from None
@@ -265,9 +258,7 @@ def _missing(
 
 def _too_many(role: Role, *, vos: frozenset[str], queue: str | None) -> Iterator[Problem]:
     if len(vos) > 1 and role not in _MANY_VOS:
-        yield Problem(
-            path="vo", message=f"the role {role} speaks for one VO, not for {', '.join(sorted(vos))}"
-        )
+        yield Problem(path="vo", message=f"the role {role} allows one VO, not {', '.join(sorted(vos))}")
     if queue and role is not Role.PILOT:
         yield Problem(path="queue", message=f"only pilots are bound to a queue, not the role {role}")
 
@@ -299,7 +290,7 @@ def _bad_life(role: Role, ttl: float | None) -> Iterator[Problem]:
 def _subject(
     role: Role, *, vos: frozenset[str], sites: frozenset[str], user: str | None, stamp: str | None
 ) -> str:
-    """One name for all tokens of one bearer."""
+    """The subject shared by all tokens of one bearer."""
     if role is Role.PILOT:
         return f"pilot:{stamp}"
     if role is Role.OPERATOR:

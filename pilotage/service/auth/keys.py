@@ -1,9 +1,7 @@
-"""The installation's own keys: one signs its tokens, those before it verify for a while.
+"""The installation's key file: the private key that signs tokens, and retiring public keys that still verify.
 
-The file of the installation's keys: the private one that signs, and public ones that are being retired.
-
-One file, replaced as a whole, so that no process ever sees half of a rotation and an operator copies one
-file from host to host. It is PEM, which allows lines of text before a key: they say when it is retired.
+The file is replaced as a whole, so that no process reads half of a rotation, and an operator copies one file
+from host to host. It is PEM, which allows lines of text before a key: they hold the time of its retirement.
 """
 
 import fcntl
@@ -30,20 +28,20 @@ from jwt.algorithms import ECAlgorithm
 from cs_config.errors import ConfigError
 from requirements.errors import Problem
 
-#: How tokens are signed: ECDSA over P-256 with SHA-256 (RFC 7518), which every library verifies.
+#: Signature algorithm: ECDSA over P-256 with SHA-256 (RFC 7518), supported by every library.
 ALGORITHM = "ES256"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyingKey:
-    """A public key and the name that tokens give to it."""
+    """A public key and its key id."""
 
     public: EllipticCurvePublicKey
-    until: datetime | None = None  #: when it is retired; None: it is the one that signs
+    until: datetime | None = None  #: time of retirement; None: the signing key
 
     @property
     def key_id(self) -> str:
-        """Its name: of the public part, so that it says nothing about the private one."""
+        """Digest of the public key, so that it reveals nothing about the private one."""
         der = self.public.public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
@@ -52,32 +50,32 @@ class VerifyingKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningKey:
-    """A private key and the name that tokens give to it."""
+    """A private key and its key id."""
 
     private: EllipticCurvePrivateKey
     key_id: str
 
     @property
     def public(self) -> EllipticCurvePublicKey:
-        """The part that verifies."""
+        """The public key that verifies its signatures."""
         return self.private.public_key()
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRing:
-    """All keys that are good now."""
+    """All valid keys."""
 
     signing: SigningKey
-    retiring: tuple[VerifyingKey, ...] = ()  #: those that signed before, the last one first
+    retiring: tuple[VerifyingKey, ...] = ()  #: former signing keys, the latest first
 
     @cached_property
     def verifying(self) -> Mapping[str, VerifyingKey]:
-        """Every key that verifies, by its name."""
+        """All keys that verify, by key id."""
         own = VerifyingKey(public=self.signing.public)
         return {key.key_id: key for key in (*self.retiring, own)}
 
     def published(self, *, now: datetime) -> dict[str, list[dict[str, object]]]:
-        """The public parts as a JWK set (RFC 7517), for others who verify our tokens."""
+        """The public keys as a JWK set (RFC 7517), for others who verify our tokens."""
         good = [key for key in self.verifying.values() if key.until is None or key.until > now]
         about = {"use": "sig", "alg": ALGORITHM}
         return {
@@ -88,12 +86,12 @@ class KeyRing:
 
 
 def generate() -> SigningKey:
-    """A new key."""
-    return find_key(generate_private_key(SECP256R1()))
+    """Generate a new key."""
+    return signing_key(generate_private_key(SECP256R1()))
 
 
-def find_key(private: EllipticCurvePrivateKey) -> SigningKey:
-    """The key with its name."""
+def signing_key(private: EllipticCurvePrivateKey) -> SigningKey:
+    """Wrap a private key with its key id."""
     return SigningKey(private=private, key_id=VerifyingKey(public=private.public_key()).key_id)
 
 
@@ -107,7 +105,7 @@ _PUBLIC = re.compile(
 
 
 def load_or_create(path: Path) -> KeyRing:
-    """The keys in the file, made at the first use; of several processes that start at once one makes it.
+    """Load the key file; create it at first use (of several starting processes one creates it).
 
     Raises:
         ConfigError: The file holds no P-256 key in PEM, or cannot be read.
@@ -118,11 +116,7 @@ def load_or_create(path: Path) -> KeyRing:
 
 
 def load(path: Path) -> KeyRing:
-    """The keys in the file.
-
-    Raises:
-        ConfigError: It holds no P-256 key in PEM, or cannot be read.
-    """
+    """Load the key file; errors as for `load_or_create`."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -133,16 +127,16 @@ def load(path: Path) -> KeyRing:
         raise _wrong(path, f"is no private key in PEM: {error}") from None
     if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
         raise _wrong(path, "is a private key of another kind, allowed is P-256")
-    return KeyRing(signing=find_key(private), retiring=tuple(_retiring(path, text)))
+    return KeyRing(signing=signing_key(private), retiring=tuple(_retiring(path, text)))
 
 
 def rotate(path: Path, *, keep: timedelta, now: datetime) -> KeyRing:
-    """Have a new key sign from now on.
+    """Sign with a new key from now on.
 
     Args:
-        path: The file.
-        keep: How long the key that signed until now goes on to verify; tokens that it signed end then.
-        now: The time of the change.
+        path: The key file.
+        keep: How long the previous key goes on to verify; tokens that it signed end then.
+        now: Time of the change.
 
     Raises:
         ConfigError: The file cannot be read or written.
@@ -155,7 +149,7 @@ def rotate(path: Path, *, keep: timedelta, now: datetime) -> KeyRing:
 
 
 def retire(path: Path, key_id: str, *, now: datetime) -> KeyRing | None:
-    """Have an earlier key verify nothing any more; None: there is no such key beside the one that signs.
+    """Stop verifying with a former key; None: there is no such key except the signing one.
 
     Raises:
         ConfigError: The file cannot be read or written.
@@ -169,26 +163,26 @@ def retire(path: Path, key_id: str, *, now: datetime) -> KeyRing | None:
 
 
 class KeyFile:
-    """Watches the file for changes that another process makes."""
+    """Detect changes of the key file made by other processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = _look(path)
+        self._seen = _fingerprint(path)
 
     def changed(self) -> KeyRing | None:
-        """The keys, if the file is another one than at the last look; what cannot be read changes nothing."""
-        look = _look(self._path)
-        if look == self._seen:
+        """Return the keys if the file has changed since the last call; an unreadable file changes nothing."""
+        current = _fingerprint(self._path)
+        if current == self._seen:
             return None
-        self._seen = look
+        self._seen = current
         try:
             return load(self._path)
         except ConfigError as error:
-            _log.error("the keys stay as they were: %s", error)
+            _log.error("the keys are unchanged: %s", error)
             return None
 
 
-def _look(path: Path) -> tuple[int, int, int] | None:
+def _fingerprint(path: Path) -> tuple[int, int, int] | None:
     try:
         facts = path.stat()
     except OSError:
@@ -213,35 +207,37 @@ def _good(kept: tuple[VerifyingKey, ...], now: datetime) -> tuple[VerifyingKey, 
 
 
 def _create(path: Path) -> None:
-    """Write a new key aside and link it to its name, which only the first one can do."""
+    """Write a temporary file and link it to the final name, which succeeds for one process only."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = _aside(path)
-    _write(aside, KeyRing(signing=generate()))
+    temporary = _temporary_path(path)
+    _write(temporary, KeyRing(signing=generate()))
     try:
-        os.link(aside, path)
+        os.link(temporary, path)
     except FileExistsError:
         pass
     finally:
-        aside.unlink()
+        temporary.unlink()
 
 
 def _replace(path: Path, ring: KeyRing) -> KeyRing:
-    aside = _aside(path)
+    temporary = _temporary_path(path)
     try:
         owner = path.stat()
-        _write(aside, ring)
+        _write(temporary, ring)
         if (os.geteuid(), os.getegid()) != (owner.st_uid, owner.st_gid):
-            os.chown(aside, owner.st_uid, owner.st_gid)  # root rotates, the service must go on to read it
-        aside.chmod(owner.st_mode & 0o777)
-        aside.replace(path)
+            os.chown(
+                temporary, owner.st_uid, owner.st_gid
+            )  # root rotates, the service must still be able to read
+        temporary.chmod(owner.st_mode & 0o777)
+        temporary.replace(path)
     except OSError as error:
         raise _wrong(path, f"cannot be replaced: {error.strerror}") from None
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return ring
 
 
-def _aside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
@@ -273,7 +269,7 @@ def _public_pem(key: VerifyingKey) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep two changes apart; the lock ends with the process."""
+    """Serialise changes; the lock ends with the process."""
     try:
         directory = os.open(path.parent, os.O_RDONLY)
     except OSError as error:

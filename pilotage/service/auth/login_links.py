@@ -1,4 +1,4 @@
-"""Links that sign a browser in: who has a token asks for one, who follows it may what that token may."""
+"""One-time links that sign a browser in with the rights of the token that requested them."""
 
 import json
 from dataclasses import dataclass
@@ -12,34 +12,29 @@ from requirements.errors import NotAllowed
 from taskqueue import login_tokens
 from taskqueue.db import database
 
-#: Roles of people; the others are programs, whose tokens lie where others may find them.
+#: Roles of people. The others are programs, whose tokens are stored where others may find them.
 PEOPLE = frozenset({Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.OPERATOR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """What a link stands for."""
+    """The session that a link starts."""
 
     caller: Caller
-    until: datetime  #: the session lasts no longer than the token that the link was asked for with
-    token_id: str  #: of that token; who revokes it ends the session
+    until: datetime  #: the session ends no later than the token that requested the link
+    token_id: str  #: of that token; revoking it ends the session
 
 
 def issue(parts: Services, token: BearerToken, wanted: Caller) -> tuple[str, datetime]:
-    """The secret of a link, and until when it is good.
-
-    Args:
-        parts: Of the service.
-        token: Of who asks.
-        wanted: What the session is to be.
+    """Create a link for the session `wanted`: its secret, and its expiry.
 
     Raises:
-        NotAllowed: That is more than the token may, or no person.
+        NotAllowed: The session has more rights than the token, or its role is not a person's.
     """
     if wanted != token.caller and not token.caller.is_operator:
-        raise NotAllowed("only operators ask for links for others; yours has the rights of your token")
+        raise NotAllowed("only operators may create links for others; your link has the rights of your token")
     if wanted.role not in PEOPLE:
-        raise NotAllowed(f"the role {wanted.role} is not a person's: it does not look at pages")
+        raise NotAllowed(f"the role {wanted.role} is not a person's: it cannot use pages")
     session = {
         "caller": callers.claims_of(wanted),
         "until": int(token.expires_at.timestamp()),
@@ -52,8 +47,8 @@ def issue(parts: Services, token: BearerToken, wanted: Caller) -> tuple[str, dat
 
 
 def follow(parts: Services, secret: str) -> Login | None:
-    """What the link with this secret stands for, once; None: it is not good, or its token was revoked."""
-    # Who guesses only reads: on SQLite there is one writer at a time.
+    """Redeem a link once; None: it is invalid, or its token was revoked."""
+    # Read first: wrong secrets must not take the write lock, since SQLite has one writer at a time.
     with database.reading(parts.engine) as conn:
         if not login_tokens.is_link_known(conn, secret, now=parts.clock()):
             return None
@@ -61,11 +56,11 @@ def follow(parts: Services, secret: str) -> Login | None:
         session = login_tokens.redeem_link(conn, secret, now=parts.clock())
     if session is None:
         return None
-    said = json.loads(session)
-    if said["token_id"] in parts.revoked:
+    claims = json.loads(session)
+    if claims["token_id"] in parts.revoked:
         return None
     return Login(
-        caller=callers.read(said["caller"]),
-        until=datetime.fromtimestamp(said["until"], UTC),
-        token_id=said["token_id"],
+        caller=callers.read(claims["caller"]),
+        until=datetime.fromtimestamp(claims["until"], UTC),
+        token_id=claims["token_id"],
     )

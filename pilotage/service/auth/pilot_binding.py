@@ -1,4 +1,4 @@
-"""Where a pilot may ask from: its token says the queue, or the first that it states holds."""
+"""Binding of pilots to queues: named in the token, or else the first queue that the pilot states."""
 
 from collections import OrderedDict
 from collections.abc import Collection
@@ -14,9 +14,9 @@ from requirements.errors import NotAllowed
 from taskqueue.db import database
 from taskqueue.pilots import pilots
 
-#: Pilots that this process remembers; a forgotten one costs a statement.
+#: Pilots cached in this process; one more statement for the others.
 _REMEMBERED = 100_000
-#: How exact `last_seen_at` of a pilot is.
+#: Precision of a pilot's `last_seen_at`.
 _SEEN_EVERY = timedelta(minutes=1)
 
 
@@ -27,7 +27,7 @@ class _Seen:
 
 
 class PilotPlaces:
-    """The queues that pilots belong to; the database says so, this process remembers."""
+    """Queues of pilots, stored in the database and cached in this process."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,16 +35,12 @@ class PilotPlaces:
         self._lock = Lock()
 
     def is_known(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> bool:
-        """Whether the pilot belongs to this queue and was seen a moment ago: no need to ask the database."""
+        """Whether the pilot is bound to this queue and was seen within a minute: no statement is needed."""
         seen = self._seen.get(caller.stamp or "")
         return seen is not None and seen.queue == queue and now - seen.at < _SEEN_EVERY
 
     def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
-        """Note that the pilot asks from this queue.
-
-        Raises:
-            NotAllowed: It belongs to another one.
-        """
+        """Record a request of the pilot from this queue; `NotAllowed` if it is bound to another."""
         stamp, vo = caller.stamp or "", caller.vo or ""
         with database.writing(self._engine) as conn:
             bound = pilots.bind_queue(conn, stamp=stamp, vo=vo, queue=caller.queue or queue, now=now)
@@ -56,14 +52,10 @@ class PilotPlaces:
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
         if bound != queue:
-            raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot ask for {queue}")
+            raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot request jobs for {queue}")
 
     def require_unbound(self, caller: Caller) -> None:
-        """Refuse a pilot that states no queue although it belongs to one.
-
-        Raises:
-            NotAllowed: It does.
-        """
+        """Raise `NotAllowed` if a pilot that states no queue is bound to one."""
         with database.reading(self._engine) as conn:
             bound = caller.queue or pilots.read_bound_queue(conn, caller.stamp or "")
         if bound is not None:
@@ -71,11 +63,7 @@ class PilotPlaces:
 
 
 def check_site(caller: Caller, site: str | None) -> None:
-    """Refuse directors and gateways that ask for a site which is not theirs.
-
-    Raises:
-        NotAllowed: It is not.
-    """
+    """Raise `NotAllowed` if a director's or gateway's token is not for the site."""
     if caller.role is Role.PILOT or not caller.sites:
         return
     if site not in caller.sites:
@@ -83,10 +71,6 @@ def check_site(caller: Caller, site: str | None) -> None:
 
 
 def check_queues(caller: Caller, queues: Collection[QueueAddress]) -> None:
-    """Refuse a question about queues that are not the caller's.
-
-    Raises:
-        NotAllowed: One is at another site.
-    """
+    """Raise `NotAllowed` if a queue is at a site that the token is not for."""
     for queue in queues:
         check_site(caller, queue.site)

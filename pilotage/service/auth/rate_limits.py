@@ -1,4 +1,4 @@
-"""How much one caller may ask for: bytes of a body, requests in a second."""
+"""Request rates of callers."""
 
 import math
 import threading
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from pilotage.service.http_errors import TooManyRequests
 
-#: Callers whose requests are counted; whoever is forgotten starts with a full bucket.
+#: Callers that are counted; one that was evicted starts with a full bucket.
 _REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRate:
-    """Requests that one caller may make."""
+    """Rate of requests of one caller."""
 
     per_second: float  #: in the long run; more than 0
     burst: int  #: at once, after a pause
@@ -33,16 +33,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def take(self, subject: str, rate: RequestRate, *, now: float) -> None:
-        """Count one request.
-
-        Args:
-            subject: Who asks.
-            rate: What it may.
-            now: Seconds of a clock that never goes back.
-
-        Raises:
-            TooManyRequests: It has to wait.
-        """
+        """Count one request; `now` is monotonic, in seconds. `TooManyRequests` says how long to wait."""
         with self._lock:
             bucket = self._filled(subject, rate, now)
             if bucket.tokens < 1:

@@ -1,7 +1,4 @@
-"""Tokens: signed JWTs that say who their bearer is, minted and verified with the installation's own keys.
-
-Tokens that are not accepted any more, kept in memory and read again from the database.
-"""
+"""Tokens: signed JWTs of the installation, minted, verified and revoked."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -25,13 +22,13 @@ from taskqueue import login_tokens
 from taskqueue.db import database
 
 ISSUER = "pilotage"
-#: Bytes of a token; nothing that we mint comes near.
+#: Bytes of a token; minted tokens are much shorter.
 _LONGEST = 8192
-#: Tokens whose signature need not be checked again.
+#: Tokens whose verified claims are cached.
 _REMEMBERED = 8192
-#: Clocks of other hosts that verify our tokens may be behind by this much.
+#: Clock skew tolerated between the hosts that mint and verify our tokens.
 _LEEWAY = timedelta(seconds=30)
-#: Times are checked by `verify`, against the clock that it is given.
+#: Times are checked by `verify` against the clock of its argument.
 _UNCHECKED: Options = {
     "verify_exp": False,
     "verify_iat": False,
@@ -42,22 +39,22 @@ _NOT_OURS = "the token is not one of ours, or it was changed"
 
 
 class UnknownKey(NotAuthenticated):
-    """The token names a key that we do not have."""
+    """The token names a key that is not in the key file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BearerToken:
-    """What a token says."""
+    """The content of a verified token."""
 
-    token_id: str  #: `jti`, by which it is revoked
+    token_id: str  #: `jti`; revocation names it
     caller: Caller
     issued_at: datetime
     expires_at: datetime  #: or when the key that signed it is retired, if that is sooner
-    incarnation: int  #: of the installation that minted it; grows when commits were lost
+    incarnation: int  #: of the installation when it was minted; incremented when commits were lost
 
 
 class Tokens:
-    """Mints and verifies the tokens of one installation."""
+    """Mint and verify the tokens of one installation."""
 
     def __init__(
         self,
@@ -66,13 +63,13 @@ class Tokens:
         changed: Callable[[], KeyRing | None] = lambda: None,
         incarnation: Callable[[], int] = lambda: 1,
     ) -> None:
-        """Make them.
+        """Create it with the current keys.
 
         Args:
-            ring: What signs and verifies.
-            changed: The keys, if they were changed since it was asked before.
-            incarnation: Of the installation, now. Tokens of another one are as good as ours: who holds a
-                job may report it, and the lease decides whether that counts.
+            ring: The keys.
+            changed: Returns the keys if they have changed since its last call.
+            incarnation: Returns the current incarnation of the installation. Tokens of an earlier one remain
+                valid: the holder of a job may report it, and the lease decides whether the report counts.
         """
         self._changed = changed
         self._incarnation = incarnation
@@ -81,11 +78,11 @@ class Tokens:
 
     @property
     def keys(self) -> KeyRing:
-        """The keys that are used now."""
+        """The current keys."""
         return self._ring
 
     def refresh(self) -> bool:
-        """Take over other keys, if there are any; whether there were."""
+        """Load changed keys, if there are any; return whether there were."""
         with self._changing:
             ring = self._changed()
             if ring is None:
@@ -95,16 +92,16 @@ class Tokens:
 
     def _use(self, ring: KeyRing) -> None:
         self._ring = ring
-        # Remembered with the keys: what a retired one signed has to be looked at again.
+        # One cache per key ring: tokens signed by a retired key must be verified again.
         self._read_once = lru_cache(maxsize=_REMEMBERED)(partial(_read, ring))
 
     def mint(self, grant: Grant, *, now: datetime, token_id: str | None = None) -> tuple[str, datetime]:
-        """A token for the grant, and when it expires.
+        """Sign a token for the grant: the token and its expiry.
 
         Args:
-            grant: What it says.
-            now: When it is minted.
-            token_id: Of the token that it renews: who revokes one of them revokes all.
+            grant: Content and lifetime.
+            now: Time of issue.
+            token_id: Id of the token that this one renews: they are revoked together.
         """
         expires_at = now.replace(microsecond=0) + grant.ttl
         claims = callers.claims_of(grant.caller) | {
@@ -119,16 +116,16 @@ class Tokens:
         return jwt.encode(claims, key.private, algorithm=keys.ALGORITHM, headers=headers), expires_at
 
     def verify(self, text: str, *, now: datetime) -> BearerToken:
-        """What the token says, if it is ours and good now.
+        """Verify a token.
 
         Raises:
             UnknownKey: It is not ours; another issuer may have signed it.
-            ClockBehind: It is ours and was made later than it is here.
-            NotAuthenticated: It is not good; the message does not say more than its bearer may know.
+            ClockBehind: It is ours and was issued in the future of this clock.
+            NotAuthenticated: It is invalid; the message reveals no more than its bearer may see.
         """
         if len(text) > _LONGEST:
             raise UnknownKey("the token is too long to be one of ours")
-        token = self._find_key(text)
+        token = self._read_with_refresh(text)
         if token.expires_at <= now:
             raise NotAuthenticated(f"the token expired at {token.expires_at.isoformat()}")
         if token.issued_at > now + _LEEWAY:
@@ -136,12 +133,12 @@ class Tokens:
             raise ClockBehind(f"the token will be valid in {ahead:.0f} s: compare the clocks of the hosts")
         return token
 
-    def _find_key(self, text: str) -> BearerToken:
+    def _read_with_refresh(self, text: str) -> BearerToken:
         read = self._read_once
         try:
             return read(text)
         except UnknownKey:
-            self.refresh()  # another process may have had a new key sign a moment ago
+            self.refresh()  # another process may have rotated the keys
             if self._read_once is read:
                 raise
             return self._read_once(text)
@@ -173,14 +170,14 @@ def _time(claim: object) -> datetime:
     return datetime.fromtimestamp(int(str(claim)), UTC)
 
 
-#: Between the id of a token and what makes that of a session of it.
+#: Separates the token's id from the suffix of a session id.
 _SESSION = "~"
 
 _log = logging.getLogger(__name__)
 
 
 class RevokedTokens:
-    """Knows the revoked tokens of all processes, at most one refresh late."""
+    """Revoked tokens of all processes, at most one refresh late."""
 
     def __init__(self, engine: Engine, clock: Callable[[], datetime]) -> None:
         self._engine = engine
@@ -190,11 +187,11 @@ class RevokedTokens:
     def __contains__(self, token_id: str) -> bool:
         if not self._token_ids:
             return False
-        begun_by = accumulate(token_id.split(_SESSION), lambda whole, part: f"{whole}{_SESSION}{part}")
-        return any(each in self._token_ids for each in begun_by)
+        prefixes = accumulate(token_id.split(_SESSION), lambda whole, part: f"{whole}{_SESSION}{part}")
+        return any(each in self._token_ids for each in prefixes)
 
     def refresh(self) -> None:
-        """Read them again; while the database is away the last known ones stay."""
+        """Read them from the database; while it is unavailable, the last known ones stay."""
         try:
             with database.reading(self._engine) as conn:
                 self._token_ids = login_tokens.list_revoked(conn, now=self._clock())
@@ -203,5 +200,5 @@ class RevokedTokens:
 
 
 def session_of(token_id: str) -> str:
-    """An id for a session that ends when the token is revoked, but not the other way round."""
+    """Create a session id that is revoked with the token; revoking the session leaves the token valid."""
     return f"{token_id}{_SESSION}{token_hex(8)}"

@@ -1,22 +1,14 @@
-"""Of whose jobs a caller is told, and how much: the one rule below interface, command line and pages.
+"""Visibility policy shared by API, CLI and pages: jobs, pools, task queues, sites, pilots and leases.
+
+Three levels of jobs, each including the one before:
 
 - *Controlled*: users have their own jobs, VO admins those of the VO, operators all.
-- *Named*: told with owners, names and descriptions. The same, and jobs of the VOs that somebody stands for at
-  the sites where he does.
-- *Counted*: told in numbers, by VO, state, place and progress. The same, and for who looks after a site all
-  that is there: what happens at a site is its admin's business, who in a VO does it is not.
+- *Named*: shown with owners, names and descriptions: also jobs of the VOs of a director, gateway or site
+  admin at its sites.
+- *Counted*: shown as numbers by VO, state, place and progress: also, for a site admin, all jobs at the site.
+  The admin needs the numbers at the site, not the names of a VO's members.
 
-What waits, pools and explanations are read by every member of a VO (`Caller.may_read`).
-
-Which jobs a caller may see and control, as a filter.
-
-Which pools and task queues a caller may see: of its VOs, and what its sites' queues are asked for.
-
-Which sites a caller may speak for, and which names of places there are.
-
-Which pilots a caller may see, send and speak of.
-
-Whose lease it is: a pilot reports on its own attempts only.
+Waiting jobs, pools and explanations are visible to every member of a VO (`Caller.may_read`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -49,32 +41,32 @@ from taskqueue.task_queues import listing as task_queues_listing
 
 
 def controlled(caller: Caller) -> tuple[OwnershipFilter, ...]:
-    """The jobs that the caller lists one by one, and controls."""
+    """The jobs that the caller may list and control."""
     return _all_roles(caller, _controlled)
 
 
 def may_see_names(caller: Caller) -> tuple[OwnershipFilter, ...]:
-    """The jobs of which it is told whose they are, and what they are called."""
-    return _all_roles(caller, _named_vos)
+    """The jobs whose owners and names the caller may see."""
+    return _all_roles(caller, _list_named)
 
 
 def may_count(caller: Caller) -> tuple[OwnershipFilter, ...]:
-    """The jobs, and the pilots, of which it is told how many there are, where, and how far."""
-    return _all_roles(caller, _counted_vos)
+    """The jobs, and the pilots, that the caller may count by place and progress."""
+    return _all_roles(caller, _list_counted)
 
 
 def controls(caller: Caller, *, vo: str, owner: str) -> bool:
-    """Whether a job is the caller's to look at with all that it says, and to end."""
+    """Whether the caller may see all of a job and control it."""
     return any(each.includes(vo=vo, owner=owner, site="") for each in controlled(caller))
 
 
 def names(caller: Caller, *, vo: str, owner: str, site: str) -> bool:
-    """Whether the caller is told whose a job at a site is, and what it is called."""
+    """Whether the caller may see the owner and name of a job at a site."""
     return any(each.includes(vo=vo, owner=owner, site=site) for each in may_see_names(caller))
 
 
 def vos_at(caller: Caller, site: str) -> frozenset[str] | None:
-    """The VOs whose jobs count for the caller at a site; None: all."""
+    """The VOs whose jobs the caller may count at a site; None: all."""
     return None if caller.looks_after(site) else caller.visible_vos
 
 
@@ -85,66 +77,58 @@ def _controlled(caller: Caller) -> Iterator[OwnershipFilter]:
         yield OwnershipFilter(vos=caller.visible_vos)
 
 
-def _named_vos(caller: Caller) -> Iterator[OwnershipFilter]:
+def _list_named(caller: Caller) -> Iterator[OwnershipFilter]:
     yield from _controlled(caller)
     if caller.role in (Role.SITE_ADMIN, Role.GATEWAY, Role.DIRECTOR) and caller.vos:
         yield OwnershipFilter(vos=caller.vos, sites=caller.sites or None)
 
 
-def _counted_vos(caller: Caller) -> Iterator[OwnershipFilter]:
-    yield from _named_vos(caller)
+def _list_counted(caller: Caller) -> Iterator[OwnershipFilter]:
+    yield from _list_named(caller)
     if caller.role is Role.SITE_ADMIN:
         yield OwnershipFilter(sites=caller.sites)
 
 
 def _all_roles(
-    caller: Caller, told: Callable[[Caller], Iterator[OwnershipFilter]]
+    caller: Caller, list_filters: Callable[[Caller], Iterator[OwnershipFilter]]
 ) -> tuple[OwnershipFilter, ...]:
-    return drop_contained([whose for role in caller.each for whose in told(role)])
+    return drop_contained([each for role in caller.each for each in list_filters(role)])
 
 
 _T = TypeVar("_T")
 
-#: What of a job is its owner's and its VO's business, as a filter asks it or a summary counts by it.
+#: Columns that show the work of persons, as filters or groupings: for callers who may see names.
 PERSONAL: Final = ("owner", "owner_group", "job_name", "job_group", "ids", "task_queue")
 
 
 def visible_jobs(caller: Caller, wanted: JobFilter) -> JobSelector:
-    """The jobs of `wanted` that the caller may list; what is not its own is as if it did not exist."""
+    """The jobs of `wanted` that the caller may list; others are treated as nonexistent."""
     return _within(controlled(caller), wanted)
 
 
 def countable(caller: Caller, wanted: JobFilter, by: Collection[str]) -> JobSelector:
-    """The jobs of `wanted` that the caller may be told the numbers of, by these columns.
+    """The jobs of `wanted` that the caller may count by these columns.
 
     Raises:
-        NotAllowed: It asks who is at work, and is not told that.
+        NotAllowed: A column is personal and the caller may not see names.
     """
-    asked = {*by, *(name for name in JobFilter.model_fields if getattr(wanted, name) is not None)}
-    refused = sorted(asked.intersection(PERSONAL))
+    columns = {*by, *(name for name in JobFilter.model_fields if getattr(wanted, name) is not None)}
+    refused = sorted(columns.intersection(PERSONAL))
     allowed = may_see_names(caller) if refused else may_count(caller)
     if not allowed:
-        raise NotAllowed(f"{caller.role} is told of VOs, not who works in them: not by {', '.join(refused)}")
+        raise NotAllowed(f"{caller.role} may see numbers of VOs, not of persons: not by {', '.join(refused)}")
     return _within(allowed, wanted)
 
 
 def require_job(caller: Caller, job: Job) -> Job:
-    """The job, if the caller may see and control it.
-
-    Raises:
-        JobNotFound: It may not; the same as for a job that does not exist.
-    """
+    """Return the job if the caller may control it, else raise `JobNotFound` as for a nonexistent one."""
     if not controls(caller, vo=job.vo, owner=job.owner):
         raise JobNotFound(job.job_id)
     return job
 
 
 def require_readable(caller: Caller, job: Job) -> Job:
-    """The job, if the caller may read what concerns its VO, such as why it waits.
-
-    Raises:
-        JobNotFound: It may not.
-    """
+    """Return the job if the caller may read its VO's data, such as why it waits, else raise `JobNotFound`."""
     if not caller.may_read(job.vo):
         raise JobNotFound(job.job_id)
     return job
@@ -176,16 +160,12 @@ def _set(values: Iterable[_T] | None) -> frozenset[_T] | None:
 
 def visible_pools(caller: Caller, *, vo: str | None = None) -> listing.PoolFilter:
     """The pools of a VO (None: of any) that the caller may see."""
-    asked = None if vo is None else frozenset({fold(vo)})
-    return listing.PoolFilter(vos=caller.visible_vos, served_at=caller.own_sites, among=asked)
+    wanted = None if vo is None else frozenset({fold(vo)})
+    return listing.PoolFilter(vos=caller.visible_vos, served_at=caller.own_sites, among=wanted)
 
 
 def get(conn: Connection, caller: Caller, pool_id: str) -> Pool:
-    """The pool, if the caller may see it.
-
-    Raises:
-        PoolNotFound: It may not; the same as for a pool that does not exist.
-    """
+    """Return the pool if the caller may see it, else raise `PoolNotFound` as for one that does not exist."""
     pool = pools.get_pool(conn, pool_id)
     if not caller.may_read(pool.vo) and not listing.contains_pool(conn, visible_pools(caller), pool_id):
         raise PoolNotFound(pool_id)
@@ -193,14 +173,14 @@ def get(conn: Connection, caller: Caller, pool_id: str) -> Pool:
 
 
 def queues(caller: Caller, pool: Pool, eligible: Sequence[QueueAddress]) -> Sequence[QueueAddress]:
-    """Those of its queues that the caller is told: of other VOs' pools only those at his sites."""
+    """The eligible queues that the caller may see: of other VOs' pools only those at its sites."""
     if caller.may_read(pool.vo):
         return eligible
     return [queue for queue in eligible if caller.looks_after(queue.site)]
 
 
 def pool_vos(caller: Caller, every: Collection[str]) -> list[str]:
-    """The VOs that lists of pools, pilots and the like may be narrowed to, of all that there are."""
+    """The VOs offered as filters in lists of pools, pilots and the like."""
     is_every = caller.own_sites or caller.visible_vos is None
     return sorted(every if is_every else caller.visible_vos or ())
 
@@ -213,7 +193,7 @@ def task_queues(
     owner_group: str | None = None,
     submit_pool: str | None = None,
 ) -> task_queues_listing.TaskQueueFilter:
-    """The task queues of what was asked that the caller may see: those of jobs that are named to it."""
+    """The task queues that match the arguments and whose jobs' names the caller may see."""
     vos = None if vo is None else frozenset({fold(vo)})
     every, any_of = ownership.split_common(
         [each.narrow(vos=vos, owner=owner) for each in may_see_names(caller)]
@@ -228,32 +208,20 @@ def task_queues(
 
 
 def require_site(caller: Caller, config: Configuration, site: str) -> None:
-    """Refuse sites of others, then those that do not exist.
-
-    Raises:
-        NotAllowed, SiteNotFound: It is such a one.
-    """
+    """Raise `NotAllowed` for a site that is not the caller's, `SiteNotFound` for one that does not exist."""
     if not caller.is_operator and site not in caller.every_site:
         raise NotAllowed(f"the token is for {', '.join(sorted(caller.every_site))}, not for {site}")
     require_known(config, site)
 
 
 def require_known(config: Configuration, site: str) -> None:
-    """Refuse sites that do not exist.
-
-    Raises:
-        SiteNotFound: With what was probably meant.
-    """
+    """Raise `SiteNotFound`, with the name probably meant, if there is no such site."""
     if site not in config.sites:
         unknown(config, site)
 
 
 def unknown(config: Configuration, scope: str) -> NoReturn:
-    """Say that there is no such site, CE or queue.
-
-    Raises:
-        SiteNotFound: With what was probably meant.
-    """
+    """Raise `SiteNotFound` for a site, CE or queue, with the name probably meant."""
     raise SiteNotFound(scope, did_you_mean(scope, places(config)))
 
 
@@ -264,13 +232,13 @@ def places(config: Configuration) -> frozenset[str]:
 
 
 def site_vos(caller: Caller, config: Configuration, site: str) -> list[str]:
-    """The VOs as which the caller may look at a site: his own, and all of them at a site of his."""
+    """The VOs whose view of a site the caller may select: its own; at a site that it administers, all."""
     own = vos_at(caller, site)
     return sorted(config.vos if own is None else config.vos & own)
 
 
 def concerned_sites(caller: Caller, config: Configuration) -> frozenset[str]:
-    """The sites that the caller has to do with: his own, and where his VOs may run."""
+    """The caller's own sites, and those where its VOs may run."""
     if caller.is_operator:
         return config.sites
     found = set(caller.every_site & config.sites)
@@ -281,10 +249,10 @@ def concerned_sites(caller: Caller, config: Configuration) -> frozenset[str]:
 
 
 def visible_pilots(caller: Caller, *, vo: str | None, site: str | None, status: str | None) -> PilotFilter:
-    """The filter for what was asked, narrowed to what is the caller's.
+    """The filter for pilots, narrowed to those that the caller may count.
 
     Raises:
-        InvalidRequest: A word is no status of a pilot.
+        InvalidRequest: A word is not a status of a pilot.
     """
     vos = None if vo is None else frozenset(map(fold, _words(vo)))
     sites = None if site is None else frozenset(_words(site))
@@ -301,29 +269,23 @@ def vo_of(caller: Caller, named: str | None) -> str:
     """
     vo = caller.vo if named is None else fold(named)
     if vo is None:
-        raise InvalidRequest([Problem(path="vo", message="has to be named, since the token has not one VO")])
+        raise InvalidRequest(
+            [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
+        )
     if not caller.may_read(vo):
         raise NotAllowed(f"the token is not for pilots of {vo}")
     return vo
 
 
 def require_pilot_site(caller: Caller, vo: str, queue: QueueAddress) -> None:
-    """Refuse to send pilots of a VO to a site where none of the caller's roles may.
-
-    Raises:
-        NotAllowed: It may not.
-    """
+    """Raise `NotAllowed` unless one of the caller's roles may send pilots of the VO to the site."""
     may = (one for one in caller.each if one.may_read(vo))
     if not any(not one.sites or queue.site in one.sites for one in may):
         raise NotAllowed(f"the token is not for pilots of {vo} at {queue.site}")
 
 
 def require_pilot(caller: Caller, pilot: Pilot) -> None:
-    """Refuse pilots of others as if there were none.
-
-    Raises:
-        PilotNotFound: It is not the caller's.
-    """
+    """Raise `PilotNotFound` for pilots of others, as if they did not exist."""
     if caller.role is Role.PILOT:
         is_own = caller.stamp == pilot.stamp
     else:
@@ -347,7 +309,7 @@ def _statuses(named: str | None) -> frozenset[PilotStatus] | None:
             [
                 Problem(
                     path="status",
-                    message=f"{word!r:.80} is no status of a pilot",
+                    message=f"{word!r:.80} is not a status of a pilot",
                     suggestion=did_you_mean(word, list(PilotStatus)),
                 )
                 for word in wrong
@@ -361,11 +323,7 @@ def _words(text: str) -> list[str]:
 
 
 def require_lease(conn: Connection, caller: Caller, lease: str) -> Attempt:
-    """The attempt with this lease, if it is the caller's.
-
-    Raises:
-        LeaseNotFound: It is not, or there never was one.
-    """
+    """The attempt with this lease; `LeaseNotFound` if there is none or it is another caller's."""
     attempt = attempts.get_attempt(conn, lease)
     if not caller.is_operator and attempt.holder != caller.subject and not _is_of_gateway(caller, attempt):
         raise LeaseNotFound(lease)
@@ -373,7 +331,7 @@ def require_lease(conn: Connection, caller: Caller, lease: str) -> Attempt:
 
 
 def _is_of_gateway(caller: Caller, attempt: Attempt) -> bool:
-    """Whether it came to the caller's site and VO by a gateway (this one, with another token)."""
+    """Whether a gateway of the caller's site and VO holds it, perhaps with another token."""
     return (
         caller.role is Role.GATEWAY
         and attempt.holder.startswith(f"{Role.GATEWAY}:")

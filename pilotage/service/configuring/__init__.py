@@ -1,1 +1,1 @@
-"""The configuration for somebody: what the HTTP interface and the pages show and change."""
+"""Reading and changing the configuration with a caller's rights, for the HTTP interface and the pages."""

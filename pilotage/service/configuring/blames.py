@@ -1,4 +1,4 @@
-"""Values of the configuration with who wrote them, and what they keep away."""
+"""Values of the configuration with their authors and the jobs that they exclude."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,21 +26,21 @@ from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.task_queues import waiting_classes
 
-#: Values of one answer.
+#: Most values in one answer.
 _MOST = 2000
-#: Names that lead to a queue.
+#: Length of the path of a queue.
 _TO_QUEUE = 7
-#: Which of them is the site.
+#: Index of the site in the path.
 _SITE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blamed:
-    """A value with its story."""
+    """A value, its last change and its effect."""
 
     line: ShownLine
-    since: Version | None  #: None: it is written nowhere
-    kept: ParameterImpact | None  #: None: it is no parameter of a queue
+    since: Version | None  #: None: a default that is not written in the configuration
+    kept: ParameterImpact | None  #: None: not a parameter of a queue
 
 
 def blame_values(
@@ -49,16 +49,16 @@ def blame_values(
     """The values at and below a path that the caller may see.
 
     Args:
-        parts: Of the service.
-        caller: Who asks.
+        parts: Dependencies.
+        caller: Its rights decide what is visible.
         config: The version in force.
-        path: From the top, or the address of a queue.
-        vo: With it, what holds for this VO.
+        path: Full path, or the address of a queue.
+        vo: Show the values that hold for this VO.
 
     Raises:
         NotAllowed: The VO is not the caller's.
-        PathNotFound: There is nothing, or nothing that he may see.
-        InvalidRequest: There is too much.
+        PathNotFound: There is nothing that the caller may see.
+        InvalidRequest: There are too many values.
     """
     _require_vo(caller, vo, show.split_path(config, path))
     lines = _visible(caller, config, path, vo)
@@ -72,12 +72,12 @@ def blame_values(
 def blame_at_queues(
     parts: Services, caller: Caller, config: Configuration, queues: Collection[QueueAddress], *, vo: str
 ) -> Mapping[QueueAddress, list[Blamed]]:
-    """The effective parameters of queues for a VO (empty: for nobody in particular), with who wrote them.
+    """The effective parameters of queues for a VO (empty: the plain values), with their authors.
 
-    What each keeps away is told by `read`, of one queue.
+    Excluded jobs are not counted here, see `blame_values`.
 
     Raises:
-        NotAllowed: The VO is not the caller's, and a queue is not at a site that he looks after.
+        NotAllowed: The VO is not the caller's, and a queue is not at a site that the caller administers.
     """
     for queue in queues if vo else ():
         _require_vo(caller, vo, show.split_path(config, str(queue)))
@@ -93,7 +93,7 @@ def _effective(caller: Caller, config: Configuration, queue: QueueAddress, vo: s
 
 
 def _require_vo(caller: Caller, vo: str | None, names: Sequence[str]) -> None:
-    """Let VOs ask about themselves, and who looks after a site about every VO there."""
+    """Allow only the caller's VOs; at a site that it administers, every VO."""
     site = names[_SITE] if tuple(names[:_SITE]) == ("Resources", "Sites") and len(names) > _SITE else ""
     own = visibility.vos_at(caller, site)
     if vo is not None and own is not None and fold(vo) not in own:
@@ -105,7 +105,7 @@ def _visible(caller: Caller, config: Configuration, path: str, vo: str | None) -
     try:
         found = show.list_lines(config, path, vo)
     except PathNotFound as error:
-        # What was probably meant may be another VO's.
+        # The suggestion could reveal a name of another VO.
         raise error if allowed.everything else PathNotFound(path) from None
     lines = [
         line
@@ -115,7 +115,7 @@ def _visible(caller: Caller, config: Configuration, path: str, vo: str | None) -
     if found and not lines:
         raise PathNotFound(path)
     if len(lines) > _MOST:
-        message = f"{len(lines)} values stand there, {_MOST} are told at once: say more of the path"
+        message = f"{len(lines)} values are there, at most {_MOST} can be shown: give a longer path"
         raise InvalidRequest([Problem(path=path, message=message)])
     return lines
 
@@ -123,15 +123,15 @@ def _visible(caller: Caller, config: Configuration, path: str, vo: str | None) -
 def _impacts(
     parts: Services, conn: Connection, path: str, vo: str | None
 ) -> Mapping[str, ParameterImpact] | None:
-    """What each parameter keeps away; None: the path is no queue, or the VO is not said."""
+    """Jobs excluded by each parameter; None: the path is not a queue, or there is no VO."""
     config = parts.live.current
     names = show.split_path(config, path)
     if len(names) != _TO_QUEUE or vo is None:
         return None
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
     waiting = explanations.classes(parts, conn, [fold(vo)])
-    asked = admission_cache.read_admission(config, address, fold(vo)) is not None
-    jobs = waiting_classes.list_first_jobs(conn, waiting) if asked else ()
+    needs_jobs = admission_cache.read_admission(config, address, fold(vo)) is not None
+    jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
     return parameter_impact.parameter_impacts(
         config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
     )
@@ -149,7 +149,7 @@ def _blamed(
 
 
 def answer(blamed: Blamed) -> BlamedValue:
-    """The same on the wire."""
+    """Convert to the HTTP model."""
     line, kept = blamed.line, blamed.kept
     return BlamedValue(
         path=line.path,

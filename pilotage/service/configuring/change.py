@@ -1,8 +1,6 @@
-"""What somebody wants the configuration to be, and what that would do; nothing is changed.
+"""Propose, store and roll back changes of the configuration with a caller's rights.
 
-Changing the configuration for somebody.
-
-What takes long is done outside of transactions; who was overtaken meanwhile looks again.
+Slow work is done outside of transactions. If another version is stored meanwhile, it is proposed again.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,19 +27,19 @@ from taskqueue.db import database
 def propose_edits(
     parts: Services, caller: Caller, edits: Sequence[Edit], *, expected: int | None
 ) -> Proposal:
-    """What edits would make of the configuration.
+    """Apply edits without storing them.
 
     Args:
-        parts: Of the service.
-        caller: Who wants it.
+        parts: Dependencies.
+        caller: Its rights are checked.
         edits: Of single paths.
         expected: The version that they start from; None: the newest.
 
     Raises:
-        EditNotAllowed: The caller may not.
-        PathNotFound: What is to be removed is not there.
+        EditNotAllowed: The caller may not change a path.
+        PathNotFound: A path to remove does not exist.
         VersionConflict: The same paths were changed meanwhile, or there is no such version yet.
-        ConfigError: What comes out is wrong.
+        ConfigError: The result is invalid.
     """
     current = in_force.newest(parts)
     base = current if expected is None else in_force.version(parts, expected, current)
@@ -55,46 +53,42 @@ def propose_edits(
 def propose_text(
     parts: Services, caller: Caller, text: str, *, source: str, expected: int | None = None
 ) -> Proposal:
-    """What a whole text would make of the configuration.
+    """Replace the whole text without storing it.
 
     Raises:
-        NotAllowed: It is for operators.
-        VersionConflict: `expected` is not the newest any more; None is whichever is.
-        ConfigError: It is wrong.
+        NotAllowed: The caller is not an operator.
+        VersionConflict: `expected` is not the newest version; None skips this check.
+        ConfigError: The text is invalid.
     """
     require_everything(caller)
     current = in_force.newest(parts)
-    _refuse_overtaken(parts, caller, expected, current)
+    _require_newest(parts, caller, expected, current)
     return proposals.propose_text(current, text, source)
 
 
 def require_everything(caller: Caller) -> None:
-    """Let only those look at, or write, a whole text who may change all of it.
-
-    Raises:
-        NotAllowed: It is for operators.
-    """
+    """Raise `NotAllowed` unless the caller may read and write the whole text."""
     if not caller.is_operator:
         raise NotAllowed(f"a whole configuration is for operators; {in_force.rights_of(caller).allowed}")
 
 
 def back_to(parts: Services, caller: Caller, number: int, *, expected: int | None) -> Proposal:
-    """What the caller may change as it was in an earlier version; for an operator that is all.
+    """Restore an earlier version, as far as the caller may change it, without storing it.
 
     Raises:
         VersionNotFound: There is no such version.
-        VersionConflict: `expected` is not the newest any more.
-        ConfigError: What comes out is wrong.
+        VersionConflict: `expected` is not the newest version.
+        ConfigError: The result is invalid.
     """
     current = in_force.newest(parts)
-    _refuse_overtaken(parts, caller, expected, current)
+    _require_newest(parts, caller, expected, current)
     with database.reading(parts.engine) as conn:
         older = versions_store.load_version(conn, number)
     return proposals.propose_rollback(current, older, in_force.rights_of(caller))
 
 
 def conflict(parts: Services, caller: Caller, expected: int, current: Configuration) -> VersionConflict:
-    """Why a change comes too late: what is another now than in `expected`, as far as the caller sees it."""
+    """The conflict of a late change: the differences since `expected` that the caller may see."""
     try:
         base = in_force.version(parts, expected, current)
     except (VersionConflict, ConfigError):
@@ -105,28 +99,28 @@ def conflict(parts: Services, caller: Caller, expected: int, current: Configurat
 
 
 def outlook_of(parts: Services, caller: Caller, proposal: Proposal) -> Outlook:
-    """What a proposal would do, to all jobs that are the caller's business."""
-    # What a site admin may change concerns his site, where every VO's jobs are his business.
+    """The effects of a proposal on the jobs that the caller may see."""
+    # A site admin's changes concern the site, where the jobs of every VO are visible to the admin.
     vos = None if caller.own_sites else caller.visible_vos
     with database.reading(parts.engine) as conn:
         return outlook.compute_outlook(conn, proposal, vos=vos, now=parts.clock())
 
 
 def _as_seen(error: ConfigError, config: Configuration, allowed: Rights) -> ConfigError:
-    """The same without what it tells of others: their values may become wrong by this one's edits."""
+    """Leave out problems at paths of others, which the caller's edits may cause."""
     shown = tuple(each for each in error.problems if allowed.sees_path(config, tuple(each.path.split("/"))))
-    return ConfigError(shown or (Problem(path="/", message="others rely on what this takes away"),))
+    return ConfigError(shown or (Problem(path="/", message="others depend on what this removes"),))
 
 
-def _refuse_overtaken(parts: Services, caller: Caller, expected: int | None, current: Configuration) -> None:
+def _require_newest(parts: Services, caller: Caller, expected: int | None, current: Configuration) -> None:
     if expected is not None and expected != current.version:
         raise conflict(parts, caller, expected, current)
 
 
-#: Tries while others store versions too.
+#: Retries while others store versions.
 _TRIES = 10
-#: Characters of paths that a line of the audit log names.
-_TOLD = 4000
+#: Characters of paths in one line of the audit log.
+_AUDITED_CHARACTERS = 4000
 
 
 def edit(
@@ -138,19 +132,16 @@ def edit(
     expected: int,
     guards: Sequence[Guard] = (),
 ) -> tuple[int, Proposal]:
-    """Change single paths; changes of other paths that came meanwhile stay.
+    """Change single paths; concurrent changes of other paths are kept.
 
     Returns:
-        The version in force, and what was changed; nothing is stored if that is nothing.
+        The version in force, and the change; nothing is stored if that is empty.
 
     Raises:
-        EditNotAllowed: The caller may not.
-        PathNotFound: What is to be removed is not there.
-        VersionConflict: The same paths were changed meanwhile, or there is no such version yet.
-        ConfigError: What comes out is wrong.
-        GuardFailed: It would do what it must not.
+        EditNotAllowed, PathNotFound, VersionConflict, ConfigError: As for `propose_edits`.
+        GuardFailed: A guard does not hold.
     """
-    return _stored(
+    return _store_with_retries(
         parts,
         caller,
         lambda: propose_edits(parts, caller, edits, expected=expected),
@@ -168,16 +159,11 @@ def rollback(
     message: str = "",
     guards: Sequence[Guard] = (),
 ) -> tuple[int, Proposal]:
-    """Make what the caller may change as it was in an earlier version; for an operator that is all.
+    """Restore an earlier version as far as the caller may change it; for an operator, its whole text.
 
-    The history says so, and the message after it.
-
-    Raises:
-        VersionNotFound: There is no such version.
-        VersionConflict: `expected` is not the newest any more.
-        ConfigError: What comes out is wrong.
+    The stored message names the version, followed by `message`. Errors are those of `back_to`.
     """
-    return _stored(
+    return _store_with_retries(
         parts,
         caller,
         lambda: back_to(parts, caller, number, expected=expected),
@@ -196,24 +182,24 @@ def replace(
     expected: int,
     guards: Sequence[Guard] = (),
 ) -> int:
-    """Make a text the version in force.
+    """Store a whole text as the version in force.
 
     Raises:
-        ConfigError: It is wrong.
-        VersionConflict: `expected` is not the newest any more.
-        GuardFailed: It would do what it must not.
+        ConfigError: The text is invalid.
+        VersionConflict: `expected` is not the newest version.
+        GuardFailed: A guard does not hold.
     """
     try:
         current = in_force.newest(parts)
-    except ConfigError:  # what cannot be read any more can be replaced all the same
-        return _replaced_unseen(parts, caller, text, message=message, source=source, expected=expected)
+    except ConfigError:  # a version that this release cannot read can still be replaced
+        return _replace_unreadable(parts, caller, text, message=message, source=source, expected=expected)
     proposal = proposals.propose_text(current, text, source)
     if expected != current.version:
         raise conflict(parts, caller, expected, current)
     return store(parts, caller, proposal, message=message, guards=guards)
 
 
-def _replaced_unseen(
+def _replace_unreadable(
     parts: Services, caller: Caller, text: str, *, message: str, source: str, expected: int
 ) -> int:
     with database.writing(parts.engine) as conn:
@@ -230,16 +216,16 @@ def _replaced_unseen(
     return number
 
 
-def _stored(
+def _store_with_retries(
     parts: Services,
     caller: Caller,
-    proposed: Callable[[], Proposal],
+    propose: Callable[[], Proposal],
     *,
     message: str,
     guards: Sequence[Guard] = (),
 ) -> tuple[int, Proposal]:
     for left in reversed(range(_TRIES)):
-        proposal = proposed()
+        proposal = propose()
         if proposal.after.source == proposal.before.source:
             return proposal.before.version, proposal
         try:
@@ -253,11 +239,11 @@ def _stored(
 def store(
     parts: Services, caller: Caller, proposal: Proposal, *, message: str, guards: Sequence[Guard] = ()
 ) -> int:
-    """Make a proposal the version in force, and write down who did.
+    """Store a proposal as the version in force, and audit it.
 
     Raises:
-        GuardFailed: It would do what it must not.
-        VersionConflict: What it was made from is not the newest any more.
+        GuardFailed: A guard does not hold.
+        VersionConflict: The proposal does not start from the newest version any more.
     """
     if guards:
         guarding.check_guards(guards, outlook_of(parts, caller, proposal))
@@ -273,6 +259,6 @@ def store(
         )
     with database.reading(parts.engine) as conn:
         parts.live.refresh(conn)
-    paths = ", ".join(proposal.paths)[:_TOLD]
+    paths = ", ".join(proposal.paths)[:_AUDITED_CHARACTERS]
     audit.done(caller, "configuration", version=number, message=message, paths=paths)
     return number

@@ -1,7 +1,4 @@
-"""What somebody has written on a page and not stored yet.
-
-What is wrong with a draft, while it is written.
-"""
+"""Drafts of changes, written on a page and not stored yet, and their checks."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,10 +22,10 @@ from requirements.errors import InvalidInput, InvalidRequest, NotFound, Pilotage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRow:
-    """One path that shall say something else."""
+    """A new value for one path, or its removal."""
 
     path: str
-    value: str = ""  #: as it would be in the file
+    value: str = ""  #: as written in the file
     is_removed: bool = False
 
 
@@ -37,18 +34,18 @@ class ConfigDraft:
     """Values for single paths, or a text for a section."""
 
     version: int  #: that it starts from
-    names: tuple[str, ...] = ()  #: of the section that the text is for; none: of the whole tree
+    names: tuple[str, ...] = ()  #: of the section of the text; empty: the whole tree
     rows: tuple[DraftRow, ...] = ()
-    text: str | None = None  #: None: it is about single paths
+    text: str | None = None  #: None: a draft of single paths
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the text of the whole configuration, with its comments."""
+        """Whether it is the text of the whole configuration."""
         return self.text is not None and not self.names
 
 
 def text_of(parts: Services, caller: Caller, names: tuple[str, ...]) -> str:
-    """What somebody begins to write from: the section as it is now."""
+    """The text of a section to start editing from."""
     current = in_force.readable(parts)
     if not names:
         return current.source if caller.is_operator else ""
@@ -56,14 +53,11 @@ def text_of(parts: Services, caller: Caller, names: tuple[str, ...]) -> str:
 
 
 def build_proposal(parts: Services, caller: Caller, draft: ConfigDraft) -> Proposal:
-    """What the draft would make of the configuration.
+    """Apply the draft without storing it.
 
     Raises:
-        InvalidRequest: A row is no edit.
-        EditNotAllowed: The caller may not.
-        PathNotFound: What is to be removed is not there.
-        VersionConflict: The same paths were changed meanwhile.
-        ConfigError: What comes out is wrong.
+        InvalidRequest: A row is not a valid edit.
+        EditNotAllowed, PathNotFound, VersionConflict, ConfigError: As for `change.propose_edits`.
     """
     if draft.is_whole:
         source = in_force.newest(parts).file
@@ -74,28 +68,28 @@ def build_proposal(parts: Services, caller: Caller, draft: ConfigDraft) -> Propo
 def store(
     parts: Services, caller: Caller, draft: ConfigDraft, *, message: str, guards: Sequence[Guard]
 ) -> tuple[int, Proposal]:
-    """Make the draft the version in force.
+    """Store the draft as the version in force.
 
     Returns:
-        The version in force, and what was changed; nothing is stored if that is nothing.
+        The version in force, and the change; nothing is stored if that is empty.
 
     Raises:
-        GuardFailed: It would do what it must not; and what `proposal` raises.
+        GuardFailed: A guard does not hold; further errors as for `build_proposal`.
     """
     if draft.is_whole:
         found = build_proposal(parts, caller, draft)
         if found.after.source == found.before.source:
             return found.before.version, found
         return change.store(parts, caller, found, message=message, guards=guards), found
-    asked = edits_of(parts, caller, draft)
-    return change.edit(parts, caller, asked, message=message, expected=draft.version, guards=guards)
+    edits = edits_of(parts, caller, draft)
+    return change.edit(parts, caller, edits, message=message, expected=draft.version, guards=guards)
 
 
 def edits_of(parts: Services, caller: Caller, draft: ConfigDraft) -> tuple[Edit, ...]:
-    """The edits of single paths that the draft is.
+    """The draft as edits of single paths.
 
     Raises:
-        InvalidRequest: A row is none, or two concern the same place.
+        InvalidRequest: A row is not a valid edit, or two concern the same path.
         ConfigError: The text cannot be read.
     """
     if draft.text is None:
@@ -109,13 +103,15 @@ def edits_of(parts: Services, caller: Caller, draft: ConfigDraft) -> tuple[Edit,
 def _edits_of_rows(rows: Sequence[DraftRow]) -> tuple[Edit, ...]:
     twice = [path for path, number in Counter(row.path for row in rows).items() if number > 1]
     if twice:
-        raise InvalidRequest([Problem(path=path, message="is there twice, say it once") for path in twice])
+        raise InvalidRequest(
+            [Problem(path=path, message="occurs twice, only one is allowed") for path in twice]
+        )
     values = {row.path: yaml_writer.read_value(row.value, row.path) for row in rows if not row.is_removed}
     return patch.read_edits(values, [row.path for row in rows if row.is_removed])
 
 
 def rebased(parts: Services, caller: Caller, draft: ConfigDraft) -> ConfigDraft:
-    """The draft as one of what is in force now: where others changed the same, it says its own.
+    """Move the draft onto the version in force; at paths changed by others too, the draft wins.
 
     Raises:
         NotAllowed: A whole text is for operators.
@@ -128,8 +124,8 @@ def rebased(parts: Services, caller: Caller, draft: ConfigDraft) -> ConfigDraft:
     if draft.is_whole:
         change.require_everything(caller)
         wanted = validate.parse(draft.text).tree
-        asked = [Edit(names=each.names, value=each.after) for each in diff.compare(base.tree, wanted)]
-        tree = _applied(current.tree, asked)
+        edits = [Edit(names=each.names, value=each.after) for each in diff.compare(base.tree, wanted)]
+        tree = _applied(current.tree, edits)
         text = yaml_writer.edit_text(current.source, current.tree, tree)
         return replace(draft, version=current.version, text=text)
     tree = _applied(
@@ -138,24 +134,24 @@ def rebased(parts: Services, caller: Caller, draft: ConfigDraft) -> ConfigDraft:
     return replace(draft, version=current.version, text=patch.section_text(tree, draft.names))
 
 
-def _applied(tree: Tree, asked: Sequence[Edit]) -> Tree:
-    return patch.apply_edits(tree, tree, list(_remaining_rows(tree, asked)), versions=(0, 0))
+def _applied(tree: Tree, edits: Sequence[Edit]) -> Tree:
+    return patch.apply_edits(tree, tree, list(_remaining_edits(tree, edits)), versions=(0, 0))
 
 
-def _remaining_rows(tree: Tree, asked: Sequence[Edit]) -> Iterator[Edit]:
-    """What is not done already: others may have removed the same."""
+def _remaining_edits(tree: Tree, edits: Sequence[Edit]) -> Iterator[Edit]:
+    """Leave out removals that others have made already."""
     return (
-        each for each in asked if each.value is not ABSENT or patch.find_entry(tree, each.names) is not ABSENT
+        each for each in edits if each.value is not ABSENT or patch.find_entry(tree, each.names) is not ABSENT
     )
 
 
-#: What a person can mend, told as problems.
+#: Errors that the author of a draft can correct; shown as problems.
 MENDABLE = (InvalidInput, EditNotAllowed, NotFound, VersionConflict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedDraft:
-    """What came to light."""
+    """The result of checking a draft."""
 
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
@@ -163,25 +159,25 @@ class CheckedDraft:
 
 
 def check(parts: Services, caller: Caller, draft: ConfigDraft) -> CheckedDraft:
-    """Everything that is wrong with a draft, with lines of its own text where it is one."""
+    """Find all problems of a draft, with line numbers of its own text."""
     try:
         proposal = build_proposal(parts, caller, draft)
     except MENDABLE as error:
         return CheckedDraft(errors=format_problems(error, draft))
     warnings = previews.visible_outlook(proposal.warnings, proposal.after, in_force.rights_of(caller))
-    return CheckedDraft(warnings=_placed(warnings, draft), proposal=proposal)
+    return CheckedDraft(warnings=_with_lines(warnings, draft), proposal=proposal)
 
 
 def format_problems(error: PilotageError, draft: ConfigDraft) -> tuple[Problem, ...]:
-    """An error as the problems that it is about."""
+    """Split an error into its problems."""
     if isinstance(error, InvalidInput):
-        return _placed(error.problems, draft)
+        return _with_lines(error.problems, draft)
     if isinstance(error, EditNotAllowed):
         return tuple(Problem(path=path, message="not yours to change") for path in error.paths)
     return (Problem(path="", message=str(error)),)
 
 
-def _placed(problems: Iterable[Problem], draft: ConfigDraft) -> tuple[Problem, ...]:
+def _with_lines(problems: Iterable[Problem], draft: ConfigDraft) -> tuple[Problem, ...]:
     if draft.text is None or draft.is_whole:
         return tuple(problems)
     return tuple(patch.with_lines(problems, draft.names, draft.text))

@@ -1,4 +1,4 @@
-"""The versions of the configuration as somebody may see them."""
+"""Versions of the configuration and their differences, as far as a caller may see them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,30 +14,30 @@ from pilotage.service.services import Services
 from requirements.values import fold
 from taskqueue.db import database
 
-#: Versions that are looked through for one answer.
+#: Versions that are searched for one answer.
 _MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """A version, and the paths of it that are shown."""
+    """A version with its visible changed paths."""
 
     version: Version
-    paths: list[str] | None  #: None: it cannot be told any more
+    paths: list[str] | None  #: None: not recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDiff:
-    """Two versions side by side."""
+    """The differences between two versions."""
 
     after: int
     differences: tuple[Difference, ...]
 
 
 def read(parts: Services, caller: Caller, *, limit: int, path: str = "") -> list[HistoryEntry]:
-    """The latest versions that changed what the caller may see, at or around a path; the newest first.
+    """The latest versions that changed something visible to the caller at or around a path, newest first.
 
-    What others wrote of a version that changed more than that is left out.
+    A version that also changed hidden paths is shown without its message.
     """
     allowed = in_force.rights_of(caller)
     current = in_force.readable(parts)
@@ -74,19 +74,19 @@ def _visible_paths(
 
 
 def concerns(path: str, names: tuple[str, ...]) -> bool:
-    """Whether a path that changed holds what stands at `names`, or is within it; letters in any case."""
+    """Whether a changed path is above, at or below `names`; case-insensitive."""
     changed = tuple(map(fold, path.split("/")))
-    asked = tuple(map(fold, names))
-    shorter = min(len(changed), len(asked))
-    return changed[:shorter] == asked[:shorter]
+    wanted = tuple(map(fold, names))
+    shorter = min(len(changed), len(wanted))
+    return changed[:shorter] == wanted[:shorter]
 
 
 def between(parts: Services, caller: Caller, *, before: int, after: int | None) -> VersionDiff:
-    """What differs between two versions; None: the newest.
+    """The visible differences between two versions; `after=None`: the newest.
 
     Raises:
         VersionNotFound: There is no such version.
-        ConfigError: One cannot be read by this release.
+        ConfigError: This release cannot read one of them.
     """
     allowed = in_force.rights_of(caller)
     current = in_force.newest(parts)

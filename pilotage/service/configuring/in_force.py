@@ -1,7 +1,4 @@
-"""The version in force, and those that changes start from.
-
-Who somebody is to the configuration.
-"""
+"""The version in force, versions that changes start from, and a caller's rights."""
 
 from cs_config.errors import VersionConflict
 from cs_config.tree.configuration import Configuration
@@ -13,19 +10,15 @@ from taskqueue.db import database
 
 
 def readable(parts: Services) -> Configuration:
-    """The newest version that this release can read, with what has expired."""
+    """The newest version that this release can read, as written, with expired sections."""
     with database.reading(parts.engine) as conn:
-        parts.live.refresh(conn)  # a change that starts from this answer should not find it outdated
+        parts.live.refresh(conn)  # a change based on this answer should not conflict with a known version
     now = parts.live.current
     return now.written or now
 
 
 def newest(parts: Services) -> Configuration:
-    """The newest version.
-
-    Raises:
-        ConfigError: It cannot be read by this release.
-    """
+    """The newest version; `ConfigError` if this release cannot read it."""
     known = readable(parts)
     with database.reading(parts.engine) as conn:
         number = store.current_version(conn)
@@ -33,11 +26,11 @@ def newest(parts: Services) -> Configuration:
 
 
 def version(parts: Services, number: int, current: Configuration) -> Configuration:
-    """A version that somebody starts from.
+    """A version that a change starts from.
 
     Raises:
         VersionConflict: It is newer than the newest.
-        ConfigError: It cannot be read by this release.
+        ConfigError: This release cannot read it.
     """
     if number == current.version:
         return current
@@ -50,7 +43,7 @@ def version(parts: Services, number: int, current: Configuration) -> Configurati
 
 
 def rights_of(caller: Caller) -> Rights:
-    """What somebody may do with the configuration."""
+    """The caller's rights on the configuration."""
     if caller.is_operator:
         return Rights(everything=True)
     return Rights(
@@ -61,5 +54,5 @@ def rights_of(caller: Caller) -> Rights:
 
 
 def author(caller: Caller) -> str:
-    """Under which name the history has somebody's versions."""
+    """The author's name in the history."""
     return caller.user or caller.subject

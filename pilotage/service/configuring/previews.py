@@ -1,4 +1,4 @@
-"""An outlook as it is answered: the first of everything, and of other VOs only the numbers."""
+"""Previews for HTTP: long lists are cut, and jobs of other VOs are only counted."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
@@ -26,41 +26,41 @@ from pilotage.service.models.config import (
 )
 from requirements.errors import Problem
 
-#: Entries of a list that are told.
-_TOLD: Final = 100
-#: Queues of one entry that are named.
-_NAMED: Final = 10
+#: Most entries of a list.
+_MOST: Final = 100
+#: Most queues named in one entry.
+_MOST_QUEUES: Final = 10
 
 
 def answer(proposal: Proposal, outlook: Outlook, caller: Caller) -> PreviewAnswer:
-    """What somebody is told of an outlook."""
+    """Convert an outlook, as far as the caller may see it."""
     return PreviewAnswer(
         version=proposal.before.version,
-        changes=[difference(each) for each in proposal.differences[:_TOLD]],
-        warnings=list(_warnings(proposal, caller))[:_TOLD],
+        changes=[difference(each) for each in proposal.differences[:_MOST]],
+        warnings=list(_warnings(proposal, caller))[:_MOST],
         totals=dict(outlook.totals),
-        new_queues=_visible_vos(outlook.new, _TOLD),
-        removed_queues=_visible_vos(outlook.removed, _TOLD),
+        new_queues=_names(outlook.new, _MOST),
+        removed_queues=_names(outlook.removed, _MOST),
         jobs={vo: VoPreview(**asdict(each)) for vo, each in outlook.jobs.items()},
-        classes=list(_classes(outlook, caller))[:_TOLD],
-        pools=[_pool(each) for each in outlook.pools if caller.may_read(each.vo)][:_TOLD],
+        classes=list(_classes(outlook, caller))[:_MOST],
+        pools=[_pool(each) for each in outlook.pools if caller.may_read(each.vo)][:_MOST],
         running=[
             GoingPreview(queue=str(each.queue), vo=each.vo, why=each.why, jobs=each.jobs, pilots=each.pilots)
-            for each in outlook.going[:_TOLD]
+            for each in outlook.going[:_MOST]
         ],
-        closed=[ClosedPreview(scope=each.scope, why=each.text) for each in outlook.bites[:_TOLD]],
+        closed=[ClosedPreview(scope=each.scope, why=each.text) for each in outlook.bites[:_MOST]],
         in_vain=[
             VainPreview(vo=vo, name=each.name, queues=each.queues, jobs=each.jobs)
             for vo, these in outlook.vain.items()
-            for each in these[:_TOLD]
+            for each in these[:_MOST]
         ],
     )
 
 
 def difference(found: Difference) -> DifferenceAnswer:
-    """A difference; a side that has nothing is left unset."""
-    said: dict[str, Any] = found.as_json()
-    return DifferenceAnswer(**said)
+    """Convert a difference; an absent side is left unset."""
+    fields: dict[str, Any] = found.as_json()
+    return DifferenceAnswer(**fields)
 
 
 def _warnings(proposal: Proposal, caller: Caller) -> Iterator[WarningPreview]:
@@ -69,7 +69,7 @@ def _warnings(proposal: Proposal, caller: Caller) -> Iterator[WarningPreview]:
 
 
 def visible_outlook(problems: Iterable[Problem], config: Configuration, allowed: Rights) -> Iterator[Problem]:
-    """Those of the problems that are about what somebody may see."""
+    """The problems at paths that the caller may see."""
     return (each for each in problems if allowed.sees_path(config, tuple(each.path.split("/"))))
 
 
@@ -86,7 +86,7 @@ def _class(found: ClassShift, *, readable: bool) -> ClassPreview:
         jobs=found.waiting.jobs,
         example_job=found.waiting.first_job if readable else None,
         becomes="stuck" if found.stuck else "freed",
-        queues=_visible_vos(queues, _NAMED),
+        queues=_names(queues, _MOST_QUEUES),
     )
 
 
@@ -96,12 +96,12 @@ def _pool(found: PoolShift) -> PoolPreview:
         vo=found.vo,
         waiting=found.waiting,
         gains=len(found.shift.gained),
-        gained=_visible_vos(found.shift.gained, _NAMED),
+        gained=_names(found.shift.gained, _MOST_QUEUES),
         loses=len(found.shift.lost),
-        lost=_visible_vos(found.shift.lost, _NAMED),
+        lost=_names(found.shift.lost, _MOST_QUEUES),
         without_queue=not found.shift.has,
     )
 
 
-def _visible_vos(queues: Collection[QueueAddress], most: int) -> list[str]:
+def _names(queues: Collection[QueueAddress], most: int) -> list[str]:
     return [str(each) for each in sorted(queues)[:most]]

@@ -1,4 +1,4 @@
-"""Draining a queue: it gets no more jobs, and what runs there goes on to its end."""
+"""Drain and resume a queue: a drained queue gets no new jobs, running jobs go on to their end."""
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -12,32 +12,30 @@ _ENABLED = "Enabled"
 
 
 def may_switch(caller: Caller, address: QueueAddress) -> bool:
-    """Whether draining the queue is the caller's business."""
+    """Whether the caller may drain the queue."""
     return in_force.rights_of(caller).may_change(_names(address))
 
 
 def is_drained(config: Configuration, address: QueueAddress) -> bool:
-    """Whether the queue itself is switched off; its site or CE may be so besides."""
+    """Whether the queue itself is disabled, whatever its site or CE."""
     own = config.levels[address][-1].plain.get(_ENABLED.lower())
     return own is not None and own.value is False
 
 
 def drain(parts: Services, caller: Caller, address: QueueAddress, *, message: str = "") -> int:
-    """Switch a queue off for all VOs; the version in force.
+    """Disable a queue for all VOs and return the new version.
 
     Raises:
-        EditNotAllowed: It is not the caller's.
-        QueueNotFound: There is none.
+        EditNotAllowed, QueueNotFound: It is not the caller's, or does not exist.
     """
     return _set(parts, caller, address, False, message or f"drain {address}")  # noqa: FBT003
 
 
 def resume(parts: Services, caller: Caller, address: QueueAddress, *, message: str = "") -> int:
-    """Take back what `drain` did; the version in force.
+    """Undo `drain` and return the new version.
 
     Raises:
-        EditNotAllowed: It is not the caller's.
-        QueueNotFound: There is none.
+        EditNotAllowed, QueueNotFound: As for `drain`.
         PathNotFound: It is not drained.
     """
     return _set(parts, caller, address, ABSENT, message or f"resume {address}")

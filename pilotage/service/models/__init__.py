@@ -1,1 +1,1 @@
-"""What goes over the wire, one file a noun; the descriptions end up in the OpenAPI document."""
+"""Bodies of requests and answers, one module per noun; the descriptions appear in the OpenAPI document."""

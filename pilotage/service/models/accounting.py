@@ -1,4 +1,4 @@
-"""What is asked of the accounts, and what they answer."""
+"""Requests for accounting sums, and their answers."""
 
 from datetime import datetime
 from typing import Annotated, Any, Self
@@ -12,7 +12,7 @@ _Column = Annotated[str, Field(max_length=40)]
 
 
 class AccountingQuery(BaseModel):
-    """Which sums; several values, separated by commas, mean any of them."""
+    """Filter and grouping of sums; several values, separated by commas, mean any of them."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -29,7 +29,7 @@ class AccountingQuery(BaseModel):
         default=None, alias="to", max_length=40, description="The same; now if left out."
     )
     bucket: TimeBucket | None = Field(
-        default=None, description="Sums for each of these; left out: of the whole."
+        default=None, description="Sums for each hour, day, week …; left out: for the whole period."
     )
     vo: Words = None
     site: Words = None
@@ -41,22 +41,24 @@ class AccountingQuery(BaseModel):
 
 
 class AccountingRow(BaseModel):
-    """The sums of one combination of the values that were asked by, which stand beside them."""
+    """Sums for one combination of the values grouped by, which are further fields of the row."""
 
     model_config = ConfigDict(extra="allow")
 
-    jobs: int = Field(description="That ended; one that failed and was started again ends again.")
-    attempts: int = Field(description="That had begun and are over.")
-    wall_seconds: float = Field(description="Of attempts, in the hours in which they were spent.")
-    core_seconds: float = Field(description="Wall time, times the cores that the job might use.")
-    cpu_seconds: float = Field(description="As far as pilots told it.")
-    cpu_efficiency: float | None = Field(description="CPU by core time, where CPU was told; null: nowhere.")
-    normalised_cpu_seconds: float = Field(description="CPU time times power, as far as pilots measured it.")
-    waited: dict[str, float] = Field(description="Seconds by what the jobs that ended had waited for.")
+    jobs: int = Field(description="Jobs that ended; a job that failed and was restarted ends again.")
+    attempts: int = Field(description="Attempts that started and are over.")
+    wall_seconds: float = Field(description="Wall time of attempts, in the hours in which it was spent.")
+    core_seconds: float = Field(description="Wall time multiplied by the cores assigned to the job.")
+    cpu_seconds: float = Field(description="CPU time, where pilots reported it.")
+    cpu_efficiency: float | None = Field(
+        description="CPU time by core time, of attempts with reported CPU time; null: there are none."
+    )
+    normalised_cpu_seconds: float = Field(description="CPU time multiplied by power, where measured.")
+    waited: dict[str, float] = Field(description="Seconds that ended jobs waited, by cause.")
 
     @classmethod
-    def of(cls, line: UsageRow, by: list[str]) -> Self:
-        """A line with its names."""
+    def from_usage(cls, line: UsageRow, by: list[str]) -> Self:
+        """Add the names of the columns."""
         use, efficiency = line.use, line.efficiency
         known: dict[str, Any] = {} if line.at is None else {"at": line.at}
         return cls(
@@ -74,7 +76,7 @@ class AccountingRow(BaseModel):
 
 
 class AccountingAnswer(BaseModel):
-    """The sums, by time and values."""
+    """The sums by time and values."""
 
     since: datetime = Field(serialization_alias="from")
     until: datetime = Field(serialization_alias="to")

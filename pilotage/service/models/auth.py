@@ -1,7 +1,4 @@
-"""Links that sign a browser in, on the wire.
-
-Tokens on the wire.
-"""
+"""Sign-in links and tokens."""
 
 from datetime import datetime
 
@@ -9,11 +6,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class LoginWish(BaseModel):
-    """Whom the link is for; who says nothing asks for itself."""
+    """The caller that the link is for; default: the sender itself."""
 
     model_config = ConfigDict(extra="forbid")
 
-    role: str | None = Field(default=None, max_length=40, description="Of a person; operators may name one.")
+    role: str | None = Field(default=None, max_length=40, description="A person's role; operators only.")
     vo: str | None = Field(default=None, max_length=255)
     user: str | None = Field(default=None, max_length=255)
     group: str | None = Field(default=None, max_length=255)
@@ -21,19 +18,19 @@ class LoginWish(BaseModel):
 
 
 class LoginLink(BaseModel):
-    """A link that is good once."""
+    """A one-time sign-in link."""
 
-    path: str = Field(description="To be put behind the address of the service; the secret is behind the #.")
+    path: str = Field(description="To append to the address of the service; the secret follows the #.")
     expires_at: datetime
 
 
 class Revocation(BaseModel):
-    """A token that is not to be accepted any more."""
+    """The token to revoke: exactly one of `token` and `jti`."""
 
     model_config = ConfigDict(extra="forbid")
 
     token: str | None = Field(default=None, max_length=8192, description="The token itself.")
-    jti: str | None = Field(default=None, min_length=1, max_length=255, description="Or its id.")
+    jti: str | None = Field(default=None, min_length=1, max_length=255, description="Its id.")
 
 
 class Renewed(BaseModel):

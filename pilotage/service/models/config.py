@@ -1,7 +1,4 @@
-"""The configuration on the wire.
-
-What a change of the configuration would do, on the wire.
-"""
+"""The configuration, its changes and their previews."""
 
 from datetime import datetime
 from typing import Any
@@ -13,9 +10,9 @@ class ConfigAnswer(BaseModel):
     """The configuration in force, as far as the caller may see it."""
 
     version: int
-    config: dict[str, Any] = Field(description="The tree.")
+    config: dict[str, Any] = Field(description="The configuration as a tree.")
     text: str | None = Field(default=None, description="The source as it was written; operators only.")
-    source: str | None = Field(default=None, description="File that it came from, or `api`; operators only.")
+    source: str | None = Field(default=None, description="Its file, or `api`; operators only.")
 
 
 class NewConfig(BaseModel):
@@ -30,12 +27,12 @@ class NewConfig(BaseModel):
     guard: list[str] = Field(
         default_factory=list,
         max_length=20,
-        description="Conditions such as stuck_jobs=0: where one does not hold, nothing is changed.",
+        description="Conditions such as stuck_jobs=0: if one does not hold, nothing is changed.",
     )
 
 
 class Edits(BaseModel):
-    """Edits of single paths; those of other paths that somebody else makes meanwhile stay."""
+    """Edits of single paths; concurrent changes of other paths are kept."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,40 +45,40 @@ class Edits(BaseModel):
     guard: list[str] = Field(
         default_factory=list,
         max_length=20,
-        description="Conditions such as stuck_jobs=0: where one does not hold, nothing is changed.",
+        description="Conditions such as stuck_jobs=0: if one does not hold, nothing is changed.",
     )
 
 
 class Proposed(NewConfig):
-    """A change that is only looked at: edits of single paths, or a whole configuration."""
+    """A change to preview: edits of single paths, or a whole configuration."""
 
     set: dict[str, Any] = Field(default_factory=dict, description="As in `PATCH`.")
     remove: list[str] = Field(default_factory=list, max_length=10_000, description="As in `PATCH`.")
 
 
 class DifferenceAnswer(BaseModel):
-    """A path that two versions do not have alike; a section that only one has is one path."""
+    """A path that differs between two versions; a section that only one has is one path."""
 
     path: str
     change: str = Field(description="added, removed or changed")
-    before: Any = Field(default=None, description="Left out where there was nothing.")
-    after: Any = Field(default=None, description="Left out where there is nothing.")
+    before: Any = Field(default=None, description="Absent if there was no value.")
+    after: Any = Field(default=None, description="Absent if there is no value.")
 
 
 class NewVersion(BaseModel):
-    """The version that is in force now."""
+    """The version now in force."""
 
     version: int
 
 
 class ChangedConfig(NewVersion):
-    """The version that is in force now, and what is another in it."""
+    """The version now in force and its changes."""
 
     changes: list[DifferenceAnswer] = Field(description="Empty: nothing was stored.")
 
 
 class Rollback(BaseModel):
-    """Make an older version the newest one."""
+    """The version to restore."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,7 +87,7 @@ class Rollback(BaseModel):
 
 
 class VersionAnswer(BaseModel):
-    """What is known about a version."""
+    """A version of the configuration."""
 
     version: int
     digest: str = Field(description="SHA-256 of its text.")
@@ -99,18 +96,18 @@ class VersionAnswer(BaseModel):
     message: str
     created_at: datetime
     paths: list[str] | None = Field(
-        default=None, description="What it changed, as far as the caller may see it; None: not looked at."
+        default=None, description="Changed paths that the caller may see; null: too long ago."
     )
 
 
 class Versions(BaseModel):
-    """The latest versions, the newest first."""
+    """The latest versions, newest first."""
 
     versions: list[VersionAnswer]
 
 
 class Since(BaseModel):
-    """The version that made a value what it is."""
+    """The version that last changed a value."""
 
     version: int
     author: str
@@ -119,21 +116,21 @@ class Since(BaseModel):
 
 
 class KeptAway(BaseModel):
-    """Waiting jobs that a parameter keeps away from a queue."""
+    """Waiting jobs that a parameter excludes from a queue."""
 
     jobs: int
-    only_this: int = Field(description="Those that nothing else keeps away.")
+    only_this: int = Field(description="Jobs that only this parameter excludes.")
 
 
 class BlamedValue(BaseModel):
-    """A value, where it is written, who wrote it, and what it keeps away."""
+    """A value, its origin, its author, and the jobs that it excludes."""
 
-    path: str = Field(description="Below the path that was asked for.")
+    path: str = Field(description="Relative to the requested path.")
     value: Any
     origin: str = Field(description="Level, file and line.")
-    places: list[str] = Field(description="Paths from the top where it is written.")
-    since: Since | None = Field(description="Null: it is written nowhere.")
-    excludes: KeptAway | None = Field(description="Of a queue's parameters; null of other values.")
+    places: list[str] = Field(description="Full paths where it is written.")
+    since: Since | None = Field(description="Null: a default that is not written in the configuration.")
+    excludes: KeptAway | None = Field(description="For a queue's parameters; null for other values.")
 
 
 class BlameAnswer(BaseModel):
@@ -144,7 +141,7 @@ class BlameAnswer(BaseModel):
 
 
 class DifferencesAnswer(BaseModel):
-    """What differs between two versions, as far as the caller may see it."""
+    """The differences between two versions that the caller may see."""
 
     from_version: int
     to_version: int
@@ -152,40 +149,40 @@ class DifferencesAnswer(BaseModel):
 
 
 class VoPreview(BaseModel):
-    """What becomes of the jobs of a VO that wait."""
+    """Effects on the waiting jobs of a VO."""
 
     waiting: int
-    stuck: int = Field(description="Their last queue goes.")
-    freed: int = Field(description="They get their first queue.")
-    gain: int = Field(description="They get more queues.")
-    lose: int = Field(description="They get fewer queues.")
+    stuck: int = Field(description="Jobs that lose their last queue.")
+    freed: int = Field(description="Jobs that get their first queue.")
+    gain: int = Field(description="Jobs that get more queues.")
+    lose: int = Field(description="Jobs that get fewer queues.")
 
 
 class PoolPreview(BaseModel):
-    """A pool that gains or loses queues; of many queues the first are named."""
+    """A pool that gains or loses queues; long lists of queues are cut."""
 
     pool: str
     vo: str
-    waiting: int = Field(description="Jobs.")
+    waiting: int = Field(description="Waiting jobs.")
     gains: int
     gained: list[str]
     loses: int
     lost: list[str]
-    without_queue: bool = Field(description="None is left.")
+    without_queue: bool = Field(description="No queue is left.")
 
 
 class ClassPreview(BaseModel):
-    """Waiting jobs that ask the same and become stuck or free."""
+    """Waiting jobs with equal requirements that become stuck or free."""
 
     vo: str
     jobs: int
-    example_job: int | None = Field(description="Of VOs that the caller may read about.")
+    example_job: int | None = Field(description="Null: a job of a VO that the caller may not read about.")
     becomes: str = Field(description="stuck or freed")
-    queues: list[str] = Field(description="The first of those that go, or that come.")
+    queues: list[str] = Field(description="The first of the queues lost or gained.")
 
 
 class GoingPreview(BaseModel):
-    """A VO's work at a queue that it may not use any more."""
+    """Jobs and pilots of a VO at a queue that the VO may no longer use."""
 
     queue: str
     vo: str
@@ -195,37 +192,37 @@ class GoingPreview(BaseModel):
 
 
 class ClosedPreview(BaseModel):
-    """A place that would take no job more at once."""
+    """A site, CE or queue that would immediately accept no more jobs."""
 
     scope: str
     why: str
 
 
 class VainPreview(BaseModel):
-    """A parameter that helps no job that waits."""
+    """A parameter that helps no waiting job."""
 
     vo: str
     name: str
     queues: int
-    jobs: int = Field(description="Waiting ones that ask for it and miss it there; 0: none asks.")
+    jobs: int = Field(description="Waiting jobs that need it and lack it there; 0: no job needs it.")
 
 
 class WarningPreview(BaseModel):
-    """Something that is allowed, and probably not meant so."""
+    """A setting that is allowed and probably a mistake."""
 
     path: str
     message: str
-    suggestion: str | None = Field(default=None, description="The name that was probably meant.")
-    line: int | None = Field(default=None, description="Of the text that would be in force.")
+    suggestion: str | None = Field(default=None, description="The name probably meant.")
+    line: int | None = Field(default=None, description="Line in the new text.")
 
 
 class PreviewAnswer(BaseModel):
-    """What a change would do at this moment; of each list the first, the numbers are in `totals`."""
+    """Effects that a change would have now; lists are cut, `totals` has the full numbers."""
 
     version: int = Field(description="In force now.")
     changes: list[DifferenceAnswer]
-    warnings: list[WarningPreview] = Field(description="Those that were not there before.")
-    totals: dict[str, int] = Field(description="What a guard may ask about.")
+    warnings: list[WarningPreview] = Field(description="New warnings.")
+    totals: dict[str, int] = Field(description="Numbers that guards can test.")
     new_queues: list[str]
     removed_queues: list[str]
     jobs: dict[str, VoPreview] = Field(description="By VO.")

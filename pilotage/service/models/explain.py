@@ -1,4 +1,4 @@
-"""Explanations on the wire."""
+"""Explanations of jobs and queues."""
 
 from pydantic import BaseModel, Field
 
@@ -12,11 +12,11 @@ class Example(BaseModel):
     """A queue that fails a requirement."""
 
     queue: str = Field(description="`Site/CE/Queue`.")
-    has: str | None = Field(description="What it has; null: nothing of that name.")
+    has: str | None = Field(description="Its value; null: it has no such parameter.")
 
 
 class ReasonAnswer(BaseModel):
-    """What one requirement costs."""
+    """A requirement and the queues that it excludes."""
 
     requirement: str
     wanted: str
@@ -25,8 +25,8 @@ class ReasonAnswer(BaseModel):
     example: Example
 
     @classmethod
-    def of(cls, found: RequirementExclusion) -> "ReasonAnswer":
-        """The reason as it is told."""
+    def from_exclusion(cls, found: RequirementExclusion) -> "ReasonAnswer":
+        """Convert a reason of the matcher."""
         return cls(
             requirement=found.requirement,
             wanted=found.wanted,
@@ -40,13 +40,13 @@ class RankedQueueAnswer(BaseModel):
     """A queue that a job may run in."""
 
     queue: str = Field(description="`Site/CE/Queue`.")
-    rank: float | None = Field(description="By the job's `Rank`, else by the queue's; null: no number.")
+    rank: float | None = Field(description="By the job's `Rank`, else by the queue's; null: not a number.")
 
 
 class RankedQueues(BaseModel):
     """Eligible queues, the highest rank first, equal ones in random order."""
 
-    eligible: int = Field(description="How many there are, told or not.")
+    eligible: int = Field(description="Number of eligible queues, listed or not.")
     queues: list[RankedQueueAnswer]
 
 
@@ -58,23 +58,27 @@ class ChangeAnswer(BaseModel):
     example: str = Field(description="One of them, `Site/CE/Queue`.")
 
     @classmethod
-    def of(cls, found: SuggestedChange) -> "ChangeAnswer":
-        """The change as it is told."""
+    def from_suggestion(cls, found: SuggestedChange) -> "ChangeAnswer":
+        """Convert a suggestion of the matcher."""
         return cls(change=found.text, gains=found.gains, example=str(found.example))
 
 
 class ForwardingAnswer(BaseModel):
-    """What of the requirements is decided where, at queues where it is the same."""
+    """Where each part of the requirements is decided, for queues where that is equal."""
 
     queues: int
     example: str = Field(description="One of them, `Site/CE/Queue`.")
-    at_queue: list[str] = Field(description="What the queues' own parameters, or all their nodes, fulfil.")
-    flags: list[str] = Field(description="What pilots tell the batch system, as arguments.")
-    left: str | None = Field(description="What the matcher asks the facts of the node for; null: nothing.")
+    at_queue: list[str] = Field(description="Parts that the queues' parameters, or all their nodes, fulfil.")
+    flags: list[str] = Field(
+        description="Parts passed to the batch system as arguments of the submit command."
+    )
+    left: str | None = Field(
+        description="The part that the matcher decides by the facts of the node; or null."
+    )
 
     @classmethod
-    def of(cls, found: DecisionSplit) -> "ForwardingAnswer":
-        """The decisions as they are told."""
+    def from_split(cls, found: DecisionSplit) -> "ForwardingAnswer":
+        """Convert a split of the matcher."""
         return cls(
             queues=found.queues,
             example=str(found.example),
@@ -94,11 +98,11 @@ class JobExplanation(BaseModel):
     reasons: list[ReasonAnswer] = Field(description="Every failing requirement, the costliest first.")
     changes: list[ChangeAnswer] = Field(description="Smallest changes that help, best first.")
     left_out: list[str] = Field(
-        default_factory=list, description="What was not looked at, since it would have been too much work."
+        default_factory=list, description="Changes that were not tried because of their number."
     )
-    now: list[str] = Field(description="What holds it back at this moment.")
+    now: list[str] = Field(description="Temporary obstacles, such as bans, limits and throttles.")
     forwarding: list[ForwardingAnswer] | None = Field(
-        default=None, description="If asked for: what of its Requirements is decided where."
+        default=None, description="On request: where each part of its Requirements is decided."
     )
 
 
@@ -106,11 +110,11 @@ class WorkAnswer(BaseModel):
     """Waiting jobs."""
 
     jobs: int
-    classes: int = Field(description="Distinct sets of requirements that they have.")
+    classes: int = Field(description="Distinct sets of their requirements.")
 
     @classmethod
-    def of(cls, work: WaitingWork) -> "WorkAnswer":
-        """The numbers."""
+    def from_work(cls, work: WaitingWork) -> "WorkAnswer":
+        """Convert numbers of the matcher."""
         return cls(jobs=work.jobs, classes=work.classes)
 
 
@@ -118,23 +122,23 @@ class WaitingJobExample(BaseModel):
     """A job that the queue cannot run."""
 
     vo: str
-    job_id: int | None = Field(description="Null: a job of a VO that the token does not stand for.")
+    job_id: int | None = Field(description="Null: a job of a VO that the token is not for.")
     wanted: str
 
 
 class ExcludedAnswer(BaseModel):
-    """What one requirement keeps away from a queue."""
+    """A requirement and the waiting jobs that fail it at a queue."""
 
     requirement: str
-    has: str | None = Field(description="What the queue has; null: nothing of that name.")
-    jobs: int = Field(description="Waiting jobs that fail by it.")
+    has: str | None = Field(description="The queue's value; null: it has no such parameter.")
+    jobs: int = Field(description="Waiting jobs that fail it.")
     classes: int
-    only_this: int = Field(description="Jobs that fail by it and by nothing else.")
+    only_this: int = Field(description="Jobs that fail only this.")
     example: WaitingJobExample
 
     @classmethod
-    def of(cls, found: ExcludedWork, *, readable: bool) -> "ExcludedAnswer":
-        """The requirement as it is told; ids of jobs only to those who may read of the VO."""
+    def from_excluded(cls, found: ExcludedWork, *, readable: bool) -> "ExcludedAnswer":
+        """Convert an exclusion of the matcher; job ids only for callers who may read about the VO."""
         job_id = found.example_job if readable else None
         return cls(
             requirement=found.requirement,
@@ -147,24 +151,26 @@ class ExcludedAnswer(BaseModel):
 
 
 class OfferAnswer(BaseModel):
-    """What a queue could offer to serve more."""
+    """A change of a queue that would attract more jobs."""
 
     offer: str
-    gains: int = Field(description="Waiting jobs that it could run besides.")
-    vos: list[str] = Field(description="Whose.")
+    gains: int = Field(description="Additional waiting jobs that it could run.")
+    vos: list[str] = Field(description="VOs of these jobs.")
 
     @classmethod
-    def of(cls, found: QueueSuggestion) -> "OfferAnswer":
-        """The offer as it is told."""
+    def from_suggestion(cls, found: QueueSuggestion) -> "OfferAnswer":
+        """Convert a suggestion of the matcher."""
         return cls(offer=found.text, gains=found.gains, vos=list(found.vos))
 
 
 class QueueExplanation(BaseModel):
-    """What waits, as it stands to one queue."""
+    """Report for one queue: jobs it could run, requirements that exclude others, changes that would help."""
 
     queue: str = Field(description="`Site/CE/Queue`.")
-    waiting: dict[str, WorkAnswer] = Field(description="All that waits, by VO.")
-    serves: dict[str, WorkAnswer] = Field(description="What the queue may run, by VO.")
-    reasons: list[ExcludedAnswer] = Field(description="What excludes the rest, the costliest first.")
-    changes: list[OfferAnswer] = Field(description="What it could offer, best gain first.")
-    now: list[str] = Field(description="What holds there now: bans, limits, throttles, pilots that asked.")
+    waiting: dict[str, WorkAnswer] = Field(description="All waiting jobs, by VO.")
+    serves: dict[str, WorkAnswer] = Field(description="Jobs that the queue may run, by VO.")
+    reasons: list[ExcludedAnswer] = Field(description="Requirements that exclude the rest, costliest first.")
+    changes: list[OfferAnswer] = Field(
+        description="Changes of the queue that would attract jobs, best first."
+    )
+    now: list[str] = Field(description="Current bans, limits, throttles and recent pilots.")

@@ -1,11 +1,4 @@
-"""Jobs on the wire.
-
-Which jobs, as queries and bodies say it.
-
-What became of jobs that were to be changed, on the wire.
-
-Submissions on the wire.
-"""
+"""Jobs: their submission, filters, lists, details and changes."""
 
 import json
 from datetime import datetime
@@ -21,7 +14,7 @@ from taskqueue.states import JobStatus
 
 
 class JobSummaryRow(BaseModel):
-    """How many jobs have these values."""
+    """Number of jobs with these values."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -29,13 +22,13 @@ class JobSummaryRow(BaseModel):
 
 
 class JobSummary(BaseModel):
-    """Numbers of jobs by the columns that were asked for."""
+    """Numbers of jobs by the requested columns."""
 
     summary: list[JobSummaryRow]
 
 
 class JobAnswer(BaseModel):
-    """A job as it stands."""
+    """A job."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -51,7 +44,7 @@ class JobAnswer(BaseModel):
     job_group: str
     priority: float = Field(description="The user's, 0 to 10.")
     submit_pool: str | None = Field(description="Id of its SubmitPool; null: no Requirements, or not yet.")
-    site: str = Field(description="Where it is or was; before that what it asks.")
+    site: str = Field(description="Site of the latest attempt; before that, the requested site.")
     epoch: int = Field(description="Number of its latest attempt.")
     reschedules: int
     submitted_at: datetime
@@ -60,13 +53,13 @@ class JobAnswer(BaseModel):
     ended_at: datetime | None
 
     @classmethod
-    def of(cls, job: Job) -> Self:
-        """The job without what only the task queue needs."""
+    def from_job(cls, job: Job) -> Self:
+        """Leave out the columns that only the task queue needs."""
         return cls.model_validate(job)
 
 
 class AttemptAnswer(BaseModel):
-    """The latest attempt of a job, as far as its pilot told; its lease is the pilot's secret."""
+    """The latest attempt of a job, as reported by its pilot; its lease is the pilot's secret."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -88,8 +81,8 @@ class AttemptAnswer(BaseModel):
 
     @field_validator("phases", "local_jobs", mode="before")
     @classmethod
-    def _stored(cls, value: object, info: ValidationInfo) -> object:
-        """As it is stored, JSON or nothing."""
+    def _parse_stored(cls, value: object, info: ValidationInfo) -> object:
+        """Accept stored JSON or NULL."""
         if value is None:
             return [] if info.field_name == "phases" else {}
         return json.loads(value) if isinstance(value, str) else value
@@ -98,16 +91,16 @@ class AttemptAnswer(BaseModel):
 class JobDetails(JobAnswer):
     """A job with its description."""
 
-    description: dict[str, Any] = Field(description="The checked description, placeholders filled.")
+    description: dict[str, Any] = Field(description="The checked description with its placeholders replaced.")
     attempt: AttemptAnswer | None = Field(description="The latest attempt; null: never matched.")
-    waited: dict[str, float] = Field(description="Seconds by what it waited for, the longest first.")
+    waited: dict[str, float] = Field(description="Seconds waited by cause, the longest first.")
 
 
 class JobPage(BaseModel):
-    """Jobs, the newest first; a page is short, or empty, where 100,000 jobs were looked through for it."""
+    """Jobs, newest first; a page may be short or empty: a request searches at most 100,000 jobs."""
 
     jobs: list[JobAnswer]
-    next: int | None = Field(description="The `after` of the next page; null: there is no more.")
+    next: int | None = Field(description="The `after` of the next page; null: this was the last.")
 
 
 class LogLine(BaseModel):
@@ -120,28 +113,28 @@ class LogLine(BaseModel):
     to_status: JobStatus = Field(serialization_alias="to")
     minor: str = Field(validation_alias="minor_status")
     application: str = Field(validation_alias="application_status")
-    source: str = Field(description="Who did it: JobManager, an optimizer, Matcher, Pilot, an agent.")
+    source: str = Field(description="Component: JobManager, an optimizer, Matcher, Pilot or an agent.")
     epoch: int
 
 
 class JobLog(BaseModel):
-    """All that happened to a job, in order."""
+    """The history of a job, in order."""
 
     job_id: int
     log: list[LogLine]
 
 
-#: Values of one condition.
+#: Values of one filter condition.
 MOST = 1000
 MAX_ID = 2**63 - 1
 
-#: In the path of a request.
+#: As a path parameter.
 JobIdPath = Annotated[int, Path(ge=1, le=MAX_ID)]
 JobId = Annotated[int, Field(ge=1, le=MAX_ID, strict=True)]
 
 
 def words(value: object) -> object:
-    """`a,b` as a list, also within a list: how queries say several values."""
+    """Split `a,b`, also within a list: several values in a query."""
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list):
@@ -153,10 +146,10 @@ def words(value: object) -> object:
 
 
 def _ids(value: object) -> object:
-    said = words(value)
-    if not isinstance(said, list):
-        return said
-    return [int(word) if isinstance(word, str) and _is_id(word) else word for word in said]
+    split = words(value)
+    if not isinstance(split, list):
+        return split
+    return [int(word) if isinstance(word, str) and _is_id(word) else word for word in split]
 
 
 def _is_id(word: str) -> bool:
@@ -170,7 +163,7 @@ JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
 
 
 class JobFilter(BaseModel):
-    """Which jobs; several values, separated by commas, mean any of them."""
+    """Filter of jobs; several values, separated by commas, mean any of them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -188,7 +181,7 @@ class JobFilter(BaseModel):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it names no condition."""
+        """Whether there is no condition."""
         return not any(getattr(self, name) for name in JobFilter.model_fields)
 
 
@@ -200,35 +193,35 @@ class JobQuery(JobFilter, ListPage):
 
     @property
     def filter(self) -> JobFilter:
-        """What it asks of the jobs."""
+        """Only the conditions."""
         return self.model_copy(update={"ids": self.id if self.ids is None else self.ids})
 
 
 class SummaryQuery(JobFilter):
-    """By which columns to count, and which jobs."""
+    """Filter and grouping of a summary of jobs."""
 
     by: str = Field(default="status", description="Columns, separated by commas.")
 
 
 class ChangedJob(BaseModel):
-    """The status that a job was given."""
+    """The new status of a job."""
 
     job_id: int
     status: JobStatus
 
 
 class RefusedJob(BaseModel):
-    """A named job that could not be changed."""
+    """A job that was named by its id and could not be changed."""
 
     job_id: int
     reason: str
 
 
 class ChangedJobs(BaseModel):
-    """Which of the jobs were changed."""
+    """The result of changing many jobs."""
 
     job_ids: list[int]
-    refused: list[RefusedJob] = Field(description="Of the jobs that were named by their ids.")
+    refused: list[RefusedJob] = Field(description="Only jobs that were named by their ids.")
 
 
 class Submission(BaseModel):
@@ -244,11 +237,11 @@ class Submission(BaseModel):
     sandbox: str | None = Field(
         default=None,
         pattern="^sha256:[0-9a-f]{64}$",
-        description="Input sandbox of all of them, as `POST /sandboxes` answered it.",
+        description="Input sandbox of all jobs: the digest returned by `POST /sandboxes`.",
     )
 
 
 class SubmittedJobs(BaseModel):
-    """The new jobs, in the order of their descriptions."""
+    """Ids of the new jobs, in the order of their descriptions."""
 
     job_ids: list[int]

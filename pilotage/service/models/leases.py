@@ -1,4 +1,4 @@
-"""What a pilot says about its attempt, and what it is answered."""
+"""Lease reports of pilots, and the answers."""
 
 from typing import Annotated, Literal, Self
 
@@ -7,28 +7,28 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from taskqueue.leases.lifecycle import GridJobPhase as KeptPhase
 from taskqueue.leases.lifecycle import Progress
 
-#: Characters of the payload's output that are kept; a pilot sends the last ones.
+#: Characters of the payload's output that are stored: the last ones.
 _TAIL = 16_384
 
 
-#: Phases, and states of local jobs, in one heartbeat.
+#: Most phases, and states of local jobs, in one heartbeat.
 _MOST_PHASES, _MOST_STATES = 50, 20
-#: What is counted stays exact in every JSON reader.
+#: Exact in every JSON reader.
 _Count = Annotated[int, Field(ge=0, le=2**53)]
-#: Seconds of CPU time: ten thousand cores for four months; and normalised seconds in one.
+#: CPU seconds: ten thousand cores for four months; normalised seconds per CPU second.
 _MOST_CPU, _MOST_POWER = 1e11, 1e6
 _SHOWN = r"^[^\x00-\x1f\x7f]*$"
 _STATE = r"^[a-z][a-z_]{0,31}$"
 
 
 class StartBody(BaseModel):
-    """The payload is about to run."""
+    """Report that the payload is about to run."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class PhaseBody(BaseModel):
-    """How far one phase of a grid job is, all its local jobs together."""
+    """Progress of one phase of a grid job, summed over its local jobs."""
 
     model_config = ConfigDict(extra="ignore", from_attributes=True)
 
@@ -36,7 +36,7 @@ class PhaseBody(BaseModel):
     done: _Count
     of: _Count
     unit: str = Field(
-        default="", max_length=30, pattern=_SHOWN, description="What is counted, such as events."
+        default="", max_length=30, pattern=_SHOWN, description="Unit of the counts, such as events."
     )
 
     @model_validator(mode="after")
@@ -47,23 +47,23 @@ class PhaseBody(BaseModel):
 
 
 class HeartbeatBody(BaseModel):
-    """The payload runs."""
+    """Report that the payload runs."""
 
     model_config = ConfigDict(extra="allow")
 
-    progress: str | None = Field(default=None, max_length=2000, description="For people; null: as before.")
-    output_tail: str | None = Field(default=None, description="The payload's last output; null: as before.")
+    progress: str | None = Field(default=None, max_length=2000, description="For people; null: unchanged.")
+    output_tail: str | None = Field(default=None, description="End of the payload's output; null: unchanged.")
     phases: list[PhaseBody] | None = Field(
-        default=None, max_length=_MOST_PHASES, description="Of a grid job, in their order; null: as before."
+        default=None, max_length=_MOST_PHASES, description="Of a grid job, in order; null: unchanged."
     )
     local_jobs: dict[Annotated[str, Field(pattern=_STATE)], _Count] | None = Field(
         default=None,
         max_length=_MOST_STATES,
-        description="Numbers of a grid job's local jobs by state; null: as before.",
+        description="Numbers of a grid job's local jobs by state; null: unchanged.",
     )
 
-    def told(self) -> Progress:
-        """What is kept of it."""
+    def to_progress(self) -> Progress:
+        """The part that is stored."""
         phases = [KeptPhase(**each.model_dump()) for each in self.phases or ()]
         return Progress(
             text=self.progress,
@@ -74,7 +74,7 @@ class HeartbeatBody(BaseModel):
 
 
 class FinishBody(BaseModel):
-    """The payload has ended."""
+    """Report that the payload has ended."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -86,12 +86,12 @@ class FinishBody(BaseModel):
         default=None, ge=0, le=_MOST_CPU, description="CPU time of the payload with all its processes."
     )
     cpu_power: float | None = Field(
-        default=None, gt=0, le=_MOST_POWER, description="Normalised seconds in one of them, where measured."
+        default=None, gt=0, le=_MOST_POWER, description="Normalised seconds per CPU second, if measured."
     )
 
 
 class ReleaseBody(BaseModel):
-    """The pilot gives the job back."""
+    """Return of a job by its pilot."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -99,16 +99,16 @@ class ReleaseBody(BaseModel):
 
 
 class LeaseAnswer(BaseModel):
-    """What the service has to say; the same request again gets the same answer."""
+    """Commands for the pilot; a repeated request gets the same answer."""
 
     model_config = ConfigDict(extra="allow")
 
-    commands: list[str] = Field(default=[], description="`kill`: end the payload, deliver what there is.")
-    heartbeat_seconds: float | None = Field(default=None, description="Seconds until the next one.")
+    commands: list[str] = Field(default=[], description="`kill`: end the payload and deliver its output.")
+    heartbeat_seconds: float | None = Field(default=None, description="Seconds until the next heartbeat.")
 
 
 class OutputStored(BaseModel):
-    """The output archive is safe."""
+    """The stored output archive."""
 
     output: str = Field(description="`sha256:<digest>`.")
     size: int = Field(description="Bytes.")

@@ -1,11 +1,11 @@
-"""Requests for work, and their answers, on the wire."""
+"""Requests for work or pools, and their answers."""
 
 from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: Queues in one question.
+#: Queues in one request.
 MOST_QUEUES = 10_000
 #: Jobs in one answer.
 MOST_JOBS = 1000
@@ -22,20 +22,20 @@ class QueuesQuestion(BaseModel):
     site: str | None = Field(default=None, alias="Site")
     ce: str | None = Field(default=None, alias="CE")
     queue: str | None = Field(default=None, alias="Queue")
-    flags: bool = Field(default=False, description="Say with which flags pilots for the pools are sent.")
+    flags: bool = Field(default=False, description="Add the flags with which pilots for the pools are sent.")
 
 
 class UnknownQueue(BaseModel):
-    """A queue that the configuration does not have."""
+    """A queue that is not in the configuration."""
 
     queue: str
     did_you_mean: str | None
 
 
 class PilotGroupAnswer(BaseModel):
-    """Pilots of one queue that serve the same pools; they are not to be mixed with those of other flags."""
+    """Pilots of one queue that serve the same pools; pilots with other flags must not be mixed with them."""
 
-    flags: list[str] = Field(description="Arguments of the submit command, one by one; none: any node.")
+    flags: list[str] = Field(description="Arguments of the submit command; empty: any node.")
     pools: list[str]
 
 
@@ -45,22 +45,22 @@ class QueuePoolsAnswer(BaseModel):
     pools: dict[str, list[str]]
     unknown: list[UnknownQueue]
     flags: dict[str, list[PilotGroupAnswer]] | None = Field(
-        default=None, description="If asked for: the pools of each queue by the flags of their pilots."
+        default=None, description="On request: the pools of each queue by the flags of their pilots."
     )
 
 
 class ResourceDescription(BaseModel):
-    """What a resource offers. Any further name is kept as an attribute and answered under `warnings`."""
+    """A resource offered by a pilot. Other names are kept as attributes and answered under `warnings`."""
 
     model_config = ConfigDict(extra="allow")
 
-    Site: Any = Field(default=None, description="Where it is.")
+    Site: Any = Field(default=None, description="Its site.")
     GridCE: Any = Field(default=None, description="The CE; `CE` means the same.")
     Queue: Any = Field(default=None, description="The batch queue.")
-    CPUTime: Any = Field(default=None, description="Seconds of CPU time that are left.")
+    CPUTime: Any = Field(default=None, description="Remaining CPU time in seconds.")
     Platform: Any = Field(default=None, description="Platforms that it can run.")
-    Tag: Any = Field(default=None, description="What it offers beside.")
-    RequiredTag: Any = Field(default=None, description="Only jobs that ask for all of these.")
+    Tag: Any = Field(default=None, description="Further capabilities.")
+    RequiredTag: Any = Field(default=None, description="Only jobs that have all of these tags.")
     NumberOfProcessors: Any = Field(default=None, description="Cores.")
     MaxRAM: Any = Field(default=None, description="Memory in MB.")
     GPUs: Any = Field(default=None, description="GPUs.")
@@ -68,56 +68,56 @@ class ResourceDescription(BaseModel):
     OwnerGroup: Any = Field(default=None, description="Only jobs of these groups.")
     VO: Any = Field(default=None, description="For callers with several VOs.")
     PilotReference: Any = Field(default=None, description="The CE's id of the pilot.")
-    SubmitPool: Any = Field(default=None, description="Pools that it was sent for.")
-    NodeFacts: Any = Field(default=None, description="What the pilot measured.")
+    SubmitPool: Any = Field(default=None, description="Pools that the pilot was sent for.")
+    NodeFacts: Any = Field(default=None, description="Facts of the node measured by the pilot.")
 
-    def stated(self) -> dict[str, Any]:
-        """What it says, by the names that it uses; the same order for the same names."""
-        said = self.model_fields_set
-        known = {name: getattr(self, name) for name in ResourceDescription.model_fields if name in said}
+    def to_record(self) -> dict[str, Any]:
+        """The fields that are set, by the names used; the same order for the same names."""
+        present = self.model_fields_set
+        known = {name: getattr(self, name) for name in ResourceDescription.model_fields if name in present}
         return known | (self.model_extra or {})
 
 
 class JobRequest(ResourceDescription):
-    """A resource that asks for work."""
+    """A request for work by a resource."""
 
-    count: int = Field(default=1, ge=1, le=MOST_JOBS, description="Jobs at most, as many as fit together.")
+    count: int = Field(default=1, ge=1, le=MOST_JOBS, description="Most jobs, as many as fit together.")
     request_id: str | None = Field(
         default=None,
         min_length=1,
         max_length=255,
-        description="The same again within the lease gives the same matches.",
+        description="Repeating a request with the same id within the lease gives the same matches.",
     )
     said_before: bool | None = Field(
         default=None,
-        description="False: this `request_id` is said for the first time, so there is no need to look for "
-        "what it was given; left out: it may have been said before.",
+        description="False: this `request_id` is sent for the first time, so earlier matches need not be "
+        "looked up; left out: it may be a repetition.",
     )
 
     @property
     def may_have_been_answered(self) -> bool:
-        """Whether jobs may have been given to this very request."""
+        """Whether jobs may have been given to an earlier copy of this request."""
         return self.request_id is not None and self.said_before is not False
 
 
 class MatchedJob(BaseModel):
-    """One job that was handed over."""
+    """A job given to the pilot."""
 
     job_id: int
     epoch: int
-    lease: str = Field(description="Names the attempt in `/leases/…`.")
-    lease_expires_at: datetime = Field(description="Until when it has to be started.")
+    lease: str = Field(description="Identifies the attempt in `/leases/…`.")
+    lease_expires_at: datetime = Field(description="The job must be started before.")
     description: dict[str, Any]
-    sandbox: str | None = Field(default=None, description="There is an input sandbox to fetch.")
+    sandbox: str | None = Field(default=None, description="Digest of the input sandbox to fetch.")
     processors: int | None = Field(default=None, description="Cores that it may use.")
     ram: int | None = Field(
-        default=None, description="MB of memory that are kept for it; absent: it asked for none."
+        default=None, description="MB of memory reserved for it; absent: it requested none."
     )
     gpus: int | None = Field(default=None, description="GPUs that it may use.")
 
 
 class Matches(BaseModel):
-    """The jobs, or why there are none."""
+    """The matched jobs, or the reason why there are none."""
 
     matches: list[MatchedJob]
     warnings: list[str] = []
@@ -126,7 +126,7 @@ class Matches(BaseModel):
         description="`no_task_queue`, `not_usable` (the queue is switched off, or not for the VO), `limits`, "
         "`banned`, `throttled` or `node`.",
     )
-    retry_after: int | None = Field(default=None, description="Seconds after which to ask again.")
+    retry_after: int | None = Field(default=None, description="Seconds until the next request makes sense.")
 
 
 class TaskQueueAnswer(BaseModel):

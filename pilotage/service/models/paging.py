@@ -1,9 +1,4 @@
-"""Pages of a list.
-
-The one shape of errors.
-
-Archives on the wire.
-"""
+"""Shared shapes: pages of lists, errors, stored archives."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -17,36 +12,38 @@ MOST = 1000
 
 
 class ListPage(BaseModel):
-    """Which part of a list."""
+    """Size of a page."""
 
-    limit: int = Field(default=100, ge=1, le=MOST, description="Entries in the answer at most.")
+    limit: int = Field(default=100, ge=1, le=MOST, description="Most entries in the answer.")
 
     @property
     def enough(self) -> int:
-        """How many entries to look for: one more than are answered says that the list goes on."""
+        """Entries to look for: one more than the page shows whether the list goes on."""
         return self.limit + 1
 
     def cut(self, found: Sequence[Entry]) -> tuple[Sequence[Entry], Entry | None]:
-        """The entries to answer, and the last of them if the list goes on behind it."""
+        """The entries of the page, and the last of them if the list goes on."""
         page = found[: self.limit]
         return page, page[-1] if len(found) > self.limit else None
 
 
 class ErrorContent(BaseModel):
-    """What went wrong."""
+    """Description of an error."""
 
     code: str = Field(description="Stable word for machines, such as `job_not_found` or `stale_lease`.")
-    message: str = Field(description="For people: what, which one, what was seen, what would be right.")
-    details: dict[str, Any] = Field(description="Facts for machines; `problems` lists all that is wrong.")
+    message: str = Field(description="For people: what is wrong, where, and what would be right.")
+    details: dict[str, Any] = Field(
+        description="Facts for machines; `problems` lists all faults of the input."
+    )
 
 
 class ErrorAnswer(BaseModel):
-    """The body of every answer from 400 on."""
+    """The body of every answer with status 400 or higher."""
 
     error: ErrorContent
 
 
 class Stored(BaseModel):
-    """An input sandbox that was stored."""
+    """A stored input sandbox."""
 
-    sandbox: str = Field(description="`sha256:<digest>`, to be named when jobs are submitted.")
+    sandbox: str = Field(description="`sha256:<digest>`, to name in submissions.")

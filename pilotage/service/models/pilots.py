@@ -1,4 +1,4 @@
-"""Pilots on the wire."""
+"""Pilots: registration, secrets, status, output, lists."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -15,20 +15,20 @@ _LONGEST_SECRET = pilot_secrets.MAX_LIFETIME.total_seconds()
 
 
 class NewPilot(BaseModel):
-    """The intent to submit a pilot, stored before its batch job exists."""
+    """A pilot about to be submitted: it is stored before its batch job exists."""
 
     model_config = ConfigDict(extra="forbid")
 
-    stamp: str = Field(min_length=1, max_length=255, description="Ours, unique; the name of the batch job.")
-    queue: str | None = Field(default=None, description="`Site/CE/Queue` that it goes to.")
+    stamp: str = Field(min_length=1, max_length=255, description="Unique id, and the name of the batch job.")
+    queue: str | None = Field(default=None, description="`Site/CE/Queue` that it is sent to.")
     landings: list[str] = Field(
         default=[],
         max_length=1000,
-        description="Instead of `queue`: where it may land, if a broker picks; what it states first holds.",
+        description="Instead of `queue`: possible queues if a broker picks; the pilot states which.",
     )
-    vo: str | None = Field(default=None, description="Without it the token's VO.")
+    vo: str | None = Field(default=None, description="Default: the token's VO.")
     secret: bool = Field(
-        default=False, description="Answer a one-use secret that the pilot exchanges for its token."
+        default=False, description="Return a one-time secret that the pilot exchanges for its token."
     )
     secret_lifetime: float = Field(
         default=_LONGEST_SECRET,
@@ -39,24 +39,24 @@ class NewPilot(BaseModel):
 
 
 class Exchange(BaseModel):
-    """A pilot's first request."""
+    """A pilot's exchange of its secret for a token."""
 
     model_config = ConfigDict(extra="forbid")
 
     request_id: UUID = Field(
-        description="Made by the pilot's process: the same again gets a token again, another one does not."
+        description="Chosen by the pilot's process: only a repetition with the same id gets the token again."
     )
 
 
 class PilotToken(BaseModel):
-    """The token of a pilot, for its VO and its queue, which a pilot of a broker states first."""
+    """The token of a pilot, for its VO and queue; a broker's pilot has no queue until it states one."""
 
     token: str
     expires_at: datetime
 
 
 class PilotNews(BaseModel):
-    """What the batch system says of a pilot."""
+    """Status of a pilot in the batch system."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -66,12 +66,12 @@ class PilotNews(BaseModel):
     empty_reason: str | None = Field(
         default=None,
         pattern=r"^[a-z_]{1,40}$",
-        description="Of one that got no job: the last reason that it was told, such as `no_task_queue`.",
+        description="For a pilot without a job: the last reason it received, such as `no_task_queue`.",
     )
 
 
 class PilotOutputAnswer(BaseModel):
-    """The ends of what a pilot wrote."""
+    """The ends of a pilot's output."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -81,7 +81,7 @@ class PilotOutputAnswer(BaseModel):
 
 
 class PilotOutputNews(BaseModel):
-    """The ends of what a pilot wrote, as its director fetched them."""
+    """The ends of a pilot's output, fetched by its director."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,7 +90,7 @@ class PilotOutputNews(BaseModel):
 
 
 class StampsQuestion(BaseModel):
-    """Batch jobs that somebody found, by their names."""
+    """Names of batch jobs to compare with the registered pilots."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -98,7 +98,7 @@ class StampsQuestion(BaseModel):
 
 
 class StampStanding(StrEnum):
-    """How the service stands to a stamp."""
+    """State of a stamp in the service."""
 
     ACTIVE = "active"
     ENDED = "ended"
@@ -106,13 +106,13 @@ class StampStanding(StrEnum):
 
 
 class Standings(BaseModel):
-    """What the service knows of stamps."""
+    """States of stamps in the service."""
 
     standings: dict[str, StampStanding]
 
 
 class PilotAnswer(BaseModel):
-    """A pilot as it stands."""
+    """A pilot."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -124,21 +124,23 @@ class PilotAnswer(BaseModel):
     ce: str
     queue: str
     reference: str | None
-    submitted_by: str = Field(description="Token subject of the director; empty: it came by itself.")
-    jobs: int = Field(description="How many it was given.")
+    submitted_by: str = Field(
+        description="Token subject of the director; empty: it was not registered first."
+    )
+    jobs: int = Field(description="Number of jobs given to it.")
     created_at: datetime
     updated_at: datetime
     last_seen_at: datetime | None
-    landings: list[str] = Field(description="Where it may land, if a broker picks its queue.")
-    empty_reason: str = Field(description="Why it got no job, in a word; empty: it does not say.")
-    has_output: bool = Field(description="`GET /pilots/{stamp}/output` has the end of what it wrote.")
+    landings: list[str] = Field(description="Possible queues, if a broker picks.")
+    empty_reason: str = Field(description="Code for why it got no job; empty: not reported.")
+    has_output: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its output.")
 
 
 class RegisteredPilot(PilotAnswer):
-    """A pilot that was registered just now, or before."""
+    """A registered pilot, new or not."""
 
     secret: str | None = Field(
-        default=None, description="If asked for; shown once, and the one shown before is void."
+        default=None, description="On request; shown once, and it replaces an earlier one."
     )
     secret_expires_at: datetime | None = None
 
@@ -151,19 +153,18 @@ class PilotPage(BaseModel):
 
 
 class PilotSummaryRow(BaseModel):
-    """How the pilots of one combination of values fared; the names of `by` stand beside."""
+    """Numbers of pilots for one combination of the values in `by`, which are further fields of the row."""
 
     model_config = ConfigDict(extra="allow", from_attributes=True)
 
     count: int
-    jobs: int = Field(description="That they were given.")
-    active: int = Field(description="That have not ended.")
-    with_jobs: int = Field(description="That were given a job, or several.")
-    empty: int = Field(description="That ended as they should, without a job.")
+    jobs: int = Field(description="Jobs given to them.")
+    active: int = Field(description="Pilots that have not ended.")
+    with_jobs: int = Field(description="Pilots that got at least one job.")
+    empty: int = Field(description="Pilots that ended normally without a job.")
     broken: int = Field(description="Failed or Aborted.")
     quality: float | None = Field(
-        description="Share of those with a job among those with one, empty ones and those that broke without;"
-        " null: there are none."
+        description="Share of pilots with a job among those with a job, empty or failed; null: none ended."
     )
 
 
@@ -174,19 +175,19 @@ class PilotSummary(BaseModel):
 
 
 class PilotQuery(ListPage):
-    """Which pilots; several values are separated by commas."""
+    """Filter of pilots; several values are separated by commas."""
 
     model_config = ConfigDict(extra="forbid")
 
     vo: str | None = None
     site: str | None = None
     status: str | None = None
-    since: AwareDatetime | None = Field(default=None, description="Changed their status then or later.")
+    since: AwareDatetime | None = Field(default=None, description="Status changed then or later.")
     after: str = Field(default="", max_length=255, description="`next` of the page before.")
 
 
 class PilotSummaryQuery(BaseModel):
-    """Which pilots are counted, and by what; several values are separated by commas."""
+    """Filter and grouping of numbers of pilots; several values are separated by commas."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -196,4 +197,4 @@ class PilotSummaryQuery(BaseModel):
     vo: str | None = None
     site: str | None = None
     status: str | None = None
-    since: AwareDatetime | None = Field(default=None, description="Leave out those that ended before.")
+    since: AwareDatetime | None = Field(default=None, description="Leave out pilots that ended before.")

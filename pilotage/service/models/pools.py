@@ -1,7 +1,4 @@
-"""SubmitPools on the wire.
-
-Resources on the wire.
-"""
+"""SubmitPools and resources."""
 
 from datetime import datetime
 from typing import Any
@@ -17,17 +14,17 @@ class PoolAnswer(BaseModel):
 
     pool_id: str = Field(description="SHA-256 of the canonical form.")
     vo: str
-    requirements: dict[str, Value] | str = Field(description="As first written: a record or an expression.")
+    requirements: dict[str, Value] | str = Field(description="As first submitted: a record or an expression.")
     eligible_queues: int
     queues: list[str] = Field(
-        description="`Site/CE/Queue` of each; of a VO that the token does not stand for, at its sites."
+        description="`Site/CE/Queue` of each; of a VO that the token is not for, only those at its sites."
     )
     jobs: dict[str, int] = Field(description="Numbers of jobs by status.")
-    more_jobs: list[str] = Field(description="Statuses with more than that: they were not counted on.")
+    more_jobs: list[str] = Field(description="Statuses whose count in `jobs` is only a lower bound.")
     created_at: datetime
     last_used_at: datetime
-    refreshed_at: datetime | None = Field(description="When the queues were found out; null: not yet.")
-    config_version: int = Field(description="The configuration that they were found out from.")
+    refreshed_at: datetime | None = Field(description="When the queues were computed; null: not yet.")
+    config_version: int = Field(description="The configuration that they were computed from.")
 
 
 class PoolPage(BaseModel):
@@ -38,7 +35,7 @@ class PoolPage(BaseModel):
 
 
 class PoolQuery(ListPage):
-    """Which pools."""
+    """Filter of pools."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,11 +44,11 @@ class PoolQuery(ListPage):
 
 
 class NodeSelection(BaseModel):
-    """Which nodes of the resource tree."""
+    """Filter of nodes of the resource tree."""
 
     model_config = ConfigDict(extra="forbid")
 
-    vo: str | None = Field(default=None, description="Whose parameters count; without it the token's VO.")
+    vo: str | None = Field(default=None, description="VO whose parameters apply; default: the token's.")
     node: str = "Queue"
     ce: dict[str, Any] = Field(default_factory=dict, description="By effective parameters of the CE.")
     queue: dict[str, Any] = Field(default_factory=dict, description="By effective parameters of the queue.")
@@ -62,7 +59,7 @@ class NodeTree(RootModel[dict[str, dict[str, dict[str, dict[str, Value]]]]]):
 
 
 class ParameterAnswer(BaseModel):
-    """One effective parameter and where it comes from."""
+    """An effective parameter and its origin."""
 
     value: Value
     level: str = Field(description="`Site`, `CE` or `Queue`; with `VOs/<vo>` for the value of a VO.")
@@ -72,17 +69,17 @@ class ParameterAnswer(BaseModel):
 
 
 class QueueAnswer(BaseModel):
-    """A queue as a VO gets it."""
+    """A queue with its parameters for a VO."""
 
     queue: str = Field(description="`Site/CE/Queue`.")
     vo: str | None
-    usable: bool = Field(description="Enabled, and open for the VO.")
+    usable: bool = Field(description="Enabled, and open to the VO.")
     config_version: int
     parameters: dict[str, ParameterAnswer]
 
 
 class Switch(BaseModel):
-    """Why a queue is drained or resumed."""
+    """Draining or resuming a queue."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Sites on the wire: advertisements, and how the throttles stand."""
+"""Sites: advertisements, throttles, limits and bans."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ _MOST_SEEN = 100_000
 
 
 class Watermark(BaseModel):
-    """To be fetched before counting, and stated as `as_of`."""
+    """A number to fetch before counting, and to send back as `as_of`."""
 
     watermark: int
 
@@ -28,19 +28,19 @@ class SeenAttempt(BaseModel):
 
 
 class AdvertisementBody(BaseModel):
-    """What a site, CE or queue says of its state; any further name is an attribute for its expressions."""
+    """State of a site, CE or queue; any further name is an attribute for its expressions."""
 
     model_config = ConfigDict(extra="allow")
 
     as_of: int | None = Field(
-        default=None, description="The watermark that was fetched before it counted; none: a plain script."
+        default=None, description="The watermark that was fetched before counting; null: a plain script."
     )
     attempts_seen: list[str | SeenAttempt] = Field(
         default=[],
         max_length=_MOST_SEEN,
         description="Attempts that the counts contain, by lease or by job and epoch.",
     )
-    taken_at: datetime | None = Field(default=None, description="When it counted; for people.")
+    taken_at: datetime | None = Field(default=None, description="Time of counting; for people.")
     CurrentJobs: int | None = Field(default=None, ge=0)
     CurrentSubmittingJobs: int | None = Field(default=None, ge=0)
     CurrentGatheringOutputJobs: int | None = Field(default=None, ge=0)
@@ -55,20 +55,20 @@ class AdvertisementBody(BaseModel):
     Requirements: str | None = Field(default=None, description="For the policy `expression`.")
 
     def attributes(self) -> dict[str, Any]:
-        """What it says of the site's state."""
+        """The attributes of the site's state."""
         return self.model_dump(exclude={"as_of", "attempts_seen", "taken_at"}, exclude_none=True)
 
 
 class TakenCounts(BaseModel):
-    """What became of an advertisement."""
+    """Result of an advertisement."""
 
-    accepted: bool = Field(description="False: one with a later watermark is known already.")
-    as_of: int = Field(description="The watermark of the current one.")
-    warnings: list[str] = Field(description="Names that may be slips of the pen.")
+    accepted: bool = Field(description="False: one with a later watermark was received before.")
+    as_of: int = Field(description="The watermark of the current advertisement.")
+    warnings: list[str] = Field(description="Names that are probably misspelled.")
 
 
 class ReservationAnswer(BaseModel):
-    """A match that counts beside what is advertised."""
+    """A match that is not in the advertisement yet and counts in addition."""
 
     job_id: int
     epoch: int
@@ -77,36 +77,34 @@ class ReservationAnswer(BaseModel):
 
 
 class GaugeAnswer(BaseModel):
-    """A bound of a throttle: what counts has to stay below its limit."""
+    """A bound of a throttle: the sum must stay below the limit."""
 
     model_config = ConfigDict(from_attributes=True)
 
-    counters: list[str] = Field(description="Whose sum counts.")
-    reported: int | float | None = Field(description="That sum as advertised; null: not advertised.")
-    reserved: int = Field(description="Matches that count beside.")
+    counters: list[str] = Field(description="The counters that are summed.")
+    reported: int | float | None = Field(description="The sum as advertised; null: not advertised.")
+    reserved: int = Field(description="Matches that count in addition.")
     limit_name: str
     limit: int | float | None = Field(description="Null: not set, which closes the throttle.")
 
 
 class ThrottleAnswer(BaseModel):
-    """How the throttle of a site, CE or queue stands."""
+    """The throttle of a site, CE or queue."""
 
     scope: str = Field(description="`Site`, `Site/CE` or `Site/CE/Queue`.")
     policy: str
     open: bool
-    room: int | None = Field(description="Jobs that may still be matched; none: not limited by numbers.")
-    why: str | None = Field(description="What closes it.")
+    room: int | None = Field(description="Jobs that may still be matched; null: not limited by numbers.")
+    why: str | None = Field(description="The reason if it is closed.")
     limits: dict[str, int | float]
-    gauges: list[GaugeAnswer] = Field(description="What the policy compares; none of an expression.")
-    counters: dict[str, int | float] = Field(
-        description="As advertised, and CurMatches with what came since."
-    )
+    gauges: list[GaugeAnswer] = Field(description="Bounds of the policy; empty for an expression.")
+    counters: dict[str, int | float] = Field(description="As advertised; CurMatches includes later matches.")
     reserved: int = Field(description="Matches that the advertisement does not contain.")
     reservations: list[ReservationAnswer] = Field(
-        description="The first 100 of them; for those who look after the site, and of its gateways' VOs."
+        description="The first 100; for admins of the site, and for its gateways those of their VOs."
     )
     stale: bool
-    stale_rule: str = Field(description="closed, open or derived: what holds while it is stale.")
+    stale_rule: str = Field(description="Effect of a stale advertisement: closed, open or derived.")
     as_of: int
     advertised_at: datetime | None
     taken_at: str | None
@@ -114,32 +112,32 @@ class ThrottleAnswer(BaseModel):
 
 
 class LimitAnswer(BaseModel):
-    """A running limit or a matching delay, and how it stands."""
+    """A running limit or a matching delay with its current numbers."""
 
     scope: str = Field(description="`Site` or `Site/CE`.")
     option: str = Field(description="RunningLimit or MatchingDelay.")
     attribute: str
     value: str
-    vo: str | None = Field(description="Whose jobs; none: of all.")
-    most: int | None = Field(description="Jobs at a time, of a running limit.")
-    there: int | None = Field(description="Those that are there now.")
-    seconds: float | None = Field(description="Between two matches, of a delay.")
-    burst: int | None = Field(description="Matches at once after a pause.")
-    tokens: float | None = Field(description="Matches that may be made now.")
-    full: bool = Field(description="No job of this kind is matched now.")
+    vo: str | None = Field(description="VO whose jobs are limited; null: all.")
+    most: int | None = Field(description="Of a running limit: most jobs at a time.")
+    there: int | None = Field(description="Of a running limit: jobs there now.")
+    seconds: float | None = Field(description="Of a delay: seconds between two matches.")
+    burst: int | None = Field(description="Of a delay: matches at once after a pause.")
+    tokens: float | None = Field(description="Of a delay: matches possible now.")
+    full: bool = Field(description="No such job is matched now.")
 
 
 class BanBody(BaseModel):
-    """Why a site gets no jobs."""
+    """Ban of a site."""
 
     model_config = ConfigDict(extra="forbid")
 
     reason: str = Field(min_length=1, max_length=1000)
-    until: datetime | None = Field(default=None, description="With its zone; none: until it is allowed.")
+    until: datetime | None = Field(default=None, description="With a time zone; null: until allowed again.")
 
 
 class BanAnswer(BaseModel):
-    """A ban; jobs of the type Test still come."""
+    """A ban; only jobs of the type Test are matched."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -150,7 +148,7 @@ class BanAnswer(BaseModel):
 
 
 class SiteAnswer(BaseModel):
-    """A site with what limits matches there."""
+    """A site with its ban, throttles and limits."""
 
     site: str
     ban: BanAnswer | None
@@ -159,13 +157,13 @@ class SiteAnswer(BaseModel):
 
 
 class SiteQuery(ListPage):
-    """Which sites."""
+    """Page of sites."""
 
-    after: str | None = Field(default=None, description="Only those behind this one.")
+    after: str | None = Field(default=None, description="`next` of the page before.")
 
 
 class SitePage(BaseModel):
     """Some sites, in the order of their names."""
 
     sites: list[SiteAnswer]
-    next: str | None = Field(description="Goes into `after` for the next page.")
+    next: str | None = Field(description="The `after` of the next page; null: this was the last.")

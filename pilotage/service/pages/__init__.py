@@ -1,4 +1,4 @@
-"""The web pages, one file a noun: they translate what the interface says, and decide nothing."""
+"""Web pages, one module per noun."""
 
 from pilotage.service.pages import (
     accounting,
@@ -15,7 +15,7 @@ from pilotage.service.pages import (
     sites,
 )
 
-#: The pages; the navigation shows those that want to be in it in this order.
+#: All pages; the navigation lists its entries in this order.
 ROUTERS = (
     overview.router,
     jobs.router,

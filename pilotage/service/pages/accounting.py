@@ -1,7 +1,4 @@
-"""The sums of the accounts as a plot.
-
-Accounting: what was used, by whom and where, as a plot, a table and CSV.
-"""
+"""Accounting pages: used resources as a plot, a table and CSV."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,16 +22,16 @@ from taskqueue.db import database
 
 _HOUR: Final = 3600.0
 _LENGTHS: Final = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1)}
-_ABOUT: Final = {**_LENGTHS, TimeBucket.MONTH: timedelta(days=30), TimeBucket.YEAR: timedelta(days=365)}
-#: Steps of a picture, where nobody says; and more than what are no picture.
-_FITTING, _MOST_STEPS = 125, 400
-#: What stands where a value is empty: a job that never ran has no site.
+_APPROXIMATE: Final = {**_LENGTHS, TimeBucket.MONTH: timedelta(days=30), TimeBucket.YEAR: timedelta(days=365)}
+#: Most steps of a plot with the default bucket, and with a chosen one.
+_DEFAULT_STEPS, _MOST_STEPS = 125, 400
+#: Shown for an empty value: a job that never ran has no site.
 NOTHING: Final = "(none)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """What can be plotted."""
+    """A quantity that can be plotted."""
 
     name: str  #: in the address
     title: str
@@ -73,16 +70,16 @@ QUANTITIES: Final[Sequence[Quantity]] = (
 
 
 def quantity(name: str) -> Quantity:
-    """The one with this name; the first one, if there is none."""
+    """The quantity with this name; by default the first."""
     return next((each for each in QUANTITIES if each.name == name), QUANTITIES[0])
 
 
 def bucket_for(since: datetime, until: datetime, wanted: TimeBucket | None = None) -> TimeBucket:
-    """The length of a step of time: the wanted one, or the next that makes a picture."""
+    """The length of a step: the wanted bucket, or the next one with few enough steps."""
     lengths = list(TimeBucket)
-    most = _FITTING if wanted is None else _MOST_STEPS
+    most = _DEFAULT_STEPS if wanted is None else _MOST_STEPS
     for bucket in lengths if wanted is None else lengths[lengths.index(wanted) :]:
-        if (until - since) / _ABOUT[bucket] <= most:
+        if (until - since) / _APPROXIMATE[bucket] <= most:
             return bucket
     return TimeBucket.YEAR
 
@@ -99,7 +96,7 @@ def draw(answer: AccountingAnswer, wanted: Quantity) -> tuple[Plot, list[datetim
 
 
 def begins(since: datetime, until: datetime, bucket: TimeBucket) -> list[datetime]:
-    """Where each step begins, from that in which `since` is to that before `until`."""
+    """Start times of the steps from `since` to `until`."""
     at = _floor(since, bucket)
     found = []
     while at < until:
@@ -109,7 +106,7 @@ def begins(since: datetime, until: datetime, bucket: TimeBucket) -> list[datetim
 
 
 def name_of(row: AccountingRow, by: Sequence[str]) -> str:
-    """The values that a row is about, as one."""
+    """Label of a row: its values."""
     extra = row.model_extra or {}
     return " · ".join(str(extra[name]) or NOTHING for name in by)
 
@@ -133,7 +130,7 @@ def _sort_by_cause(answer: AccountingAnswer, place: Mapping[datetime, int]) -> d
 
 
 def _most_used(answer: AccountingAnswer, values: Mapping[str, Sequence[float]]) -> list[PlotSeries]:
-    """Those with the most core time, since efficiencies cannot be added; unknown where nothing was told."""
+    """The series with the most core time, since efficiencies do not add up; None where CPU is unknown."""
     core: dict[str, float] = {}
     for row in answer.rows:
         if row.cpu_efficiency is not None:
@@ -173,21 +170,19 @@ def _next(at: datetime, bucket: TimeBucket) -> datetime:
 
 router = APIRouter(route_class=PageRoute)
 
-#: Times that are one click away.
+#: Periods offered as links.
 RANGES: Final = (("24h", "24 hours"), ("7d", "7 days"), ("30d", "30 days"), ("365d", "a year"))
-#: What to look at next in one of these.
+#: Next grouping when a value is selected.
 _DEEPER: Final = {"vo": "site", "site": "queue", "ce": "queue", "owner_group": "owner"}
 _FILTERS: Final = ("vo", "site", "ce", "queue", "owner", "owner_group", "status")
 
 
 class AccountingShown(BaseModel):
-    """What the address of the page says."""
+    """Query of the page."""
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
-    by: str = Field(
-        default="vo", max_length=40, pattern="^[a-z_]+$"
-    )  # one of them: it is a column of the page
+    by: str = Field(default="vo", max_length=40, pattern="^[a-z_]+$")  # one column of the page
     quantity: str = Field(default="jobs", max_length=40)
     since: str = Field(default="7d", alias="from", max_length=40)
     until: str | None = Field(default=None, alias="to", max_length=40)
@@ -202,8 +197,8 @@ class AccountingShown(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _stated(cls, given: Any) -> Any:
-        """Fields of the form that were left empty are not there."""
+    def _drop_empty(cls, given: Any) -> Any:
+        """Drop fields of the form that were left empty."""
         return (
             {name: value for name, value in given.items() if value != ""}
             if isinstance(given, dict)
@@ -212,11 +207,11 @@ class AccountingShown(BaseModel):
 
     @property
     def filters(self) -> dict[str, str]:
-        """What the sums are of, by name."""
+        """The filters that are set."""
         return {name: value for name in _FILTERS if (value := getattr(self, name)) is not None}
 
-    def asks(self, *, bucket: TimeBucket | None = None) -> AccountingQuery:
-        """It as a question of the interface."""
+    def to_query(self, *, bucket: TimeBucket | None = None) -> AccountingQuery:
+        """The same as a query of the API."""
         return AccountingQuery.model_validate(
             {"by": [self.by], "from": self.since, "to": self.until, "bucket": bucket, **self.filters}
         )
@@ -226,11 +221,11 @@ class AccountingShown(BaseModel):
 @add_to_navigation("Accounting")
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
 def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLResponse:
-    """What was used: users see their own, VO admins their VO's, site admins what was used at their sites."""
-    whole = _answer(page, shown.asks())
+    """Show used resources: users their own, VO admins their VO's, site admins those of their sites."""
+    whole = _answer(page, shown.to_query())
     bucket = bucket_for(whole.since, whole.until, shown.bucket)
     wanted = quantity(shown.quantity)
-    drawn, steps = draw(_answer(page, shown.asks(bucket=bucket)), wanted)
+    drawn, steps = draw(_answer(page, shown.to_query(bucket=bucket)), wanted)
     return page.render(
         "accounting/accounting.html",
         shown=shown,
@@ -253,10 +248,10 @@ def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLRespon
 @router.get("/accounting.csv", response_class=Response)
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
 def download(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> Response:
-    """What the page shows, for spreadsheets."""
-    question = shown.asks()
+    """Download the rows of the page as CSV."""
+    question = shown.to_query()
     text = accounting.text(
-        _answer(page, question if shown.bucket is None else shown.asks(bucket=shown.bucket))
+        _answer(page, question if shown.bucket is None else shown.to_query(bucket=shown.bucket))
     )
     attachment = {"Content-Disposition": 'attachment; filename="accounting.csv"', "Cache-Control": "no-store"}
     return Response(text, media_type=accounting.MEDIA_TYPE, headers=attachment)
@@ -269,7 +264,7 @@ def _answer(page: PageContext, query: AccountingQuery) -> AccountingAnswer:
 
 
 def _fields(caller: Caller) -> Sequence[str]:
-    """Fields of the form, for what is not settled by who asks."""
+    """Filters in the form: those that the caller's role does not fix."""
     settled = {Role.USER: {"vo", "owner", "owner_group"}, Role.VO_ADMIN: {"vo"}}.get(caller.role, set())
     return [
         name
@@ -279,6 +274,6 @@ def _fields(caller: Caller) -> Sequence[str]:
 
 
 def _deeper(caller: Caller, by: str) -> str | None:
-    """By what to look into one value."""
+    """Grouping for the rows of one value."""
     wanted = _DEEPER.get(by)
     return wanted if wanted in accounting.dimensions(caller) else None

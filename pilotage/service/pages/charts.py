@@ -1,6 +1,6 @@
-"""Charts over time, as templates show them: a picture for who sees it, a table for who does not.
+"""Charts over time: data for `chart.js` with a table as alternative, and plots drawn by the server as SVG.
 
-Plots of sums over time, drawn by the server: they print, and need no script.
+Server plots print and need no script.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from datetime import datetime
 from math import floor, log10
 from typing import Final, Literal
 
-#: Steps that the table below a chart has, the newest ones.
+#: Rows in the table below a chart: the newest steps.
 _ROWS = 24
 
 
@@ -28,28 +28,28 @@ class Chart:
 
     title: str
     times: Sequence[datetime]  #: the oldest first
-    lines: Sequence[ChartLine]  #: of areas and bars, which stand on each other, the lowest first
+    lines: Sequence[ChartLine]  #: of stacked areas and bars, the lowest first
     kind: Literal["line", "area", "bars"] = "line"
 
     @property
     def data(self) -> dict[str, object]:
-        """It as `chart.js` reads it."""
+        """The data in the format of `chart.js`."""
         lines = [{"label": line.label, "tone": line.tone, "values": list(line.values)} for line in self.lines]
         return {"kind": self.kind, "times": [int(each.timestamp()) for each in self.times], "lines": lines}
 
     @property
     def rows(self) -> Sequence[tuple[datetime, Sequence[float | None]]]:
-        """The newest times with their values, the newest first."""
+        """The newest times with their values, newest first."""
         places = range(len(self.times) - 1, max(-1, len(self.times) - 1 - _ROWS), -1)
         return [(self.times[place], [line.values[place] for line in self.lines]) for place in places]
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to see."""
+        """Whether all values are zero or missing."""
         return not any(value for line in self.lines for value in line.values)
 
 
-#: Colours and patterns; what comes after the largest is drawn together.
+#: Series with an own colour; further ones are summed.
 MOST_SERIES: Final = 8
 OTHERS: Final = "all others"
 
@@ -58,23 +58,23 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 8, 10, 30
 _INNER_WIDTH, _INNER_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _MOST_LABELS: Final = 9
 _TICKS: Final = 4
-#: The part of its place that a bar fills.
+#: Share of a step's width that a bar fills.
 _FILLED: Final = 0.86
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSeries:
-    """What one colour stands for."""
+    """One coloured series."""
 
     name: str
-    number: int  #: of its colour, from 1; 0: all others
-    values: Sequence[float | None]  #: one a step of time
+    number: int  #: of its colour, from 1; 0: sum of the others
+    values: Sequence[float | None]  #: one per step
     total: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A piece of a bar, or a point of a line."""
+    """A segment of a bar, or a point of a line."""
 
     x: float
     y: float
@@ -88,7 +88,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A label at an axis."""
+    """A label of the value axis."""
 
     at: float
     value: float
@@ -96,14 +96,14 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """What the template draws."""
+    """A plot in drawing coordinates."""
 
     series: Sequence[PlotSeries]
     bars: Sequence[Mark]
     points: Sequence[Mark]
-    lines: Sequence[tuple[int, str]]  #: number of the series, and its points as SVG wants them
+    lines: Sequence[tuple[int, str]]  #: number of the series, and its points in SVG syntax
     ticks: Sequence[Tick]
-    labels: Sequence[tuple[float, int]]  #: where a label stands, and of which step
+    labels: Sequence[tuple[float, int]]  #: position and step of each time label
     left: int = _LEFT
     right: int = WIDTH - _RIGHT
     base: int = HEIGHT - _BOTTOM
@@ -112,7 +112,7 @@ class Plot:
 
 
 def largest(values: Mapping[str, Sequence[float]], *, most: int = MOST_SERIES) -> list[PlotSeries]:
-    """A series for each of the largest, in their order, and one for what is left."""
+    """The largest series in order of their sums, and one for the sum of the rest."""
     by_size = sorted(
         (name for name in values if any(values[name])), key=lambda name: (-sum(values[name]), name)
     )
@@ -127,7 +127,7 @@ def largest(values: Mapping[str, Sequence[float]], *, most: int = MOST_SERIES) -
 
 
 def stacked(series: Sequence[PlotSeries], steps: int) -> Plot:
-    """Bars over time, the largest series at the bottom."""
+    """Stacked bars over time, the largest series at the bottom."""
     sums = [sum(each.values[step] or 0 for each in series) for step in range(steps)]
     top = _nice(max(sums, default=0))
     bars: list[Mark] = []
@@ -141,7 +141,7 @@ def stacked(series: Sequence[PlotSeries], steps: int) -> Plot:
 
 
 def lines(series: Sequence[PlotSeries], steps: int, *, least_top: float) -> Plot:
-    """Lines over time, for what does not add up; they are broken where there is no value."""
+    """Lines over time, for values that do not add up; a line is interrupted where a value is missing."""
     known = [value for each in series for value in each.values if value is not None]
     top = _nice(max(least_top, *known)) if known else least_top
     points = [
@@ -189,7 +189,7 @@ def _point(each: PlotSeries, step: int, steps: int, value: float, top: float) ->
 
 
 def _paths(each: PlotSeries, points: Sequence[Mark]) -> list[str]:
-    """The unbroken pieces of a line."""
+    """The uninterrupted parts of a line."""
     pieces: list[list[Mark]] = []
     for point in points:
         if point.name != each.name:
@@ -201,7 +201,7 @@ def _paths(each: PlotSeries, points: Sequence[Mark]) -> list[str]:
 
 
 def _nice(value: float) -> float:
-    """The next number that an axis may end with: 1, 2, 4 or 8 times a power of ten."""
+    """Round up to the end of an axis: 1, 2, 4 or 8 times a power of ten."""
     if value <= 0:
         return 1.0
     power = 10.0 ** floor(log10(value))

@@ -1,7 +1,4 @@
-"""The explanation of a job as a picture: what each requirement does to the queues, as parts of a bar.
-
-Why is it waiting: the explanation of a job as a picture.
-"""
+"""Why is a job waiting: its explanation as a page, with bars of queues per requirement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,26 +16,26 @@ from pilotage.service.queries import explanations
 from taskqueue.db import database
 from taskqueue.jobs import jobs
 
-#: Of a job that is not in the hands of a pilot, and has not ended.
+#: Statuses of jobs that may still look for a queue.
 _STILL_TO_GO = frozenset(
     {None, "Submitting", "Received", "Checking", "Scouting", "Staging", "Waiting", "Rescheduled"}
 )
-#: What keeps queues away whatever the job says; their queues are not among those that the VO may use.
+#: Exclusions by rights, not by requirements; their queues are not among the candidates.
 _RIGHTS = frozenset({"VO", "Enabled"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """Parts of all queues, in percent."""
+    """Shares of all queues in percent."""
 
-    alone: float  #: fail this and nothing else
+    alone: float  #: fail only this
     excluded: float  #: fail this and something else
     left: float  #: pass it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationRow:
-    """One requirement against the queues."""
+    """A requirement with its bar."""
 
     reason: ReasonAnswer
     bar: Bar
@@ -47,33 +44,33 @@ class ExplanationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Help:
-    """A change that makes queues eligible."""
+    """A suggested change with its bar."""
 
     change: ChangeAnswer
-    eligible: float  #: queues that are so already, in percent of all
-    gained: float  #: by it
+    eligible: float  #: queues eligible without it, in percent of all
+    gained: float  #: additional ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """An explanation with what is drawn of it."""
+    """An explanation with everything that is drawn."""
 
     found: JobExplanation
     verdict: str
     tone: str  #: good, warn, bad
-    eligible: float  #: percent of the queues that the VO may use
-    rows: Sequence[ExplanationRow]  #: requirements that exclude queues of those that the VO may use
-    rights: Sequence[ReasonAnswer]  #: queues that would do, but are closed to the VO
+    eligible: float  #: percent of the candidate queues
+    rows: Sequence[ExplanationRow]  #: requirements that exclude candidate queues
+    rights: Sequence[ReasonAnswer]  #: matching queues that are closed to the VO
     helps: Sequence[Help]
 
     @property
     def is_to_go(self) -> bool:
-        """Whether it still looks for a queue."""
+        """Whether the job still needs a queue."""
         return self.found.status in _STILL_TO_GO
 
 
 def explanation_view(found: JobExplanation) -> Explained:
-    """What is drawn."""
+    """Prepare an explanation for drawing."""
     all_queues = found.candidate_queues
     verdict, tone = _verdict(found)
     return Explained(
@@ -90,11 +87,11 @@ def explanation_view(found: JobExplanation) -> Explained:
 def _verdict(found: JobExplanation) -> tuple[str, str]:
     eligible, candidates = found.eligible_queues, found.candidate_queues
     if found.status not in _STILL_TO_GO:
-        return f"It is {found.status}: it does not wait any more.", "good"
+        return f"It is {found.status}: it no longer waits.", "good"
     if not candidates:
         return "There is no queue that its VO may use.", "bad"
     if not eligible:
-        return f"No queue fits: each of the {candidates:,} that its VO may use lacks something.", "bad"
+        return f"No queue fits: each of the {candidates:,} that its VO may use fails a requirement.", "bad"
     fits = "fits" if eligible == 1 else "fit"
     return f"{eligible:,} of the {candidates:,} queues that its VO may use {fits}.", "good"
 
@@ -126,14 +123,14 @@ def _percent(part: int, whole: int) -> float:
 
 explanation_router = APIRouter(route_class=PageRoute)
 
-#: Eligible queues that are named.
-_NAMED = 10
+#: Eligible queues that are listed.
+_LISTED_QUEUES = 10
 
 
 @explanation_router.get("/jobs/{job_id}/why")
 @allow(*EVERY_ROLE)
 def why(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
-    """What excludes which queues, what would help, and what holds the job back at this moment."""
+    """Show what excludes which queues, what would help, and what blocks the job now."""
     config, now = page.parts.live.current, page.parts.clock()
     with database.reading(page.parts.engine) as conn:
         job = visibility.require_readable(page.caller, jobs.get_job(conn, job_id))
@@ -144,5 +141,5 @@ def why(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         job=job,
         has_page=visibility.controls(page.caller, vo=job.vo, owner=job.owner),
         explained=explanation_view(found),
-        ranked=ranked[:_NAMED],
+        ranked=ranked[:_LISTED_QUEUES],
     )

@@ -1,4 +1,4 @@
-"""The HTTP interface described for people, from the same description that programs get."""
+"""Documentation page of the HTTP interface, generated from the OpenAPI description."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ class Named:
     """A parameter of a request, or a field of an object."""
 
     name: str
-    kind: str  #: what it is, in a word or two
-    model: str | None  #: the object that it has, described on the same page
+    kind: str  #: its type in a few words
+    model: str | None  #: its object type, described on the same page
     place: str  #: path, query or header; empty: a field
     needed: bool
     about: str
@@ -31,7 +31,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A route with a method."""
+    """A method of a route."""
 
     method: str
     path: str
@@ -44,7 +44,7 @@ class Operation:
 
 @router.get("/docs")
 def interface(request: Request) -> HTMLResponse:
-    """All routes by their noun, then the objects that they take and give."""
+    """List all routes by tag, then the objects."""
     described = request.app.openapi()
     operations: defaultdict[str, list[Operation]] = defaultdict(list)
     for tag, operation in _operations(described["paths"]):
@@ -62,58 +62,58 @@ def interface(request: Request) -> HTMLResponse:
 
 def _operations(paths: Mapping[str, Mapping[str, _Schema]]) -> Iterator[tuple[str, Operation]]:
     for path, methods in paths.items():
-        for method, said in methods.items():
+        for method, spec in methods.items():
             operation = Operation(
                 method=method.upper(),
                 path=path,
-                title=said["summary"],
-                about=said.get("description", ""),
-                parameters=[_parameter(each) for each in said.get("parameters", ())],
-                body=_content("body", said.get("requestBody", {})),
-                answer=_content("answer", _success(said["responses"])),
+                title=spec["summary"],
+                about=spec.get("description", ""),
+                parameters=[_parameter(each) for each in spec.get("parameters", ())],
+                body=_content("body", spec.get("requestBody", {})),
+                answer=_content("answer", _success(spec["responses"])),
             )
-            yield said.get("tags", ["other"])[0], operation
+            yield spec.get("tags", ["other"])[0], operation
 
 
-def _parameter(said: _Schema) -> Named:
+def _parameter(spec: _Schema) -> Named:
     return _operation_name(
-        said["name"], {**said["schema"], **said}, place=said["in"], needed=said.get("required", False)
+        spec["name"], {**spec["schema"], **spec}, place=spec["in"], needed=spec.get("required", False)
     )
 
 
 def _success(responses: Mapping[str, _Schema]) -> _Schema:
-    return next((said for status, said in responses.items() if status.startswith("2")), {})
+    return next((spec for status, spec in responses.items() if status.startswith("2")), {})
 
 
-def _content(name: str, said: _Schema) -> Named | None:
-    """What a body or an answer has, if it is JSON that is described."""
-    schema = said.get("content", {}).get("application/json", {}).get("schema")
-    return _operation_name(name, schema, needed=said.get("required", True)) if schema else None
+def _content(name: str, spec: _Schema) -> Named | None:
+    """The JSON content of a body or an answer, if it has a schema."""
+    schema = spec.get("content", {}).get("application/json", {}).get("schema")
+    return _operation_name(name, schema, needed=spec.get("required", True)) if schema else None
 
 
 def _fields(schema: _Schema) -> Iterator[Named]:
-    for name, said in schema.get("properties", {}).items():
-        yield _operation_name(name, said, needed=name in schema.get("required", ()))
+    for name, spec in schema.get("properties", {}).items():
+        yield _operation_name(name, spec, needed=name in schema.get("required", ()))
 
 
-def _operation_name(name: str, said: _Schema, *, needed: bool, place: str = "") -> Named:
-    kind, model = _kind(said)
+def _operation_name(name: str, spec: _Schema, *, needed: bool, place: str = "") -> Named:
+    kind, model = _kind(spec)
     return Named(
-        name=name, kind=kind, model=model, place=place, needed=needed, about=said.get("description", "")
+        name=name, kind=kind, model=model, place=place, needed=needed, about=spec.get("description", "")
     )
 
 
-def _kind(said: _Schema) -> tuple[str, str | None]:
-    """What a value is, and the object that it has or that its members are."""
-    if "$ref" in said:
-        model = said["$ref"].removeprefix(_REFERENCE)
+def _kind(spec: _Schema) -> tuple[str, str | None]:
+    """The type of a value, and the object type of it or of its members."""
+    if "$ref" in spec:
+        model = spec["$ref"].removeprefix(_REFERENCE)
         return model, model
-    if "anyOf" in said:
-        kinds = [_kind(each) for each in said["anyOf"]]
+    if "anyOf" in spec:
+        kinds = [_kind(each) for each in spec["anyOf"]]
         return " or ".join(kind for kind, _ in kinds), next((model for _, model in kinds if model), None)
-    if said.get("type") == "array":
-        kind, model = _kind(said.get("items", {}))
+    if spec.get("type") == "array":
+        kind, model = _kind(spec.get("items", {}))
         return f"list of {kind}", model
-    if "enum" in said:
-        return ", ".join(str(each) for each in said["enum"]), None
-    return str(said.get("format") or said.get("type") or "any"), None
+    if "enum" in spec:
+        return ", ".join(str(each) for each in spec["enum"]), None
+    return str(spec.get("format") or spec.get("type") or "any"), None

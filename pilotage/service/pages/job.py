@@ -1,9 +1,4 @@
-"""The states of a job in time, as a line of spans.
-
-One job: where it is on its way, what it asked, what its pilots did, and its output.
-
-A new job: where it would run, before it is submitted, and submitting it.
-"""
+"""Pages of one job: its timeline, description, attempts and output; and the form for a new job."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,33 +29,33 @@ from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs.log import LogEntry
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_become
 
-#: Part of the line that even the shortest span has, so that it can be seen.
+#: Smallest share of the timeline for a span, so that it is visible.
 _LEAST = 0.02
-#: Part from which there is room for its name.
+#: Share of the timeline from which a label fits.
 _ROOM = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineSpan:
-    """A time in one status."""
+    """A period in one status."""
 
     status: JobStatus
     since: datetime
-    lasted: timedelta | None  #: None: it has ended there
-    minors: Sequence[str]  #: the minor statuses that it had, in order
+    lasted: timedelta | None  #: None: the final status
+    minors: Sequence[str]  #: its minor statuses, in order
     epoch: int  #: the attempt at its end
-    is_new_attempt: bool  #: another pilot than before
-    x: float  #: where it begins, in percent of the line
-    width: float  #: in percent; longer than its part in time if that could not be seen
+    is_new_attempt: bool  #: a pilot other than before
+    x: float  #: start, in percent of the timeline
+    width: float  #: in percent; longer than its share of time if that would be invisible
 
     @property
     def has_room(self) -> bool:
-        """Whether its name fits into it."""
+        """Whether its label fits."""
         return self.width >= 100 * _ROOM
 
 
 def spans(entries: Sequence[LogEntry], *, now: datetime) -> list[TimelineSpan]:
-    """The line of a job until now; nothing without its log, which retention removes."""
+    """The timeline of a job until now; empty if retention has removed its log."""
     stays = [list(stay) for _, stay in groupby(entries, key=lambda entry: (entry.to_status, entry.epoch))]
     ends: list[datetime | None] = [stay[0].at for stay in stays[1:]]
     if stays:
@@ -94,7 +89,7 @@ def _seconds(since: datetime, end: datetime | None) -> float:
 
 
 def _widths(seconds: Sequence[float]) -> list[float]:
-    """Parts of the line, each at least as wide as can be seen; in sum one."""
+    """Shares of the timeline with a visible minimum; their sum is one."""
     total = sum(seconds)
     parts = [max(_LEAST, each / total if total else 0.0) for each in seconds]
     return [each / sum(parts) for each in parts]
@@ -102,18 +97,18 @@ def _widths(seconds: Sequence[float]) -> list[float]:
 
 router = APIRouter(route_class=PageRoute)
 
-#: Changes of status that are listed, the latest.
+#: Latest changes of status that are listed.
 _LOG = 500
-#: States that are named beside the line, the latest.
+#: Latest spans that are listed beside the timeline.
 _SPANS = 30
-#: Seconds of waiting that are worth a bar.
-_WORTH = 0.05
+#: Shortest wait in seconds that is shown.
+_SHORTEST_WAIT = 0.05
 
 
 @router.get("/jobs/{job_id}")
 @allow(Role.USER, Role.VO_ADMIN)
 def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
-    """The job as it stands."""
+    """Show a job."""
     now = page.parts.clock()
     with database.reading(page.parts.engine) as conn:
         story = jobs.read(conn, page.caller, job_id, now=now)
@@ -126,7 +121,7 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         spans=spans(story.log, now=now),
         latest=AttemptAnswer.model_validate(latest) if latest else None,
         log=story.log[-_LOG:],
-        said=_attempt_facts(story.description.body),
+        description=_list_fields(story.description.body),
         has_output=latest is not None and latest.output is not None,
         is_over=job.status in FINAL,
         is_waiting=job.status in PREPARING | {JobStatus.WAITING},
@@ -140,7 +135,7 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
 @router.get("/jobs/{job_id}/output")
 @allow(Role.USER, Role.VO_ADMIN)
 def output(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
-    """The files of the output archive, and how the texts among them begin."""
+    """Show the files of the output archive and the beginnings of its texts."""
     return page.render(
         "jobs/output.html", job_id=job_id, listing=jobs.listing(page.parts, page.caller, job_id)
     )
@@ -149,12 +144,12 @@ def output(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
 @router.get("/jobs/{job_id}/output.tar", response_class=StreamingResponse)
 @allow(Role.USER, Role.VO_ADMIN)
 def download(page: PageOf, job_id: JobIdPath) -> StreamingResponse:
-    """The archive itself."""
+    """Download the output archive."""
     return jobs.send(page.parts, page.caller, job_id)
 
 
-def _attempt_facts(body: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The checked description, word by word."""
+def _list_fields(body: Mapping[str, object]) -> list[tuple[str, str]]:
+    """The checked description as names and values."""
     return [
         (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for name, value in body.items()
@@ -162,18 +157,20 @@ def _attempt_facts(body: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def _causes(story: JobStory) -> list[tuple[str, float, float]]:
-    """What it waited for: the cause, seconds, and its part of all waiting in percent."""
+    """Causes of waiting with seconds and percent of the total."""
     total = sum(story.waited.values())
-    return [(cause, each, 100 * each / total) for cause, each in story.waited.items() if each > _WORTH]
+    return [
+        (cause, each, 100 * each / total) for cause, each in story.waited.items() if each > _SHORTEST_WAIT
+    ]
 
 
 new_job_router = APIRouter(route_class=PageRoute)
 
-#: Eligible queues that are named.
-_NAMED = 10
-#: Jobs whose ids stand in the address of the list that follows.
+#: Eligible queues that are listed.
+_LISTED_QUEUES = 10
+#: Job ids in the address of the list after a submission.
 _LISTED = 100
-#: What stands in an empty form.
+#: Initial content of the form.
 _EXAMPLE = """Executable = "/bin/echo";
 Arguments = "Hello from the grid";
 StdOutput = "std.out";
@@ -186,7 +183,7 @@ Key = Annotated[str, Form(max_length=64, pattern="^[0-9a-f-]*$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
+class DryRunView:
     """Where a description would run."""
 
     explained: Explained
@@ -196,8 +193,8 @@ class Foretold:
 @new_job_router.get("/jobs/new")
 @new_job_router.get("/explain")
 @allow(Role.USER, Role.VO_ADMIN)
-def ask(page: PageOf) -> HTMLResponse:
-    """An empty form."""
+def show_form(page: PageOf) -> HTMLResponse:
+    """Show an empty form."""
     return _form(page, _EXAMPLE)
 
 
@@ -206,24 +203,24 @@ def ask(page: PageOf) -> HTMLResponse:
 def answer(
     page: PageOf, do: Annotated[Literal["explain", "submit"], Form()], jdl: Text = "", key: Key = ""
 ) -> Response:
-    """Say where it would run; or submit it, once however often the form is sent."""
+    """Explain where the job would run; or submit it, only once even if the form is sent again."""
     try:
         if do == "explain":
-            return _form(page, jdl, foretold=_foretell(page, jdl), key=key)
+            return _form(page, jdl, dry_run_view=_dry_run(page, jdl), key=key)
         return _submit(page, jdl, key)
     except (InvalidInput, QuotaExceeded, IdempotencyConflict) as error:
         new_key = "" if isinstance(error, IdempotencyConflict) else key
         return _form(page, jdl, refused=error, key=new_key, status=400)
 
 
-def _foretell(page: PageContext, jdl: str) -> Foretold:
+def _dry_run(page: PageContext, jdl: str) -> DryRunView:
     parts = page.parts
     config, now = parts.live.current, parts.clock()
     foreseen = dry_run.dry_run_source(config, submitter_of(page.caller), jdl, now=now)
     with database.reading(parts.engine) as conn:
         found = explanations.explain_dry_run(conn, config, foreseen, forwarding=True, now=now)
     ranked = explanations.ranked_queues_of_foreseen(config, foreseen, random=Random(0))
-    return Foretold(explained=explanation.explanation_view(found), ranked=ranked[:_NAMED])
+    return DryRunView(explained=explanation.explanation_view(found), ranked=ranked[:_LISTED_QUEUES])
 
 
 def _submit(page: PageContext, jdl: str, key: str) -> RedirectResponse:
@@ -238,7 +235,7 @@ def _form(
     page: PageContext,
     jdl: str,
     *,
-    foretold: Foretold | None = None,
+    dry_run_view: DryRunView | None = None,
     refused: Exception | None = None,
     key: str = "",
     status: int = 200,
@@ -247,7 +244,7 @@ def _form(
         "jobs/new.html",
         status=status,
         jdl=jdl,
-        foretold=foretold,
+        dry_run_view=dry_run_view,
         refused=str(refused) if refused else None,
         key=key or str(uuid4()),
     )

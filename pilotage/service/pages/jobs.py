@@ -1,9 +1,4 @@
-"""Filters of jobs as forms and addresses say them.
-
-The list of jobs: filtered, in pages, with how many there are of each status.
-
-Killing and rescheduling many jobs: first how many it would be, then doing it.
-"""
+"""Pages of many jobs: the filtered list, and killing or rescheduling a selection after confirmation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,13 +28,13 @@ _ADMINS = _ALL - {Role.USER}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterField:
-    """One condition in the form."""
+    """A field of the filter form."""
 
     name: str  #: of `JobFilter`
     title: str
     hint: str = ""
-    roles: frozenset[Role] = _ALL  #: that have a choice
-    is_rare: bool = False  #: asked for now and then
+    roles: frozenset[Role] = _ALL  #: roles that may choose a value
+    is_rare: bool = False  #: rarely used
 
 
 FIELDS = (
@@ -57,7 +52,7 @@ FIELDS = (
 
 
 def read_filter(given: object) -> object:
-    """What a form says without its empty fields; several ids may stand apart by spaces."""
+    """Drop empty fields of a form; ids may be separated by spaces."""
     if not isinstance(given, Mapping):
         return given
     found = {name: _values(name, value) for name, value in given.items()}
@@ -65,11 +60,11 @@ def read_filter(given: object) -> object:
 
 
 def query_of(which: JobFilter) -> list[tuple[str, str]]:
-    """The filter as the query of an address."""
-    said = which.model_dump(mode="json", include=set(JobFilter.model_fields), exclude_none=True)
+    """The filter as a query string's fields."""
+    fields = which.model_dump(mode="json", include=set(JobFilter.model_fields), exclude_none=True)
     return [
         (name, ",".join(map(str, value)) if isinstance(value, list) else value)
-        for name, value in said.items()
+        for name, value in fields.items()
     ]
 
 
@@ -85,7 +80,7 @@ router = APIRouter(route_class=PageRoute)
 
 
 class ListQuery(JobFilter):
-    """What the address of the list says."""
+    """Query of the list."""
 
     sort: Literal["job", "-job"] = "-job"
     limit: int = Field(default=50, ge=1, le=200)
@@ -93,7 +88,7 @@ class ListQuery(JobFilter):
 
     @model_validator(mode="before")
     @classmethod
-    def _stated(cls, given: object) -> object:
+    def _drop_empty(cls, given: object) -> object:
         return read_filter(given)
 
 
@@ -101,14 +96,14 @@ class ListQuery(JobFilter):
 @add_to_navigation("Jobs")
 @allow(Role.USER, Role.VO_ADMIN)
 def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLResponse:
-    """Jobs, the newest first: users see their own, VO admins those of the VO."""
+    """List jobs, newest first: users their own, VO admins those of the VO."""
     wanted = visibility.visible_jobs(page.caller, query)
     every_status = visibility.visible_jobs(page.caller, query.model_copy(update={"status": None}))
     oldest_first = query.sort == "job"
     with database.reading(page.parts.engine) as conn:
         seen = search.read_page(conn, wanted, limit=query.limit, after=query.after, oldest_first=oldest_first)
         counts = search.count_by_status(conn, every_status)
-    asked = query_of(query)
+    filters = query_of(query)
     return page.render(
         "jobs/part.html" if page.is_fragment else "jobs/list.html",
         seen=seen,
@@ -116,16 +111,16 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
         total=search.sum_counts(counts),
         query=query,
         fields=[field for field in FIELDS if page.caller.role in field.roles],
-        asked=dict(asked),
-        matching=urlencode(asked),
+        filters=dict(filters),
+        matching=urlencode(filters),
     )
 
 
 change_router = APIRouter(route_class=PageRoute)
 
-#: Jobs that a page changes; a browser does not wait for millions of them, the command line does.
+#: Most jobs changed by a page, since a browser does not wait for millions; the command line has no limit.
 _MOST = search.MAX_COUNTED
-#: Jobs that are shown one by one before they are changed, and after.
+#: Jobs listed before and after a change.
 _SHOWN = 20
 
 Do = Literal["kill", "reschedule"]
@@ -137,31 +132,31 @@ _CHANGE: Mapping[Do, Callable[[Services, Caller, JobFilter], ChangedJobs]] = {
 
 
 class JobChangeForm(JobFilter):
-    """What is to be done, and to which jobs."""
+    """An action and the jobs to change."""
 
     do: Do
 
     @model_validator(mode="before")
     @classmethod
-    def _stated(cls, given: object) -> object:
+    def _drop_empty(cls, given: object) -> object:
         return read_filter(given)
 
     @property
     def filter(self) -> JobFilter:
-        """Which jobs."""
+        """The filter of the jobs."""
         return JobFilter.model_validate({name: getattr(self, name) for name in JobFilter.model_fields})
 
 
 class ConfirmedChange(JobChangeForm):
-    """The form that does it."""
+    """The submitted confirmation."""
 
-    csrf: str = ""  #: looked at by `PageRoute`
+    csrf: str = ""  #: checked by `PageRoute`
 
 
 @change_router.get("/jobs/change")
 @allow(Role.USER, Role.VO_ADMIN)
 def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResponse:
-    """How many jobs it concerns, and which; nothing is changed."""
+    """Show which jobs would change; nothing is changed."""
     _refuse_empty(change)
     wanted = _WANTED[change.do]
     which = jobs.concerned(page.caller, change.filter, wanted)
@@ -172,7 +167,7 @@ def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResp
     return page.render(
         "jobs/change.html",
         change=change,
-        asked=query_of(change.filter),
+        filters=query_of(change.filter),
         back=_address(change),
         counts=possible,
         total=search.sum_counts(possible),
@@ -184,8 +179,8 @@ def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResp
 
 @change_router.post("/jobs/change")
 @allow(Role.USER, Role.VO_ADMIN)
-def carry_out(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTMLResponse:
-    """Do it, and say what became of it."""
+def change_jobs(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTMLResponse:
+    """Change the jobs and show the result."""
     _refuse_empty(change)
     _refuse_too_many(page, change)
     changed = _CHANGE[change.do](page.parts, page.caller, change.filter)
@@ -213,5 +208,5 @@ def _refuse_too_many(page: PageContext, change: JobChangeForm) -> None:
 
 
 def _address(change: JobChangeForm) -> str:
-    """The list that it was asked from."""
+    """Address of the list with the same filter."""
     return f"/jobs?{urlencode(query_of(change.filter))}"

@@ -1,4 +1,4 @@
-"""The overview: how the jobs are, and what needs a look."""
+"""Overview page: numbers and charts of jobs, and problems."""
 
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -17,7 +17,7 @@ from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
 
-#: Hours that one may look back, and the minutes of a step.
+#: Periods in hours, with the minutes of a step.
 SPANS = {1: 1, 6: 2, 24: 10}
 #: Colours of statuses in the charts, the lowest area first.
 _LIVING = {
@@ -32,27 +32,27 @@ _LIVING = {
     JobStatus.RECEIVED: 8,
 }
 _MOVES = {JobStatus.MATCHED: 1, JobStatus.DONE: 3, JobStatus.FAILED: 5, JobStatus.KILLED: 7}
-#: Sites that are named one by one.
-_NAMED = 8
+#: Sites listed by name.
+_LISTED = 8
 
 
-class Looked(BaseModel):
-    """What the address says."""
+class OverviewQuery(BaseModel):
+    """Query of the page."""
 
     hours: int = Field(default=1, ge=1, le=24)
     part: Literal["", "numbers", "course"] = ""
 
     @property
     def span(self) -> int:
-        """The hours that are shown: the smallest of `SPANS` that has those asked for."""
+        """The shortest of `SPANS` that covers `hours`."""
         return next(hours for hours in SPANS if hours >= self.hours)
 
 
 @router.get("/")
 @add_to_navigation("Overview")
 @allow(*Role)
-def overview(page: PageOf, query: Annotated[Looked, Query()]) -> HTMLResponse:
-    """Numbers and charts of one's VOs, and alarms; the parts of the page refresh themselves."""
+def overview(page: PageOf, query: Annotated[OverviewQuery, Query()]) -> HTMLResponse:
+    """Show numbers, charts and problems; the parts of the page refresh themselves."""
     part = query.part if page.is_fragment else ""
     numbers = {} if part == "course" else _numbers(page)
     course = {} if part == "numbers" else _course(page, query.span)
@@ -75,7 +75,7 @@ def _course(page: PageContext, hours: int) -> dict[str, Any]:
         "charts": [_jobs(found), _moves(found)],
         "troubles": overviews.troubles(page.parts, caller, now=now),
         "most_stuck": overviews.MOST_STUCK,
-        "named": _NAMED,
+        "named": _LISTED,
     }
 
 
@@ -89,7 +89,7 @@ def _jobs(found: StatusSeries) -> Chart:
 
 
 def _moves(found: StatusSeries) -> Chart:
-    """What happened in each step; the last is not over and would look like a fall."""
+    """Changes in each step, without the last one: it is incomplete and would look like a decline."""
     lines = [
         ChartLine(label=status, tone=tone, values=found.came[status][:-1])
         for status, tone in _MOVES.items()

@@ -1,11 +1,4 @@
-"""What stands in the navigation: the pages that say so, for those who may use them.
-
-Changes are taken from our own pages only, whatever another site has the browser of a user send.
-
-What a page's handler has in hand: who looks at it, and how it is shown.
-
-What every page does before its handler: who is signed in, may it, did our own page ask for a change.
-"""
+"""Routes and context of pages: sign-in, navigation, CSRF protection, rendering."""
 
 import hmac
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -33,19 +26,19 @@ _ATTRIBUTE = "navigation_title"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NavigationEntry:
-    """A page that one can go to from every other."""
+    """A link of the navigation."""
 
     title: str
     path: str
-    roles: frozenset[Role]  #: that may use it
+    roles: frozenset[Role]  #: roles that may use it
 
     def is_around(self, path: str) -> bool:
-        """Whether the page at `path` is this one or lies below it."""
+        """Whether `path` is this page or below it."""
         return path == self.path or (self.path != "/" and path.startswith(f"{self.path}/"))
 
 
 def add_to_navigation(title: str) -> Callable[[_Endpoint], _Endpoint]:
-    """Have the page stand in the navigation, in the order in which routers are registered."""
+    """List the page in the navigation, in the order in which routers are registered."""
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
         setattr(endpoint, _ATTRIBUTE, title)
@@ -55,7 +48,7 @@ def add_to_navigation(title: str) -> Callable[[_Endpoint], _Endpoint]:
 
 
 def entries(routers: Iterable[APIRouter]) -> tuple[NavigationEntry, ...]:
-    """What the pages of these routers say."""
+    """The navigation of the pages of these routers."""
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     return tuple(
         NavigationEntry(title=title, path=route.path, roles=access.allowed_roles(route.endpoint))
@@ -65,7 +58,7 @@ def entries(routers: Iterable[APIRouter]) -> tuple[NavigationEntry, ...]:
 
 
 def visible(known: Sequence[NavigationEntry], role: Role) -> list[NavigationEntry]:
-    """Those that the role may use."""
+    """The entries that the role may use."""
     return [entry for entry in known if role in entry.roles]
 
 
@@ -74,12 +67,9 @@ HEADER = "x-csrf-token"
 
 
 def require_own_page(request: Request) -> None:
-    """Refuse what no page of ours asked for, by what the browser itself says of it.
+    """Raise `ForgedRequest` unless the browser's headers prove that a page of ours sent the request.
 
-    Browsers say `Sec-Fetch-Site` to hosts that they trust (TLS, or this machine), and `Origin` to all.
-
-    Raises:
-        ForgedRequest: Another site did, or nothing says who did.
+    Browsers send `Sec-Fetch-Site` to hosts that they trust (TLS, or this machine), and `Origin` to all.
     """
     site = request.headers.get("sec-fetch-site")
     if site is not None:
@@ -91,21 +81,13 @@ def require_own_page(request: Request) -> None:
 
 
 async def require_token(request: Request, expected: str) -> None:
-    """Refuse what does not show the token of the session, in the form or in a header.
-
-    Args:
-        request: Its form was read, if it has one.
-        expected: The token.
-
-    Raises:
-        ForgedRequest: It shows none, or another session's.
-    """
+    """Raise `ForgedRequest` unless a header or the form (read before) has the token of the session."""
     shown = request.headers.get(HEADER) or (await request.form()).get(FIELD)
     if not isinstance(shown, str) or not hmac.compare_digest(shown.encode(), expected.encode()):
-        raise ForgedRequest("the page is from another session: load it anew and try again")
+        raise ForgedRequest("the page is from another session: reload it and try again")
 
 
-#: What pages show is for the one who is signed in, and only as long as that is so.
+#: Pages depend on the session and must not be cached.
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Cookie, HX-Request"}
 
 
@@ -120,7 +102,7 @@ class Here:
         return self._address(self.query)
 
     def with_query(self, **changes: object) -> str:
-        """The address with other values in its query; None takes a name out."""
+        """The address with other values in its query; None removes a name."""
         kept = [(name, value) for name, value in self.query if name not in changes]
         new = [(name, str(value)) for name, value in changes.items() if value is not None]
         return self._address((*kept, *new))
@@ -131,32 +113,26 @@ class Here:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContext:
-    """A page that is asked for by somebody who is signed in."""
+    """A request for a page by a person who is signed in."""
 
     request: Request
     parts: Services
     token: BearerToken  #: of the session
-    csrf: str  #: what forms have to show; see `forgery`
+    csrf: str  #: token that forms must send back
 
     @property
     def caller(self) -> Caller:
-        """Who looks at it."""
+        """The person's caller."""
         return self.token.caller
 
     @property
     def is_fragment(self) -> bool:
-        """Whether a script wants a part of the page anew, not the whole page."""
+        """Whether a script requests a part of the page."""
         headers = self.request.headers
         return headers.get("hx-request") == "true" and headers.get("hx-boosted") != "true"
 
     def render(self, template: str, *, status: int = 200, **context: object) -> HTMLResponse:
-        """The template, with what every page shows around it.
-
-        Args:
-            template: Path below `templates/`.
-            status: Of the answer.
-            context: What the template shows.
-        """
+        """Render a template (a path below `templates/`) with the variables that every page needs."""
         text = (
             templating.environment()
             .get_template(template)
@@ -176,13 +152,13 @@ class PageContext:
 
 
 def here(request: Request) -> Here:
-    """The address that was asked for."""
+    """The requested address."""
     return Here(path=request.url.path, query=tuple(request.query_params.multi_items()))
 
 
 __all__ = ["OpenRoute", "PageOf", "PageRoute", "PartsOf"]
 
-#: Bytes of a form of somebody of whom nothing is known.
+#: Bytes of a form from a caller that is not authenticated.
 _STRANGERS_FORM = 16 << 10
 _READING = frozenset({"GET", "HEAD"})
 
@@ -190,12 +166,12 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class PageRoute(routing.RepeatingRoute):
-    """A page for who is signed in; others are sent to sign in first."""
+    """A page that needs a session; without one the browser is sent to the login page."""
 
     def get_route_handler(self) -> _Handler:
-        """The handler behind the door."""
+        """The handler with session, role and CSRF checks around it."""
         handle = super().get_route_handler()
-        roles = access.allowed_roles(self.endpoint)  # a page that does not say who may use it does not start
+        roles = access.allowed_roles(self.endpoint)  # fails at start if a page lacks its roles
 
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
@@ -217,10 +193,10 @@ class PageRoute(routing.RepeatingRoute):
 
 
 class OpenRoute(routing.RepeatingRoute):
-    """A page for everybody, which asks who they are: signing in. Strangers' requests are limited."""
+    """A page that needs no session, such as the login; requests are limited by address."""
 
     def get_route_handler(self) -> _Handler:
-        """The handler behind the door."""
+        """The handler with the rate limit around it."""
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
@@ -236,7 +212,7 @@ class OpenRoute(routing.RepeatingRoute):
 
 
 def signed_in(request: Request) -> PageContext | None:
-    """The page for who is signed in; None: nobody is."""
+    """The context of a signed-in person, or None."""
     try:
         return _signed_in(request, request.app.state.parts)
     except NotAuthenticated:
@@ -249,13 +225,13 @@ def _signed_in(request: Request, parts: Services) -> PageContext:
         raise NotAuthenticated("nobody is signed in")
     try:
         token = request.state.token = access.admit_token(text, parts)
-    except ClockBehind as error:  # a session of another host; one that begins here is good
+    except ClockBehind as error:  # a session begun by another host; a new one here will be valid
         raise NotAuthenticated(str(error)) from None
     return PageContext(request=request, parts=parts, token=token, csrf=sessions.csrf_of(text))
 
 
 def _to_login(request: Request) -> Response:
-    """Sign in, then come back; to where a part of a page was asked for, the whole page goes."""
+    """Redirect to the login and back; a request for a part reloads the whole page."""
     wanted = str(here(request)) if request.method in _READING else "/"
     wanted = wanted if len(wanted) <= sessions.LONGEST_ADDRESS else "/"
     if request.headers.get("hx-request") == "true":
@@ -265,11 +241,11 @@ def _to_login(request: Request) -> Response:
 
 
 async def _read_form(request: StrictRequest, limit: int) -> None:
-    """Read the whole body, whose fields the framework would cut at its own size.
+    """Read the whole body: the framework would cut its fields at its own limit.
 
     Raises:
-        InvalidRequest: It comes in parts, each in letters of the sender's choice, which no page of ours
-            sends; or it holds text that could not be stored.
+        InvalidRequest: It is multipart (whose parts may choose their encoding; our pages do not send it),
+            or holds text that cannot be stored.
     """
     await request.read(limit)
     if request.headers.get("content-type", "").lower().startswith("multipart/"):
@@ -285,5 +261,5 @@ async def _page(request: Request) -> PageContext:
     return page
 
 
-#: What the handler of a `PageRoute` asks for.
+#: Dependency of the handlers of a `PageRoute`.
 PageOf = Annotated[PageContext, Depends(_page)]

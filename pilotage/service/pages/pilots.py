@@ -1,7 +1,4 @@
-"""Pilots: how they fare by queue, why some got nothing, what those wrote that failed.
-
-Job managers: the grid jobs that gateways hold, with how far their local jobs are.
-"""
+"""Pages of pilots (outcomes by queue, reasons of empty ones, output) and of job managers with grid jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,19 +26,19 @@ from taskqueue.states import PilotStatus
 
 router = APIRouter(route_class=PageRoute)
 
-#: Queues that are listed; their own pages tell of the others.
+#: Queues that are listed; others have their own pages.
 _QUEUES = 20
 
 Counted = Mapping[tuple[str, ...], PilotCounts]
 
 
 class PilotsShown(Paging):
-    """Which pilots the page counts and lists; empty texts ask nothing."""
+    """Query of the page; empty texts are ignored."""
 
     vo: str = ""
     site: str = ""
     status: str = ""
-    hours: float = Field(default=24, gt=0, le=24 * 366, description="Those that ended before are left out.")
+    hours: float = Field(default=24, gt=0, le=24 * 366, description="Leave out pilots that ended before.")
     after: str = Field(default="", max_length=255)
 
 
@@ -49,7 +46,7 @@ class PilotsShown(Paging):
 @add_to_navigation("Pilots")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLResponse:
-    """The pilots of the caller's VOs, at the caller's sites."""
+    """List the pilots of the caller's VOs, at the caller's sites."""
     which = visibility.visible_pilots(
         page.caller, vo=query.vo or None, site=query.site or None, status=query.status or None
     )
@@ -77,7 +74,7 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
 @router.get("/pilots/{stamp}")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def show(page: PageOf, stamp: Annotated[str, Path(min_length=1, max_length=255)]) -> HTMLResponse:
-    """One pilot, with the end of what it wrote."""
+    """Show one pilot, with the end of its output."""
     with database.reading(page.parts.engine) as conn:
         pilot = pilots.get_pilot(conn, stamp)
         visibility.require_pilot(page.caller, pilot)
@@ -86,7 +83,7 @@ def show(page: PageOf, stamp: Annotated[str, Path(min_length=1, max_length=255)]
 
 
 def _sums(counted: Counted, column: int) -> dict[str, PilotCounts]:
-    """The same by one of the columns only."""
+    """Sum over all columns but one."""
     found: dict[str, PilotCounts] = {}
     for values, fared in counted.items():
         name = values[column]
@@ -98,7 +95,7 @@ manager_router = APIRouter(route_class=PageRoute)
 
 
 class GridJobsShown(Paging):
-    """Which grid jobs the page lists."""
+    """Query of the page."""
 
     site: str = Field(default="", max_length=255)
     after: int | None = Field(default=None, ge=0, lt=2**63)
@@ -106,28 +103,28 @@ class GridJobsShown(Paging):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayView:
-    """A job manager with what its site advertised."""
+    """A job manager with its site's throttles."""
 
     manager: JobManager
     throttles: Sequence[ThrottleAnswer]
 
     @property
     def advertised_at(self) -> datetime | None:
-        """When the last of the advertisements came."""
+        """Time of the latest advertisement."""
         return max((each.advertised_at for each in self.throttles if each.advertised_at), default=None)
 
     @property
     def stale(self) -> bool:
-        """Whether one of them is too old."""
+        """Whether an advertisement is outdated."""
         return any(each.stale for each in self.throttles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridJobView:
-    """A grid job as far as somebody is told of it."""
+    """A grid job as far as the person may see it."""
 
     job: ManagedGridJob
-    is_named: bool  #: he is told whose it is, and what it is called
+    is_named: bool  #: the person may see its owner and name
     has_page: bool
 
 
@@ -135,7 +132,7 @@ class GridJobView:
 @add_to_navigation("Job managers")
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.GATEWAY)
 def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTMLResponse:
-    """The gateways that hold grid jobs of the caller's concern, and those jobs, the newest first."""
+    """List the gateways with grid jobs that the person may count, and these jobs, newest first."""
     which = _visible(page.caller, site=query.site or None)
     with database.reading(page.parts.engine) as conn:
         managers = grid_jobs.list_managers(conn, which)
@@ -150,9 +147,9 @@ def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTM
 
 
 def _visible(caller: Caller, *, site: str | None) -> GridJobFilter:
-    asked = None if site is None else frozenset({site})
+    wanted = None if site is None else frozenset({site})
     every, any_of = ownership.split_common(
-        [each.narrow(sites=asked) for each in visibility.may_count(caller)]
+        [each.narrow(sites=wanted) for each in visibility.may_count(caller)]
     )
     return GridJobFilter(vos=every.vos, sites=every.sites, owner=every.owner, any_of=any_of)
 

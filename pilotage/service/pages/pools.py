@@ -1,4 +1,4 @@
-"""Pools: what jobs require, and which queues that leads to."""
+"""Pages of SubmitPools: their requirements, eligible queues and jobs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ _QUEUES = 2000
 
 
 class PoolsShown(Paging):
-    """Which pools the page lists."""
+    """Query of the page."""
 
-    vo: str = Field(default="", description="Empty: of all that may be seen.")
+    vo: str = Field(default="", description="Empty: all visible VOs.")
     after: str = Field(default="", max_length=64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
-    """A pool with what it is used for."""
+    """A pool with its requirements and numbers."""
 
     pool: Pool
     asks: Sequence[str]
@@ -49,7 +49,7 @@ class PoolRow:
 @add_to_navigation("Pools")
 @allow(*EVERY_ROLE)
 def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLResponse:
-    """The pools of the caller's VOs, and those that its sites' queues serve, by id."""
+    """List the pools of the caller's VOs, and those served by queues at its sites, by id."""
     which = visibility.visible_pools(page.caller, vo=query.vo or None)
     with database.reading(page.parts.engine) as conn:
         found, last = query.cut(listing.list_pools(conn, which, limit=query.enough, after=query.after))
@@ -67,7 +67,7 @@ def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLRespo
 @router.get("/pools/{pool_id}")
 @allow(*EVERY_ROLE)
 def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResponse:
-    """One pool with its queues by site, and its jobs by status."""
+    """Show one pool with its queues by site, and its jobs by status."""
     with database.reading(page.parts.engine) as conn:
         pool = visibility.get(conn, page.caller, pool_id)
         eligible = listing.list_queues(conn, [pool_id]).get(pool_id, [])

@@ -1,7 +1,4 @@
-"""One queue: what it says to a VO and since when, what it keeps away, whom it serves, who is there.
-
-Task queues: the waiting jobs of one owner group with equal requirements.
-"""
+"""Pages of batch queues (parameters for a VO, excluded and served jobs, pilots) and of task queues."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +40,7 @@ router = APIRouter(route_class=PageRoute)
 
 #: Pools of a queue that are listed.
 _POOLS = 20
-#: Pilots that ended before are not counted, as on the page of pilots.
+#: Older pilots are not counted, as on the page of pilots.
 _RECENT = timedelta(days=1)
 
 _Text = Annotated[str, Form(max_length=1000)]
@@ -54,7 +51,7 @@ _Text = Annotated[str, Form(max_length=1000)]
 def show_queue(
     page: PageOf, address: QueueOf, vo: Annotated[str, Query(max_length=200)] = ""
 ) -> HTMLResponse:
-    """One queue, as a VO gets it."""
+    """Show a queue with its parameters for a VO."""
     config, caller = page.parts.live.current, page.caller
     explained = explanations.explain_queue(page.parts, caller, config.require(address))
     pilots = _pilots(page, address) if caller.role in allowed_roles(pilot_pages.list_pilots) else None
@@ -72,18 +69,20 @@ def _whole(
 ) -> HTMLResponse:
     config, caller = page.parts.live.current, page.caller
     vos = visibility.site_vos(caller, config, address.site)
-    chosen = fold(vo) or _usual(config, caller, address, vos)
-    told = blames.blame_values(page.parts, caller, config, path=str(address), vo=chosen) if chosen else ()
+    selected = fold(vo) or _default_vo(config, caller, address, vos)
+    values = (
+        blames.blame_values(page.parts, caller, config, path=str(address), vo=selected) if selected else ()
+    )
     served, asks, jobs = _pools(page, address, vos)
     return page.render(
         "sites/queue.html",
         address=address,
         vos=vos,
-        vo=chosen,
-        parameters=[each for each in told if each.line.places],
-        expired=config.expired(address, chosen).values(),
-        usable=config.usable(address, chosen) if chosen else None,
-        enabled=config.enabled(address, chosen),
+        vo=selected,
+        parameters=[each for each in values if each.line.places],
+        expired=config.expired(address, selected).values(),
+        usable=config.usable(address, selected) if selected else None,
+        enabled=config.enabled(address, selected),
         drained=queue_switch.is_drained(config, address),
         may_switch=queue_switch.may_switch(caller, address),
         served=served,
@@ -99,7 +98,7 @@ def _whole(
 @router.post("/sites/{site}/{ce}/{queue}/drain")
 @allow(Role.SITE_ADMIN)
 def drain(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
-    """Switch the queue off for new jobs."""
+    """Disable the queue for new jobs."""
     queue_switch.drain(page.parts, page.caller, address, message=message)
     return RedirectResponse(f"/sites/{address}", 303)
 
@@ -107,13 +106,13 @@ def drain(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
 @router.post("/sites/{site}/{ce}/{queue}/resume")
 @allow(Role.SITE_ADMIN)
 def resume(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
-    """Switch the queue on again."""
+    """Enable the queue again."""
     queue_switch.resume(page.parts, page.caller, address, message=message)
     return RedirectResponse(f"/sites/{address}", 303)
 
 
-def _usual(config: Configuration, caller: Caller, address: QueueAddress, vos: Sequence[str]) -> str:
-    """The VO that one looks as if none is chosen: one's own, else the first that may use the queue."""
+def _default_vo(config: Configuration, caller: Caller, address: QueueAddress, vos: Sequence[str]) -> str:
+    """The caller's VO, else the first that may use the queue."""
     if caller.vo in vos:
         return caller.vo or ""
     return next((vo for vo in vos if config.usable(address, vo)), vos[0] if vos else "")
@@ -124,7 +123,7 @@ def _pools(
 ) -> tuple[
     Sequence[by_queue.MappedPool], Mapping[str, Sequence[str]], Mapping[str, Mapping[JobStatus, JobCount]]
 ]:
-    """The pools that the queue is eligible for, with what the first of them ask and their jobs."""
+    """The pools for which the queue is eligible, with the requirements and jobs of the first."""
     with database.reading(page.parts.engine) as conn:
         served = by_queue.list_mapped_pools(conn, vos, [address])[address]
         ids = [each.pool_id for each in served[:_POOLS]]
@@ -145,7 +144,7 @@ task_queue_router = APIRouter(route_class=PageRoute)
 
 
 class TaskQueuesShown(Paging):
-    """Which task queues the page lists; empty texts ask nothing."""
+    """Query of the page; empty texts are ignored."""
 
     vo: str = ""
     group: str = ""
@@ -156,7 +155,7 @@ class TaskQueuesShown(Paging):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueRow:
-    """A task queue with what it asks besides its pool."""
+    """A task queue with its requirements other than the pool's."""
 
     found: OccupiedTaskQueue
     share: float  #: of its group
@@ -166,7 +165,7 @@ class TaskQueueRow:
 @task_queue_router.get("/task-queues")
 @allow(Role.USER, Role.VO_ADMIN, Role.DIRECTOR)
 def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -> HTMLResponse:
-    """The task queues that have jobs: users see their own, others those of their VOs."""
+    """List the task queues with jobs: users their own, others those of their VOs."""
     which = visibility.task_queues(
         page.caller,
         vo=query.vo or None,

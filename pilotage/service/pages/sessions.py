@@ -1,4 +1,4 @@
-"""Sessions of browsers: a token of the installation in a cookie that scripts cannot read."""
+"""Browser sessions: a token of the installation in a cookie that scripts cannot read."""
 
 import hashlib
 import hmac
@@ -14,33 +14,33 @@ from pilotage.service.auth.callers import Caller, Grant
 from pilotage.service.auth.tokens import session_of
 from pilotage.service.services import Services
 
-#: How long one stays signed in.
+#: Longest session.
 LIFE = timedelta(hours=12)
-#: Characters of an address that one comes back to.
+#: Characters of an address to return to.
 LONGEST_ADDRESS = 2000
 
 _HTTP_PORT = 80
 
 
 def cookie_name(request: Request) -> str:
-    """The cookie's name: under TLS bound to the host, else to the port, which cookies alone do not know."""
+    """Name of the cookie: with TLS bound to the host, else with the port, which cookies ignore."""
     if is_secure(request):
         return "__Host-pilotage"
     return f"pilotage-{request.url.port or _HTTP_PORT}"
 
 
 def is_secure(request: Request) -> bool:
-    """Whether the browser came over TLS, to us or to a proxy that we trust."""
+    """Whether the browser used TLS, to us or to a trusted proxy."""
     return request.url.scheme == "https"
 
 
 def token_of(request: Request) -> str | None:
-    """The token of the session; None: nobody is signed in."""
+    """The token of the session, or None."""
     return request.cookies.get(cookie_name(request)) or None
 
 
 def csrf_of(token: str) -> str:
-    """What a change asked for from our own page shows; it follows from the token and does not reveal it."""
+    """The CSRF token, derived from the session's token without revealing it."""
     return hmac.new(token.encode(), b"pilotage csrf", hashlib.sha256).hexdigest()
 
 
@@ -53,15 +53,15 @@ def begin(
     token_id: str | None = None,
     next_page: str = "/",
 ) -> RedirectResponse:
-    """Sign the browser in and send it to its page.
+    """Start a session and redirect to a page.
 
     Args:
-        request: That proved who asks.
-        parts: Of the service.
-        caller: Who it is; the session may what it may.
-        until: When what proved it ends: the session lasts no longer.
-        token_id: Of the token that proved it: who revokes that ends the session.
-        next_page: Where to; another host's page is replaced by our first one.
+        request: The authenticated sign-in.
+        parts: Dependencies.
+        caller: Determines the rights of the session.
+        until: Expiry of the credential: the session lasts no longer.
+        token_id: Id of the token used to sign in: revoking it ends the session.
+        next_page: Where to redirect; an address of another host is replaced by the first page.
     """
     now = parts.clock()
     ttl = LIFE if until is None else min(LIFE, until - now)
@@ -81,12 +81,12 @@ def begin(
 
 
 def end(request: Request, answer: Response) -> None:
-    """Have the browser forget its session."""
+    """Delete the session's cookie."""
     answer.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="lax")
 
 
 def local(address: str) -> str:
-    """The address, if it is one of our pages; else our first one."""
+    """The address if it is one of our pages, else `/`."""
     plain = address.isprintable() and "\\" not in address
     if not plain or not address.startswith("/") or address.startswith("//"):
         return "/"

@@ -1,7 +1,4 @@
-"""Signing in and out.
-
-Signing in with an issuer: there, back, and as which of one's roles.
-"""
+"""Sign in by one-time link or by another issuer, choose a role, sign out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -32,7 +29,7 @@ router = APIRouter()
 _open = APIRouter(route_class=OpenRoute)
 _mine = APIRouter(route_class=PageRoute)
 
-_USED = "This link is not good: each works once, for five minutes. Ask for another one."
+_USED = "This link is not valid: each works once, for five minutes. Create another one."
 
 
 @_open.get("/login")
@@ -41,7 +38,7 @@ def login(
     parts: PartsOf,
     next_page: Annotated[str, Query(alias="next", max_length=sessions.LONGEST_ADDRESS)] = "/",
 ) -> Response:
-    """How one may sign in."""
+    """Show the ways to sign in."""
     return _sign_in(request, parts, next_page)
 
 
@@ -52,7 +49,7 @@ def follow(
     link: Annotated[str, Form(max_length=sessions.LONGEST_ADDRESS)],
     next_page: Annotated[str, Form(alias="next", max_length=sessions.LONGEST_ADDRESS)] = "/",
 ) -> Response:
-    """Sign in by a one-time link, or by what stands behind its #."""
+    """Sign in by a one-time link, or by its part after the #."""
     found = login_links.follow(parts, link.strip().rpartition("#")[2])
     if found is None:
         audit.unproven("login", address=access.address(request), reason="no link that is good")
@@ -65,7 +62,7 @@ def follow(
 @_mine.post("/logout")
 @allow(*Role, needs=Capability.READ)
 def logout(page: PageOf, parts: PartsOf) -> Response:
-    """End the session here and everywhere: a copy of its cookie is worth nothing any more."""
+    """End the session; copies of its cookie become invalid."""
     token, now = page.token, parts.clock()
     with database.writing(parts.engine) as conn:
         login_tokens.revoke_token(conn, token.token_id, expires_at=token.expires_at, now=now)
@@ -98,9 +95,9 @@ issuer_router = APIRouter(prefix="/login", route_class=OpenRoute)
 
 _CALLBACK = "/login/callback"
 _ACTION = "login"
-#: How long one may take at the issuer, and to choose a role.
+#: Time limit for the issuer's login and the choice of a role.
 _LIFE = timedelta(minutes=15)
-#: Roles that one may choose among; they have to fit into a cookie, with the page that one goes to.
+#: Roles offered; they must fit into a cookie together with the address to return to.
 _MOST = 12
 _LONGEST_NEXT = 1000
 
@@ -113,7 +110,7 @@ Word = Annotated[str | None, Query(max_length=1024)]
 def begin_issuer_login(
     request: Request, parts: PartsOf, name: Annotated[str, Path(max_length=255)], next_page: NextPage = "/"
 ) -> Response:
-    """Send the browser to the issuer, with what proves later that it was this browser."""
+    """Redirect to the issuer, with a cookie that binds the attempt to this browser."""
     attempt, address = code_flow.begin(_issuer(parts, name), _redirect_uri(request))
     answer = RedirectResponse(address, 303, headers={"Cache-Control": "no-store"})
     wanted = sessions.local(next_page) if len(next_page) <= _LONGEST_NEXT else "/"
@@ -122,7 +119,7 @@ def begin_issuer_login(
 
 
 @issuer_router.get("/callback")
-def come_back(
+def handle_callback(
     request: Request,
     parts: PartsOf,
     *,
@@ -131,7 +128,7 @@ def come_back(
     iss: Word = None,
     error: Word = None,
 ) -> Response:
-    """Where the issuer sends the browser: whoever began here and has one role is signed in."""
+    """Handle the issuer's redirect: sign in, or offer a choice of several roles."""
     try:
         trusted, kept, claims = _claims(request, parts, state=state, code=code, iss=iss, error=error)
         callers = _callers(trusted, claims)
@@ -148,7 +145,7 @@ def come_back(
 
 @issuer_router.post("/role")
 def choose(request: Request, parts: PartsOf, choice: Annotated[int, Form(ge=0, lt=_MOST)]) -> Response:
-    """Sign in as one of the roles that the issuer's groups give."""
+    """Sign in with one of the offered roles."""
     kept = _read_attempt(request, parts, "choice")
     callers = kept["callers"]
     if not isinstance(callers, list) or choice >= len(callers):
@@ -177,7 +174,7 @@ def _claims(
 
 
 def _callers(trusted: TrustedIssuer, claims: dict[str, object]) -> tuple[Caller, ...]:
-    """What the person may act as; scopes say what a program was given, not who somebody is."""
+    """The person's roles; scopes are ignored, since they describe the rights of a program."""
     claims.pop("scope", None)
     callers = issuer.callers(trusted.issuer, claims)
     if not callers:
@@ -203,7 +200,7 @@ def _issuer(parts: Services, name: str) -> TrustedIssuer:
     for trusted in parts.issuers:
         if trusted.issuer.name == name and trusted.issuer.sign_in is not None:
             return trusted
-    raise NotHere("nobody signs in with such an issuer here")
+    raise NotHere("there is no sign-in with such an issuer here")
 
 
 def _redirect_uri(request: Request) -> str:

@@ -1,11 +1,4 @@
-"""Sites: how they all stand.
-
-One site: what holds there, and its tree of CEs and queues.
-
-What a site could offer to get more work.
-
-Banning a site, and allowing it again.
-"""
+"""Pages of sites: the list, one site with its tree, suggested offers, bans."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,24 +29,24 @@ router = APIRouter(route_class=PageRoute)
 
 #: Sites on one page.
 _ON_PAGE = 100
-#: By what the list may be sorted; `-` before it turns it round.
+#: Sort orders; a leading `-` reverses.
 _ORDERS = ("site", "queues", "running", "pilots", "could_run")
 
 
 class SitesShown(BaseModel):
-    """Which sites the page lists, in which order."""
+    """Query of the list."""
 
     q: str = Field(default="", max_length=200, description="Part of the name.")
-    state: str = Field(default="", max_length=20, description="One of `Glance.words`.")
+    state: str = Field(default="", max_length=20, description="One of `SiteGlance.words`.")
     whose: str = Field(
-        default="", pattern="^(all)?$", description="`all`: also those that do not concern one."
+        default="", pattern="^(all)?$", description="`all`: also sites that do not concern the person."
     )
     sort: str = Field(default="site", max_length=20)
-    after: int = Field(default=0, ge=0, le=1_000_000, description="How many go before.")
+    after: int = Field(default=0, ge=0, le=1_000_000, description="Number of sites to skip.")
 
     @property
     def order(self) -> str:
-        """By what, without the direction."""
+        """The sort order without the direction."""
         name = self.sort.removeprefix("-")
         return name if name in _ORDERS else "site"
 
@@ -62,7 +55,7 @@ class SitesShown(BaseModel):
 @add_to_navigation("Sites")
 @allow(*EVERY_ROLE)
 def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLResponse:
-    """The sites that concern the caller, or all, at a glance."""
+    """List the sites that concern the caller, or all."""
     config = page.parts.live.current
     known = config.sites if query.whose else visibility.concerned_sites(page.caller, config)
     named = sorted(site for site in known if fold(query.q) in fold(site))
@@ -92,7 +85,7 @@ def _key(glance: SiteGlance, order: str) -> str | int:
 
 site_router = APIRouter(route_class=PageRoute)
 
-#: An address, its effective parameters, and whether the VO may use it.
+#: CEs with their queues.
 Tree = Sequence[tuple[str, Sequence["SiteTreeLeaf"]]]
 
 
@@ -102,14 +95,14 @@ class SiteTreeLeaf:
 
     address: QueueAddress
     parameters: Sequence[Blamed]
-    usable: bool  #: by the VO that looks
+    usable: bool  #: by the selected VO
     enabled: bool
 
 
 @site_router.get("/sites/{site}")
 @allow(*EVERY_ROLE)
 def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
-    """One site: what holds there, and its tree with the effective parameters for a VO."""
+    """Show a site: its state, and its tree with the effective parameters for a VO."""
     config, caller = page.parts.live.current, page.caller
     visibility.require_known(config, site)
     state = sites.may_see_in_full(page.parts, caller, site)
@@ -118,16 +111,16 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
         jobs = site_overview.jobs_there(conn, caller, [site])
     if page.is_fragment:
         return page.render("sites/live.html", site=site, state=state, glance=glance, jobs=jobs)
-    chosen = fold(vo) or caller.vo or ""
+    selected = fold(vo) or caller.vo or ""
     return page.render(
         "sites/show.html",
         site=site,
         state=state,
         glance=glance,
         jobs=jobs,
-        tree=_tree(page, config, site, chosen),
+        tree=_tree(page, config, site, selected),
         vos=visibility.site_vos(caller, config, site),
-        vo=chosen,
+        vo=selected,
         version=config.version,
         may_ban=caller.looks_after(site),
     )
@@ -135,11 +128,11 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
 
 def _tree(page: PageOf, config: Configuration, site: str, vo: str) -> Tree:
     queues = [address for address in config.addresses if address.site == site]
-    told = blames.blame_at_queues(page.parts, page.caller, config, queues, vo=vo)
+    values = blames.blame_at_queues(page.parts, page.caller, config, queues, vo=vo)
     leaves = [
         SiteTreeLeaf(
             address=address,
-            parameters=told[address],
+            parameters=values[address],
             usable=not vo or config.usable(address, vo),
             enabled=config.enabled(address, vo),
         )
@@ -150,15 +143,15 @@ def _tree(page: PageOf, config: Configuration, site: str, vo: str) -> Tree:
 
 offer_router = APIRouter(route_class=PageRoute)
 
-#: Kinds of queues of a site that are asked what they could offer.
+#: Kinds of queues of a site for which offers are computed.
 _KINDS = 30
-#: Offers that are told.
+#: Offers that are listed.
 _OFFERS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """What a queue, and those that are like it, could offer to get more work."""
+    """An offer for a queue and those equal to it."""
 
     example: QueueAddress
     queues: int
@@ -168,22 +161,22 @@ class Offered:
 @offer_router.get("/sites/{site}/offers")
 @allow(*EVERY_ROLE)
 def show_offers(page: PageOf, site: str) -> HTMLResponse:
-    """What the queues of a site could offer to get more work; queues that are alike are asked once."""
+    """Suggest changes of the site's queues that would attract jobs; equal queues are computed once."""
     config = page.parts.live.current
     visibility.require_known(config, site)
     kinds = {queues[0]: len(queues) for queues in _kinds(config, page.caller, site)}
-    asked = list(kinds)[:_KINDS]
+    examples = list(kinds)[:_KINDS]
     found = [
         Offered(example=queue, queues=kinds[queue], offer=offer)
-        for queue, offer in explanations.suggest_offers(page.parts, page.caller, site, asked)
+        for queue, offer in explanations.suggest_offers(page.parts, page.caller, site, examples)
     ]
     best = sorted(found, key=lambda each: -each.offer.gains)[:_OFFERS]
     template = "sites/offers.html" if page.is_fragment else "sites/offers_page.html"
-    return page.render(template, site=site, found=best, left=len(kinds) - len(asked))
+    return page.render(template, site=site, found=best, left=len(kinds) - len(examples))
 
 
 def _kinds(config: Configuration, caller: Caller, site: str) -> list[list[QueueAddress]]:
-    """The queues of a site, those together that are the same to every VO that the caller sees."""
+    """Group the queues of a site that are equal for every VO that the caller may see."""
     vos = visibility.site_vos(caller, config, site)
     kinds: dict[object, list[QueueAddress]] = {}
     for address in config.addresses:
@@ -201,16 +194,16 @@ ban_router = APIRouter(route_class=PageRoute)
 
 
 class BanForm(BaseModel):
-    """The form by which a site is banned."""
+    """The form to ban a site."""
 
     reason: str = Field(min_length=1, max_length=1000)
-    until: str = Field(default="", max_length=30, description="UTC, as browsers write it; empty: no end.")
+    until: str = Field(default="", max_length=30, description="UTC, as sent by browsers; empty: no end.")
 
 
 @ban_router.post("/sites/{site}/ban")
 @allow(Role.SITE_ADMIN)
 def ban(page: PageOf, site: str, form: Annotated[BanForm, Form()]) -> Response:
-    """Give the site no jobs but tests."""
+    """Ban the site from all jobs but tests."""
     sites.ban(page.parts, page.caller, site, reason=form.reason, until=_time(form.until))
     return RedirectResponse(f"/sites/{site}", 303)
 
@@ -218,16 +211,16 @@ def ban(page: PageOf, site: str, form: Annotated[BanForm, Form()]) -> Response:
 @ban_router.post("/sites/{site}/allow")
 @allow(Role.SITE_ADMIN)
 def allow_again(page: PageOf, site: str) -> Response:
-    """Give the site jobs again."""
+    """Lift the ban of the site."""
     sites.allow(page.parts, page.caller, site)
     return RedirectResponse(f"/sites/{site}", 303)
 
 
 def _time(text: str) -> datetime | None:
-    """What a browser writes into a field of date and time, in UTC."""
+    """Parse the value of a browser's date and time field, in UTC."""
     if not text:
         return None
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
-        raise InvalidRequest([Problem(path="until", message=f"{text!r} is no time")]) from None
+        raise InvalidRequest([Problem(path="until", message=f"{text!r} is not a time")]) from None

@@ -1,11 +1,4 @@
-"""Style, scripts and pictures of the pages, from the package; their address names their content.
-
-How pages write times, durations and numbers.
-
-The templates, with what they may call.
-
-Errors for people: the page that a browser shows where a program gets JSON.
-"""
+"""Templates with their filters, assets, and error pages."""
 
 import gzip
 import mimetypes
@@ -33,17 +26,17 @@ router = APIRouter(prefix="/assets", include_in_schema=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asset:
-    """A file that pages load."""
+    """A static file of the pages."""
 
     media_type: str
-    digest: str  #: of its content, as far as an address needs it
+    digest: str  #: of its content, shortened for its address
     content: bytes
-    packed: bytes  #: by gzip
+    packed: bytes  #: compressed by gzip
 
 
 @cache
 def every() -> dict[str, Asset]:
-    """All assets by their names; read once."""
+    """All assets by name; read once."""
     return {path.name: _read(path) for path in sorted(_ASSETS.iterdir()) if path.is_file()}
 
 
@@ -59,18 +52,14 @@ def _read(path: Path) -> Asset:
 
 
 def address(name: str) -> str:
-    """Where browsers load it; another content has another address, so they may keep it forever.
-
-    Raises:
-        KeyError: There is no such file.
-    """
+    """Address of an asset. It contains the digest, so that browsers may cache it forever."""
     return f"/assets/{name}?v={every()[name].digest}"
 
 
 @router.get("/{name}", response_class=Response)
 @router.head("/{name}", response_class=Response)
 async def asset(request: Request, name: str, v: str = "") -> Response:
-    """The file."""
+    """Send an asset."""
     found = every().get(name)
     if found is None:
         raise NotHere(f"there is no {name!r:.80} among the assets")
@@ -87,19 +76,19 @@ async def asset(request: Request, name: str, v: str = "") -> Response:
     return Response(found.content, headers=headers, media_type=found.media_type)
 
 
-#: What stands where there is no value.
+#: Shown for a missing value.
 NOTHING = "–"
-#: Between groups of three digits: narrow, and no line breaks there.
+#: Separator of groups of three digits: narrow, without a line break.
 _GROUP = "\N{NARROW NO-BREAK SPACE}"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-#: Seconds within which something happens just now.
+#: Seconds within which a time is shown as "now".
 _NOW = 1
 
 
 @pass_context
 def when(context: Context, value: datetime | None) -> Markup | str:
-    """A time as how long ago it was, the exact one beside it; the template knows `now`."""
+    """Format a time as relative to the template's `now`, with the exact time as title."""
     if value is None:
         return NOTHING
     exact = value.astimezone(UTC)
@@ -119,29 +108,24 @@ def _relative(value: datetime, now: datetime) -> str:
 
 
 def duration(value: timedelta | float | None, parts: int = 2) -> str:
-    """A length of time in its largest units.
-
-    Args:
-        value: Seconds, if it is a number.
-        parts: How many units.
-    """
+    """Format a duration (a number is in seconds) in its `parts` largest units."""
     if value is None:
         return NOTHING
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if abs(seconds) < 10 and seconds != int(seconds):
         return f"{seconds:.1f}{_NO_BREAK}s"
-    said: list[str] = []
+    units: list[str] = []
     left = abs(int(seconds))
     for unit, size in _UNITS:
-        if (number := left // size) or said:
-            said.append(f"{number}{_NO_BREAK}{unit}")
+        if (number := left // size) or units:
+            units.append(f"{number}{_NO_BREAK}{unit}")
         left %= size
-    shown = [each for each in said[:parts] if not each.startswith(f"0{_NO_BREAK}")]
+    shown = [each for each in units[:parts] if not each.startswith(f"0{_NO_BREAK}")]
     return ("−" if seconds < 0 else "") + (" ".join(shown) or f"0{_NO_BREAK}s")
 
 
 def count(value: float | None) -> str:
-    """A number in groups of three digits."""
+    """Format a number in groups of three digits."""
     if value is None:
         return NOTHING
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}" if abs(value) < 1 else f"{value:,.1f}"
@@ -149,7 +133,7 @@ def count(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A part of one, in percent."""
+    """Format a share of one in percent."""
     return NOTHING if value is None else f"{100 * value:.1f}{_NO_BREAK}%"
 
 
@@ -158,7 +142,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @cache
 def environment() -> Environment:
-    """All templates: everything is escaped, and a name that nobody gave is an error."""
+    """The template environment: everything is escaped, and an undefined name is an error."""
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -178,7 +162,7 @@ def environment() -> Environment:
     return made
 
 
-#: What lies here answers programs, whoever asks.
+#: Paths of the API always answer JSON.
 _FOR_PROGRAMS = "/api/"
 _TITLES = {
     400: "That cannot be done so",
@@ -194,13 +178,13 @@ _TITLES = {
 
 
 def is_wanted(request: Request) -> bool:
-    """Whether a person looks at the answer."""
+    """Whether the client is a browser that expects a page."""
     wants_html = "text/html" in request.headers.get("accept", "")
     return wants_html and not request.url.path.startswith(_FOR_PROGRAMS)
 
 
 def render(request: Request, status: int, message: str, headers: Mapping[str, str]) -> HTMLResponse:
-    """The page; it needs nobody to be signed in and no database."""
+    """Render the error page; it needs neither a session nor the database."""
     text = (
         environment()
         .get_template("error.html")

@@ -1,1 +1,1 @@
-"""What routes and pages read and change together, in terms of a caller."""
+"""Reads and changes shared by routes and pages, with a caller's rights."""

@@ -1,9 +1,6 @@
-"""What a caller may ask of the accounts, and the answer.
+"""Accounting sums for a caller, also as CSV.
 
-What is whose is said in `told`: sums by VO and place go with jobs that are counted, those by owner with jobs
-that are named.
-
-Sums as CSV: for spreadsheets, and for plots elsewhere.
+Visibility as in `auth.visibility`: sums by VO and place cover countable jobs, sums by owner named jobs.
 """
 
 import csv
@@ -25,29 +22,29 @@ from taskqueue.accounting import report
 from taskqueue.accounting.report import DIMENSIONS, UsageFilter, UsageQuery
 from taskqueue.accounting.usage import truncate_to_hour
 
-#: Lines of one answer.
+#: Most rows in one answer.
 MOST: Final = 20_000
 
 _PERSONAL: Final = ("owner", "owner_group")
 _AGO = re.compile(r"(\d{1,5})(h|d|w)")
 _UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 _LAST_WEEK: Final = "7d"
-#: Nothing was before, and nothing is after now but what wrong clocks say.
+#: Bounds of the period: no data is older, and only wrong clocks make newer data.
 _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _WRONG_CLOCK: Final = timedelta(days=1)
 
 
 def dimensions(caller: Caller) -> Sequence[str]:
-    """By what the caller may have sums."""
+    """The columns by which the caller may group."""
     return [name for name in DIMENSIONS if name not in _PERSONAL or visibility.may_see_names(caller)]
 
 
 def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> UsageQuery:
-    """The question, narrowed to what is the caller's; what is not its own is as if it did not exist.
+    """Validate a request and narrow it to what the caller may see.
 
     Raises:
-        InvalidRequest: A column, or a time, is none.
-        NotAllowed: It asks who used what, and is not told that.
+        InvalidRequest: A column or a time is invalid.
+        NotAllowed: It groups or filters by owners, and the caller may not see names.
     """
     _check_columns(caller, query)
     since = max(_moment("from", query.since or _LAST_WEEK, now), _BEGINNING)
@@ -64,14 +61,10 @@ def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> Usag
 
 
 def answer(conn: Connection, question: UsageQuery) -> AccountingAnswer:
-    """The sums.
-
-    Raises:
-        InvalidRequest: There are too many to tell.
-    """
+    """Read the sums; `InvalidRequest` if there are too many rows."""
     found = report.read_rows(conn, question, most=MOST)
     if found is None:
-        message = f"these are more than {MOST} rows: ask for a shorter time, longer buckets or fewer columns"
+        message = f"these are more than {MOST} rows: choose a shorter time, longer buckets or fewer columns"
         raise InvalidRequest([Problem(path="by", message=message)])
     by = list(question.by)
     return AccountingAnswer(
@@ -79,7 +72,7 @@ def answer(conn: Connection, question: UsageQuery) -> AccountingAnswer:
         until=question.until,
         by=by,
         bucket=question.bucket,
-        rows=[AccountingRow.of(line, by) for line in found],
+        rows=[AccountingRow.from_usage(line, by) for line in found],
     )
 
 
@@ -98,23 +91,23 @@ def _check_columns(caller: Caller, query: AccountingQuery) -> None:
         )
     named = {*query.by, *(name for name in DIMENSIONS if getattr(query, name) is not None)}
     if refused := sorted(named - set(dimensions(caller))):
-        raise NotAllowed(f"{caller.role} is told what VOs used, not who in them: not by {', '.join(refused)}")
+        raise NotAllowed(f"{caller.role} may see the use of VOs, not of persons: not by {', '.join(refused)}")
 
 
 def _visible(caller: Caller, query: AccountingQuery) -> UsageFilter:
-    asked = {
+    values = {
         name: None if (words := getattr(query, name)) is None else frozenset(words) for name in DIMENSIONS
     }
-    if asked["vo"] is not None:
-        asked["vo"] = frozenset(map(fold, asked["vo"]))
-    is_personal = any(name in query.by or asked[name] is not None for name in _PERSONAL)
+    if values["vo"] is not None:
+        values["vo"] = frozenset(map(fold, values["vo"]))
+    is_personal = any(name in query.by or values[name] is not None for name in _PERSONAL)
     allowed = visibility.may_see_names(caller) if is_personal else visibility.may_count(caller)
     every, any_of = ownership.split_common(
-        [each.narrow(vos=asked["vo"], sites=asked["site"]) for each in allowed]
+        [each.narrow(vos=values["vo"], sites=values["site"]) for each in allowed]
     )
     owner = None if every.owner is None else frozenset({every.owner})
-    own = {"vo": every.vos, "site": every.sites, "owner": ownership.intersect(owner, asked["owner"])}
-    return UsageFilter(**{**asked, **own}, any_of=any_of)
+    own = {"vo": every.vos, "site": every.sites, "owner": ownership.intersect(owner, values["owner"])}
+    return UsageFilter(**{**values, **own}, any_of=any_of)
 
 
 def _moment(name: str, text: str, now: datetime) -> datetime:
@@ -124,29 +117,29 @@ def _moment(name: str, text: str, now: datetime) -> datetime:
         moment = datetime.fromisoformat(text.strip())
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        message = f"{text!r:.60} is no time: 2026-03-28, 2026-03-28T12:00:00Z, 24h, 7d or 12w"
+        message = f"{text!r:.60} is not a time: 2026-03-28, 2026-03-28T12:00:00Z, 24h, 7d or 12w"
         raise InvalidRequest([Problem(path=name, message=message)]) from None
 
 
 MEDIA_TYPE: Final = "text/csv"
 _SUMS: Final = tuple(name for name in AccountingRow.model_fields if name != "waited")
-#: A cell that begins so is a formula to spreadsheets, and names come from anybody.
+#: Spreadsheets evaluate cells with these prefixes as formulas, and names are chosen by users.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def text(answer: AccountingAnswer) -> str:
-    """One line a row; a column for each cause of waiting, in seconds."""
+    """Format as CSV: one line per row, one column per cause of waiting, in seconds."""
     causes = sorted({cause for row in answer.rows for cause in row.waited})
     names = [*(["at"] if answer.bucket else []), *answer.by]
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\r\n")
     lines.writerow([*names, *_SUMS, *(f"waited_seconds: {cause}" for cause in causes)])
     for row in answer.rows:
-        said = row.model_dump(mode="json")
-        values = [_harmless(said[name]) for name in names] + [said[name] for name in _SUMS]
+        cells = row.model_dump(mode="json")
+        values = [_escape_formula(cells[name]) for name in names] + [cells[name] for name in _SUMS]
         lines.writerow(values + [row.waited.get(cause, 0) for cause in causes])
     return written.getvalue()
 
 
-def _harmless(value: str) -> str:
+def _escape_formula(value: str) -> str:
     return f"'{value}" if value.startswith(_FORMULA) else value

@@ -1,9 +1,7 @@
-"""Archives on their way in and out, in pieces: none is ever in memory as a whole.
+"""Archives: streamed in and out in pieces, and listed without unpacking.
 
-What is in an archive, looked at without unpacking it.
-
-Whoever made it may be hostile: a few kilobytes may unpack to gigabytes, of contents or of headers, and names
-may say anything. So it is read once, in order, and no further than so many bytes after unpacking.
+An archive may be hostile: a few kilobytes may unpack to gigabytes of contents or headers, and names may be
+anything. So it is read once, in order, up to a number of unpacked bytes.
 """
 
 import asyncio
@@ -28,22 +26,22 @@ from taskqueue import blobs
 from taskqueue.blobs import BlobStore, StagedBlob
 from taskqueue.errors import BlobNotFound, TooLarge
 
-#: Archives that are received at a time. Each has a thread, apart from those of the other requests:
-#: slow senders keep nobody else waiting.
+#: Concurrent uploads. Each has a thread, apart from those of the other requests, so that slow senders do
+#: not delay them.
 MOST_UPLOADS = 64
-#: Seconds without a byte after which the sender is given up.
+#: Seconds without a byte after which an upload is aborted.
 _SILENCE = 60.0
-#: Bytes that are sent at a time.
+#: Bytes sent at a time.
 _CHUNK = 256 << 10
 
 
 async def receive(request: Request, store: BlobStore, *, limit: int) -> StagedBlob:
-    """Write the body aside; the caller keeps or discards it.
+    """Write the body to a staged blob; the caller stores or discards it.
 
     Raises:
-        BodyTooLarge: It has more than `limit` bytes.
-        SenderSilent: Its sender fell silent.
-        StorageFull: The store has no room.
+        BodyTooLarge: It exceeds `limit` bytes.
+        SenderSilent: Its rest did not arrive in time.
+        StorageFull: The store has no space.
     """
     refuse_by_length(request, limit)
     uploads: anyio.CapacityLimiter = request.app.state.uploads
@@ -55,7 +53,7 @@ async def receive(request: Request, store: BlobStore, *, limit: int) -> StagedBl
 
 
 def send(file: BinaryIO, *, size: int, name: str) -> StreamingResponse:
-    """An answer with the archive, closed when it was sent or its receiver went away."""
+    """Stream an archive; the file is closed at the end or when the client disconnects."""
     headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(_pieces(file), media_type="application/x-tar", headers=headers)
 
@@ -63,18 +61,14 @@ def send(file: BinaryIO, *, size: int, name: str) -> StreamingResponse:
 def answer(
     store: BlobStore, conn: Connection, digest: str | None, *, vo: str, name: str
 ) -> StreamingResponse:
-    """The same for an archive of the store.
-
-    Raises:
-        BlobNotFound: There is none.
-    """
+    """Stream an archive of the store; `BlobNotFound` without a digest."""
     if digest is None:
         raise BlobNotFound(name)
     return send(store.open(digest), size=blobs.read_size(conn, digest, vo=vo), name=name)
 
 
 def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
-    """What the event loop receives, for the thread that writes it."""
+    """Pass chunks from the event loop to the writing thread."""
     while (chunk := anyio.from_thread.run(_next, body)) is not None:
         yield chunk
 
@@ -93,20 +87,20 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
             yield piece
 
 
-#: Bytes after unpacking that are looked at.
+#: Unpacked bytes that are read.
 MOST_BYTES = 32 << 20
-#: Files, directories and links that are looked at.
+#: Entries that are read.
 MOST_MEMBERS = 1000
-#: Bytes of a file that are shown, and of how many files.
+#: Bytes shown of a file, and number of files that are shown.
 HEAD = 8 << 10
 MOST_HEADS = 20
 #: Characters of a name.
 _NAME = 500
 _GZIP = b"\x1f\x8b"
-#: What `tarfile` and the decompressor raise on bad input.
+#: Errors of `tarfile` and the decompressor on bad input.
 _BAD = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
-#: What stands for bytes of a name that are no UTF-8: they cannot be sent.
-_SHOWN_AS = "replace"
+#: Error handler for names that are not UTF-8.
+_DECODE_ERRORS = "replace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +109,11 @@ class ArchiveMember:
 
     name: str
     size: int  #: bytes
-    head: str | None  #: how its text begins; None: it is no text, or it was not looked at
+    head: str | None  #: beginning of its text; None: not text, or not read
 
     @property
     def is_whole(self) -> bool:
-        """Whether the head is all of it."""
+        """Whether the head is the whole file."""
         return self.head is not None and self.size <= HEAD
 
 
@@ -128,11 +122,11 @@ class ArchiveListing:
     """The files of an archive."""
 
     members: Sequence[ArchiveMember]
-    trouble: str | None  #: why there may be more than these; None: these are all
+    trouble: str | None  #: why the listing may be incomplete; None: it is complete
 
 
 class _Bounded(io.RawIOBase):
-    """So many bytes of a stream; who reads on is told that it is over."""
+    """A stream limited to a number of bytes; reading further raises `_TooMuch`."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         self._stream, self._left = stream, limit
@@ -146,7 +140,7 @@ class _Bounded(io.RawIOBase):
 
 
 class _TooMuch(Exception):
-    """As many bytes were looked at as may be."""
+    """The limit of bytes is reached."""
 
 
 def read(archive: BinaryIO) -> ArchiveListing:
@@ -158,7 +152,7 @@ def read(archive: BinaryIO) -> ArchiveListing:
         trouble = f"only its first {MOST_BYTES >> 20} MB were looked at"
     except _BAD as error:
         trouble = f"it cannot be read to its end: {error}"
-    except RecursionError:  # headers that are about headers, by the hundred
+    except RecursionError:  # headers nested by the hundred
         trouble = "it cannot be read to its end: its headers are nested too deeply"
     return ArchiveListing(members=members, trouble=trouble)
 
@@ -170,9 +164,9 @@ def _plain(archive: BinaryIO) -> BinaryIO:
 
 
 def _collect(stream: _Bounded, members: list[ArchiveMember]) -> str | None:
-    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors=_SHOWN_AS) as archive:
-        for looked, member in enumerate(archive):
-            if looked == MOST_MEMBERS:
+    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors=_DECODE_ERRORS) as archive:
+        for number, member in enumerate(archive):
+            if number == MOST_MEMBERS:
                 return f"only its first {MOST_MEMBERS} entries were looked at"
             if member.isfile():
                 head = _head(archive, member) if len(members) < MOST_HEADS else None

@@ -1,9 +1,4 @@
-"""Explanations of jobs, submitted or not, as they are answered.
-
-What waits, class by class, for those who look: counted along all waiting jobs.
-
-What a queue is to those that wait, as it is answered.
-"""
+"""Explanations of jobs (submitted or not) and of queues."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -54,7 +49,7 @@ from taskqueue.task_queues import listing, waiting_classes
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.waiting_classes import WaitingClass
 
-#: DIRAC's word for no name in particular.
+#: DIRAC's name for "no restriction".
 _ANY = "any"
 _NOT_ALL_TRIED = "its Requirements are long: not every change of them was tried, another may help more"
 _TOO_MANY_AT_ONCE = f"changes of more than {suggestions.TOGETHER} requirements at once; none of fewer helps"
@@ -63,7 +58,7 @@ _TOO_MANY_AT_ONCE = f"changes of more than {suggestions.TOGETHER} requirements a
 def explain_job(
     conn: Connection, config: Configuration, job: Job, *, forwarding: bool = False, now: datetime
 ) -> JobExplanation:
-    """Why a job runs or does not; with `forwarding` also what is decided where."""
+    """Explain why a job runs or does not; with `forwarding` also where each requirement is decided."""
     body = descriptions.read_description(conn, job.job_id).body
     applicant = _applicant(job, body)
     demand = _explain_at_queues(config, _demand(conn, config, job, body, now), applicant)
@@ -74,7 +69,7 @@ def explain_job(
 def explain_dry_run(
     conn: Connection, config: Configuration, foreseen: DryRun, *, forwarding: bool = False, now: datetime
 ) -> JobExplanation:
-    """Whether a description that was not submitted would find queues."""
+    """Explain whether a description that was not submitted would find queues."""
     applicant = _unsubmitted(foreseen)
     demand = _explain_at_queues(config, _explain(foreseen), applicant)
     found = _explanation(conn, config, demand, applicant, None, now)
@@ -86,7 +81,7 @@ def explain_dry_run(
 def ranked_queues(
     conn: Connection, config: Configuration, job: Job, *, random: Random, now: datetime
 ) -> list[RankedQueue]:
-    """The queues that a job may run in, in the order of its `Rank`."""
+    """The queues that a job may run in, ordered by its `Rank`."""
     body = descriptions.read_description(conn, job.job_id).body
     foreseen = _foreseen(config, job, body, now)
     rank = None if foreseen is None else foreseen.description.rank
@@ -112,7 +107,7 @@ def _ranked(
 
 
 def _explain_at_queues(config: Configuration, demand: JobDemand, applicant: JobView) -> JobDemand:
-    """The demand with the job itself, if any queue asks who it is."""
+    """Add the job's attributes if the admission policy of a queue needs them."""
     return (
         replace(demand, job=job_groups.job_ad(applicant)) if admission_cache.is_configured(config) else demand
     )
@@ -120,8 +115,8 @@ def _explain_at_queues(config: Configuration, demand: JobDemand, applicant: JobV
 
 def _with_forwarding(found: JobExplanation, config: Configuration, demand: JobDemand) -> JobExplanation:
     vo = demand.asked.vo
-    told = decision_split.split_decisions(config, queue_set.all_queues(config, vo), vo, demand)
-    return found.model_copy(update={"forwarding": [ForwardingAnswer.of(each) for each in told]})
+    splits = decision_split.split_decisions(config, queue_set.all_queues(config, vo), vo, demand)
+    return found.model_copy(update={"forwarding": [ForwardingAnswer.from_split(each) for each in splits]})
 
 
 def _explanation(
@@ -152,8 +147,8 @@ def _explanation(
         status=job.status if job else None,
         eligible_queues=found.eligible_queues,
         candidate_queues=found.candidate_queues,
-        reasons=[ReasonAnswer.of(each) for each in found.exclusions],
-        changes=[ChangeAnswer.of(each) for each in better],
+        reasons=[ReasonAnswer.from_exclusion(each) for each in found.exclusions],
+        changes=[ChangeAnswer.from_suggestion(each) for each in better],
         left_out=_count_left_out(found, better, effort),
         now=list_blockers(conn, situation),
     )
@@ -162,7 +157,7 @@ def _explanation(
 def _count_left_out(
     found: Explanation, better: Sequence[SuggestedChange], effort: ExplanationBudget
 ) -> list[str]:
-    """What a user has to know of the changes that were not tried."""
+    """Explain which changes were not tried."""
     helpless = found.candidate_queues and not found.eligible_queues and not better
     return [_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless)
 
@@ -183,25 +178,25 @@ def _applicant(job: Job, body: Mapping[str, object]) -> JobView:
 
 
 def _unsubmitted(foreseen: DryRun) -> JobView:
-    said = foreseen.description
+    read = foreseen.description
     return JobView(
         job_id=None,
         vo=foreseen.whose.vo,
         owner=foreseen.whose.owner,
         owner_group=foreseen.whose.owner_group,
-        job_name=said.job_name,
-        job_type=said.job_type,
-        job_group=said.job_group,
-        priority=said.priority,
+        job_name=read.job_name,
+        job_type=read.job_type,
+        job_group=read.job_group,
+        priority=read.priority,
         submit_pool=foreseen.requirement_class.submit_pool,
-        description=description.stored_body(said),
+        description=description.stored_body(read),
     )
 
 
 def _demand(
     conn: Connection, config: Configuration, job: Job, body: Mapping[str, object], now: datetime
 ) -> JobDemand:
-    """What matching looks at; before the job is in a task queue, what its description says."""
+    """The demand used in matching; before the job is in a task queue, that of its description."""
     foreseen = _foreseen(config, job, body, now)
     stored = None if job.task_queue_id is None else listing.read_requirement_class(conn, job.task_queue_id)
     if foreseen is None:
@@ -211,7 +206,7 @@ def _demand(
 
 
 def _foreseen(config: Configuration, job: Job, body: Mapping[str, object], now: datetime) -> DryRun | None:
-    """The description read with the options of today; None: these do not allow it any more."""
+    """Parse the description with the current options; None: they do not allow it any more."""
     try:
         read = description.parse_description(body, options_for(config, job.vo))
     except InvalidInput:
@@ -230,13 +225,13 @@ def _explain(foreseen: DryRun) -> JobDemand:
 
 
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:
-    """The classes of these VOs (None: of all) that have waiting jobs; of very many as of a while ago."""
+    """The classes with waiting jobs of these VOs (None: all); cached for a while if there are very many."""
     question = None if vos is None else frozenset(vos)
     return parts.waiting.get(question, lambda: waiting_classes.list_waiting(conn, vos), now=parts.clock())
 
 
 def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> QueueExplanation:
-    """Which waiting jobs a queue of the tree may run, what excludes the rest, and what it could offer."""
+    """Report the waiting jobs that a queue may run, what excludes the rest, and which changes would help."""
     config = parts.live.current
     vos = visibility.vos_at(caller, address.site)
     with database.reading(parts.engine) as conn:
@@ -247,10 +242,12 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
     found = queue_report.report_queue(config, address, waiting, jobs)
     return QueueExplanation(
         queue=str(address),
-        waiting={vo: WorkAnswer.of(work) for vo, work in found.waiting.items()},
-        serves={vo: WorkAnswer.of(work) for vo, work in found.served.items()},
-        reasons=[ExcludedAnswer.of(each, readable=caller.may_read(each.vo)) for each in found.excluded],
-        changes=[OfferAnswer.of(each) for each in found.offers],
+        waiting={vo: WorkAnswer.from_work(work) for vo, work in found.waiting.items()},
+        serves={vo: WorkAnswer.from_work(work) for vo, work in found.served.items()},
+        reasons=[
+            ExcludedAnswer.from_excluded(each, readable=caller.may_read(each.vo)) for each in found.excluded
+        ],
+        changes=[OfferAnswer.from_suggestion(each) for each in found.offers],
         now=now,
     )
 
@@ -258,13 +255,13 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
 def suggest_offers(
     parts: Services, caller: Caller, site: str, queues: Sequence[QueueAddress]
 ) -> list[tuple[QueueAddress, OfferAnswer]]:
-    """What each of some queues of a site could offer to get more work."""
+    """Changes that would bring more jobs to some queues of a site."""
     config = parts.live.current
     with database.reading(parts.engine) as conn:
         waiting = classes(parts, conn, visibility.vos_at(caller, site))
         jobs = _jobs(conn, config, queues, waiting)
     found = queue_report.suggest_offers(config, queues, waiting, jobs)
-    return [(queue, OfferAnswer.of(each)) for queue in queues for each in found.get(queue, ())]
+    return [(queue, OfferAnswer.from_suggestion(each)) for queue in queues for each in found.get(queue, ())]
 
 
 def _jobs(
@@ -273,11 +270,11 @@ def _jobs(
     queues: Sequence[QueueAddress],
     waiting: Sequence[WaitingClass],
 ) -> Mapping[int, Mapping[str, Value]]:
-    """The jobs that stand for their classes, where a queue asks who they are."""
+    """One job per class, if the admission policy of a queue needs it."""
     vos = {each.asked.vo for each in waiting}
-    asked = any(admission_cache.read_admission(config, queue, vo) for queue in queues for vo in vos)
+    needs_jobs = any(admission_cache.read_admission(config, queue, vo) for queue in queues for vo in vos)
     return (
         {job.job_id: job_groups.job_ad(job) for job in waiting_classes.list_first_jobs(conn, waiting)}
-        if asked
+        if needs_jobs
         else {}
     )

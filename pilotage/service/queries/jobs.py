@@ -1,11 +1,4 @@
-"""Killing and rescheduling jobs for whoever asks, one or many.
-
-All that is known of one job, for whoever may see it.
-
-The output archive of a job's latest attempt, as it is delivered, and what is in it.
-
-Who submits, as the optimizers want to know it, and what a submission does.
-"""
+"""Submit, show, kill and reschedule jobs, and send their output."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,15 +33,15 @@ from taskqueue.leases.attempts import Attempt
 from taskqueue.states import JobStatus, may_come_from
 
 SOURCE = "JobManager"
-#: Jobs that are changed in one transaction.
+#: Jobs changed in one transaction.
 _BATCH = 1000
 
-#: Changes those of the jobs that allow it, all of one VO; tells which.
+#: Changes the jobs (of one VO) that allow it, and returns their ids.
 _Change = Callable[[Sequence[Job]], list[int]]
 
 
 def kill(parts: Services, caller: Caller, job_id: int) -> ChangedJob:
-    """Kill a job; its pilot is told at its next heartbeat."""
+    """Kill a job; its pilot is notified at its next heartbeat."""
     with database.writing(parts.engine) as conn:
         visibility.require_job(caller, jobs.get_job(conn, job_id))
         control.kill_job(conn, job_id, source=SOURCE, now=parts.clock())
@@ -56,7 +49,7 @@ def kill(parts: Services, caller: Caller, job_id: int) -> ChangedJob:
 
 
 def reschedule(parts: Services, caller: Caller, job_id: int) -> ChangedJob:
-    """Take a job back and send it through the optimizers again."""
+    """Send a job through the optimizers again."""
     with database.writing(parts.engine) as conn:
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
         maximum = _max_reschedules(parts, job.vo)
@@ -66,23 +59,23 @@ def reschedule(parts: Services, caller: Caller, job_id: int) -> ChangedJob:
 
 
 def kill_many(parts: Services, caller: Caller, which: JobFilter) -> ChangedJobs:
-    """Kill all jobs that pass the filter and have not ended."""
+    """Kill all jobs that match the filter and have not ended."""
     return _change_many(parts, caller, which, JobStatus.KILLED, partial(_kill, parts))
 
 
 def reschedule_many(parts: Services, caller: Caller, which: JobFilter) -> ChangedJobs:
-    """Send all jobs that pass the filter, and may go, through the optimizers again."""
+    """Reschedule all jobs that match the filter and whose status allows it."""
     changed = _change_many(parts, caller, which, JobStatus.RESCHEDULED, partial(_reschedule, parts))
     parts.ring(changed.job_ids)
     return changed
 
 
 def concerned(caller: Caller, which: JobFilter, wanted: JobStatus) -> JobSelector:
-    """The jobs that it is about; of those that are not named one by one only what may change at all."""
+    """The jobs to change; jobs that are not named by id only if their status allows the change."""
     if which.ids is None:
         possible = may_come_from(wanted)
-        asked = possible if which.status is None else possible & frozenset(which.status)
-        which = which.model_copy(update={"status": sorted(asked)})
+        statuses = possible if which.status is None else possible & frozenset(which.status)
+        which = which.model_copy(update={"status": sorted(statuses)})
     return visibility.visible_jobs(caller, which)
 
 
@@ -148,26 +141,22 @@ def _refused(job: Job, wanted: JobStatus) -> RefusedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStory:
-    """A job with what it asked, what happened to it, and where."""
+    """A job with its description and history."""
 
     job: Job
     description: Description
     log: Sequence[LogEntry]  #: in order
     attempts: Sequence[Attempt]  #: the latest first
-    waited: Mapping[str, float]  #: seconds by what it waited for, the longest first
+    waited: Mapping[str, float]  #: seconds by cause, the longest first
 
     @property
     def latest(self) -> Attempt | None:
-        """Its latest attempt; None: never matched."""
+        """The latest attempt; None: never matched."""
         return self.attempts[0] if self.attempts else None
 
 
 def read(conn: Connection, caller: Caller, job_id: int, *, now: datetime) -> JobStory:
-    """The story until now.
-
-    Raises:
-        JobNotFound: There is no such job that the caller may see.
-    """
+    """Read the story until `now`; `JobNotFound` if the caller may not control the job."""
     job = visibility.require_job(caller, jobs.get_job(conn, job_id))
     entries = log.read_log(conn, job_id)
     return JobStory(
@@ -180,12 +169,7 @@ def read(conn: Connection, caller: Caller, job_id: int, *, now: datetime) -> Job
 
 
 def send(parts: Services, caller: Caller, job_id: int) -> StreamingResponse:
-    """The archive.
-
-    Raises:
-        BlobNotFound: There is none.
-        JobNotFound: There is no such job that the caller may see.
-    """
+    """Stream the output archive of the latest attempt; `BlobNotFound` or `JobNotFound`."""
     with database.reading(parts.engine) as conn:
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
         attempt = attempts.get_latest(conn, job_id)
@@ -194,12 +178,7 @@ def send(parts: Services, caller: Caller, job_id: int) -> StreamingResponse:
 
 
 def listing(parts: Services, caller: Caller, job_id: int) -> ArchiveListing:
-    """What is in the archive.
-
-    Raises:
-        BlobNotFound: There is none.
-        JobNotFound: There is no such job that the caller may see.
-    """
+    """List the files of the output archive; `BlobNotFound` or `JobNotFound`."""
     with _opened(parts, caller, job_id) as archive:
         return archives.read(archive)
 
@@ -214,7 +193,7 @@ def _opened(parts: Services, caller: Caller, job_id: int) -> BinaryIO:
 
 
 def submitter_of(caller: Caller) -> Submitter:
-    """Who submits, as the token says."""
+    """The submitter named in the token."""
     return Submitter(
         subject=caller.subject,
         vo=caller.vo or "",
@@ -227,7 +206,7 @@ def submitter_of(caller: Caller) -> Submitter:
 def submit(
     parts: Services, caller: Caller, sources: Sequence[Source], *, key: str | None, sandbox: str | None = None
 ) -> list[int]:
-    """Store the jobs of a submission, and have the optimizers look at them; their ids.
+    """Store the jobs of a submission, notify the optimizers and return the ids.
 
     Raises:
         PilotageError: As `submission.accept`; nothing is stored.

@@ -1,4 +1,4 @@
-"""How things stand, for who asks: their jobs, what moves, and what needs a look."""
+"""Numbers and problems for the overview page."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -24,51 +24,50 @@ from taskqueue.pools import pools
 from taskqueue.sites import bans, scopes
 from taskqueue.states import FINAL, JobStatus
 
-#: Minutes whose matches are averaged; the last one is not over.
+#: Minutes over which matches are averaged, without the current minute.
 _RECENT = 5
-#: Jobs of pools without a queue that are counted.
+#: Counting of jobs in pools without a queue stops here.
 MOST_STUCK = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewCounts:
-    """The jobs now, and what became of them lately."""
+    """Numbers of jobs now and in the last hour."""
 
-    own: (
-        Mapping[JobStatus, JobCount] | None
-    )  #: of a user, those that have not ended; None: he has no own ones
-    by_vo: Mapping[str, Mapping[JobStatus, int]]  #: that have not ended
-    per_second: float  #: matches, over the last minutes
+    #: Of a user: own jobs that have not ended; None for other roles.
+    own: Mapping[JobStatus, JobCount] | None
+    by_vo: Mapping[str, Mapping[JobStatus, int]]  #: jobs that have not ended
+    per_second: float  #: matches, averaged over the last minutes
     ended: Mapping[JobStatus, int]  #: in the last hour
     pools: int
-    there: Mapping[str, Mapping[JobStatus, int]]  #: by VO, at the sites that one looks after
+    there: Mapping[str, Mapping[JobStatus, int]]  #: by VO, at the sites that the caller administers
 
     @property
     def living(self) -> Counter[JobStatus]:
-        """The jobs of all VOs together that have not ended."""
+        """Jobs of all VOs that have not ended."""
         return sum((Counter(of_vo) for of_vo in self.by_vo.values()), Counter[JobStatus]())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewTroubles:
-    """What needs a look, as far as it concerns who asks."""
+    """Problems that concern the caller."""
 
-    stuck_pools: int  #: no queue is eligible for them
-    stuck_jobs: int  #: that wait in these; counted up to `MOST_STUCK`
+    stuck_pools: int  #: pools without an eligible queue
+    stuck_jobs: int  #: waiting jobs in these pools, counted up to `MOST_STUCK`
     banned: Sequence[SiteAnswer]
-    throttled: Sequence[SiteAnswer]  #: that let nothing in by a throttle of the site, a CE or queue
-    stale: Sequence[SiteAnswer]  #: whose advertisement is too old
-    silent: Sequence[str]  #: agents that nobody runs; only operators can help it
-    configuration: str | None  #: what is wrong with the latest one; told to operators
+    throttled: Sequence[SiteAnswer]  #: closed by a throttle of the site, a CE or queue
+    stale: Sequence[SiteAnswer]  #: with an outdated advertisement
+    silent: Sequence[str]  #: overdue agents; for operators, who can restart them
+    configuration: str | None  #: fault of the latest version; for operators
 
     @property
     def are_none(self) -> bool:
-        """Whether everything is as it should be; to be full is no trouble of a site."""
+        """Whether there are no problems; a full site is not a problem."""
         return not (self.stuck_jobs or self.banned or self.stale or self.silent or self.configuration)
 
 
 def standing(parts: Services, caller: Caller, *, now: datetime) -> OverviewCounts:
-    """The jobs that the caller may know of: of its VOs; a user's own besides."""
+    """Numbers of jobs of the caller's VOs; of a user also the own ones."""
     since = now - timedelta(minutes=60)
     with database.reading(parts.engine) as conn:
         own = _own(conn, caller)
@@ -88,14 +87,14 @@ def standing(parts: Services, caller: Caller, *, now: datetime) -> OverviewCount
 
 
 def course(parts: Services, caller: Caller, *, hours: int, step: timedelta, now: datetime) -> StatusSeries:
-    """How the jobs of the caller's VOs stood and moved."""
+    """Numbers of jobs of the caller's VOs over time."""
     with database.reading(parts.engine) as conn:
         since = now - timedelta(hours=hours)
         return time_series.read_series(conn, vos=caller.visible_vos, since=since, until=now, step=step)
 
 
 def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroubles:
-    """What needs a look at the caller's sites and in its VOs."""
+    """Problems at the caller's sites and in its VOs."""
     config = parts.live.current
     sites = visibility.concerned_sites(caller, config)
     with database.reading(parts.engine) as conn:
@@ -125,6 +124,6 @@ def _own(conn: Connection, caller: Caller) -> Mapping[JobStatus, JobCount] | Non
 def _states(
     parts: Services, caller: Caller, sites: Collection[str], banned: Collection[str]
 ) -> Sequence[SiteAnswer]:
-    """Only sites that a throttle or a ban may close: of the others there is nothing to tell."""
+    """Only sites with a throttle or a ban: others have no problems."""
     limited = {scopes.parse_site(scope) for scope in parts.live.current.throttles} & set(sites)
     return queries_sites.briefly(parts, caller, sorted(limited | set(banned)))

@@ -1,4 +1,4 @@
-"""All sites at a glance, as far as they concern somebody: what closes them, what is there and could come."""
+"""One line per site: state, jobs, pilots, and waiting jobs that it could run."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -25,19 +25,19 @@ from taskqueue.sites.occupancy import QueueOccupancy
 from taskqueue.states import JobStatus
 from taskqueue.task_queues import waiting_classes
 
-#: So long a count of what waits is shown again: it takes as long as there are jobs.
-_GOOD_FOR = timedelta(seconds=5)
+#: How long a count of waiting jobs is cached: its cost grows with the number of classes.
+_CACHE_TIME = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reached:
-    """How many waiting jobs each site could run, as it was a moment ago."""
+    """Number of waiting jobs that each site could run, with the time of counting."""
 
     jobs: Counter[str]
     at: datetime
 
 
-#: By configuration and VOs (None: all of them).
+#: Cache by configuration and VOs (None: all).
 _REACHED: WeakKeyDictionary[Configuration, dict[frozenset[str] | None, _Reached]] = WeakKeyDictionary()
 
 
@@ -48,34 +48,34 @@ class SiteGlance:
     state: SiteAnswer
     ces: int
     queues: int
-    enabled: int  #: queues that are not switched off
-    running: int  #: jobs in the hands of pilots
+    enabled: int  #: queues that are not disabled
+    running: int  #: jobs held by pilots
     pilots: int  #: that have not ended
-    could_run: int  #: waiting jobs that some queue could run
+    could_run: int  #: waiting jobs for which a queue is eligible
 
     @property
     def site(self) -> str:
-        """Its name."""
+        """Name of the site."""
         return self.state.site
 
     @property
     def closed(self) -> Sequence[ThrottleAnswer]:
-        """The throttles that let no job in now."""
+        """The closed throttles."""
         return [each for each in self.state.throttles if not each.open]
 
     @property
     def stale(self) -> Sequence[ThrottleAnswer]:
-        """The throttles without a fresh advertisement."""
+        """The throttles with an outdated advertisement."""
         return [each for each in self.state.throttles if each.stale]
 
     @property
     def advertised_at(self) -> datetime | None:
-        """When the last of its advertisements came."""
+        """Time of the latest advertisement."""
         return max((each.advertised_at for each in self.state.throttles if each.advertised_at), default=None)
 
     @property
     def words(self) -> frozenset[str]:
-        """Its state in words, by which it is found."""
+        """States by which sites can be filtered."""
         found = {"banned"} if self.state.ban else set()
         found |= {"closed"} if self.closed else set()
         found |= {"stale"} if self.stale else set()
@@ -85,10 +85,7 @@ class SiteGlance:
 
 
 def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[SiteGlance]:
-    """Sites in the order given.
-
-    Jobs and pilots of other VOs are counted only where the caller looks after the site.
-    """
+    """Sites in the order given; jobs and pilots of other VOs count only for admins of the site."""
     config = parts.live.current
     places: defaultdict[str, list[QueueAddress]] = defaultdict(list)
     for address in config.addresses:
@@ -114,10 +111,10 @@ def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[
 def jobs_there(
     conn: Connection, caller: Caller, sites: Collection[str]
 ) -> Mapping[str, Mapping[JobStatus, int]]:
-    """The jobs in the hands of pilots at sites, by VO and status, of VOs that count for the caller there."""
-    known = [visibility.vos_at(caller, site) for site in sites]
+    """Jobs held by pilots at sites, by VO and status, as far as the caller may count them."""
+    visible = [visibility.vos_at(caller, site) for site in sites]
     found = occupancy.count_by_vo(conn, sites)
-    return {vo: jobs for vo, jobs in found.items() if all(own is None or vo in own for own in known)}
+    return {vo: jobs for vo, jobs in found.items() if all(own is None or vo in own for own in visible)}
 
 
 def _present(
@@ -133,21 +130,21 @@ def _present(
 
 
 def _could_run(parts: Services, caller: Caller) -> Mapping[bool, Counter[str]]:
-    """What waits for each site, by whether all VOs count: they do for who looks after it."""
+    """Waiting jobs by site, keyed by whether all VOs count, as they do for admins of the site."""
     is_everyones = caller.visible_vos is None or caller.own_sites
     of_all = _reached(parts, None) if is_everyones else Counter[str]()
     return {True: of_all, False: _reached(parts, caller.visible_vos)}
 
 
 def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
-    """The same for some VOs, counted anew when it is a few seconds old: pages refresh themselves."""
+    """Waiting jobs by site for some VOs, cached for a few seconds, since pages refresh themselves."""
     config, now = parts.live.current, parts.clock()
     remembered = _REACHED.setdefault(config, {})
-    known = remembered.get(vos)
-    if known is None or not timedelta() <= now - known.at < _GOOD_FOR:
+    cached = remembered.get(vos)
+    if cached is None or not timedelta() <= now - cached.at < _CACHE_TIME:
         with database.reading(parts.engine) as conn:
-            known = remembered[vos] = _Reached(jobs=_count(parts, conn, vos), at=now)
-    return known.jobs
+            cached = remembered[vos] = _Reached(jobs=_count(parts, conn, vos), at=now)
+    return cached.jobs
 
 
 def _count(parts: Services, conn: Connection, vos: frozenset[str] | None) -> Counter[str]:

@@ -1,7 +1,4 @@
-"""Banning sites and allowing them again, for those who look after them.
-
-What holds at sites, as far as somebody may know: bans, throttles, limits, what they advertised.
-"""
+"""Ban and allow sites; read their bans, throttles, limits and advertisements."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -31,11 +28,11 @@ from taskqueue.sites.reservations import Reservation
 
 
 def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datetime | None) -> None:
-    """Give a site no jobs but tests; a ban that there is already is replaced.
+    """Ban a site from all jobs but tests; replaces an earlier ban.
 
     Raises:
-        NotAllowed, SiteNotFound: It is not the caller's, or nobody's.
-        InvalidRequest: The end has no time zone, or is over.
+        NotAllowed, SiteNotFound: It is not the caller's, or does not exist.
+        InvalidRequest: The end has no time zone, or has passed.
     """
     visibility.require_site(caller, parts.live.current, site)
     now = parts.clock()
@@ -47,11 +44,7 @@ def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datet
 
 
 def allow(parts: Services, caller: Caller, site: str) -> None:
-    """Give a site jobs again.
-
-    Raises:
-        NotAllowed, SiteNotFound: It is not the caller's, or nobody's.
-    """
+    """Lift the ban of a site; errors as for `ban`."""
     visibility.require_site(caller, parts.live.current, site)
     with database.writing(parts.engine) as conn:
         bans.lift_ban(conn, site)
@@ -68,19 +61,19 @@ def _require_end(until: datetime | None, now: datetime) -> None:
         raise InvalidRequest([Problem(path="until", message=problem)])
 
 
-#: Reservations that are shown one by one.
+#: Reservations that are listed.
 _SHOWN = 100
 
 
 def briefly(parts: Services, caller: Caller, sites: Collection[str]) -> list[SiteAnswer]:
-    """What anybody may know of sites: no reservations, and the limits of the caller's own VOs."""
+    """State of sites for any caller: without reservations, with the limits of the caller's VOs."""
     return list_states(parts, sites, jobs_of=frozenset(), vos=caller.visible_vos)
 
 
 def may_see_in_full(parts: Services, caller: Caller, site: str) -> SiteAnswer:
-    """All that the caller may know of a site.
+    """State of a site as far as the caller may see it.
 
-    Jobs of other VOs are nobody's business but of those who look after the site; its gateways know theirs.
+    Reservations of other VOs are only for admins of the site; its gateways see those of their VOs.
     """
     if caller.looks_after(site):
         return list_states(parts, [site], jobs_of=None)[0]
@@ -96,13 +89,13 @@ def list_states(
     jobs_of: frozenset[str] | None,
     vos: frozenset[str] | None = None,
 ) -> list[SiteAnswer]:
-    """What holds at sites.
+    """State of sites.
 
     Args:
-        parts: Of the service.
-        sites: Which.
-        jobs_of: Reservations of jobs of these VOs are shown; None: of all.
-        vos: Limits of these VOs are shown beside those of all; None: of every VO.
+        parts: Dependencies.
+        sites: Names of the sites.
+        jobs_of: VOs whose reservations are listed; None: all.
+        vos: VOs whose limits are listed besides those for all VOs; None: every VO.
     """
     config, now, here = parts.live.current, parts.clock(), frozenset(sites)
     limited = sorted(
@@ -114,20 +107,25 @@ def list_states(
         found = throttle_state.read_standings(conn, config, scopes.read_scopes(conn, names).values(), now)
         shown = {name: _reservations(conn, name, jobs_of) for name in names}
         conditions = running_limits.read_conditions(conn, config, limited, now)
-    throttled, told = defaultdict[str, list[ThrottleAnswer]](list), defaultdict[str, list[LimitAnswer]](list)
+    throttled, visible = (
+        defaultdict[str, list[ThrottleAnswer]](list),
+        defaultdict[str, list[LimitAnswer]](list),
+    )
     for name in names:
         throttled[scopes.parse_site(name)].append(_throttle(found[name], shown[name]))
     for name, those in conditions.items():
-        told[scopes.parse_site(name)] += [_limit(name, each) for each in those if each.rule.may_be_told(vos)]
-    bans_told = {site: BanAnswer.model_validate(each) for site, each in banned.items()}
+        visible[scopes.parse_site(name)] += [
+            _limit(name, each) for each in those if each.rule.may_be_told(vos)
+        ]
+    site_bans = {site: BanAnswer.model_validate(each) for site, each in banned.items()}
     return [
-        SiteAnswer(site=site, ban=bans_told.get(site), throttles=throttled[site], limits=told[site])
+        SiteAnswer(site=site, ban=site_bans.get(site), throttles=throttled[site], limits=visible[site])
         for site in sites
     ]
 
 
 def _reservations(conn: Connection, scope: str, vos: frozenset[str] | None) -> Sequence[Reservation]:
-    """Nobody's are not asked for: a list has many sites."""
+    """Skip the statement if no VO's reservations are visible: a list has many sites."""
     return reservations.list_reservations(conn, scope, _SHOWN, vos=vos) if vos is None or vos else ()
 
 

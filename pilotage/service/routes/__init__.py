@@ -1,4 +1,4 @@
-"""The routes of the interface, one file a noun."""
+"""Routes of `/api/v1`, one module per noun."""
 
 from pilotage.service.routes import (
     accounting,
@@ -15,8 +15,8 @@ from pilotage.service.routes import (
     tokens,
 )
 
-#: Everything under `/api/v1`. They are tried in this order: what pilots ask comes first, since they ask
-#: most; among the jobs fixed names stand before ids.
+#: Matched in this order: requests of pilots first, since they are most frequent; fixed names of jobs before
+#: ids.
 ROUTERS = (
     matcher.router,
     leases.router,

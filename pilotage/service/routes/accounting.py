@@ -1,4 +1,4 @@
-"""What jobs used and for what they waited."""
+"""Accounting: used resources and waiting times."""
 
 from typing import Annotated, Any
 
@@ -24,9 +24,9 @@ _CSV: dict[int | str, dict[str, Any]] = {
 def accounting(
     request: Request, parts: PartsOf, caller: CallerOf, query: Annotated[AccountingQuery, Query()]
 ) -> AccountingAnswer | Response:
-    """Sum what was used: users their own, VO admins their VO's, site admins what was used at their sites.
+    """Sum used resources: users their own, VO admins their VO's, site admins those of their sites.
 
-    With `Accept: text/csv` as CSV.
+    With `Accept: text/csv` the answer is CSV.
     """
     answer = _answer(parts, caller, query)
     return _as_csv(answer) if _wants_csv(request) else answer
@@ -37,7 +37,7 @@ def accounting(
 def accounting_as_csv(
     parts: PartsOf, caller: CallerOf, query: Annotated[AccountingQuery, Query()]
 ) -> Response:
-    """The same as CSV."""
+    """Sum used resources as CSV."""
     return _as_csv(_answer(parts, caller, query))
 
 

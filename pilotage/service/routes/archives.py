@@ -1,9 +1,4 @@
-"""Input sandboxes, which go ahead of the jobs that need them.
-
-Archives of an attempt: the input sandbox that a pilot fetches, the output that it delivers.
-
-The end of what failed pilots wrote.
-"""
+"""Archives: input sandboxes, job outputs, and the end of pilots' output."""
 
 from typing import Annotated, Any
 
@@ -50,7 +45,7 @@ TAR: dict[str, Any] = {
 async def store(
     parts: PartsOf, caller: CallerOf, request: Request, vo: Annotated[str | None, Query()] = None
 ) -> Stored:
-    """Store the tar archive in the body; equal ones are stored once."""
+    """Store the tar archive in the body; equal archives are stored once."""
     owner = _vo(caller, vo)
     limits = options_for(parts.live.current, owner).limits
     limit = min(limits.sandbox_bytes, parts.limits.archive_bytes)
@@ -81,7 +76,7 @@ def _vo(caller: Caller, named: str | None) -> str:
     if named:
         return fold(named)
     if caller.vo is None:
-        message = "has to be named: ?vo=<vo>, since the token has none"
+        message = "is required as ?vo=<vo>, since the token does not have exactly one VO"
         raise InvalidRequest([Problem(path="vo", message=message)])
     return caller.vo
 
@@ -109,7 +104,7 @@ def fetch_sandbox(parts: PartsOf, caller: CallerOf, lease: LeasePath) -> Streami
 async def deliver_output(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, request: Request
 ) -> OutputStored:
-    """Store the output archive, before `finish`; also that of a job which was killed while it ran."""
+    """Store the output archive before `finish`; also for a job that was killed while it ran."""
     await anyio.to_thread.run_sync(_require_open, parts, caller, lease)
     staged = await archives.receive(request, parts.blobs, limit=parts.limits.archive_bytes)
     await anyio.to_thread.run_sync(_store_output, parts, caller, lease, staged)
@@ -125,9 +120,9 @@ def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Streami
 
 @retry.retry_on_conflict
 def _require_open(parts: Services, caller: Caller, lease: str) -> None:
-    """Refuse before anything is received; whether it is open is looked at again when it is stored.
+    """Reject a closed attempt before the upload; `_store_output` checks again.
 
-    An attempt that was lost is opened again here: nobody else gets the job while the archive is received.
+    A lost attempt is reopened here, so that no other pilot gets the job during the upload.
     """
     with database.reading(parts.engine) as conn:
         attempt = visibility.require_lease(conn, caller, lease)
@@ -143,7 +138,7 @@ def _require_open(parts: Services, caller: Caller, lease: str) -> None:
 
 
 def _store_output(parts: Services, caller: Caller, lease: str, staged: StagedBlob) -> None:
-    # No quota: the job has run, and what it made is not lost because others left much lying about.
+    # No quota: the job has run, and its output must not be lost because others filled the store.
     try:
         with database.writing(parts.engine) as conn:
             attempt = visibility.require_lease(conn, caller, lease)
@@ -160,7 +155,7 @@ pilot_output_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=A
 @allow(Role.DIRECTOR)
 @takes_at_most(SMALL)
 def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutputAnswer:
-    """Store what a pilot wrote, in place of what was stored before."""
+    """Store the end of a pilot's output; replaces what was stored before."""
     output = PilotOutput(stdout=body.stdout, stderr=body.stderr, stored_at=parts.clock())
     with database.writing(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
@@ -171,7 +166,7 @@ def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNe
 @pilot_output_router.get("/{stamp}/output")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotOutputAnswer:
-    """The end of what a pilot wrote, if its director had to say how it ended."""
+    """Show the end of a pilot's output, if its director has fetched it."""
     with database.reading(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         output = pilots.get_output(conn, stamp)

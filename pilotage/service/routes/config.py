@@ -1,4 +1,4 @@
-"""The configuration: reading it, changing it, its versions."""
+"""The configuration: read, change, preview, versions."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -38,7 +38,7 @@ VersionNumber = Annotated[int, Query(ge=1, le=2**31 - 1)]
 @router.get("")
 @access.allow(*access.EVERY_ROLE)
 def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
-    """Show the configuration in force; of VOs that are not the caller's nothing is shown."""
+    """Show the configuration in force, without other VOs' sections."""
     config = in_force.readable(parts)
     response.headers["ETag"] = f'"{config.version}"'
     if caller.is_operator:
@@ -52,7 +52,7 @@ def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
 @router.put("")
 @access.allow()
 def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch = None) -> NewVersion:
-    """Replace the whole configuration; one that is wrong changes nothing."""
+    """Replace the whole configuration; an invalid one changes nothing."""
     expected = _required(if_match)
     text = text_of(body)
     version = change.replace(
@@ -70,15 +70,15 @@ def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch
 @router.patch("", response_model_exclude_unset=True)
 @access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
 def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None) -> ChangedConfig:
-    """Change single paths of what the caller may change.
+    """Change single paths.
 
-    Changes of other paths that were stored since the version in `If-Match` stay; where the same path was
-    changed, the answer is 409 with the difference, and nothing is changed.
+    Changes of other paths since the version in `If-Match` are kept; if the same path was changed, the answer
+    is 409 with the difference, and nothing is changed.
     """
     expected = _required(if_match)
-    asked = patch.read_edits(body.set, body.remove)
+    edits = patch.read_edits(body.set, body.remove)
     version, proposal = change.edit(
-        parts, caller, asked, message=body.message, expected=expected, guards=guards.read_guards(body.guard)
+        parts, caller, edits, message=body.message, expected=expected, guards=guards.read_guards(body.guard)
     )
     return ChangedConfig(
         version=version, changes=[previews.difference(each) for each in proposal.differences]
@@ -93,7 +93,7 @@ def list_versions(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     path: Annotated[str, Query(max_length=2000, description="Only versions that changed it.")] = "",
 ) -> Versions:
-    """List the latest versions that changed what the caller may see, the newest first."""
+    """List the latest versions that changed something visible to the caller, newest first."""
     found = history.read(parts, caller, limit=limit, path=path)
     return Versions(versions=[VersionAnswer(**asdict(each.version), paths=each.paths) for each in found])
 
@@ -104,9 +104,9 @@ def diff(
     parts: PartsOf,
     caller: CallerOf,
     before: Annotated[VersionNumber, Query(alias="from")],
-    after: Annotated[VersionNumber | None, Query(alias="to", description="The newest, if left out.")] = None,
+    after: Annotated[VersionNumber | None, Query(alias="to", description="Default: the newest.")] = None,
 ) -> DifferencesAnswer:
-    """Say what differs between two versions, of what the caller may see."""
+    """Show the differences between two versions that the caller may see."""
     found = history.between(parts, caller, before=before, after=after)
     return DifferencesAnswer(
         from_version=before,
@@ -120,10 +120,10 @@ def diff(
 def blame(
     parts: PartsOf,
     caller: CallerOf,
-    path: Annotated[str, Query(max_length=2000, description="From the top, or `Site/CE/Queue`.")],
-    vo: Annotated[str | None, Query(description="What holds for this VO.")] = None,
+    path: Annotated[str, Query(max_length=2000, description="Full path, or `Site/CE/Queue`.")],
+    vo: Annotated[str | None, Query(description="Show the values that hold for this VO.")] = None,
 ) -> BlameAnswer:
-    """Say of the values at a path where they are written, by whom and when, and what jobs they keep away."""
+    """Show where the values at a path are written, their authors, and how many jobs they exclude."""
     config = in_force.newest(parts)
     found = blames.blame_values(parts, caller, config, path=path, vo=vo)
     return BlameAnswer(config_version=config.version, values=[blames.answer(each) for each in found])
@@ -132,14 +132,14 @@ def blame(
 @router.post("/preview", response_model_exclude_unset=True)
 @access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
 def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch = None) -> PreviewAnswer:
-    """Say what a change would do to what waits and runs now; nothing is changed.
+    """Show the effects that a change would have on waiting and running jobs now; nothing is changed.
 
-    Takes what `PATCH` or, of operators, `PUT` takes.
+    Takes the same body as `PATCH` or, for operators, `PUT`.
     """
     expected = None if if_match is None else _expected(if_match)
     if body.set or body.remove:
-        asked = patch.read_edits(body.set, body.remove)
-        proposal = change.propose_edits(parts, caller, asked, expected=expected)
+        edits = patch.read_edits(body.set, body.remove)
+        proposal = change.propose_edits(parts, caller, edits, expected=expected)
     else:
         proposal = change.propose_text(parts, caller, text_of(body), source=body.source)
     found = change.outlook_of(parts, caller, proposal)
@@ -149,7 +149,7 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
 @router.post("/rollback", response_model_exclude_unset=True)
 @access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
 def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch = None) -> ChangedConfig:
-    """Make what the caller may change as it was in an older version: for an operator, its whole text."""
+    """Restore an older version, as far as the caller may change it; for an operator, its whole text."""
     expected = None if if_match is None else _expected(if_match)
     version, proposal = change.rollback(parts, caller, body.version, expected=expected, message=body.message)
     return ChangedConfig(
@@ -158,11 +158,7 @@ def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch
 
 
 def text_of(body: NewConfig | Proposed) -> str:
-    """The text of a whole configuration, however it was sent.
-
-    Raises:
-        InvalidRequest: It was sent in both ways, or in none.
-    """
+    """The text of a whole configuration; `InvalidRequest` unless exactly one field is set."""
     if (body.config is None) == (body.text is None):
         raise InvalidRequest([Problem(path="body", message="needs exactly one of config and text")])
     return body.text if body.text is not None else yaml_writer.to_yaml(body.config or {})
@@ -175,13 +171,9 @@ def _required(if_match: str | None) -> int:
 
 
 def _expected(if_match: str) -> int:
-    """The version in `If-Match: 7` or `"7"`.
-
-    Raises:
-        InvalidRequest: It is no version.
-    """
+    """Parse the version in `If-Match: 7` or `"7"`."""
     number = if_match.strip().strip('"')
     if not (number.isascii() and number.isdigit() and len(number) <= 9):
-        message = f"{if_match!r:.80} is no version, which is a number such as 7"
+        message = f"{if_match!r:.80} is not a version, which is a number such as 7"
         raise InvalidRequest([Problem(path="If-Match", message=message)])
     return int(number)

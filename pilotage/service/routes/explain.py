@@ -1,4 +1,4 @@
-"""Why a job runs or does not, and what a queue is to those that wait."""
+"""Explanations: why a job runs or does not, and which waiting jobs a queue could run."""
 
 from random import Random
 from typing import Annotated
@@ -19,12 +19,12 @@ from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.jobs import jobs
 
-#: FastAPI reads it from the query.
+#: Query parameter.
 Forwarding = Annotated[
-    bool, Query(description="Also what is decided at the queue, by the batch system, by the matcher.")
+    bool,
+    Query(description="Also show what is decided by the queue, the batch system and the matcher."),
 ]
-
-Most = Annotated[int, Query(ge=1, le=1000, description="Queues that are told.")]
+Most = Annotated[int, Query(ge=1, le=1000, description="Most queues in the answer.")]
 
 router = APIRouter(tags=["explanations"], route_class=ApiRoute)
 
@@ -34,7 +34,7 @@ router = APIRouter(tags=["explanations"], route_class=ApiRoute)
 def explain_job(
     parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, forwarding: Forwarding = False
 ) -> JobExplanation:
-    """Say which requirements exclude which queues, what would help, and what holds the job back now."""
+    """Explain which requirements exclude which queues, what would help, and what blocks the job now."""
     with database.reading(parts.engine) as conn:
         job = visibility.require_readable(caller, jobs.get_job(conn, job_id))
         config, now = parts.live.current, parts.clock()
@@ -44,12 +44,12 @@ def explain_job(
 @router.get("/jobs/{job_id}/queues")
 @allow(*EVERY_ROLE)
 def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: Most = 100) -> RankedQueues:
-    """List the queues that a job may run in, in the order of its `Rank`."""
+    """List the queues that a job may run in, ordered by its `Rank`."""
     with database.reading(parts.engine) as conn:
         job = visibility.require_readable(caller, jobs.get_job(conn, job_id))
         found = explanations.ranked_queues(conn, parts.live.current, job, random=Random(), now=parts.clock())
-    told = [RankedQueueAnswer(queue=str(each.queue), rank=each.rank) for each in found[:limit]]
-    return RankedQueues(eligible=len(found), queues=told)
+    first = [RankedQueueAnswer(queue=str(each.queue), rank=each.rank) for each in found[:limit]]
+    return RankedQueues(eligible=len(found), queues=first)
 
 
 @router.post("/explain")
@@ -57,7 +57,7 @@ def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit:
 def explain_description(
     parts: PartsOf, caller: CallerOf, body: Submission, *, forwarding: Forwarding = False
 ) -> JobExplanation:
-    """Say the same of a description that is not submitted; of several jobs that it makes, of the first."""
+    """Explain a description without submitting it; of several jobs that it makes, the first."""
     sources = sources_of(body)
     if len(sources) != 1:
         raise InvalidRequest([Problem(path="body", message=f"{len(sources)} descriptions, allowed is one")])
@@ -70,5 +70,5 @@ def explain_description(
 @router.get("/resources/queues/{site}/{ce}/{queue}/explain")
 @allow(*EVERY_ROLE)
 def explain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf) -> QueueExplanation:
-    """Say which waiting jobs a queue may run, what excludes the rest, and what it could offer to run more."""
+    """Explain which waiting jobs a queue may run, what excludes the rest, and what would attract more."""
     return explanations.explain_queue(parts, caller, parts.live.current.require(address))

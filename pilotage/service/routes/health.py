@@ -1,9 +1,4 @@
-"""Whether the service lives, and whether it can do its work.
-
-Metrics for Prometheus.
-
-The public parts of the keys that sign our tokens.
-"""
+"""Liveness, readiness, Prometheus metrics and the public keys of our tokens."""
 
 from datetime import timedelta
 
@@ -27,18 +22,18 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz")
 async def alive() -> dict[str, str]:
-    """The process answers."""
+    """Answer if the process is alive."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 def ready(request: Request) -> JSONResponse:
-    """The database answers with a schema that fits, and the claimer is at work; 503 if not."""
+    """Check that the database has the current schema and the claimer is alive; else 503."""
     parts: Services = request.app.state.parts
     checks = {"database": _database(parts), "claimer": "ok" if parts.claimer.alive else "has ended"}
     is_ready = all(result == "ok" for result in checks.values())
-    # A configuration that cannot be read is worth a look, but the one before it serves. What is wrong with it
-    # is told to operators: here anybody may ask.
+    # An invalid new version needs attention, but the one before it serves. The fault itself is shown to
+    # operators only: this route needs no token.
     notes = {"configuration": "the newest version cannot be read"} if parts.live.problem else {}
     body = {"status": "ok" if is_ready else "not ready", "checks": checks, **notes}
     return JSONResponse(body, 200 if is_ready else 503, headers={} if is_ready else {"Retry-After": "5"})
@@ -51,7 +46,7 @@ def _database(parts: Services) -> str:
         return "does not answer"
 
 
-#: Pilots that ended longer ago say little of what their queues are worth now.
+#: Older pilots do not show the current quality of their queues.
 _RECENT = timedelta(hours=6)
 
 metrics_router = APIRouter(tags=["health"], route_class=ApiRoute)
@@ -60,7 +55,7 @@ metrics_router = APIRouter(tags=["health"], route_class=ApiRoute)
 @metrics_router.get("/metrics", response_class=Response)
 @allow(Role.MONITOR)
 def metrics(parts: PartsOf) -> Response:
-    """Everything in Prometheus' text format; a token of the role `monitor` reads it."""
+    """Metrics in Prometheus' text format; for a token of the role `monitor`."""
     with database.reading(parts.engine) as conn:
         living, ended = time_series.count_current(conn), time_series.count_ended(conn)
         unmatchable = jobs_unmatchable.count_pools_without_queue(conn)
@@ -80,13 +75,13 @@ def metrics(parts: PartsOf) -> Response:
 
 published_keys_router = APIRouter(tags=["health"])
 
-#: Seconds that others may keep them; a new key verifies elsewhere when they ask again.
-_KEPT = 60
+#: Cache time in seconds; a new key verifies elsewhere after it.
+_MAX_AGE = 60
 
 
 @published_keys_router.get("/.well-known/jwks.json")
 async def published_keys(request: Request) -> JSONResponse:
-    """The keys that verify tokens of this installation, as a JWK set; needs no token."""
+    """The public keys that verify tokens of this installation, as a JWK set; needs no token."""
     parts: Services = request.app.state.parts
     content = parts.tokens.keys.published(now=parts.clock())
-    return JSONResponse(content, headers={"Cache-Control": f"public, max-age={_KEPT}"})
+    return JSONResponse(content, headers={"Cache-Control": f"public, max-age={_MAX_AGE}"})

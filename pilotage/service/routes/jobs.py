@@ -1,9 +1,4 @@
-"""Looking at jobs.
-
-Killing and rescheduling jobs, one or many.
-
-Submitting jobs.
-"""
+"""Jobs: submit, list, show, kill and reschedule."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -48,19 +43,19 @@ router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 @router.get("")
 @allow(Role.USER, Role.VO_ADMIN)
 def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query()]) -> JobPage:
-    """List jobs, the newest first: users their own, VO admins those of the VO."""
+    """List jobs, newest first: users their own, VO admins those of the VO."""
     wanted = visibility.visible_jobs(caller, query.filter)
     with database.reading(parts.engine) as conn:
         seen = search.read_page(conn, wanted, limit=query.limit, after=query.after)
-    return JobPage(jobs=[JobAnswer.of(job) for job in seen.jobs], next=seen.next)
+    return JobPage(jobs=[JobAnswer.from_job(job) for job in seen.jobs], next=seen.next)
 
 
 @router.get("/summary")
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Query()]) -> JobSummary:
-    """Count jobs by some of their columns; of more than 100,000 as they were up to a minute ago.
+    """Count jobs by some of their columns; counts above 100,000 may be up to a minute old.
 
-    Site admins count those at their sites, not by who they are of.
+    Site admins count those at their sites, not by owner.
     """
     by = tuple(name.strip() for name in query.by.split(",") if name.strip())
     wanted = visibility.countable(caller, query, by)
@@ -74,7 +69,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
     with database.reading(parts.engine) as conn:
         story = jobs.read(conn, caller, job_id, now=parts.clock())
     return JobDetails(
-        **JobAnswer.of(story.job).model_dump(),
+        **JobAnswer.from_job(story.job).model_dump(),
         description=dict(story.description.body),
         attempt=AttemptAnswer.model_validate(story.latest) if story.latest else None,
         waited=dict(story.waited),
@@ -84,7 +79,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
 @router.get("/{job_id}/log")
 @allow(Role.USER, Role.VO_ADMIN)
 def show_log(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobLog:
-    """Show every change of a job's status, in order."""
+    """Show all changes of a job's status, in order."""
     with database.reading(parts.engine) as conn:
         visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
         entries = log.read_log(conn, job_id)
@@ -111,28 +106,28 @@ control_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 @control_router.post("/kill")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def kill_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
-    """Kill all jobs that pass the filter and have not ended."""
+    """Kill all jobs that match the filter and have not ended."""
     return jobs.kill_many(parts, caller, which)
 
 
 @control_router.post("/reschedule")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reschedule_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
-    """Send all jobs that pass the filter, and may go, through the optimizers again."""
+    """Reschedule all jobs that match the filter and whose status allows it."""
     return jobs.reschedule_many(parts, caller, which)
 
 
 @control_router.post("/{job_id}/kill")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
-    """Kill a job; its pilot is told at its next heartbeat."""
+    """Kill a job; its pilot is notified at its next heartbeat."""
     return jobs.kill(parts, caller, job_id)
 
 
 @control_router.post("/{job_id}/reschedule")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reschedule(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
-    """Take a job back and send it through the optimizers again."""
+    """Send a job through the optimizers again."""
     return jobs.reschedule(parts, caller, job_id)
 
 
@@ -148,7 +143,7 @@ def submit(
 ) -> SubmittedJobs:
     """Submit jobs: all are stored, or none.
 
-    The same request again under the same `Idempotency-Key` gives the same ids.
+    Repeating a request with the same `Idempotency-Key` returns the same ids.
     """
     if idempotency_key is not None:
         routing.check_text("Idempotency-Key", idempotency_key)
@@ -157,7 +152,7 @@ def submit(
 
 
 def sources_of(body: Submission) -> list[Source]:
-    """The descriptions that a body holds."""
+    """The descriptions in a body."""
     given = [each for each in ([body.jdl] if body.jdl is not None else None, body.jdls, body.jobs) if each]
     if len(given) != 1:
         raise InvalidRequest([Problem(path="body", message="needs exactly one of jdl, jdls and jobs")])

@@ -1,4 +1,4 @@
-"""What pilots report of the jobs that they hold."""
+"""Lease reports: start, heartbeat, finish, release."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/leases", tags=["leases"], route_class=ApiRoute)
 
 LeasePath = Annotated[str, Path(min_length=1, max_length=64)]
 
-#: Stores a report on an attempt; the answer.
+#: Stores a report on an attempt and returns the answer.
 _Report = Callable[[Connection, Attempt], dict[str, Any]]
 
 
@@ -36,8 +36,8 @@ _Report = Callable[[Connection, Attempt], dict[str, Any]]
 async def start(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: StartBody | None = None
 ) -> LeaseAnswer:
-    """The payload is about to run: the job becomes Running."""
-    del body  # what newer pilots say beside is not refused
+    """Report that the payload is about to run: the job becomes Running."""
+    del body  # further fields of newer pilots are ignored
     moved = await parts.reports.start(StartReport(lease=lease, holder=_holder(caller)))
     if moved is not None:
         return _answer(moved, heartbeat_seconds=_every(parts, moved.vo))
@@ -47,7 +47,7 @@ async def start(
         answer = lifecycle.start(conn, lease, lease_time=lease_time, now=parts.clock())
         return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
 
-    return await run_sync(_reported, parts, caller, lease, "start", report)
+    return await run_sync(_store_report, parts, caller, lease, "start", report)
 
 
 @router.post("/{lease}/heartbeat")
@@ -56,11 +56,11 @@ async def start(
 async def heartbeat(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: HeartbeatBody | None = None
 ) -> LeaseAnswer:
-    """The payload runs; the answer may tell the pilot to end it."""
-    said = (body or HeartbeatBody()).told()
-    vo = await parts.reports.heartbeat(HeartbeatReport(lease=lease, holder=_holder(caller), said=said))
-    if vo is None:  # not as plain as most
-        return await run_sync(_heartbeat_alone, parts, caller, lease, said)
+    """Report that the payload runs; the answer may command the pilot to end it."""
+    progress = (body or HeartbeatBody()).to_progress()
+    vo = await parts.reports.heartbeat(HeartbeatReport(lease=lease, holder=_holder(caller), said=progress))
+    if vo is None:  # not a plain heartbeat
+        return await run_sync(_heartbeat_alone, parts, caller, lease, progress)
     return LeaseAnswer(heartbeat_seconds=_every(parts, vo))
 
 
@@ -68,7 +68,7 @@ async def heartbeat(
 @allow(Role.PILOT, Role.GATEWAY)
 @takes_at_most(SMALL)
 async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: FinishBody) -> LeaseAnswer:
-    """The payload has ended; its output was put before."""
+    """Report that the payload has ended; its output was uploaded before."""
     ended = lifecycle.PayloadResult(
         status=body.status,
         exit_code=body.exit_code,
@@ -84,7 +84,7 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
     def report(conn: Connection, _attempt: Attempt) -> dict[str, Any]:
         return lifecycle.finish(conn, lease, ended, now=parts.clock())
 
-    return await run_sync(_reported, parts, caller, lease, "finish", report)
+    return await run_sync(_store_report, parts, caller, lease, "finish", report)
 
 
 @router.post("/{lease}/release")
@@ -93,7 +93,7 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
 def release(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: ReleaseBody | None = None
 ) -> LeaseAnswer:
-    """The pilot gives the job back: not begun, it waits again; begun, it is rescheduled."""
+    """Give the job back: if it was not started it waits again, otherwise it is rescheduled."""
     reason = body.reason if body else ""
     job_ids: list[int] = []
 
@@ -102,13 +102,13 @@ def release(
         maximum = options_for(parts.live.current, attempt.vo).job_scheduling.max_rescheduling
         return lifecycle.release(conn, lease, reason=reason, max_rescheduling=maximum, now=parts.clock())
 
-    answer = _reported(parts, caller, lease, "release", report)
-    parts.ring(job_ids)  # one that was rescheduled goes to the optimizers
+    answer = _store_report(parts, caller, lease, "release", report)
+    parts.ring(job_ids)  # a rescheduled job needs the optimizers
     return answer
 
 
 def _holder(caller: Caller) -> str | None:
-    """Who has to hold a lease of which this caller speaks; None: anybody."""
+    """Required holder of a lease that this caller reports on; None: any."""
     return None if caller.is_operator else caller.subject
 
 
@@ -120,20 +120,20 @@ def _answer(moved: ReportedJob, **others: object) -> LeaseAnswer:
     return LeaseAnswer.model_validate({"job_id": moved.job_id, "epoch": moved.epoch, **others})
 
 
-def _heartbeat_alone(parts: Services, caller: Caller, lease: str, said: Progress) -> LeaseAnswer:
-    """Of a job that has not begun, has stalled or was killed; or of no open attempt at all."""
+def _heartbeat_alone(parts: Services, caller: Caller, lease: str, progress: Progress) -> LeaseAnswer:
+    """Handle a heartbeat of a job that has not started, is stalled or killed, or without an open attempt."""
 
     def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
         lease_time = lease_reports.length(parts.live.current, attempt.vo)
-        answer = lifecycle.heartbeat(conn, lease, said=said, lease_time=lease_time, now=parts.clock())
+        answer = lifecycle.heartbeat(conn, lease, said=progress, lease_time=lease_time, now=parts.clock())
         return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
 
-    return _reported(parts, caller, lease, "heartbeat", report)
+    return _store_report(parts, caller, lease, "heartbeat", report)
 
 
 @retry.retry_on_conflict
-def _reported(parts: Services, caller: Caller, lease: str, what: str, report: _Report) -> LeaseAnswer:
-    """Store a report in one transaction; one on a closed attempt is noted in the job's log and refused."""
+def _store_report(parts: Services, caller: Caller, lease: str, what: str, report: _Report) -> LeaseAnswer:
+    """Store a report in one transaction; a report on a closed attempt is logged for the job and rejected."""
     try:
         with database.writing(parts.engine) as conn:
             answer = report(conn, visibility.require_lease(conn, caller, lease))

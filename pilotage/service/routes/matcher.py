@@ -1,4 +1,4 @@
-"""The matcher: pools of queues, work for pilots, task queues for directors."""
+"""The matcher: pools of queues, jobs for pilots, task queues for directors."""
 
 import json
 import time
@@ -40,13 +40,13 @@ from requirements.errors import InvalidRequest, NotAllowed, Problem
 
 router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
 
-#: Characters of what a pilot says that is remembered; one that says more is looked at each time.
-_REMEMBERED_TEXT = 8192
+#: Longest resource description, in characters, that is cached.
+_CACHED_LENGTH = 8192
 
 RequestTimeout = Annotated[
     float | None,
     Header(
-        gt=0, le=86_400, description="Seconds that the client waits; what cannot be delivered is not claimed."
+        gt=0, le=86_400, description="Seconds that the client waits; jobs that arrive later are not claimed."
     ),
 ]
 
@@ -54,13 +54,13 @@ RequestTimeout = Annotated[
 @router.post("/getSubmitPoolsForQueue", response_model_exclude_unset=True)
 @allow(Role.DIRECTOR, Role.GATEWAY, Role.PILOT)
 def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQuestion) -> QueuePoolsAnswer:
-    """For each queue the ids of the pools that it is eligible for; with `flags` by those of their pilots.
+    """List the ids of the pools that each queue is eligible for; with `flags` grouped by pilots' flags.
 
-    Unknown queues do not spoil the bunch; 404 only if all are unknown.
+    Unknown queues are listed apart; 404 only if all are unknown.
     """
     names = _queue_names(body)
     if caller.role is Role.PILOT and len(set(names)) > 1:
-        raise NotAllowed("a pilot asks for its own queue only")
+        raise NotAllowed("a pilot may only request its own queue")
     vos = _vos(parts, caller)
     pools, unknown = parts.matcher.get_submit_pools(vos, names)
     addresses = frozenset(QueueAddress.parse(name) for name in pools)
@@ -97,25 +97,25 @@ async def request_job(
     body: JobRequest,
     request_timeout: RequestTimeout = None,
 ) -> Matches:
-    """Ask for work: jobs with their leases, or why there is none and when to ask again."""
-    stated = to_json(body.stated())
-    likeness = _likeness(caller, stated)
-    if not body.may_have_been_answered and (vain := _answer_no_match(parts, caller, likeness)):
-        return _nothing(parts, matching.NO_TASK_QUEUE, vain.warnings)
-    said = place_pools.respell_place(_read(stated), parts.live.current)
-    address = await _admitted(parts, caller, said)
+    """Request jobs: the answer has jobs with their leases, or the reason for none and when to try again."""
+    stated = to_json(body.to_record())
+    key = _cache_key(caller, stated)
+    if not body.may_have_been_answered and (no_match := _find_no_match(parts, caller, key)):
+        return _nothing(parts, matching.NO_TASK_QUEUE, no_match.warnings)
+    resource = place_pools.respell_place(_read(stated), parts.live.current)
+    address = await _require_bound(parts, caller, resource)
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
     wanted = MatchRequest(
-        presented=said,
-        caller=_caller(parts, caller, said),
+        presented=resource,
+        caller=_caller(parts, caller, resource),
         deadline=time.monotonic() + seconds,
         count=body.count,
         request_id=body.request_id,
-        likeness=likeness,
+        likeness=key,
     )
     answer = await await_match.answer_of(request, parts.claimer, wanted)
-    site = address.site if address else said.site
+    site = address.site if address else resource.site
     for match in answer.matches:
         parts.metrics.matched(vo=match.vo, site=site, jobs=1)
     if answer.reason:
@@ -144,16 +144,16 @@ def _nothing(parts: Services, reason: str, warnings: Sequence[str]) -> Matches:
     return Matches(matches=[], warnings=list(warnings), reason=reason, retry_after=match_request.RETRY_AFTER)
 
 
-def _likeness(caller: Caller, stated: bytes) -> Hashable:
-    """The same for requests that say the same with the same rights, whoever they are; None: too long."""
-    return (stated, caller.role, caller.vos, caller.queue) if len(stated) <= _REMEMBERED_TEXT else None
+def _cache_key(caller: Caller, stated: bytes) -> Hashable:
+    """Equal for requests with the same resource and the same rights; None: too long to cache."""
+    return (stated, caller.role, caller.vos, caller.queue) if len(stated) <= _CACHED_LENGTH else None
 
 
 def _read(stated: bytes) -> StatedResource:
-    """What a pilot presents; the pilots of one queue say the same, which is read once."""
+    """Parse a resource; cached, since the pilots of one queue send the same text."""
     return (
         _read_once(stated)
-        if len(stated) <= _REMEMBERED_TEXT
+        if len(stated) <= _CACHED_LENGTH
         else match_request.read_resource(json.loads(stated))
     )
 
@@ -163,29 +163,29 @@ def _read_once(stated: bytes) -> StatedResource:
     return match_request.read_resource(json.loads(stated))
 
 
-def _answer_no_match(parts: Services, caller: Caller, likeness: Hashable) -> NoMatch | None:
-    """What there is still nothing for, if the caller may ask there; None: that has to be found out."""
-    vain = None if likeness is None else parts.matcher.find_no_match(likeness)
-    if vain is None:
+def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | None:
+    """A cached and still valid no-match for which the caller needs no further check."""
+    no_match = None if key is None else parts.matcher.find_no_match(key)
+    if no_match is None:
         return None
-    place = vain.served.place
+    place = no_match.served.place
     if caller.role is not Role.PILOT:
         pilot_binding.check_site(caller, place.site)
-        return vain
+        return no_match
     address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue) if place.queue else None
     known = address is not None and parts.places.is_known(caller, address, now=parts.clock())
-    return vain if known else None
+    return no_match if known else None
 
 
 @router.post("/getMatchingTaskQueues")
 @allow(Role.DIRECTOR)
 @takes_at_most(SMALL)
 def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDescription) -> TaskQueues:
-    """All task queues that the resource may serve now."""
-    said = place_pools.respell_place(match_request.read_resource(body.stated()), parts.live.current)
-    pilot_binding.check_site(caller, said.site)
-    found = parts.matcher.get_matching_task_queues(said, _caller(parts, caller, said))
-    return TaskQueues(task_queues=[_task_queue(each) for each in found], warnings=list(said.warnings))
+    """List all task queues that the resource may serve now."""
+    resource = place_pools.respell_place(match_request.read_resource(body.to_record()), parts.live.current)
+    pilot_binding.check_site(caller, resource.site)
+    found = parts.matcher.get_matching_task_queues(resource, _caller(parts, caller, resource))
+    return TaskQueues(task_queues=[_task_queue(each) for each in found], warnings=list(resource.warnings))
 
 
 def _queue_names(body: QueuesQuestion) -> list[str]:
@@ -196,11 +196,11 @@ def _queue_names(body: QueuesQuestion) -> list[str]:
     return body.queues if body.queues is not None else ["/".join(stated)]
 
 
-async def _admitted(parts: Services, caller: Caller, said: StatedResource) -> QueueAddress | None:
-    """The queue that the pilot states, if it may ask from there; None: it states none."""
-    address = place_pools.find_stated_queue(said, parts.live.current)
+async def _require_bound(parts: Services, caller: Caller, stated: StatedResource) -> QueueAddress | None:
+    """The stated queue, after checking that the caller may request from there; None: none is stated."""
+    address = place_pools.find_stated_queue(stated, parts.live.current)
     if caller.role is not Role.PILOT:
-        pilot_binding.check_site(caller, said.site)
+        pilot_binding.check_site(caller, stated.site)
     elif address is None:
         await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
     elif not parts.places.is_known(caller, address, now=parts.clock()):
@@ -208,12 +208,12 @@ async def _admitted(parts: Services, caller: Caller, said: StatedResource) -> Qu
     return address
 
 
-def _caller(parts: Services, caller: Caller, said: StatedResource) -> match_request.MatchCaller:
-    """Operators speak for the VOs that they state, else for all."""
-    stated = said.resource.vos if caller.is_operator else None
+def _caller(parts: Services, caller: Caller, stated: StatedResource) -> match_request.MatchCaller:
+    """Operators request for the VOs that they state, by default for all."""
+    vos = stated.resource.vos if caller.is_operator else None
     return match_request.MatchCaller(
         subject=caller.subject,
-        vos=stated or _vos(parts, caller),
+        vos=vos or _vos(parts, caller),
         queue=caller.queue,
         stamp=caller.stamp,
     )

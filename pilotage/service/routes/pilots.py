@@ -1,7 +1,4 @@
-"""Pilots: intent, reference, state.
-
-The first contact of a pilot: a one-use secret becomes its token.
-"""
+"""Pilots: registration, status, lists, and the exchange of a pilot's secret for its token."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -50,7 +47,7 @@ StampPath = Annotated[str, Path(min_length=1, max_length=255)]
 @allow(Role.DIRECTOR)
 @takes_at_most(SMALL)
 def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Response) -> RegisteredPilot:
-    """Store the intent to submit a pilot; a second time it answers 200 and changes nothing but the secret."""
+    """Register a pilot before it is submitted; repeating it answers 200 and renews only the secret."""
     queue, landings = _places(body)
     vo = visibility.vo_of(caller, body.vo)
     for each in landings if queue is None else (queue,):
@@ -76,9 +73,9 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
 @allow(Role.DIRECTOR)
 @takes_at_most(SMALL)
 def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
-    """Say of batch jobs that were found by their stamps whether they are anybody's pilots.
+    """Show for stamps of batch jobs whether they belong to an active or ended pilot, of any VO.
 
-    Of any VO: a stamp that cannot be guessed tells nothing but this.
+    Stamps cannot be guessed, so that this reveals nothing else.
     """
     with database.reading(parts.engine) as conn:
         known = pilots.read_statuses(conn, body.stamps)
@@ -88,7 +85,7 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
 @router.get("/summary")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery, Query()]) -> PilotSummary:
-    """Count pilots by some of their fields, with how they fared."""
+    """Count pilots by some of their fields, with their outcomes."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
     which = visibility.visible_pilots(caller, vo=query.vo, site=query.site, status=query.status)
     with database.reading(parts.engine) as conn:
@@ -103,7 +100,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery
 @router.get("")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Query()]) -> PilotPage:
-    """List pilots: of the caller's VOs, at the caller's sites."""
+    """List pilots of the caller's VOs, at the caller's sites."""
     which = visibility.visible_pilots(caller, vo=query.vo, site=query.site, status=query.status)
     which = replace(which, since=query.since)
     with database.reading(parts.engine) as conn:
@@ -117,7 +114,7 @@ def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Q
 @router.get("/{stamp}")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotAnswer:
-    """One pilot."""
+    """Show one pilot."""
     with database.reading(parts.engine) as conn:
         pilot = pilots.get_pilot(conn, stamp)
     visibility.require_pilot(caller, pilot)
@@ -128,7 +125,7 @@ def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotAnswer:
 @allow(Role.DIRECTOR, Role.PILOT)
 @takes_at_most(SMALL)
 def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNews) -> PilotAnswer:
-    """Store what became of a pilot: its director's news, or its own."""
+    """Store the status of a pilot, reported by its director or by itself."""
     with database.writing(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         pilots.set_status(
@@ -144,7 +141,7 @@ def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNe
 
 
 def _places(body: NewPilot) -> tuple[QueueAddress | None, tuple[QueueAddress, ...]]:
-    """The queue that a pilot goes to, or those that it may land in."""
+    """The queue that a pilot is sent to, or its possible queues."""
     if (body.queue is None) != bool(body.landings):
         raise InvalidRequest([Problem(path="body", message="needs queue, or landings, and not both")])
     queue = None if body.queue is None else QueueAddress.parse(body.queue)
@@ -173,7 +170,7 @@ _ACTION = "pilot secret"
 def exchange(
     parts: PartsOf, request: Request, secret: SecretOf, stamp: StampPath, body: Exchange
 ) -> PilotToken:
-    """Exchange a pilot's secret for its token, once; 409 `secret_used` says that another process did."""
+    """Exchange a pilot's secret for its token, once; 409 `secret_used`: another process did."""
     now = parts.clock()
     try:
         pilot = _redeemed(parts, stamp, secret, request_id=str(body.request_id), now=now)
@@ -187,7 +184,7 @@ def exchange(
 
 
 def _redeemed(parts: Services, stamp: str, secret: str, *, request_id: str, now: datetime) -> Pilot:
-    # Who guesses only reads: on SQLite there is one writer at a time.
+    # Read first: wrong secrets must not take the write lock, since SQLite has one writer at a time.
     with database.reading(parts.engine) as conn:
         pilot = None
         is_known = pilot_secrets.is_secret_known(conn, stamp, secret)
@@ -195,11 +192,11 @@ def _redeemed(parts: Services, stamp: str, secret: str, *, request_id: str, now:
         with database.writing(parts.engine) as conn:
             pilot = pilot_secrets.redeem_secret(conn, stamp, secret, request_id=request_id, now=now)
     if pilot is None:
-        raise NotAuthenticated("this is no secret of a pilot that waits for its token")
+        raise NotAuthenticated("this is not the secret of a pilot that waits for its token")
     return pilot
 
 
 def _grant(pilot: Pilot) -> Grant:
-    # One whose queue a broker picks says at its next request where it has landed.
+    # A pilot whose queue a broker picks states its queue in its next request.
     queue = f"{pilot.site}/{pilot.ce}/{pilot.queue}" if pilot.site else None
     return grant(role=Role.PILOT, vo=pilot.vo, queue=queue, stamp=pilot.stamp)

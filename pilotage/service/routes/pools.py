@@ -24,7 +24,7 @@ router = APIRouter(prefix="/pools", tags=["pools"], route_class=ApiRoute)
 @router.get("")
 @allow(*EVERY_ROLE)
 def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Query()]) -> PoolPage:
-    """List the pools of the caller's VOs, and those that its sites' queues serve."""
+    """List the pools of the caller's VOs, and those served by queues at its sites."""
     with database.reading(parts.engine) as conn:
         which = visibility.visible_pools(caller, vo=query.vo)
         found = listing.list_pools(conn, which, limit=query.enough, after=query.after)

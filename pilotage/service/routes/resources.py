@@ -1,4 +1,4 @@
-"""The resource tree: eligible nodes, and what a queue has."""
+"""The resource tree: eligible nodes, and parameters of queues."""
 
 from typing import Annotated
 
@@ -20,10 +20,12 @@ router = APIRouter(prefix="/resources", tags=["resources"], route_class=ApiRoute
 @router.post("/getEligibleNodes")
 @allow(*EVERY_ROLE, needs=Capability.READ)
 def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) -> NodeTree:
-    """The queues that satisfy both selections, as a tree."""
+    """Select the queues that match both conditions, as a tree."""
     vo = _vo(caller, body.vo)
     if vo is None:
-        raise InvalidRequest([Problem(path="vo", message="has to be named, since the token has not one VO")])
+        raise InvalidRequest(
+            [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
+        )
     tree = queue_selection.get_eligible_nodes(
         parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue
     )
@@ -61,7 +63,7 @@ def show_queue(
 @allow(Role.SITE_ADMIN)
 @takes_at_most(SMALL)
 def drain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None) -> NewVersion:
-    """Give the queue no new jobs, by `Enabled: false`; what runs there goes on to its end."""
+    """Drain a queue by `Enabled: false`: it gets no new jobs, running jobs go on to their end."""
     message = body.message if body else ""
     return NewVersion(version=queue_switch.drain(parts, caller, address, message=message))
 
@@ -72,17 +74,13 @@ def drain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch
 def resume_queue(
     parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None
 ) -> NewVersion:
-    """Take back what `drain` did."""
+    """Undo `drain`."""
     message = body.message if body else ""
     return NewVersion(version=queue_switch.resume(parts, caller, address, message=message))
 
 
 def _vo(caller: Caller, named: str | None) -> str | None:
-    """The VO that the question is about; None: nobody's in particular.
-
-    Raises:
-        NotAllowed: It is another one than those of the token.
-    """
+    """The VO of the request; None: no VO in particular."""
     if named is None:
         return caller.vo
     vo = fold(named)

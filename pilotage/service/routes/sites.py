@@ -1,4 +1,4 @@
-"""Sites: what they advertise, and how their throttles stand."""
+"""Sites: advertisements, bans, throttles and limits."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -32,18 +32,16 @@ from taskqueue.sites.advertisements import Advertisement
 
 router = APIRouter(prefix="/sites", tags=["sites"], route_class=ApiRoute)
 
-#: Bytes of an advertisement; one with 100,000 attempts that were seen has fewer.
+#: Bytes of an advertisement; enough for 100,000 attempts.
 _ADVERTISEMENT = 8 << 20
-#: Reservations that are shown one by one.
-_SHOWN = 100
-#: Names of one advertisement that suggestions are looked up for.
+#: Names of one advertisement for which suggestions are looked up.
 _HINTS = 20
 
 
 @router.post("/{site}/watermark")
 @allow(Role.SITE_ADMIN, Role.GATEWAY)
 def give_watermark(parts: PartsOf, caller: CallerOf, site: str) -> Watermark:
-    """Fetch it, count, then advertise as of it."""
+    """Get a watermark: fetch it, count, then advertise with it as `as_of`."""
     visibility.require_site(caller, parts.live.current, site)
     with database.writing(parts.engine) as conn:
         return Watermark(watermark=advertisements.create_watermark(conn, site))
@@ -53,7 +51,7 @@ def give_watermark(parts: PartsOf, caller: CallerOf, site: str) -> Watermark:
 @allow(Role.SITE_ADMIN, Role.GATEWAY)
 @takes_at_most(_ADVERTISEMENT)
 def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: AdvertisementBody) -> TakenCounts:
-    """Say how many jobs the site has."""
+    """Advertise the state of a site, such as its numbers of jobs."""
     return _advertise(parts, caller, body, site)
 
 
@@ -63,7 +61,7 @@ def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: Advertisem
 def advertise_ce(
     parts: PartsOf, caller: CallerOf, site: str, ce: str, body: AdvertisementBody
 ) -> TakenCounts:
-    """Say how many jobs a CE has."""
+    """Advertise the state of a CE, such as its numbers of jobs."""
     return _advertise(parts, caller, body, site, ce)
 
 
@@ -73,7 +71,7 @@ def advertise_ce(
 def advertise_queue(
     parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: AdvertisementBody
 ) -> TakenCounts:
-    """Say how many jobs a batch queue has."""
+    """Advertise the state of a batch queue, such as its numbers of jobs."""
     return _advertise(parts, caller, body, site, ce, queue)
 
 
@@ -81,7 +79,7 @@ def advertise_queue(
 @allow(Role.SITE_ADMIN)
 @takes_at_most(SMALL)
 def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
-    """Give the site no jobs but tests; a ban that there is already is replaced."""
+    """Ban a site from all jobs but tests; replaces an earlier ban."""
     sites.ban(parts, caller, site, reason=body.reason, until=body.until)
     return sites.list_states(parts, [site], jobs_of=None)[0]
 
@@ -89,7 +87,7 @@ def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswe
 @router.post("/{site}/allow")
 @allow(Role.SITE_ADMIN)
 def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
-    """Give the site jobs again."""
+    """Lift the ban of a site."""
     sites.allow(parts, caller, site)
     return sites.list_states(parts, [site], jobs_of=None)[0]
 
@@ -97,7 +95,7 @@ def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
 @router.get("")
 @allow(*EVERY_ROLE)
 def list_sites(parts: PartsOf, caller: CallerOf, query: Annotated[SiteQuery, Query()]) -> SitePage:
-    """List the sites with what limits matches there."""
+    """List the sites with their bans, throttles and limits."""
     page, last = query.cut(sorted(name for name in parts.live.current.sites if name > (query.after or "")))
     return SitePage(sites=sites.briefly(parts, caller, page), next=last)
 
@@ -105,7 +103,7 @@ def list_sites(parts: PartsOf, caller: CallerOf, query: Annotated[SiteQuery, Que
 @router.get("/{site}")
 @allow(*EVERY_ROLE)
 def show_site(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
-    """Show limits, counters, reservations and the last advertisements of a site."""
+    """Show the ban, throttles, limits and latest advertisements of a site."""
     visibility.require_known(parts.live.current, site)
     return sites.may_see_in_full(parts, caller, site)
 
@@ -115,7 +113,7 @@ def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: 
     visibility.require_site(caller, config, path[0])
     if scope not in visibility.places(config):
         visibility.unknown(config, scope)
-    said = Advertisement(
+    advertisement = Advertisement(
         attributes=_attributes(body),
         as_of=body.as_of,
         leases_seen=[each for each in body.attempts_seen if isinstance(each, str)],
@@ -123,26 +121,23 @@ def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: 
         taken_at=body.taken_at.isoformat() if body.taken_at else None,
     )
     with database.writing(parts.engine) as conn:
-        accepted = advertisements.accept_advertisement(conn, scope, said, now=parts.clock())
+        accepted = advertisements.accept_advertisement(conn, scope, advertisement, now=parts.clock())
         as_of = scopes.read_scopes(conn, [scope])[scope].as_of
-    return TakenCounts(accepted=accepted, as_of=as_of, warnings=list(_doubts(said.attributes)))
+    warnings = list(_list_unknown_names(advertisement.attributes))
+    return TakenCounts(accepted=accepted, as_of=as_of, warnings=warnings)
 
 
-def _doubts(attributes: Mapping[str, Value]) -> Iterator[str]:
-    """Attributes that read like a slip of the pen; any name is allowed."""
+def _list_unknown_names(attributes: Mapping[str, Value]) -> Iterator[str]:
+    """Warn of attributes that are probably misspelled; any name is allowed."""
     known = list(AdvertisementBody.model_fields)
     for name in islice((each for each in attributes if each not in known), _HINTS):
         meant = did_you_mean(name, known)
         if meant:
-            yield f"{name}: counts for nothing but expressions, did you mean {meant}?"
+            yield f"{name}: is used only in expressions, did you mean {meant}?"
 
 
 def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
-    """What is advertised, checked as far as a throttle will use it.
-
-    Raises:
-        InvalidInput, InvalidRequest: With everything that is wrong.
-    """
+    """The attributes, validated as far as throttles use them; an error lists all problems."""
     found: dict[str, Value] = {}
     problems: list[Problem] = []
     spelled = {fold(name): name for name in AdvertisementBody.model_fields}
@@ -150,7 +145,7 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
         try:
             found[name] = as_value(raw, name)
             if name in (throttles.REQUIREMENTS, throttles.CUR_MATCHES) and isinstance(raw, str):
-                _check_asked(name, match_expression.parse_match_expression(raw, name))
+                _check_expression(name, match_expression.parse_match_expression(raw, name))
         except InvalidInput as error:
             problems += error.problems
         right = spelled.get(fold(name), name)
@@ -162,8 +157,8 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
     return found
 
 
-def _check_asked(name: str, read: TwoSided) -> None:
-    """Refuse what asks for itself: it would never be true, and CurMatches is counted from its start value."""
+def _check_expression(name: str, read: TwoSided) -> None:
+    """Reject an expression that refers to itself: CurMatches is counted from its start value."""
     if fold(name) in read.own_names:
-        what = f"{read.text!r:.80} asks for itself, allowed is a number or an expression of other names"
+        what = f"{read.text!r:.80} refers to itself, allowed is a number or an expression of other names"
         raise InvalidInput([Problem(path=name, message=what)])

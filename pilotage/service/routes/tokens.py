@@ -1,7 +1,4 @@
-"""Tokens: a running pilot renews its own, operators revoke any.
-
-Links that sign a browser in.
-"""
+"""Tokens and sign-in links: pilots and gateways renew their tokens, operators revoke any."""
 
 from datetime import timedelta
 
@@ -19,21 +16,21 @@ from taskqueue.db import database
 from taskqueue.pilots import pilots
 from taskqueue.states import PilotStatus
 
-#: A batch system that cannot say how a pilot is proves nothing.
+#: UNKNOWN included: the batch system's failure to report does not mean that the pilot has ended.
 _MAY_RUN = frozenset({PilotStatus.RUNNING, PilotStatus.UNKNOWN})
 
 router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=ApiRoute)
 
-#: How long a renewed token is good.
+#: Lifetime of a renewed token.
 _RENEWED = timedelta(days=1)
-#: No token is good for longer: so long an id is remembered whose token we did not see.
+#: Longest lifetime of any token: a revoked id must be stored this long, as the token's expiry is unknown.
 _LONGEST = timedelta(days=366)
 
 
 @router.post("/renew")
 @allow(Role.PILOT, Role.GATEWAY)
 def renew(parts: PartsOf, token: TokenOf) -> Renewed:
-    """A fresh token for a gateway, or for a pilot that runs."""
+    """Renew the token of a gateway, or of a pilot that runs."""
     caller = token.caller
     if caller.role is Role.PILOT:
         _require_running(parts, caller)
@@ -46,7 +43,7 @@ def renew(parts: PartsOf, token: TokenOf) -> Renewed:
 @allow()
 @takes_at_most(SMALL)
 def revoke(parts: PartsOf, caller: CallerOf, body: Revocation) -> None:
-    """Accept a token no more, in all processes within seconds."""
+    """Revoke a token, in all processes within seconds."""
     token_id = _token_id(parts, body)
     now = parts.clock()
     with database.writing(parts.engine) as conn:
@@ -77,9 +74,9 @@ login_router = APIRouter(prefix="/login-links", tags=["tokens"], route_class=Api
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
 @takes_at_most(SMALL)
 def issue(parts: PartsOf, token: TokenOf, body: LoginWish | None = None) -> LoginLink:
-    """A link that signs one browser in within five minutes, with the rights of the token that asks.
+    """Create a link that signs one browser in within five minutes, with the rights of this request's token.
 
-    Operators may name somebody else. The session ends after twelve hours, with the token, or when that is
+    Operators may name another person. The session ends after twelve hours, or when the token expires or is
     revoked.
     """
     wanted = token.caller if body is None or body.role is None else _requested_caller(body.role, body)

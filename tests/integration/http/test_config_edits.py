@@ -153,7 +153,7 @@ def test_what_becomes_wrong_of_others_by_an_edit_is_refused_and_not_told(service
     answer = patch(cms, {}, 2, remove=["Operations/cms/JobDescription/MaxRamm"])
     assert answer.status_code == 422
     assert "dune" not in answer.text
-    assert "others rely on what this takes away" in answer.text
+    assert "others depend on what this removes" in answer.text
 
 
 def test_an_edit_states_its_version_which_must_have_been(cms):

@@ -308,7 +308,7 @@ def test_a_pilot_asks_for_the_one_queue_that_it_is_in(service: Service):
     refused = pilot.post(path, json={"queues": [QUEUE, *(f"X.y/z/{n}" for n in range(3000))]})
     assert (refused.status_code, refused.json()["error"]["message"]) == (
         403,
-        "a pilot asks for its own queue only",
+        "a pilot may only request its own queue",
     )
     assert pilot.post(path, json={"queues": ["q" * 2**18]}).status_code == 413
 

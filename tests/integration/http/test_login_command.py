@@ -42,7 +42,7 @@ def test_the_bearer_of_a_token_gets_no_link_for_others(service: Service, monkeyp
     monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
     status, _, said = _run(capsys, "--role", "operator")
     assert status == 1
-    assert "only operators ask for links for others" in said
+    assert "only operators may create links for others" in said
 
 
 def test_whoever_holds_the_key_needs_no_token(service: Service, home: Path, capsys):

@@ -129,9 +129,9 @@ def test_a_site_is_banned_and_allowed_again(run: Run, gateway: httpx.Client) -> 
         (("advertise", SITE, "CurrentJobs=1", "--watch", "true"), 2, "K=V"),
         (("advertise", SITE, "currentjobs=1"), 2, "CurrentJobs"),
         (("advertise", SITE, "CurrentJobs=1", "CurrentJobs=2"), 2, "CurrentJobs is given 2 times"),
-        (("advertise", SITE, "CurMatches=CurMatches + 1"), 2, "asks for itself"),
-        (("advertise", SITE, "CurMatches=1 + MY.curmatches"), 2, "asks for itself"),
-        (("advertise", SITE, "Requirements=CurMatches < 5 && my.requirements"), 2, "asks for itself"),
+        (("advertise", SITE, "CurMatches=CurMatches + 1"), 2, "refers to itself"),
+        (("advertise", SITE, "CurMatches=1 + MY.curmatches"), 2, "refers to itself"),
+        (("advertise", SITE, "Requirements=CurMatches < 5 && my.requirements"), 2, "refers to itself"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(run: Run, words: tuple[str, ...], status: int, said: str) -> None:
@@ -142,7 +142,7 @@ def test_what_is_wrong_is_told_in_a_line(run: Run, words: tuple[str, ...], statu
 
 def test_a_name_like_a_counter_is_taken_and_doubted(run: Run, gateway: httpx.Client) -> None:
     said = run("advertise", SITE, "Curentjobs=3", "Weather=5")
-    doubt = "Curentjobs: counts for nothing but expressions, did you mean CurrentJobs?"
+    doubt = "Curentjobs: is used only in expressions, did you mean CurrentJobs?"
     assert said == (0, f"{SITE}: advertised\n", f"pilotage: {doubt}\n")
     [throttle] = json.loads(run("show", SITE, "--json")[1])["throttles"]
     assert throttle["advertisement"] == {"Curentjobs": 3, "Weather": 5}

@@ -115,6 +115,6 @@ def test_each_role_sees_what_concerns_it(used: Service, signed_in: SignedIn):
 def test_what_cannot_be_asked_is_said_on_a_page(used: Service, signed_in: SignedIn):
     page = signed_in(used, role="operator", user="root")
     page.goto("/accounting?from=yesterday")
-    assert page.get_by_text("is no time").is_visible()
+    assert page.get_by_text("is not a time").is_visible()
     page.goto("/accounting?from=99999w&to=9999-12-31&bucket=hour")
     assert page.get_by_role("figure").is_visible()

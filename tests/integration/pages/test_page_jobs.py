@@ -223,7 +223,7 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
     page = signed_in(service, role="user", vo="cms", **owner)
     page.goto(f"/jobs/{job_id}")
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Job {job_id} · {HOSTILE}")
-    expect(page.get_by_text("No pilot has taken it yet.")).to_be_visible()
+    expect(page.get_by_text("No pilot has taken the job yet.")).to_be_visible()
     files = {"std.out": f"{HOSTILE}\nall well\n".encode(), "../../etc/passwd": b"x", "hits.root": b"\0\1"}
     progress = {
         "progress": HOSTILE,

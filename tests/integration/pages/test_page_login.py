@@ -25,7 +25,7 @@ def test_a_link_signs_in_once_and_goes_to_the_page_that_was_asked_for(service: S
     assert cookie["sameSite"] == "Lax"
     other = windows.open(service)
     other.goto(path)
-    assert other.get_by_role("alert").text_content().startswith("This link is not good")
+    assert other.get_by_role("alert").text_content().startswith("This link is not valid")
     assert "#" not in other.url
     picture(other, "login/used")
 

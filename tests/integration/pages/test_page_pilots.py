@@ -63,8 +63,8 @@ def test_pilots_are_counted_by_queue_and_empty_ones_by_reason(field: Service, si
         by_queue.get_by_role("row").filter(has_text="LCG.B.org").get_by_role("cell").nth(0).text_content()
         == "2"
     )
-    reasons = page.get_by_role("table").filter(has_text="What they were told last")
-    expect(reasons).to_contain_text("nothing waited that it could run")
+    reasons = page.get_by_role("table").filter(has_text="Last reason received")
+    expect(reasons).to_contain_text("no waiting job that it could run")
     expect(reasons).to_contain_text("running limits were full")
     picture(page, "sites/pilots")
 
@@ -172,7 +172,7 @@ def test_a_site_admin_is_told_how_far_grid_jobs_are_but_whose_they_are_only_in_h
     assert not heading.get_by_role("link").count()
     for address in ("/", f"/sites/{SITE}"):
         page.goto(address)
-        there = page.get_by_role("table", name="Jobs in the hands of pilots")
+        there = page.get_by_role("table", name="Jobs held by pilots")
         expect(there.get_by_role("row").filter(has_text="cms")).to_contain_text("1")
         picture(page, f"sites/there-{vo}{'-overview' if address == '/' else ''}")
 

@@ -27,7 +27,7 @@ def test_a_job_that_no_queue_fits_shows_what_excludes_them_and_what_helps(
     page.get_by_role("link", name="Why is it waiting?").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Why is job {job_id} waiting?")
     expect(
-        page.get_by_text("No queue fits: each of the 3 that its VO may use lacks something.")
+        page.get_by_text("No queue fits: each of the 3 that its VO may use fails a requirement.")
     ).to_be_visible()
     rows = page.get_by_role("region", name="Requirements").locator("tbody tr")
     expect(rows).to_have_count(len(told["reasons"]))
@@ -89,4 +89,4 @@ def test_a_job_that_has_ended_waits_no_more(service: Service, signed_in: SignedI
     service.user().post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
     page = signed_in(service, role="user", vo="cms", user="ada")
     page.goto(f"/jobs/{job_id}/why")
-    expect(page.get_by_text("It is Killed: it does not wait any more.")).to_be_visible()
+    expect(page.get_by_text("It is Killed: it no longer waits.")).to_be_visible()

@@ -90,7 +90,7 @@ def test_an_answer_that_is_not_about_this_sign_in_is_refused(
 def test_user_information_about_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch):
     talk = Talk(monkeypatch)
     talk.info = {"sub": "eve", "groups": ["/cms/pilotage_admin"]}
-    with pytest.raises(NotAuthenticated, match="somebody else"):
+    with pytest.raises(NotAuthenticated, match="another person"):
         talk.finish()
 
 

@@ -1,1 +1,1 @@
-"""People and programs whose tokens another issuer signs: OpenID Connect, and the profile of WLCG."""
+"""Tokens and sign-in of other issuers: OpenID Connect, and the WLCG token profile."""

@@ -1,6 +1,6 @@
-"""Signing in with a browser: the authorization code flow of OpenID Connect, with PKCE.
+"""Browser sign-in: the authorization code flow of OpenID Connect, with PKCE.
 
-Source: OpenID Connect Core 1.0 §3.1, RFC 7636 (PKCE), RFC 9207 (who answers), RFC 9700 (what goes wrong).
+Source: OpenID Connect Core 1.0 §3.1, RFC 7636 (PKCE), RFC 9207 (issuer identification), RFC 9700 (threats).
 """
 
 import hmac
@@ -21,13 +21,13 @@ from pilotage.service.auth.oidc.issuers import TrustedIssuer
 from pilotage.service.auth.tokens import UnknownKey
 from pilotage.service.http_errors import NotAuthenticated
 
-#: Random bytes of what nobody may guess.
+#: Random bytes of each secret value.
 _BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginAttempt:
-    """One sign-in under way; the browser that began it keeps this, and no other can end it."""
+    """A sign-in in progress, stored in the browser that began it: no other browser can finish it."""
 
     issuer: str  #: by its name
     redirect_uri: str
@@ -38,19 +38,15 @@ class LoginAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the issuer has the browser bring back."""
+    """The issuer's response, delivered by the browser."""
 
     state: str
     code: str
-    issuer: str | None = None  #: `iss`, if it says so
+    issuer: str | None = None  #: `iss`, if present
 
 
 def begin(trusted: TrustedIssuer, redirect_uri: str) -> tuple[LoginAttempt, str]:
-    """A new attempt, and the address of the issuer where it goes on.
-
-    Raises:
-        IssuerAway: We do not know the address, and it does not answer.
-    """
+    """Create an attempt and the issuer's address to redirect to; `IssuerAway` if that is unknown."""
     attempt = LoginAttempt(
         issuer=trusted.issuer.name,
         redirect_uri=redirect_uri,
@@ -76,10 +72,10 @@ def begin(trusted: TrustedIssuer, redirect_uri: str) -> tuple[LoginAttempt, str]
 def finish(
     trusted: TrustedIssuer, attempt: LoginAttempt, answer: Answer, *, now: datetime
 ) -> dict[str, object]:
-    """What the issuer says of the person who signed in.
+    """Return the issuer's claims about the person who signed in.
 
     Raises:
-        NotAuthenticated: The answer is not one to this attempt, or what is said is not good.
+        NotAuthenticated: The answer does not belong to this attempt, or the claims are invalid.
         IssuerAway: The issuer does not answer, or refuses the code.
     """
     if not hmac.compare_digest(answer.state.encode(), attempt.state.encode()):
@@ -87,9 +83,9 @@ def finish(
     if answer.issuer is not None and not trusted.issuer.is_named(answer.issuer):
         raise NotAuthenticated("the answer comes from another issuer than was asked")
     with discovery.client(trusted.issuer) as http:
-        said = _exchange(http, trusted, attempt, answer.code)
-        claims = _id_claims(trusted, str(said.get("id_token", "")), nonce=attempt.nonce, now=now)
-        return {**_user_info(http, trusted, said.get("access_token"), claims["sub"]), **claims}
+        tokens = _exchange(http, trusted, attempt, answer.code)
+        claims = _id_claims(trusted, str(tokens.get("id_token", "")), nonce=attempt.nonce, now=now)
+        return {**_user_info(http, trusted, tokens.get("access_token"), claims["sub"]), **claims}
 
 
 def _exchange(
@@ -123,7 +119,7 @@ def _id_claims(trusted: TrustedIssuer, text: str, *, nonce: str, now: datetime) 
     signed_claims.check_times(claims, now=now)
     is_shared = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
     if claims.get("azp", None if is_shared else client_id) != client_id:
-        raise NotAuthenticated("the issuer signed somebody in elsewhere, not here")
+        raise NotAuthenticated("the issuer's token is for another client")
     if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
         raise NotAuthenticated("the issuer's answer is to another sign-in: begin again")
     return claims
@@ -132,12 +128,12 @@ def _id_claims(trusted: TrustedIssuer, text: str, *, nonce: str, now: datetime) 
 def _user_info(
     http: httpx.Client, trusted: TrustedIssuer, access_token: object, subject: object
 ) -> Mapping[str, object]:
-    """What else it says of the person; groups often stand only there."""
+    """Further claims; many issuers list groups only there."""
     if not isinstance(access_token, str) or "userinfo_endpoint" not in trusted.keys.endpoints:
         return {}
     info = discovery.get(http, trusted.issuer, _endpoint(trusted, "userinfo_endpoint"), access_token)
     if info.get("sub") != subject:
-        raise NotAuthenticated("the issuer speaks of somebody else than who signed in")
+        raise NotAuthenticated("the issuer's user info belongs to another person")
     return info
 
 
@@ -151,7 +147,7 @@ def _endpoint(trusted: TrustedIssuer, name: str) -> str:
 
 def _sign_in(trusted: TrustedIssuer) -> SignIn:
     if trusted.issuer.sign_in is None:
-        raise NotAuthenticated(f"nobody signs in with {trusted.issuer.name} here")
+        raise NotAuthenticated(f"sign-in with {trusted.issuer.name} is not configured here")
     return trusted.issuer.sign_in
 
 

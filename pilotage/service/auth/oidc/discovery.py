@@ -1,9 +1,4 @@
-"""What an issuer publishes of itself: its endpoints and its keys, fetched over HTTP.
-
-How tokens of other issuers may be signed: by keys that have a public part, with nothing that is broken.
-
-The keys that an issuer publishes, as this process knows them.
-"""
+"""Metadata and keys that an issuer publishes: fetched over HTTP and cached in this process."""
 
 import json
 import logging
@@ -22,7 +17,7 @@ import jwt
 from pilotage.service.auth.oidc.issuer import Issuer
 from requirements.errors import PilotageError
 
-#: Seconds for one request; a person or a program waits.
+#: Seconds for one request, while a user or program waits.
 TIMEOUT = 5.0
 #: Bytes of a document.
 _LONGEST = 1 << 20
@@ -31,25 +26,21 @@ _WELL_KNOWN = "/.well-known/openid-configuration"
 
 
 class IssuerAway(PilotageError):
-    """An issuer does not answer, or not what it should."""
+    """An issuer does not answer, or its answer is invalid."""
 
     code = "issuer_away"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What an issuer says of itself."""
+    """An issuer's published metadata."""
 
-    keys: tuple[Mapping[str, object], ...]  #: JWKs, as they came
+    keys: tuple[Mapping[str, object], ...]  #: JWKs, unchanged
     endpoints: Mapping[str, str]  #: addresses by their name in the metadata (`token_endpoint` …)
 
 
 def client(issuer: Issuer) -> httpx.Client:
-    """What speaks with the issuer; it follows no redirection, and tells nobody else what it sends.
-
-    Raises:
-        IssuerAway: The authorities that it is believed by cannot be read.
-    """
+    """HTTP client for the issuer. It follows no redirects, which could forward secrets to another host."""
     if issuer.authorities is None:
         return httpx.Client(timeout=TIMEOUT)
     try:
@@ -60,13 +51,7 @@ def client(issuer: Issuer) -> httpx.Client:
 
 
 def fetch(issuer: Issuer) -> Published:
-    """Ask the issuer for its endpoints and keys.
-
-    Source: OpenID Connect Discovery 1.0.
-
-    Raises:
-        IssuerAway: It does not answer, or what it says does not fit.
-    """
+    """Fetch the issuer's endpoints and keys. Source: OpenID Connect Discovery 1.0."""
     with client(issuer) as http:
         metadata = get(http, issuer, issuer.url.rstrip("/") + _WELL_KNOWN)
         if not issuer.is_named(metadata.get("issuer")):
@@ -81,29 +66,21 @@ def fetch(issuer: Issuer) -> Published:
 
 
 def clock(issuer: Issuer) -> datetime:
-    """What time it is by the issuer's clock, to the second.
-
-    Raises:
-        IssuerAway: It does not say.
-    """
+    """The time by the issuer's clock, to the second; `IssuerAway` without a `Date`."""
     with client(issuer) as http:
         try:
             answer = http.head(issuer.url.rstrip("/") + _WELL_KNOWN)
             made = parsedate_to_datetime(answer.headers["Date"]).replace(tzinfo=UTC)
-            # A cache on the way gives on what it was told so many seconds ago.
+            # A proxy cache may have stored the answer this many seconds ago.
             return made + timedelta(seconds=int(answer.headers.get("Age", 0)))
         except httpx.HTTPError as error:
             raise IssuerAway(f"{issuer.url} does not answer: {_reason(error)}") from None
         except (KeyError, ValueError):
-            raise IssuerAway(f"{issuer.url} does not say what time it is") from None
+            raise IssuerAway(f"{issuer.url} does not send its time") from None
 
 
 def endpoint(issuer: Issuer, endpoints: Mapping[str, str], name: str) -> str:
-    """An address that the issuer gave.
-
-    Raises:
-        IssuerAway: It gave none, or one that everybody on the way can read or change.
-    """
+    """An endpoint from the issuer's metadata; `IssuerAway` if it is missing or not https."""
     url = endpoints.get(name)
     if url is None:
         raise IssuerAway(f"{issuer.url} does not say its {name}")
@@ -113,12 +90,12 @@ def endpoint(issuer: Issuer, endpoints: Mapping[str, str], name: str) -> str:
 
 
 def is_safe(url: str, *, or_local: bool = True) -> bool:
-    """Whether nobody on the way can change what is said there.
+    """Whether nobody on the network path can change the content: https, or this machine.
 
     Args:
         url: The address.
-        or_local: Whether http on this machine will do. For what an issuer says it does only if the issuer is
-            here too: else it would send us to whatever listens here.
+        or_local: Whether http on this machine suffices. For endpoints that an issuer names, only if the
+            issuer itself is local: otherwise it could direct us to any service that listens here.
     """
     try:
         parts = httpx.URL(url)
@@ -132,20 +109,16 @@ def _is_https(url: str) -> bool:
 
 
 def get(http: httpx.Client, issuer: Issuer, url: str, token: str | None = None) -> dict[str, object]:
-    """A JSON document of the issuer.
-
-    Raises:
-        IssuerAway: There is none.
-    """
+    """Fetch a JSON object from the issuer; errors as for `read`."""
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     return read(http, issuer, http.build_request("GET", url, headers=headers))
 
 
 def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str, object]:
-    """The answer of the issuer, a JSON object.
+    """Send a request and parse the answer, a JSON object.
 
     Raises:
-        IssuerAway: There is none; the message says nothing of what was sent.
+        IssuerAway: No valid answer; the message contains nothing of what was sent.
     """
     where = f"{issuer.url}: {urlsplit(str(request.url)).path}"
     try:
@@ -163,12 +136,11 @@ def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str
     except (ValueError, RecursionError):  # brackets by the thousand
         content = None
     if not isinstance(content, dict):
-        raise IssuerAway(f"{where} answers something that is no JSON object")
+        raise IssuerAway(f"{where} does not answer a JSON object")
     return content
 
 
 def _reason(error: httpx.HTTPError) -> str:
-    """What the network or TLS has to say."""
     return f"{str(error) or type(error).__name__:.200}"
 
 
@@ -181,8 +153,8 @@ def _body(answer: httpx.Response) -> bytes:
     return body
 
 
-#: The kind of key (JWK `kty`) by each algorithm (RFC 7518, RFC 8037). Neither `none` nor a shared secret
-#: is among them: whoever knows a public key must not be able to sign with it.
+#: Key type (JWK `kty`) of each allowed algorithm (RFC 7518, RFC 8037). `none` and shared secrets are
+#: excluded: otherwise a public key would suffice to sign.
 KEY_TYPES: Mapping[str, str] = {
     "RS256": "RSA",
     "RS384": "RSA",
@@ -198,26 +170,26 @@ KEY_TYPES: Mapping[str, str] = {
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two questions: whoever invents names of keys does not make us ask more often.
+#: Seconds between two fetches: invented key ids must not cause more.
 PATIENCE = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """One key of the set."""
+    """A public key of an issuer."""
 
-    key: Any  #: as the library for signatures takes it
+    key: Any  #: in the form used by PyJWT
     key_type: str
     key_id: str | None
-    algorithm: str | None  #: None: any that fits the type
+    algorithm: str | None  #: None: any of the key type
 
     def verifies(self, algorithm: str) -> bool:
-        """Whether it is for tokens that are signed so."""
+        """Whether the key may verify tokens signed with `algorithm`."""
         return self.key_type == KEY_TYPES.get(algorithm) and self.algorithm in (None, algorithm)
 
 
 class IssuerKeys:
-    """Keeps the keys of one issuer; while the issuer is away, those it had."""
+    """Cached keys of one issuer; kept while the issuer is unavailable."""
 
     def __init__(self, fetch: Callable[[], Published]) -> None:
         self._fetch = fetch
@@ -227,16 +199,16 @@ class IssuerKeys:
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """How many keys are known that may verify a token."""
+        """Number of usable keys."""
         return len(self._keys)
 
     @property
     def endpoints(self) -> Mapping[str, str]:
-        """Where the issuer says that it is; empty before it was reached."""
+        """The issuer's endpoints; empty before the first fetch."""
         return self._published.endpoints if self._published else {}
 
     def find(self, *, key_id: str | None, algorithm: str) -> tuple[PublicKey, ...]:
-        """The keys that may have signed a token; several where they have no names."""
+        """The keys that may have signed a token; several if they have no ids."""
         fitting = tuple(key for key in self._keys if key.verifies(algorithm))
         if key_id is None:
             return fitting
@@ -244,11 +216,7 @@ class IssuerKeys:
         return named or tuple(key for key in fitting if key.key_id is None)
 
     def refresh(self, *, now: float) -> bool:
-        """Ask the issuer, unless that was just done; whether it has other keys than before.
-
-        Args:
-            now: Seconds of a clock that never goes back.
-        """
+        """Fetch the keys unless just done; return whether they changed. `now` is monotonic, in seconds."""
         with self._lock:
             if self._tried_at is not None and now - self._tried_at < PATIENCE:
                 return False
@@ -256,7 +224,7 @@ class IssuerKeys:
             try:
                 published = self._fetch()
             except IssuerAway as error:
-                _log.warning("the keys of an issuer stay as they were: %s", error)
+                _log.warning("the keys of an issuer are unchanged: %s", error)
                 return False
             before, self._published = self._published, published
             if before is not None and before.keys == published.keys:
@@ -266,7 +234,7 @@ class IssuerKeys:
 
 
 def _key(jwk: Mapping[str, object]) -> PublicKey | None:
-    """The key, if it is one to verify with."""
+    """Parse the key if it can verify signatures."""
     key_type, use, key_id, algorithm = (jwk.get(name) for name in ("kty", "use", "kid", "alg"))
     if key_type not in KEY_TYPES.values() or use not in (None, "sig"):
         return None

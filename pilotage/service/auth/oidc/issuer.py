@@ -1,7 +1,4 @@
-"""An issuer that the installation trusts, and what the claims of its tokens are worth here.
-
-From the claims of an issuer to callers: what its groups and scopes mean here.
-"""
+"""A trusted issuer from the settings, and the mapping of its groups and scopes to roles."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,30 +8,30 @@ from pilotage.service.auth import callers as auth_callers
 from pilotage.service.auth.callers import Caller, Capability, Role
 from requirements.errors import InvalidRequest, Problem
 
-#: Group of those who look after a VO, below the VO's own, where the settings name no roles.
+#: Group of VO admins below the VO's own group, if the settings name no roles.
 _ADMINS = "pilotage_admin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleRule:
-    """Who has a role: those in a group, those with a scope, or one subject; exactly one of them is set."""
+    """Grants a role to a group, to a scope or to one subject; exactly one of them is set."""
 
     role: Role
     group: str | None = None
     scope: str | None = None
     subject: str | None = None
-    vo: str | None = None  #: else that of the issuer
+    vo: str | None = None  #: default: the VO of the issuer
     site: str | None = None
     owner_group: str | None = None
 
     def fits(self, *, groups: frozenset[str], scopes: frozenset[str], subject: str) -> bool:
-        """Whether the rule is about the bearer."""
+        """Whether the rule applies to the bearer."""
         return self.group in groups or self.scope in scopes or self.subject == subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignIn:
-    """How people sign in with a browser: as what the issuer knows us, and what we ask it for."""
+    """Settings of the browser sign-in: our client id, secret and requested scopes."""
 
     client_id: str
     client_secret: str | None = field(default=None, repr=False)  #: None: a public client, protected by PKCE
@@ -43,20 +40,20 @@ class SignIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issuer:
-    """One issuer as the settings describe it."""
+    """One issuer from the settings."""
 
-    name: str  #: for people, and part of the address of its sign-in
-    url: str  #: what its tokens say as `iss`
-    audiences: frozenset[str]  #: one of them has to be in `aud`
+    name: str  #: shown to people, and part of the address of its sign-in
+    url: str  #: `iss` of its tokens
+    audiences: frozenset[str]  #: one of them must be in `aud`
     vo: str | None = None
-    user_claim: str = "sub"  #: what jobs give as their owner
+    user_claim: str = "sub"  #: claim used as the owner of jobs
     group_claims: tuple[str, ...] = ("wlcg.groups", "groups")
-    rules: tuple[RoleRule, ...] = ()  #: a bearer has all that fit, the first for what needs one
+    rules: tuple[RoleRule, ...] = ()  #: all that fit apply; the first is the main role
     sign_in: SignIn | None = None
     authorities: Path | None = None  #: file of CA certificates; None: the system's
 
     def is_named(self, url: object) -> bool:
-        """Whether a token or a document calls the issuer so; a slash at the end says nothing."""
+        """Whether `url` names this issuer, with or without a trailing slash."""
         return isinstance(url, str) and url.rstrip("/") == self.url.rstrip("/")
 
     def groups(self, claims: Mapping[str, object]) -> frozenset[str]:
@@ -65,7 +62,7 @@ class Issuer:
 
 
 def rules_of_vo(vo: str) -> tuple[RoleRule, ...]:
-    """Who has a role where the settings do not say: members are users, a group of them looks after the VO."""
+    """Default rules: members of the VO are users, its group `pilotage_admin` are VO admins."""
     return (
         RoleRule(role=Role.VO_ADMIN, group=f"/{vo}/{_ADMINS}"),
         RoleRule(role=Role.USER, group=f"/{vo}"),
@@ -80,13 +77,13 @@ _CAPABILITIES = frozenset(Capability)
 
 
 def callers(issuer: Issuer, claims: Mapping[str, object]) -> tuple[Caller, ...]:
-    """All that the bearer may act as, in the order of the issuer's rules.
+    """All roles of the bearer, in the order of the issuer's rules.
 
-    A token with capabilities (`compute.create` …) is good for just these, as a user of the VO: whoever asked
-    for it wanted no more. Source: WLCG Common JWT Profiles, where capabilities go before groups.
+    A token with capabilities (`compute.create` …) is limited to these, as a user of the VO. Source: WLCG
+    Common JWT Profiles, where capabilities take precedence over groups.
 
     Raises:
-        InvalidRequest: A claim makes no sense as a name.
+        InvalidRequest: A claim is not a valid name.
     """
     scopes = _scopes(claims)
     if capabilities := frozenset(Capability(scope) for scope in scopes & _CAPABILITIES):
@@ -103,7 +100,7 @@ def _with_capabilities(
     as_user = [rule for rule in issuer.rules if rule.role is Role.USER and rule.vo in (None, issuer.vo)]
     mine = next((rule for rule in as_user if rule.group in groups), RoleRule(role=Role.USER))
     if issuer.vo is None:
-        return ()  # nobody said whose jobs the scopes are about
+        return ()  # without a VO the scopes concern no jobs
     return (replace(_caller(issuer, mine, claims), capabilities=capabilities),)
 
 
@@ -120,7 +117,7 @@ def _caller(issuer: Issuer, rule: RoleRule, claims: Mapping[str, object]) -> Cal
 def _user(issuer: Issuer, claims: Mapping[str, object]) -> str:
     name = claims.get(issuer.user_claim)
     if not isinstance(name, str) or not name:
-        problem = Problem(path=issuer.user_claim, message=f"{issuer.name} does not say it of the bearer")
+        problem = Problem(path=issuer.user_claim, message=f"the token of {issuer.name} lacks this claim")
         raise InvalidRequest([problem])
     return name
 

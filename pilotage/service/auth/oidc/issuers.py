@@ -1,7 +1,4 @@
-"""The ways to sign in to the pages that an installation has beside the one-time link.
-
-The issuers that an installation trusts beside itself, and who the bearers of their tokens are.
-"""
+"""Trusted issuers: verification of their tokens, and their sign-in buttons."""
 
 import asyncio
 import time
@@ -28,13 +25,13 @@ from requirements.errors import InvalidRequest
 class SignInWay:
     """A button of the login page."""
 
-    title: str  #: what stands on it, e.g. the name of the issuer
-    path: str  #: of this service, where signing in begins; `next` is added to its query
+    title: str  #: label, e.g. the name of the issuer
+    path: str  #: where signing in begins; `next` is added to its query
 
 
-#: Bytes of a token; those of large communities name hundreds of groups.
+#: Bytes of a token; tokens of large communities list hundreds of groups.
 _LONGEST = 16 << 10
-#: Tokens of an issuer whose signature need not be checked again.
+#: Tokens of an issuer whose verified claims are cached.
 _REMEMBERED = 4096
 
 
@@ -50,32 +47,32 @@ class TrustedIssuer:
     def __init__(self, issuer: Issuer, fetch: Callable[[Issuer], Published] = discovery.fetch) -> None:
         self.issuer = issuer
         self.keys = IssuerKeys(partial(fetch, issuer))
-        self._asking = asyncio.Lock()
+        self._fetching = asyncio.Lock()
         self._forget()
 
     def verify(self, text: str, *, now: datetime) -> BearerToken:
-        """What a token of this issuer says of its bearer; asks nobody.
+        """Verify a token of this issuer, without network access.
 
         Raises:
-            UnknownKey: It names a key that we do not know yet.
-            NotAuthenticated: It is not good, or its bearer has no role here.
+            UnknownKey: It names a key that is not cached yet.
+            NotAuthenticated: It is invalid, or its bearer has no role here.
         """
         read = self._read_once(text)
         signed_claims.check_times(read.claims, now=now)
         return read.token
 
     async def learn(self) -> None:
-        """Ask the issuer for its keys, unless that was done a moment ago; who comes meanwhile waits."""
-        async with self._asking:
+        """Fetch the issuer's keys unless just done; concurrent callers wait for the same fetch."""
+        async with self._fetching:
             await anyio.to_thread.run_sync(self.refresh)
 
     def refresh(self) -> None:
-        """Ask the issuer for its keys, unless that was done a moment ago."""
+        """Fetch the issuer's keys unless just done."""
         if self.keys.refresh(now=time.monotonic()):
             self._forget()
 
     def _forget(self) -> None:
-        # Made anew with the keys: what a withdrawn key signed has to be looked at again.
+        # One cache per key set: tokens signed by a withdrawn key must be verified again.
         self._read_once = lru_cache(maxsize=_REMEMBERED)(self._read)
 
     def _read(self, text: str) -> _Read:
@@ -84,7 +81,7 @@ class TrustedIssuer:
 
 
 class Issuers:
-    """All of them; none, unless the settings name some."""
+    """All trusted issuers; none by default."""
 
     def __init__(self, trusted: Iterable[TrustedIssuer] = ()) -> None:
         self._trusted = tuple(trusted)
@@ -97,16 +94,12 @@ class Issuers:
 
     @property
     def sign_in_ways(self) -> tuple[SignInWay, ...]:
-        """Those that people sign in with."""
+        """The issuers that offer browser sign-in."""
         names = [each.issuer.name for each in self if each.issuer.sign_in is not None]
         return tuple(SignInWay(title=f"Sign in with {name}", path=f"/login/issuers/{name}") for name in names)
 
-    def of(self, text: str) -> TrustedIssuer:
-        """The issuer that a token says it is from, which is not proven yet.
-
-        Raises:
-            NotAuthenticated: It is from nobody whom we trust.
-        """
+    def find(self, text: str) -> TrustedIssuer:
+        """The issuer named in a token, which is not verified yet; `NotAuthenticated` if it is not trusted."""
         if self._trusted and len(text) <= _LONGEST:
             named = _issuer_named(text)
             for each in self._trusted:
@@ -126,7 +119,9 @@ def _token(issuer: Issuer, claims: Mapping[str, object], text: str) -> BearerTok
     try:
         caller = union(oidc_issuer.callers(issuer, claims))
     except InvalidRequest as error:
-        raise NotAuthenticated(f"the token of {issuer.name} names nobody that can be here: {error}") from None
+        raise NotAuthenticated(
+            f"the token of {issuer.name} does not describe a valid caller: {error}"
+        ) from None
     if caller is None:
         raise NotAuthenticated(f"none of the groups and scopes of the token of {issuer.name} has a role here")
     expires_at = signed_claims.time_of(claims, "exp")
@@ -142,7 +137,7 @@ def _token(issuer: Issuer, claims: Mapping[str, object], text: str) -> BearerTok
 
 
 def _token_id(issuer: Issuer, claims: Mapping[str, object], text: str) -> str:
-    """By which it is revoked; with the issuer, so that none chooses the id of another's token."""
+    """The id for revocation; contains the issuer, so that none can choose the id of another's token."""
     jti = claims.get("jti")
     if isinstance(jti, str) and 0 < len(jti) <= 128:
         return f"{issuer.name}:{jti}"

@@ -1,4 +1,4 @@
-"""What a token of an issuer claims, once its signature, audience and times are found good."""
+"""Claims of an issuer's token after checks of signature, audience and times."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,9 +11,9 @@ from pilotage.service.auth.oidc.issuer import Issuer
 from pilotage.service.auth.tokens import UnknownKey
 from pilotage.service.http_errors import NotAuthenticated
 
-#: The clocks of issuers may differ from ours by this much.
+#: Tolerated clock skew between issuers and this host.
 LEEWAY = timedelta(seconds=30)
-#: Names of the issuer differ by a slash, and times are checked against the clock that the caller gives.
+#: Issuer names may differ by a slash; times are checked against the caller's clock.
 _UNCHECKED: Options = {
     "verify_exp": False,
     "verify_iat": False,
@@ -24,11 +24,11 @@ _UNCHECKED: Options = {
 
 
 def read(text: str, issuer: Issuer, keys: IssuerKeys, *, audiences: Collection[str]) -> Mapping[str, object]:
-    """The claims of a token of this issuer that is meant for one of the audiences; times are not looked at.
+    """Verify signature, issuer and audience of a token and return its claims; times are not checked.
 
     Raises:
-        UnknownKey: None of the keys that are known signed it; the issuer may have new ones.
-        NotAuthenticated: It is not good.
+        UnknownKey: None of the cached keys signed it; the issuer may have new ones.
+        NotAuthenticated: It is invalid.
     """
     try:
         header = jwt.get_unverified_header(text)
@@ -36,7 +36,7 @@ def read(text: str, issuer: Issuer, keys: IssuerKeys, *, audiences: Collection[s
         raise NotAuthenticated("the token is not a signed one") from None
     algorithm, key_id = str(header.get("alg")), header.get("kid")
     if algorithm not in KEY_TYPES:
-        raise NotAuthenticated(f"the token is signed by {algorithm!r:.40}, which nobody may use here")
+        raise NotAuthenticated(f"the token is signed by {algorithm!r:.40}, which is not an allowed algorithm")
     for key in keys.find(key_id=key_id, algorithm=algorithm):
         try:
             return _decode(text, key.key, algorithm, issuer, audiences)
@@ -68,11 +68,7 @@ def _decode(
 
 
 def check_times(claims: Mapping[str, object], *, now: datetime) -> None:
-    """Refuse what is over, or not yet good.
-
-    Raises:
-        NotAuthenticated: It is.
-    """
+    """Raise `NotAuthenticated` for a token that has expired or is not valid yet."""
     expires_at = time_of(claims, "exp")
     if expires_at is None or now >= expires_at + LEEWAY:
         raise NotAuthenticated("the token has expired")
@@ -83,15 +79,11 @@ def check_times(claims: Mapping[str, object], *, now: datetime) -> None:
 
 
 def time_of(claims: Mapping[str, object], name: str) -> datetime | None:
-    """A time of the claims; None if there is none.
-
-    Raises:
-        NotAuthenticated: It is no time.
-    """
+    """A time claim; None without one, `NotAuthenticated` if it is not a time."""
     value = claims.get(name)
     if value is None:
         return None
     try:
         return datetime.fromtimestamp(float(value), UTC)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, OSError):
-        raise NotAuthenticated(f"{name} of the token is no time") from None
+        raise NotAuthenticated(f"{name} of the token is not a time") from None

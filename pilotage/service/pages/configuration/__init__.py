@@ -1,4 +1,4 @@
-"""The page of the configuration: the tree, a draft of a change, what it would do, the versions."""
+"""Configuration pages: the tree, drafts of changes, their previews, versions."""
 
 from pilotage.service.pages.configuration import changing, history, view
 

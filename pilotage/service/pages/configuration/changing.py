@@ -1,4 +1,4 @@
-"""What becomes of a draft: checked while it is written, looked at, applied, moved onto a newer version."""
+"""Check, preview, apply and rebase a draft."""
 
 from urllib.parse import urlencode
 
@@ -13,20 +13,20 @@ from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.configuring import change, drafts, previews
 from pilotage.service.pages.configuration import view
-from pilotage.service.pages.configuration.view import ChangeOutcome, Filled, FilledOf, write_down
+from pilotage.service.pages.configuration.view import ChangeOutcome, Filled, FilledOf, audit_refusal
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute
 from requirements.errors import NotAllowed, PilotageError
 
 router = APIRouter(prefix="/configuration", route_class=PageRoute)
 
-#: What keeps a change from being made and is shown beside the draft, which stays as it is.
+#: Errors that are shown beside the draft, which is kept.
 _REFUSALS = (*drafts.MENDABLE, GuardFailed)
 
 
 @router.post("/check")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
 def check(page: PageOf, filled: FilledOf) -> Response:
-    """What is wrong with the draft so far, and what it changes."""
+    """Show the problems and changes of the draft."""
     if not _is_begun(filled):
         return page.render("configuration/findings.html", checked=None)
     checked = drafts.check(page.parts, page.caller, filled.draft)
@@ -44,17 +44,17 @@ def _changes(checked: drafts.CheckedDraft) -> list[view.ChangedPath]:
 @router.post("/preview")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
 def preview(page: PageOf, filled: FilledOf) -> Response:
-    """What the draft would do to what waits and runs now; nothing is changed."""
+    """Show the effects of the draft on waiting and running jobs; nothing is changed."""
     try:
         return _answer(page, filled, preview_draft(page, filled))
     except _REFUSALS as error:
         if isinstance(error, NotAllowed):
-            write_down(page, error)
+            audit_refusal(page, error)
         return _refused(page, filled, error)
 
 
 def preview_draft(page: PageContext, filled: Filled) -> ChangeOutcome:
-    """The change that the draft is, and its effects."""
+    """The changes of the draft and their effects."""
     conditions = guards.read_guards(filled.guards)
     proposal = drafts.build_proposal(page.parts, page.caller, filled.draft)
     found = change.outlook_of(page.parts, page.caller, proposal)
@@ -68,7 +68,7 @@ def preview_draft(page: PageContext, filled: Filled) -> ChangeOutcome:
 @router.post("/apply")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
 def apply(page: PageOf, filled: FilledOf) -> Response:
-    """Make the draft the version in force."""
+    """Store the draft as the version in force."""
     try:
         version, proposal = drafts.store(
             page.parts,
@@ -78,7 +78,7 @@ def apply(page: PageOf, filled: FilledOf) -> Response:
             guards=guards.read_guards(filled.guards),
         )
     except _REFUSALS as error:
-        write_down(page, error)
+        audit_refusal(page, error)
         return _refused(page, filled, error)
     if not proposal.differences and version == proposal.before.version:
         return _answer(page, filled, ChangeOutcome(changes=[]))
@@ -89,7 +89,7 @@ def apply(page: PageOf, filled: FilledOf) -> Response:
 @router.post("/rebase")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
 def rebase(page: PageOf, filled: FilledOf) -> Response:
-    """The same draft, as one that starts from the version in force."""
+    """Move the draft onto the version in force."""
     try:
         draft = drafts.rebased(page.parts, page.caller, filled.draft)
         return view.section(page, filled.with_draft(draft), rebased=True)
@@ -108,6 +108,6 @@ def _refused(page: PageContext, filled: Filled, error: PilotageError) -> Respons
 
 
 def _answer(page: PageContext, filled: Filled, outcome: ChangeOutcome, *, status: int = 200) -> HTMLResponse:
-    if page.is_fragment:  # scripts put in only what is answered with 200
+    if page.is_fragment:  # scripts insert only answers with status 200
         return page.render("configuration/outcome.html", outcome=outcome, filled=filled)
     return view.section(page, filled, status=status, outcome=outcome)

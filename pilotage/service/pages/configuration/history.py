@@ -1,4 +1,4 @@
-"""The versions: who changed what, what differs, and going back."""
+"""Versions of the configuration, their differences, and rollback."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.configuring import change, history, in_force, previews
 from pilotage.service.pages.configuration import view
-from pilotage.service.pages.configuration.view import ChangeOutcome, write_down
+from pilotage.service.pages.configuration.view import ChangeOutcome, audit_refusal
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute
 from requirements.errors import PilotageError, Problem
 
@@ -28,7 +28,7 @@ def versions(
     path: Annotated[str, Query(max_length=2000)] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> Response:
-    """The latest versions that changed what this person may see."""
+    """List the latest versions that changed something visible to the person."""
     entries = history.read(page.parts, page.caller, limit=limit + 1, path=path)
     current = in_force.readable(page.parts).version
     return page.render(
@@ -48,7 +48,7 @@ def diff(
     before: Annotated[_Version, Query(alias="from")],
     after: Annotated[_Version | None, Query(alias="to")] = None,
 ) -> Response:
-    """What differs between two versions."""
+    """Show the differences between two versions."""
     found = history.between(page.parts, page.caller, before=before, after=after)
     return page.render(
         "configuration/diff.html", before=before, after=found.after, changes=view.changes(found.differences)
@@ -57,25 +57,25 @@ def diff(
 
 @router.get("/rollback")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
-def look_back(page: PageOf, version: _Version) -> Response:
-    """What going back to a version would do; nothing is changed."""
+def preview_rollback(page: PageOf, version: _Version) -> Response:
+    """Preview a rollback; nothing is changed."""
     return _version_view(page, version, guard="")
 
 
 @router.post("/rollback")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
-def go_back(
+def rollback(
     page: PageOf,
     version: Annotated[int, Form(ge=1, le=2**31 - 1)],
     expected: Annotated[int, Form(ge=0, le=2**31 - 1)],
     guard: Annotated[str, Form(max_length=2000)] = "",
 ) -> Response:
-    """Make what this person may change as it was in a version."""
+    """Restore a version as far as the person may change it."""
     try:
         conditions = guards.read_guards(filter(None, map(str.strip, guard.split(","))))
         number, _ = change.rollback(page.parts, page.caller, version, expected=expected, guards=conditions)
     except (VersionConflict, guards.GuardFailed) as error:
-        write_down(page, error)
+        audit_refusal(page, error)
         return _version_view(page, version, guard=guard, error=error)
     return RedirectResponse(f"/configuration/diff?from={expected}&to={number}", 303)
 

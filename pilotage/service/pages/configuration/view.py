@@ -1,11 +1,4 @@
-"""What the page shows of a section of the tree.
-
-The form of a draft: what its fields say.
-
-Looking at the configuration, and beginning to change it.
-
-What came of looking at a draft, or of the try to apply it.
-"""
+"""A section of the configuration as a page, with the form of a draft and its outcome."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,17 +29,17 @@ from requirements.errors import NotFound, PilotageError, Problem
 from requirements.values import fold
 
 _SITES = ("Resources", "Sites")
-#: What stands between the names of a site, a CE and a queue.
+#: Path components between the names of a site, a CE and a queue.
 _BETWEEN = ("CEs", "Queues")
-#: Values of a new section that are told one by one.
+#: Most values of a new section that are listed singly.
 _MOST_SINGLE = 20
-#: Names that lead to a site, a CE, a queue.
+#: Path lengths of sites, CEs and queues.
 NODES = {3: "site", 5: "CE", 7: "queue"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Below:
-    """A section below the one that is shown."""
+    """A section below the shown one."""
 
     name: str
     path: str
@@ -55,7 +48,7 @@ class Below:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A value of the section that is shown."""
+    """A value of the shown section."""
 
     name: str
     path: str
@@ -65,7 +58,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationView:
-    """A section, as far as somebody may see and change it."""
+    """A section with the person's rights."""
 
     path: str
     names: tuple[str, ...]
@@ -76,23 +69,23 @@ class ConfigurationView:
 
     @property
     def site(self) -> str:
-        """The site that it is of, if it is a node."""
+        """The site of a node."""
         return self.names[2]
 
     @property
     def node(self) -> str | None:
-        """Whether it is a site, a CE or a queue."""
+        """`site`, `CE` or `queue`; None for other sections."""
         is_node = self.names[:2] == _SITES and self.names[3::2] == _BETWEEN[: len(self.names[3::2])]
         return NODES.get(len(self.names)) if is_node and self.is_there else None
 
     @property
     def crumbs(self) -> list[tuple[str, str]]:
-        """Name and path of the sections around it, from the top."""
+        """Name and path of the enclosing sections, from the top."""
         return [(name, "/".join(self.names[: depth + 1])) for depth, name in enumerate(self.names)]
 
 
 def configuration_view(tree: Tree, names: tuple[str, ...], rights: Rights) -> ConfigurationView:
-    """What stands at a path of a tree that somebody sees."""
+    """Describe the entry at a path of a visible tree."""
     entry = patch.find_entry(tree, names) if names else tree
     here: Mapping[str, object] = entry if isinstance(entry, Mapping) else {}
     is_value = entry is not ABSENT and not isinstance(entry, Mapping)
@@ -125,7 +118,7 @@ def _value(names: tuple[str, ...], value: object, rights: Rights) -> Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedPath:
-    """A difference as a person reads it."""
+    """A difference in printable form."""
 
     path: str
     kind: str
@@ -134,7 +127,7 @@ class ChangedPath:
 
 
 def changes(found: Iterable[Difference]) -> list[ChangedPath]:
-    """Differences with their values as they would be written."""
+    """Format the values of differences as in the file."""
     return [
         ChangedPath(path=path, kind=each.kind.value, before=_written(before), after=_written(after))
         for each in found
@@ -143,7 +136,7 @@ def changes(found: Iterable[Difference]) -> list[ChangedPath]:
 
 
 def _sides(difference: Difference) -> Iterator[tuple[str, Entry, Entry]]:
-    """Path, before and after; of a small section that is new or gone each of its values."""
+    """Path, before and after; a small new or removed section is split into its values."""
     inside = list(islice(diff.list_leaves(difference), _MOST_SINGLE + 1))
     if len(inside) > _MOST_SINGLE:
         yield difference.path, difference.before, difference.after
@@ -163,19 +156,19 @@ def _written(entry: object) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """A parameter of a site, CE or queue as a VO gets it."""
+    """An effective parameter of a site, CE or queue for a VO."""
 
     name: str
     value: str
     origin: str
     place: str  #: path at which it is written
-    since: Version | None  #: None: it is written nowhere
-    kept: ParameterImpact | None  #: waiting jobs that it keeps away; None: it is no parameter of a queue
-    own_path: str | None  #: where the VO would write its own; None: that is not for this person
+    since: Version | None  #: None: a default that is not written in the configuration
+    kept: ParameterImpact | None  #: waiting jobs that it excludes; None: not a parameter of a queue
+    own_path: str | None  #: path of a value of the VO's own; None: the person may not write it
 
 
 def effective(view: ConfigurationView, found: Iterable[Blamed], vo: str, rights: Rights) -> list[Effective]:
-    """What holds at a site, CE or queue for a VO."""
+    """The effective parameters of a site, CE or queue for a VO."""
     return [
         Effective(
             name=each.line.path,
@@ -196,11 +189,11 @@ def _own_path(view: ConfigurationView, blamed: Blamed, vo: str, rights: Rights) 
 
 
 def vos_of(config: Configuration, rights: Rights) -> list[str]:
-    """The VOs whose values somebody may look at."""
+    """The VOs whose values the person may see."""
     return sorted(config.vos if rights.everything else rights.sees)
 
 
-#: The ways to write: single paths, or the text of a section.
+#: Ways to edit: single paths, or the text of a section.
 VALUES: Final = "values"
 TEXT: Final = "text"
 REMOVE: Final = "remove"
@@ -211,30 +204,30 @@ _Texts = Annotated[list[str], Form()]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """The form as somebody filled it in."""
+    """The submitted form."""
 
     section: str  #: path of the section that the page shows
     draft: ConfigDraft
     message: str = ""
-    guard: str = ""  #: conditions with commas between them
+    guard: str = ""  #: conditions separated by commas
 
     @property
     def guards(self) -> list[str]:
-        """The conditions one by one."""
+        """The conditions."""
         return [each for part in self.guard.split(",") if (each := part.strip())]
 
     @property
     def way(self) -> str:
-        """How it is written."""
+        """`values` or `text`."""
         return VALUES if self.draft.text is None else TEXT
 
     def with_draft(self, draft: ConfigDraft) -> "Filled":
-        """The same with another draft."""
+        """The form with another draft."""
         return replace(self, draft=draft)
 
 
 def names_of(path: str) -> tuple[str, ...]:
-    """The names of a path from the top."""
+    """Split a path."""
     return tuple(name for name in path.split("/") if name)
 
 
@@ -259,7 +252,7 @@ def _filled(
 
 
 def _rows(paths: Sequence[str], values: Sequence[str], actions: Sequence[str]) -> list[DraftRow]:
-    """The rows with a path; browsers send every field of each row, in order."""
+    """The rows with a path; browsers send all fields of each row, in order."""
     return [
         DraftRow(path=path.strip(), value=value.strip(), is_removed=action == REMOVE)
         for path, value, action in zip(paths, values, actions, strict=False)
@@ -267,7 +260,7 @@ def _rows(paths: Sequence[str], values: Sequence[str], actions: Sequence[str]) -
     ]
 
 
-#: What the handlers of the form ask for.
+#: Dependency of the handlers of the form.
 FilledOf = Annotated[Filled, Depends(_filled)]
 
 show_router = APIRouter(prefix="/configuration", route_class=PageRoute)
@@ -288,7 +281,7 @@ def show(
     value: Annotated[list[str], Query()] = [],  # noqa: B006
     applied: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> HTMLResponse:
-    """A section of the tree, and the form of a change in it."""
+    """Show a section of the tree, and the form to change it."""
     names = config_show.split_path(in_force.readable(page.parts), path)
     draft = _begun(page, names, way, dict(zip_longest(wanted, value[: len(wanted)], fillvalue="")))
     return section(page, Filled(section="/".join(names), draft=draft), vo=vo, applied=applied)
@@ -297,7 +290,7 @@ def show(
 @show_router.get("/paths")
 @allow(*EVERY_ROLE)
 def paths(page: PageOf, path: PathOf = "") -> Response:
-    """How a path may go on, for the field in which it is written."""
+    """List possible continuations of a path, for the field in which it is typed."""
     allowed = in_force.rights_of(page.caller)
     config = in_force.readable(page.parts)
     found = completion.complete_path(permissions.visible_tree(config, allowed), path, vos_of(config, allowed))
@@ -305,7 +298,7 @@ def paths(page: PageOf, path: PathOf = "") -> Response:
 
 
 def _begun(page: PageContext, names: tuple[str, ...], way: str, wanted: Mapping[str, str]) -> ConfigDraft:
-    """A draft that changes nothing yet: what is there, or the value that is suggested for a path."""
+    """A new draft: the current text, or the current or suggested values of paths."""
     config = in_force.readable(page.parts)
     if way == TEXT:
         text = drafts.text_of(page.parts, page.caller, names)
@@ -322,13 +315,13 @@ def _begun(page: PageContext, names: tuple[str, ...], way: str, wanted: Mapping[
 def section(
     page: PageContext, filled: Filled, *, vo: str | None = None, status: int = 200, **outcome: object
 ) -> HTMLResponse:
-    """The whole page: the section, the form as it is filled in, and what came of it."""
+    """Render the whole page: the section, the form and its outcome."""
     config = in_force.readable(page.parts)
     allowed = in_force.rights_of(page.caller)
     shown = configuration_view(permissions.visible_tree(config, allowed), names_of(filled.section), allowed)
     at_node = shown.node is not None
     vos = visibility.site_vos(page.caller, config, shown.site) if at_node else vos_of(config, allowed)
-    asked = fold(vo) if vo and fold(vo) in vos else vos[0] if len(vos) == 1 else None
+    selected = fold(vo) if vo and fold(vo) in vos else vos[0] if len(vos) == 1 else None
     blank: dict[str, object] = {"applied": None, "outcome": None, "checked": None}
     return page.render(
         "configuration/section.html",
@@ -338,36 +331,36 @@ def section(
         filled=filled,
         allowed=allowed,
         vos=vos,
-        vo=asked,
-        effective=_effective(page, shown, asked),
+        vo=selected,
+        effective=_effective(page, shown, selected),
         **(blank | outcome),
     )
 
 
 def _effective(page: PageContext, shown: ConfigurationView, vo: str | None) -> list[Effective] | None:
-    """What holds at a site, CE or queue for a VO, with its story; None: nobody asks that."""
+    """The effective parameters with their authors; None: not a node, or no VO selected."""
     if shown.node is None or vo is None:
         return None
     config = in_force.newest(page.parts)
     try:
         found = blames.blame_values(page.parts, page.caller, config, path=shown.path, vo=vo)
-    except NotFound:  # nothing that this person may see
+    except NotFound:  # nothing visible to this person
         return []
     return effective(shown, found, vo, in_force.rights_of(page.caller))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOutcome:
-    """What is shown below the form."""
+    """The result shown below the form."""
 
-    changes: Sequence[ChangedPath] | None = None  #: None: it did not come so far
+    changes: Sequence[ChangedPath] | None = None  #: None: an earlier step failed
     preview: PreviewAnswer | None = None
-    failing: Sequence[str] = ()  #: guards that would refuse it
+    failing: Sequence[str] = ()  #: guards that do not hold
     problems: Sequence[Problem] = ()
-    conflicts: Sequence[ChangedPath] = ()  #: what others changed meanwhile
-    current: int | None = None  #: the version in force, where the draft starts from an older one
+    conflicts: Sequence[ChangedPath] = ()  #: concurrent changes of the same paths
+    current: int | None = None  #: the version in force, if the draft starts from an older one
 
 
-def write_down(page: PageContext, error: PilotageError) -> None:
-    """Note in the audit log a change that was refused, which is shown on the page and raised no further."""
+def audit_refusal(page: PageContext, error: PilotageError) -> None:
+    """Audit a rejected change whose error is shown on the page instead of being raised."""
     audit.refused(page.caller, method=page.request.method, path=page.request.url.path, reason=str(error))
