@@ -1,8 +1,9 @@
-"""The lost-job agent: jobs whose pilots are silent come back, or end with the reason.
+"""Lost-job agent: reschedules or fails jobs whose pilots have gone silent.
 
-Not begun in time → Waiting again. Silent → Stalled, which a heartbeat ends. Silent beyond the grace time
-→ Rescheduled, and Failed after as many times as the VO allows. All these times count only while at least one
-process of the service was up: a pilot that nobody could hear is not silent.
+A job that is not started in time becomes Waiting again. A running job without heartbeats becomes Stalled
+until the next heartbeat; after the grace time it is Rescheduled, or Failed once the VO's limit of
+reschedulings is reached. All these times count only while at least one process of the service was up:
+otherwise pilots had nowhere to send their heartbeats.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,24 +23,24 @@ from taskqueue.leases import expiry, uptime
 from taskqueue.leases.uptime import Uptime
 
 NAME: Final = "lost-jobs"
-#: Jobs in one transaction, and such transactions for one rule in one cycle.
+#: Jobs per transaction, and transactions per rule and cycle.
 _MOST: Final = 1000
 _ROUNDS: Final = 100
 
-#: Tells the optimizers of jobs, after the commit.
+#: Passes the ids of rescheduled jobs to the optimizers, after the commit.
 RescheduleCallback = Callable[[Sequence[int]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostResult:
-    """What a cycle did, in jobs."""
+    """Numbers of jobs that a cycle changed."""
 
-    waiting: int = 0  #: not begun in time
-    closed: int = 0  #: killed, and their pilots are gone
+    waiting: int = 0  #: not started in time
+    closed: int = 0  #: killed, without a live pilot
     stalled: int = 0
     rescheduled: int = 0
     failed: int = 0
-    broken: tuple[str, ...] = ()  #: VOs that were not looked after because of an error
+    broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
         return any((self.waiting, self.closed, self.stalled, self.rescheduled, self.failed, self.broken))
@@ -53,17 +54,14 @@ def cycle(
     holder: str,
     ring: RescheduleCallback | None = None,
 ) -> LostResult | None:
-    """Look after every job whose pilot should have said something by now.
+    """Handle every job whose pilot is overdue; None while another process is the leader.
 
     Args:
         engine: The database.
         config: The current configuration.
-        now: The time.
-        holder: This process, by a name that no other ever has.
-        ring: Is told of rescheduled jobs; None: the sweep finds them.
-
-    Returns:
-        None: another process does this now.
+        now: Start of the cycle.
+        holder: A name that is unique to this process.
+        ring: Receives the ids of rescheduled jobs; without it the sweep finds them.
     """
     mine = leader.acquire(engine, NAME, holder=holder, now=now)
     if mine is None:
@@ -71,7 +69,7 @@ def cycle(
     with database.reading(engine) as conn:
         vos = sorted(ownership.list_vos(conn))
         up = uptime.read(conn)
-    # Given up before stalled: a job is never both in one cycle.
+    # Give up before marking as stalled, so that no job goes through both in one cycle.
     given_up = mine.serve_each(vos, lambda vo: _give_up(mine, config, up, vo))
     ended = given_up.values()
     waiting = mine.serve_each(vos, lambda vo: _end_leases(expiry.expire_leases, mine, config, up, vo))
@@ -107,7 +105,7 @@ def _mark_stalled(mine: Leadership, config: Configuration, up: Uptime, vo: str) 
 
 
 def _give_up(mine: Leadership, config: Configuration, up: Uptime, vo: str) -> tuple[list[int], int]:
-    """Ids that were rescheduled, and how many failed."""
+    """Return the ids of rescheduled jobs and the number of failed ones."""
     options = options_for(config, vo)
     again: list[int] = []
     failed: list[int] = []

@@ -1,6 +1,6 @@
-"""Retention: what nobody asks for any more goes, as each VO has set it.
+"""Retention agent: deletes data older than the settings of each VO.
 
-Removal is in small transactions, each of which may run twice or be cut off: the next cycle goes on.
+Deletion is in small transactions, which may be repeated or interrupted: the next cycle continues.
 """
 
 from collections import Counter
@@ -25,38 +25,38 @@ from taskqueue.task_queues import unused as task_queues_unused
 
 NAME: Final = "retention"
 
-#: Rows in one transaction, and such transactions for one kind of thing in one cycle.
+#: Rows per transaction, and transactions per kind of data and cycle.
 _LIMIT: Final = 500
 _ROUNDS: Final = 40
-#: Files in one transaction: who brings one of the same content waits for its end.
+#: Files per transaction: an upload of the same content waits until it ends.
 _FILES: Final = 50
 
-#: Answers to requests for work matter for the length of a lease.
+#: Stored answers to match requests are needed for the length of a lease.
 _MATCH_REQUESTS: Final = timedelta(days=1)
-#: Matchers read every second; one that has read nothing for so long loads everything anew. There may be
+#: Matchers read every second; after a longer pause they reload everything. There may be
 #: hundreds of changes a second.
 _CHANGES: Final = timedelta(hours=1)
 _CHANGES_LIMIT: Final = 10_000
-#: An empty task queue may get its next job any moment, and making it anew costs a little.
+#: An empty task queue often gets new jobs soon, and creating it again has a cost.
 _TASK_QUEUES: Final = timedelta(days=1)
 _IDEMPOTENCY_KEYS: Final = timedelta(days=7)
-#: Longer than nearly all jobs wait; what ended jobs waited for is written down by then.
+#: Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
 _HINDRANCES: Final = timedelta(days=30)
-#: When the service was up: at least so long.
+#: Minimum retention of the service's uptime records.
 _UPTIME: Final = timedelta(days=1)
-#: Bytes that were received but never made known, or are not known any more, belong to nobody after this.
+#: Age at which a stored file without a row is deleted.
 _STRAY: Final = timedelta(days=1)
 
-#: One transaction's worth of removal; how much it removed.
+#: Deletes one transaction's worth of data and returns how many rows it deleted.
 _Step = Callable[[Connection], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionResult:
-    """How much of each kind was removed."""
+    """Number of deleted rows and files of each kind."""
 
     removed: Mapping[str, int] = field(default_factory=dict)
-    broken: tuple[str, ...] = ()  #: VOs that were not looked after because of an error
+    broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
         return any(self.removed.values()) or bool(self.broken)
@@ -65,22 +65,15 @@ class RetentionResult:
 def cycle(
     engine: Engine, config: Configuration, *, now: datetime, holder: str, store: BlobStore | None = None
 ) -> RetentionResult | None:
-    """Remove what is older than the settings of its VO.
+    """Delete data older than the settings of its VO; None while another process is the leader.
 
-    Args:
-        engine: The database.
-        config: The current configuration.
-        now: The time.
-        holder: This process, by a name that no other ever has.
-        store: Where the bytes of archives lie; None: only rows are removed.
-
-    Returns:
-        None: another process does this now.
+    `holder` is a name that is unique to this process. Without `store` only rows are deleted, no files.
     """
     mine = leader.acquire(engine, NAME, holder=holder, now=now)
     if mine is None:
         return None
-    # What is not counted stays. Under a name of its own: the agent may run beside this one in one process.
+    # Only counted log rows can be deleted. The holder has its own name, as the accounting agent may run in
+    # the same process.
     accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
     with database.reading(engine) as conn:
         vos = sorted(ownership.list_vos(conn))
@@ -139,7 +132,7 @@ def _repeat_step(mine: Leadership, step: _Step) -> int:
 
 
 def _remove_uptime(mine: Leadership, config: Configuration, vos: Sequence[str]) -> int:
-    """When the service was up, as far as no silence is measured by it any more."""
+    """Delete uptime records that are older than any silence still to be measured."""
     leases = [options_for(config, vo).leases for vo in vos]
     longest = max((max(each.time, each.stalled_time, each.stalled_grace) for each in leases), default=0.0)
     with mine.writing() as conn:
@@ -148,7 +141,7 @@ def _remove_uptime(mine: Leadership, config: Configuration, vos: Sequence[str]) 
 
 
 def _remove_blobs(mine: Leadership, config: Configuration, vo: str, store: BlobStore | None) -> int:
-    """Rows first, committed; then the bytes that no row names any more."""
+    """Delete rows and commit, then the files that no row refers to any more."""
     before = mine.now - timedelta(days=options_for(config, vo).retention.sandboxes)
     total = 0
     for _ in range(_ROUNDS):
@@ -163,7 +156,7 @@ def _remove_blobs(mine: Leadership, config: Configuration, vo: str, store: BlobS
 
 
 def _remove_task_queues(mine: Leadership) -> Counter[str]:
-    """Task queues that no job refers to, then the requirement classes that no task queue has."""
+    """Delete task queues without jobs, then requirement classes without task queues."""
     before = mine.now - _TASK_QUEUES
     with database.reading(mine.engine) as conn:
         emptied = task_queues_unused.list_emptied(conn, before=before)
@@ -183,7 +176,7 @@ def _remove_task_queues(mine: Leadership) -> Counter[str]:
 
 
 def _remove_stray(mine: Leadership, store: BlobStore) -> int:
-    """Bytes that a process left behind which died between the file and its row."""
+    """Delete files left behind by a process that died before it stored their row."""
     before = mine.now - _STRAY
     removed = store.sweep(before=before)
     stored = store.digests(before=before)

@@ -1,9 +1,7 @@
-"""How the outcome of a chain stands in the job's row and log.
+"""Run the optimizer chain for batches of jobs and store the results, up to a thousand jobs per transaction.
 
-Hundreds of jobs through the chain in one transaction.
-
-The chain runs before the transaction, which then writes only for jobs that are still as they were
-read: two workers with the same jobs, or one that is killed and does it all again, make no difference.
+The chain runs before the transaction, which then updates only jobs that have not changed since they were
+read. So it is harmless if two workers process the same jobs, or if a killed one is repeated.
 """
 
 import logging
@@ -34,20 +32,20 @@ from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdate
 from taskqueue.states import JobStatus
 
-#: A step may be a plug-in, and hold a job for any time.
+#: Upper limit of a hold: a step may be a plug-in and return any delay.
 _LONGEST: Final = timedelta(seconds=bounds.SECONDS)
 
 
 def status_update_from(
     passage: ChainResult, vo: str, context: ChainContext, matchable: frozenset[str]
 ) -> StatusUpdate:
-    """The state that an outcome means, in the words of DIRAC.
+    """Convert a chain result to the job's state, in DIRAC's terms.
 
     Args:
-        passage: What the chain said.
-        vo: Of the job, or of all that ask the same.
+        passage: Result of the chain.
+        vo: VO of the job, or of all jobs that share the result.
         context: Options and time.
-        matchable: Those of the batch's pools that have an eligible queue.
+        matchable: Pools of the batch that have an eligible queue.
     """
     outcome = passage.outcome
     if isinstance(outcome, Done):
@@ -90,22 +88,21 @@ def _failed(passage: ChainResult, outcome: Failed) -> StatusUpdate:
 
 log = logging.getLogger(__name__)
 
-#: Jobs in one transaction: enough that its cost does not count, few enough that nobody waits for it long.
+#: Jobs per transaction: enough to make its cost negligible, few enough to keep its locks short.
 MOST_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What became of the jobs of a batch, by id."""
+    """Ids of the jobs of a batch, by result."""
 
     waiting: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()  #: not due, or in the hands of another worker
+    left: tuple[int, ...] = ()  #: not due, or being processed by another worker
     outcomes: Mapping[tuple[str, str], int] = field(default_factory=dict)  #: (step, `Done`…) to jobs
 
     def __add__(self, other: "BatchResult") -> "BatchResult":
-        """Both together."""
         return BatchResult(
             waiting=self.waiting + other.waiting,
             held=self.held + other.held,
@@ -115,10 +112,10 @@ class BatchResult:
         )
 
 
-#: Told the result of every batch: where metrics are counted.
+#: Receives the result of every batch, for the metrics.
 Observer = Callable[[BatchResult], None]
 
-#: What the chain says about each job that was due.
+#: The chain's result for each due job.
 _Results = Sequence[tuple[PreparingJob, ChainResult]]
 
 
@@ -131,17 +128,18 @@ def optimize(
     steps: Mapping[str, Step] | None = None,
     observe: Observer | None = None,
 ) -> BatchResult:
-    """Lead those of the jobs that are due through the chain and write what comes of it.
+    """Run the chain for those of the jobs that are due, and store the results.
 
-    May be repeated at will. A job that breaks a step, or the storing, is held alone.
+    May be repeated. A job on which a step fails, or which cannot be stored, is held without affecting the
+    others.
 
     Args:
         engine: The database.
-        config: What to decide by.
-        job_ids: Any ids; those that are not the optimizers' now are left alone.
-        now: The time.
-        steps: Optimizers by name; those that are installed if None.
-        observe: Is told the result.
+        config: The configuration to apply.
+        job_ids: Any ids; jobs that are not due are skipped.
+        now: Time of the decision.
+        steps: Optimizers by name; None: the installed ones.
+        observe: Receives the result.
     """
     result = BatchResult()
     context = make_context(config, now)
@@ -156,7 +154,7 @@ def optimize(
 def fail_jobs(
     engine: Engine, config: Configuration, job_ids: Sequence[int], *, reason: str, now: datetime
 ) -> BatchResult:
-    """Fail those of the jobs that are due without a look at them."""
+    """Fail those of the jobs that are due, without running the chain."""
     with database.reading(engine) as conn:
         found = optimizer_queue.read_due(conn, job_ids, now=now)
     failed = Failed(reason=reason)
@@ -174,7 +172,7 @@ def _optimize_some(
 
 
 def _write(engine: Engine, context: ChainContext, passages: _Results) -> BatchResult:
-    """Write it in one transaction; if that fails, in halves, down to the one job at fault, which is held."""
+    """Store results in one transaction; if it fails, in halves, down to the job at fault, which is held."""
     if not passages:
         return BatchResult()
     try:
@@ -186,8 +184,8 @@ def _write(engine: Engine, context: ChainContext, passages: _Results) -> BatchRe
             middle = len(passages) // 2
             return _write(engine, context, passages[:middle]) + _write(engine, context, passages[middle:])
         job, passage = passages[0]
-        log.exception("job %d cannot be stored as %s left it, and is held", job.job_id, passage.step)
-        reason = f"could not be stored, a fault of the system: {type(error).__name__}"
+        log.exception("job %d: the result of %s cannot be stored, the job is held", job.job_id, passage.step)
+        reason = f"internal error, the result could not be stored: {type(error).__name__}"
         held = ChainResult(outcome=Hold(reason=reason), step=passage.step, passed=())
         return retry.run_with_retry(lambda: _write_once(engine, context, [(job, held)]))
 
@@ -213,12 +211,12 @@ def _write_all(conn: Connection, context: ChainContext, passages: _Results) -> B
 def _status_updates(
     passages: _Results, context: ChainContext, matchable: frozenset[str]
 ) -> Iterator[SettledJob]:
-    """Each job with what became of it; jobs with one passage share a verdict."""
+    """Yield each job with its update; jobs with the same result share one."""
     known: dict[tuple[int, str], StatusUpdate] = {}
     for job, passage in passages:
-        if (verdict := known.get((id(passage), job.vo))) is None:
-            known[id(passage), job.vo] = verdict = status_update_from(passage, job.vo, context, matchable)
-        yield job, verdict
+        if (update := known.get((id(passage), job.vo))) is None:
+            known[id(passage), job.vo] = update = status_update_from(passage, job.vo, context, matchable)
+        yield job, update
 
 
 def _candidates(passages: _Results) -> list[enqueue.ArrivingJobs]:
@@ -239,7 +237,7 @@ def _count_new_jobs(passages: _Results, mine: _Results) -> BatchResult:
 
 
 def count_outcomes(counted: Iterable[tuple[ChainResult, int]]) -> Mapping[tuple[str, str], int]:
-    """How many jobs each step let through or did not, from how many had each passage."""
+    """Count the outcomes of each step, given the number of jobs per chain result."""
     found: Counter[tuple[str, str]] = Counter()
     for passage, jobs in counted:
         found[passage.step, type(passage.outcome).__name__] += jobs

@@ -1,7 +1,7 @@
-"""Jobs that ask what others asked before: they wait as soon as they are stored.
+"""Fast path of submission: jobs with a cached chain result are stored as Waiting right away.
 
-What the chain says of them is remembered where it ran, in this process. In a service whose optimizers run in
-workers nothing is, and all jobs go to them.
+Results are cached in the process that ran the chain. If the optimizers run in worker processes, the service
+has none, and all jobs go to the workers.
 """
 
 import json
@@ -19,16 +19,16 @@ from taskqueue.pools import pools
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueueKey
 
-#: What the chain will say, by the place of the description of the jobs.
+#: Cached chain result by index of the description.
 KnownJobs = Mapping[int, ChainResult]
 
 
 def find_known(
     described: Sequence[NewDescription], placed: Sequence[DescribedJob], context: ChainContext
 ) -> KnownJobs:
-    """What is known of jobs that are to be stored.
+    """Return the cached chain results of jobs that are about to be stored.
 
-    Of more than a batch nothing is: others would have to wait too long for the same task queues.
+    Empty for more jobs than one batch: other submissions would wait too long for locked task queues.
     """
     if len(placed) > batch.MOST_AT_ONCE:
         return {}
@@ -43,7 +43,7 @@ def find_known(
 
 
 def skip_if_locked(conn: Connection, known: KnownJobs) -> KnownJobs:
-    """The same, if nobody else holds one of their pools at this moment: no submission waits for another."""
+    """Return `known`, or nothing if another transaction holds one of the pools: submissions do not wait."""
     candidates = [each.candidate for each in known.values()]
     pool_ids = {each.pool.pool_id for each in candidates if each and each.pool}
     return known if pools.try_lock(conn, pool_ids) else {}
@@ -52,7 +52,7 @@ def skip_if_locked(conn: Connection, known: KnownJobs) -> KnownJobs:
 def lock_arrivals(
     conn: Connection, known: KnownJobs, placed: Sequence[DescribedJob], context: ChainContext
 ) -> KnownResults:
-    """Where and how those jobs wait; their pools and task queues are locked from here on."""
+    """Return state and task queue of those jobs; their pools and task queues are locked from here on."""
     if not known:
         return {}
     candidates = {place: each for place, passage in known.items() if (each := passage.candidate)}
@@ -72,7 +72,7 @@ def lock_arrivals(
 
 
 def build_result(known: KnownJobs, placed: Sequence[DescribedJob], job_ids: Sequence[int]) -> BatchResult:
-    """What became of them, as if the optimizers had looked at each."""
+    """Return the same result as if the optimizers had processed the jobs."""
     jobs = Counter(place for place, _ in placed)
     return BatchResult(
         waiting=tuple(job_id for job_id, (place, _) in zip(job_ids, placed, strict=True) if place in known),
