@@ -1,14 +1,14 @@
-"""The normal form of expressions: one tree for the usual ways to write the same requirement.
+"""Normal form of expressions: one tree for the usual ways to write the same requirement.
 
 The normal form is `true` exactly where the original is, on every resource for which no part of the original
 is Error. Three things need care:
 
 - A number counts as true or false in `&&`, but is not `true` by itself: `X && X` is `true && X`, not `X`.
-- A text in `||` is Error unless something before it is true. So what may be a text stays behind
-  what is certainly true, false or undefined, and in the order written; only directly in the outermost `&&`
+- A text in `||` is Error unless an operand before it is true. So operands that may be a text stay after those
+  that are certainly true, false or undefined, in the order written; only directly in the outermost `&&`
   the order is free, since false and Error are both not true.
-- `c ? a : b` is undefined where `c` is, but `(c && a) || (!c && b)` may be false there. It is put so
-  only in positive position: where nothing but `&&` and `||` is around it.
+- `c ? a : b` is undefined where `c` is, but `(c && a) || (!c && b)` may be false there. It is converted
+  only in positive position: where only `&&` and `||` are around it.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ from requirements.classad.syntax_tree import (
     render,
 )
 
-#: Parts that a condition may have once put in `&&` and `||`, where its own condition stands twice.
+#: Size limit of a conditional converted to `&&` and `||`, which repeats its condition.
 MAX_PUT_OUT = 200
 
 _OPERATOR = {AND: "&&", OR: "||"}
@@ -56,11 +56,11 @@ _LOGICAL_FUNCTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """What the surroundings of a part make of its value."""
+    """How the context of a part uses its value."""
 
-    outermost: bool  #: nothing but `&&` is around it: false, undefined and Error are the same
-    positive: bool  #: nothing but `&&` and `||` is: false and undefined are the same
-    truth_only: bool  #: a number is as good as true or false
+    outermost: bool  #: only `&&` around it: false, undefined and Error are equivalent
+    positive: bool  #: only `&&` and `||` around it: false and undefined are equivalent
+    truth_only: bool  #: a number counts as true or false
 
 
 _WHOLE = _Place(outermost=True, positive=True, truth_only=False)
@@ -69,23 +69,20 @@ _TRUTH = _Place(outermost=False, positive=False, truth_only=True)
 
 
 def normal_form(node: Node) -> Node:
-    """The tree that stands for all that are true where it is.
+    """Return the normal form of a tree that passed `restrictions.check`.
 
-    A part that would grow too large by it is left as it is.
-
-    Args:
-        node: The tree of an expression that passed `restrictions.check`.
+    A part whose normal form would be too large is left as written.
     """
     return _Normal().of(node, _WHOLE)
 
 
 @dataclass(slots=True)
 class _Normal:
-    """One run, with the texts by which operands are ordered."""
+    """One normalization, with the texts by which operands are ordered."""
 
     _texts: dict[int, tuple[Node, str]] = field(
         default_factory=dict
-    )  #: by id of the node, which is kept alive
+    )  #: by id of the node, which must be kept alive
 
     def of(self, node: Node, place: _Place) -> Node:
         match node:
@@ -104,7 +101,7 @@ class _Normal:
                 return self._plain(node)
 
     def _plain(self, node: Node) -> Node:
-        """A part that asks for the values of the parts below, not only whether they are true."""
+        """Normalize a part that uses the values of its operands, not only their truth."""
         match node:
             case Unary(operand=operand):
                 return constants.fold_constants(replace(node, operand=self.of(operand, _VALUE)))
@@ -121,7 +118,7 @@ class _Normal:
         return tuple(self.of(node, _VALUE) for node in nodes)
 
     def _connected(self, node: Chain, place: _Place) -> Node:
-        """`&&` or `||`: flat, each operand once, in order, without those that change nothing."""
+        """Normalize `&&` or `||`: flat, sorted, without duplicate and neutral operands."""
         inner = replace(place, truth_only=True, outermost=place.outermost and node.level == AND)
         operands = [self.of(child, inner) for child in children(node)]
         flat = [part for operand in operands for part in _operands(operand, node.level)]
@@ -144,7 +141,7 @@ class _Normal:
     def _operation(self, node: Chain) -> Node:
         first = self.of(node.first, _VALUE)
         rest = tuple((operator, self.of(operand, _VALUE)) for operator, operand in node.rest)
-        # What stands first without parentheses is read as one chain.
+        # A first operand without parentheses is parsed as part of the chain.
         if isinstance(first, Chain) and first.level == node.level:
             rest = (*first.rest, *rest)
             first = first.first
@@ -152,7 +149,7 @@ class _Normal:
         return self._turned(value) if isinstance(value, Chain) and len(rest) == 1 else value
 
     def _turned(self, node: Chain) -> Chain:
-        """A comparison with the attribute on the left, of two alike the one first in order."""
+        """Put the attribute of a comparison on the left; equal kinds are sorted."""
         left, (operator, right) = node.first, node.rest[0]
         if node.level not in _COMPARED or (isinstance(right, Chain) and right.level == node.level):
             return node
@@ -204,7 +201,7 @@ class _Normal:
 
 
 def _chain(level: int, operands: list[Node]) -> Chain:
-    """Operands with `&&` or `||` between."""
+    """Join operands with `&&` or `||`."""
     rest = tuple((_OPERATOR[level], operand) for operand in operands[1:])
     return Chain(level=level, first=operands[0], rest=rest, start=0, end=0)
 
@@ -218,14 +215,14 @@ def _operands(node: Node, level: int) -> tuple[Node, ...]:
 
 
 def _as_truth(node: Node, place: _Place) -> Node:
-    """A part where `&&`, `||` or `!` made true or false of its number."""
+    """Convert a number to the truth value that `&&`, `||` or `!` gave it before."""
     if place.truth_only or _is_logical(node):
         return node
     return _chain(AND, [_TRUE, node])
 
 
 def _is_logical(node: Node) -> bool:
-    """Whether a part is certainly true, false or undefined where it is not Error."""
+    """Whether a part is certainly true, false or undefined, unless it is Error."""
     match node:
         case Literal(value=value):
             return isinstance(value, bool) or value is Special.UNDEFINED
@@ -244,12 +241,12 @@ def _is_logical(node: Node) -> bool:
 
 
 def _rank(node: Node) -> int:
-    """From left to right in a comparison."""
+    """Order of operands in a comparison."""
     return 0 if isinstance(node, Attribute) else 2 if constants.is_constant(node) else 1
 
 
 def _is_no_nan(node: Node) -> bool:
-    """Whether `!(a < b)` is `a >= b`: not with the nan that `real("nan")` makes; no resource has one."""
+    """Whether `!(a < b)` is `a >= b`: not for the NaN of `real("nan")`, which no resource has."""
     return isinstance(node, Attribute) or constants.is_constant(node)
 
 
@@ -258,7 +255,7 @@ def _put_out_fits(node: Conditional) -> bool:
 
 
 def _put_out(node: Node) -> Iterator[Node]:
-    """The parts below with conditions put out, each as often as it will stand there."""
+    """Yield the parts with conditionals converted, each as often as it would occur."""
     waiting = [node]
     while waiting:
         part = waiting.pop()
