@@ -57,32 +57,34 @@ def cycle(engine: Engine, *, now: datetime, holder: str) -> AccountingResult | N
 
     `holder` is a name that is unique to this process.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
-    read = {account.name: _count_all(mine, account) for account in COUNTERS}
-    if mine.last is None or mine.last.date() != now.date():
-        _roll_up(mine)
-    mine.finish()
+    read = {account.name: _count_all(leadership, account) for account in COUNTERS}
+    if leadership.last is None or leadership.last.date() != now.date():
+        _roll_up(leadership)
+    leadership.finish()
     return AccountingResult(read=read)
 
 
-def _count_all(mine: Leadership, account: LogCounter) -> int:
-    with mine.writing() as conn:
+def _count_all(leadership: Leadership, account: LogCounter) -> int:
+    with leadership.writing() as conn:
         log_reader.note_end(conn, account.name)
-    return mine.repeat(lambda conn: _count(conn, account, mine.now), most=_MOST, rounds=_ROUNDS)
+    return leadership.repeat(lambda conn: _count(conn, account, leadership.now), most=_MOST, rounds=_ROUNDS)
 
 
-def _roll_up(mine: Leadership) -> None:
+def _roll_up(leadership: Leadership) -> None:
     """Replace old numbers by sums over longer intervals."""
     for fold, age in ((rollup.FLOWS, _MINUTES), (rollup.USE, _HOURS), (rollup.WAITS, _HOURS)):
-        _roll_up_one(mine, fold, mine.now - age)
-    with mine.writing() as conn:
-        rollup.remove_flows(conn, before=mine.now - _FLOWS)
+        _roll_up_one(leadership, fold, leadership.now - age)
+    with leadership.writing() as conn:
+        rollup.remove_flows(conn, before=leadership.now - _FLOWS)
 
 
-def _roll_up_one(mine: Leadership, fold: Rollup, before: datetime) -> None:
-    mine.repeat(lambda conn: rollup.roll_up_oldest(conn, fold, before=before), most=1, rounds=_MAX_CHUNKS)
+def _roll_up_one(leadership: Leadership, fold: Rollup, before: datetime) -> None:
+    leadership.repeat(
+        lambda conn: rollup.roll_up_oldest(conn, fold, before=before), most=1, rounds=_MAX_CHUNKS
+    )
 
 
 def _count(conn: Connection, account: LogCounter, now: datetime) -> int:

@@ -63,18 +63,22 @@ def cycle(
         holder: A name that is unique to this process.
         ring: Receives the ids of rescheduled jobs; without it the sweep finds them.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
     with database.reading(engine) as conn:
         vos = sorted(ownership.list_vos(conn))
         up = uptime.read(conn)
     # Give up before marking as stalled, so that no job goes through both in one cycle.
-    given_up = mine.serve_each(vos, lambda vo: _give_up(mine, config, up, vo))
+    given_up = leadership.serve_each(vos, lambda vo: _give_up(leadership, config, up, vo))
     ended = given_up.values()
-    waiting = mine.serve_each(vos, lambda vo: _end_leases(expiry.expire_leases, mine, config, up, vo))
-    closed = mine.serve_each(vos, lambda vo: _end_leases(expiry.close_killed, mine, config, up, vo))
-    stalled = mine.serve_each(given_up, lambda vo: _mark_stalled(mine, config, up, vo))
+    waiting = leadership.serve_each(
+        vos, lambda vo: _end_leases(expiry.expire_leases, leadership, config, up, vo)
+    )
+    closed = leadership.serve_each(
+        vos, lambda vo: _end_leases(expiry.close_killed, leadership, config, up, vo)
+    )
+    stalled = leadership.serve_each(given_up, lambda vo: _mark_stalled(leadership, config, up, vo))
     result = LostResult(
         waiting=sum(waiting.values()),
         closed=sum(closed.values()),
@@ -83,28 +87,32 @@ def cycle(
         failed=sum(failed for _, failed in ended),
         broken=tuple(vo for vo in vos if vo not in stalled or vo not in waiting or vo not in closed),
     )
-    mine.finish()
+    leadership.finish()
     if ring is not None:
         ring([job_id for again, _ in ended for job_id in again])
     return result
 
 
 def _end_leases(
-    end: Callable[..., list[int]], mine: Leadership, config: Configuration, up: Uptime, vo: str
+    end: Callable[..., list[int]], leadership: Leadership, config: Configuration, up: Uptime, vo: str
 ) -> int:
-    silent_since = up.go_back(mine.now, seconds=options_for(config, vo).leases.time)
-    return _repeat(mine, lambda conn: end(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST))
-
-
-def _mark_stalled(mine: Leadership, config: Configuration, up: Uptime, vo: str) -> int:
-    silent_since = up.go_back(mine.now, seconds=options_for(config, vo).leases.stalled_time)
+    silent_since = up.go_back(leadership.now, seconds=options_for(config, vo).leases.time)
     return _repeat(
-        mine,
-        lambda conn: expiry.mark_stalled(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST),
+        leadership, lambda conn: end(conn, vo=vo, silent_since=silent_since, now=leadership.now, most=_MOST)
     )
 
 
-def _give_up(mine: Leadership, config: Configuration, up: Uptime, vo: str) -> tuple[list[int], int]:
+def _mark_stalled(leadership: Leadership, config: Configuration, up: Uptime, vo: str) -> int:
+    silent_since = up.go_back(leadership.now, seconds=options_for(config, vo).leases.stalled_time)
+    return _repeat(
+        leadership,
+        lambda conn: expiry.mark_stalled(
+            conn, vo=vo, silent_since=silent_since, now=leadership.now, most=_MOST
+        ),
+    )
+
+
+def _give_up(leadership: Leadership, config: Configuration, up: Uptime, vo: str) -> tuple[list[int], int]:
     """Return the ids of rescheduled jobs and the number of failed ones."""
     options = options_for(config, vo)
     again: list[int] = []
@@ -114,19 +122,19 @@ def _give_up(mine: Leadership, config: Configuration, up: Uptime, vo: str) -> tu
         back, ended = expiry.give_up_stalled(
             conn,
             vo=vo,
-            silent_since=up.go_back(mine.now, seconds=options.leases.stalled_time),
-            stalled_since=up.go_back(mine.now, seconds=options.leases.stalled_grace),
+            silent_since=up.go_back(leadership.now, seconds=options.leases.stalled_time),
+            stalled_since=up.go_back(leadership.now, seconds=options.leases.stalled_grace),
             max_rescheduling=options.job_scheduling.max_rescheduling,
-            now=mine.now,
+            now=leadership.now,
             most=_MOST,
         )
         again.extend(back)
         failed.extend(ended)
         return len(back) + len(ended)
 
-    mine.repeat(step, most=_MOST, rounds=_ROUNDS)
+    leadership.repeat(step, most=_MOST, rounds=_ROUNDS)
     return again, len(failed)
 
 
-def _repeat(mine: Leadership, step: Callable[[Connection], Sequence[int]]) -> int:
-    return mine.repeat(lambda conn: len(step(conn)), most=_MOST, rounds=_ROUNDS)
+def _repeat(leadership: Leadership, step: Callable[[Connection], Sequence[int]]) -> int:
+    return leadership.repeat(lambda conn: len(step(conn)), most=_MOST, rounds=_ROUNDS)

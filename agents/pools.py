@@ -64,18 +64,20 @@ class _Comparison:
 
 
 @gc_tuning.pause_collection()
-def refresh_vo(mine: Leadership, known: Eligibility, vo: str, *, whole: bool) -> Mapping[str, MappingChange]:
+def refresh_vo(
+    leadership: Leadership, known: Eligibility, vo: str, *, whole: bool
+) -> Mapping[str, MappingChange]:
     """Map the pools of a VO that have no mapping yet and, if `whole`, correct the other mappings.
 
     Returns:
         The change of each refreshed pool; empty if the stored state changed meanwhile: the next cycle
         retries.
     """
-    comparison = _compare(mine, known, vo, whole=whole)
+    comparison = _compare(leadership, known, vo, whole=whole)
     if comparison.standing is not None and not comparison.standing.is_ours:
         log.warning("the queue classes of %s were stored by another release: mapping all its pools again", vo)
     try:
-        changed = _store(mine, known, vo, comparison, whole=whole)
+        changed = _store(leadership, known, vo, comparison, whole=whole)
     except _OvertakenError:
         _overtaken[vo] += 1
         if _overtaken[vo] % _WARNING_INTERVAL == 2:
@@ -98,12 +100,12 @@ def _log_overtaken(known: Eligibility, vo: str) -> None:
 
 
 def _store(
-    mine: Leadership, known: Eligibility, vo: str, comparison: _Comparison, *, whole: bool
+    leadership: Leadership, known: Eligibility, vo: str, comparison: _Comparison, *, whole: bool
 ) -> Mapping[str, MappingChange]:
     """Store the mappings if the state is still the one they were computed from."""
     classes = configured_classes(known.config, vo)
     of = {"config_version": known.config.version, "expiries": known.config.expiries}
-    with mine.writing() as conn:
+    with leadership.writing() as conn:
         # New pools first, then the VO's row: the order in which arriving jobs lock them. From then on no
         # other transaction can add a mapping.
         existing = mapping.lock_pools(conn, vo, comparison.new)
@@ -111,7 +113,7 @@ def _store(
             raise _OvertakenError
         before = known.find_earlier(vo)
         if not queue_class_store.store_classes(
-            conn, vo=vo, classes=classes, before=before, now=mine.now, **of
+            conn, vo=vo, classes=classes, before=before, now=leadership.now, **of
         ):
             raise _OvertakenError
         if not comparison.index.slots.items() <= queue_class_store.read_slots(conn, vo).items():
@@ -120,16 +122,16 @@ def _store(
         stored = _read_stored(conn, vo, comparison) if whole else {}
         wanted = _compute_wanted(conn, comparison, stored)
         changed = mapping.refresh_mappings(
-            conn, vo=vo, new=new, wanted=wanted, before=stored, now=mine.now, **of
+            conn, vo=vo, new=new, wanted=wanted, before=stored, now=leadership.now, **of
         )
         if whole:
-            refresh.record_refresh(conn, vo, now=mine.now)
+            refresh.record_refresh(conn, vo, now=leadership.now)
             queue_class_store.prune_classes(conn, vo)
     return changed
 
 
-def _compare(mine: Leadership, known: Eligibility, vo: str, *, whole: bool) -> _Comparison:
-    with database.reading(mine.engine) as conn:
+def _compare(leadership: Leadership, known: Eligibility, vo: str, *, whole: bool) -> _Comparison:
+    with database.reading(leadership.engine) as conn:
         standing = refresh.read_states(conn).get(vo)
         slots = queue_class_store.read_slots(conn, vo)
         index = known.index(vo, slots)
@@ -198,22 +200,22 @@ def _compute_wanted(
 _STATUS_SOURCE = "PoolAgent"
 
 
-def list_unreported(mine: Leadership) -> frozenset[str]:
+def list_unreported(leadership: Leadership) -> frozenset[str]:
     """List the pools refreshed since the last completed cycle.
 
     A later cycle may have been killed before it updated their jobs. Must be called before the current cycle
     refreshes any pool.
     """
-    with database.reading(mine.engine) as conn:
-        return frozenset(refresh.list_refreshed(conn, mine.last))
+    with database.reading(leadership.engine) as conn:
+        return frozenset(refresh.list_refreshed(conn, leadership.last))
 
 
-def update_minor_status(mine: Leadership, pool_ids: frozenset[str]) -> int:
+def update_minor_status(leadership: Leadership, pool_ids: frozenset[str]) -> int:
     """Correct the minor status of waiting jobs in pools that gained or lost their eligible queues.
 
     Returns the number of updated jobs.
     """
-    with database.reading(mine.engine) as conn:
+    with database.reading(leadership.engine) as conn:
         resolved = unmatchable.read_has_queue(conn, pool_ids)
         wrong = {
             pool_id: has_queue
@@ -226,25 +228,27 @@ def update_minor_status(mine: Leadership, pool_ids: frozenset[str]) -> int:
             )
         }
     return sum(
-        _update_pool(mine, pool_id, has_queue=has_queue) for pool_id, has_queue in sorted(wrong.items())
+        _update_pool(leadership, pool_id, has_queue=has_queue) for pool_id, has_queue in sorted(wrong.items())
     )
 
 
-def _update_pool(mine: Leadership, pool_id: str, *, has_queue: bool) -> int:
+def _update_pool(leadership: Leadership, pool_id: str, *, has_queue: bool) -> int:
     right = WAITS_FOR_PILOT if has_queue else NO_ELIGIBLE_QUEUE
     updated = after = 0
     while True:
-        with database.reading(mine.engine) as conn:
+        with database.reading(leadership.engine) as conn:
             job_ids = unmatchable.list_waiting_jobs(
                 conn, pool_id, NO_ELIGIBLE_QUEUE, saying=has_queue, after=after
             )
         if not job_ids:
             return updated
-        with mine.writing() as conn:
+        with leadership.writing() as conn:
             # A refresh may have changed this since it was read.
             if unmatchable.read_has_queue(conn, [pool_id]).get(pool_id) is not has_queue:
                 return updated
-            updated += unmatchable.set_minor_status(conn, job_ids, right, source=_STATUS_SOURCE, now=mine.now)
+            updated += unmatchable.set_minor_status(
+                conn, job_ids, right, source=_STATUS_SOURCE, now=leadership.now
+            )
         after = job_ids[-1]
 
 
@@ -271,21 +275,21 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
 
     `holder` is a name that is unique to this process. Returns None while another process is the leader.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
     config = config.at_moment(now)
-    vos = _list_outdated(mine, config)
-    unreported = list_unreported(mine)
-    refreshed = mine.serve_each(
+    vos = _list_outdated(leadership, config)
+    unreported = list_unreported(leadership)
+    refreshed = leadership.serve_each(
         vos,
-        lambda vo: refresh_vo(mine, eligibility.eligibility_of(config), vo, whole=vos[vo]),
+        lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo]),
     )
     changes = refreshed.values()
     seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)
-    updated = update_minor_status(mine, unreported.union(seen))
-    removed = _remove_unused(mine, config) if _is_new_minute(mine.last, now) else 0
-    mine.finish()
+    updated = update_minor_status(leadership, unreported.union(seen))
+    removed = _remove_unused(leadership, config) if _is_new_minute(leadership.last, now) else 0
+    leadership.finish()
     return PoolResult(
         vos=tuple(vos),
         resolved=sum(map(len, changes)),
@@ -296,16 +300,16 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
     )
 
 
-def _list_outdated(mine: Leadership, config: Configuration) -> Mapping[str, bool]:
+def _list_outdated(leadership: Leadership, config: Configuration) -> Mapping[str, bool]:
     """Return the VOs with work to do; True: all their pools, False: only pools without a mapping.
 
     All pools: classes or mappings are not those of the configuration, or were computed too long ago.
     """
-    with database.reading(mine.engine) as conn:
+    with database.reading(leadership.engine) as conn:
         standings = refresh.read_states(conn)
         unmapped = refresh.list_vos_with_unmapped(conn)
     ours = (config.version, config.expiries)
-    since = mine.serve_each(standings, lambda vo: mine.now - _get_interval(config, vo))
+    since = leadership.serve_each(standings, lambda vo: leadership.now - _get_interval(config, vo))
     whole = {vo for vo, moment in since.items() if not standings[vo].is_of(ours, refreshed_after=moment)}
     of_newer = {vo for vo, standing in standings.items() if standing.version > ours}
     new = unmapped - standings.keys()
@@ -316,10 +320,10 @@ def _get_interval(config: Configuration, vo: str) -> timedelta:
     return timedelta(seconds=options_for(config, vo).pools.refresh_interval)
 
 
-def _remove_unused(mine: Leadership, config: Configuration) -> int:
-    before = mine.now - timedelta(seconds=options_for(config, None).pools.grace_time)
-    with mine.writing() as conn:
-        return len(pools.delete_unused(conn, before=before, now=mine.now))
+def _remove_unused(leadership: Leadership, config: Configuration) -> int:
+    before = leadership.now - timedelta(seconds=options_for(config, None).pools.grace_time)
+    with leadership.writing() as conn:
+        return len(pools.delete_unused(conn, before=before, now=leadership.now))
 
 
 def _is_new_minute(last: datetime | None, now: datetime) -> bool:

@@ -210,23 +210,23 @@ def cycle(
     `holder` is a name that is unique to this process; `memory` is the same object in each of its cycles.
     Returns None while another process is the leader.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
     with database.reading(engine) as conn:
-        vos, cursor = _find_vos(conn, config, mine, memory.cursor)
+        vos, cursor = _find_vos(conn, config, leadership, memory.cursor)
     if memory.cursor is not None and memory.cursor.position.history != cursor.position.history:
         memory.history, memory.families = UsageCache(), FamilyCache()  # they may hold commits that were lost
-    results = mine.serve_each(
+    results = leadership.serve_each(
         vos,
         lambda vo: _update_weights(
-            mine, EffectiveShares(config=config, vo=vo, history=memory.history), memory.families
+            leadership, EffectiveShares(config=config, vo=vo, history=memory.history), memory.families
         ),
     )
     broken = tuple(vo for vo in vos if vo not in results)
     # After the writes, so that a failed cycle is repeated.
     memory.cursor = replace(cursor, broken=frozenset(broken))
-    mine.finish()
+    leadership.finish()
     return PriorityResult(
         vos=tuple(vos),
         weighed=sum(weighed for weighed, _ in results.values()),
@@ -236,14 +236,14 @@ def cycle(
 
 
 def _find_vos(
-    conn: Connection, config: Configuration, mine: Leadership, last: FeedCursor | None
+    conn: Connection, config: Configuration, leadership: Leadership, last: FeedCursor | None
 ) -> tuple[Sequence[str], FeedCursor]:
     """Return the VOs to recompute, and the cursor to keep once that is done."""
-    if last is None or _is_whole_due(last, config, mine):
-        return _find_all_vos(conn, config, mine)
+    if last is None or _is_whole_due(last, config, leadership):
+        return _find_all_vos(conn, config, leadership)
     read = change_feed.read_changes(conn, last.position)
     if read is None:
-        return _find_all_vos(conn, config, mine)
+        return _find_all_vos(conn, config, leadership)
     found, position = read
     ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE}
     appeared = priorities.list_newly_occupied(conn, ids)
@@ -252,37 +252,39 @@ def _find_vos(
 
 
 def _find_all_vos(
-    conn: Connection, config: Configuration, mine: Leadership
+    conn: Connection, config: Configuration, leadership: Leadership
 ) -> tuple[Sequence[str], FeedCursor]:
     cursor = FeedCursor(
-        fence=mine.fence,
+        fence=leadership.fence,
         config_version=config.version,
         position=change_feed.read_position(conn),
-        whole_at=mine.now,
+        whole_at=leadership.now,
     )
     return priorities.list_vos(conn), cursor
 
 
-def _is_whole_due(last: FeedCursor, config: Configuration, mine: Leadership) -> bool:
+def _is_whole_due(last: FeedCursor, config: Configuration, leadership: Leadership) -> bool:
     return (last.fence, last.config_version) != (
-        mine.fence,
+        leadership.fence,
         config.version,
-    ) or not timedelta() <= mine.now - last.whole_at < INTERVAL
+    ) or not timedelta() <= leadership.now - last.whole_at < INTERVAL
 
 
-def _update_weights(mine: Leadership, holders: EffectiveShares, families: FamilyCache) -> tuple[int, int]:
+def _update_weights(
+    leadership: Leadership, holders: EffectiveShares, families: FamilyCache
+) -> tuple[int, int]:
     """Return how many task queues of a VO have jobs, and how many of their weights changed."""
-    with database.reading(mine.engine) as conn:
+    with database.reading(leadership.engine) as conn:
         waiting = priorities.list_weighted(conn, holders.vo, families)
-        weights = holders.compute_weights(conn, [each.demand for each in waiting], now=mine.now)
+        weights = holders.compute_weights(conn, [each.demand for each in waiting], now=leadership.now)
     different = [
         each
         for each in waiting
         if not isclose(weights[each.demand.task_queue_id], each.weight, rel_tol=_SAME)
     ]
     for start in range(0, len(different), _BATCH_SIZE):
-        with mine.writing() as conn:
-            _store_weights(conn, different[start : start + _BATCH_SIZE], weights, mine.now)
+        with leadership.writing() as conn:
+            _store_weights(conn, different[start : start + _BATCH_SIZE], weights, leadership.now)
     return len(waiting), len(different)
 
 

@@ -69,8 +69,8 @@ def cycle(
     Returns:
         None while another process is the leader.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
     total = BatchResult()
     for _ in range(_MOST_BATCHES):
@@ -84,12 +84,12 @@ def cycle(
                 reason = f"the optimizers crashed {crashes} times on this job"
                 result += batch.fail_jobs(engine, config, some, reason=reason, now=now)
                 continue
-            with _record_trial(mine, some, holder):
+            with _record_trial(leadership, some, holder):
                 result += batch.optimize(engine, config, some, now=now, observe=observe, steps=steps)
         total += result
         if len(result.left) == len(job_ids):
             break  # other workers hold them all
-    mine.finish()
+    leadership.finish()
     return SweepResult(waiting=len(total.waiting), held=len(total.held), failed=len(total.failed))
 
 
@@ -107,10 +107,10 @@ def _group_jobs(engine: Engine, job_ids: Sequence[int], holder: str) -> Iterator
 
 
 @contextmanager
-def _record_trial(mine: Leadership, job_ids: Sequence[int], holder: str) -> Iterator[None]:
+def _record_trial(leadership: Leadership, job_ids: Sequence[int], holder: str) -> Iterator[None]:
     """Record the jobs as being optimized, so that a crash of this process can be attributed to them."""
-    with mine.writing() as conn:
+    with leadership.writing() as conn:
         optimizer_queue.begin_trial(conn, job_ids, holder=holder)
     yield
-    with mine.writing() as conn:
+    with leadership.writing() as conn:
         optimizer_queue.end_trial(conn, job_ids, holder=holder)

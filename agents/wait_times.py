@@ -47,13 +47,13 @@ def cycle(engine: Engine, *, now: datetime, holder: str, memory: WaitTimesState)
 
     `holder` is a name that is unique to this process; `memory` is the same object in each of its cycles.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
-    seen = memory.seen or _find_start(mine)
+    seen = memory.seen or _find_start(leadership)
     booked = 0
     for _ in range(_ROUNDS):
-        with mine.writing() as conn:
+        with leadership.writing() as conn:
             done = wait_times.store_ended(conn, since=seen, until=now - _KNOWN, most=_MOST)
         booked += done.jobs
         if done.last is None:
@@ -61,9 +61,9 @@ def cycle(engine: Engine, *, now: datetime, holder: str, memory: WaitTimesState)
             break
         seen = done.last
     memory.seen = seen
-    mine.finish()
+    leadership.finish()
     return WaitsResult(booked=booked)
 
 
-def _find_start(mine: Leadership) -> EndedJob:
-    return _BEGINNING if mine.last is None else EndedJob(at=mine.last - _BEFORE, job_id=0)
+def _find_start(leadership: Leadership) -> EndedJob:
+    return _BEGINNING if leadership.last is None else EndedJob(at=leadership.last - _BEFORE, job_id=0)

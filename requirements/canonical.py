@@ -11,7 +11,7 @@ import rfc8785
 
 from requirements.classad.expression import Expression, canonical_text
 from requirements.record.record import Record
-from requirements.values import Value, fold, normal
+from requirements.values import Value, fold, format_value, normal
 
 Requirements = Record | Expression
 
@@ -19,10 +19,10 @@ Requirements = Record | Expression
 def canonical(requirements: Requirements, vo: str) -> bytes:
     """Return the same bytes for equal requirements of a VO, on any machine and in any release."""
     if isinstance(requirements, Record):
-        asked: object = {fold(name): _as_json(normal(value)) for name, value in requirements.values}
+        form: object = {fold(name): _as_json(normal(value)) for name, value in requirements.values}
     else:
-        asked = canonical_text(requirements)
-    return rfc8785.dumps({"requirements": asked, "v": 1, "vo": unicodedata.normalize("NFC", vo.lower())})  # type: ignore[dict-item]
+        form = canonical_text(requirements)
+    return rfc8785.dumps({"requirements": form, "v": 1, "vo": unicodedata.normalize("NFC", vo.lower())})  # type: ignore[dict-item]
 
 
 def _as_json(value: Value) -> object:
@@ -57,3 +57,11 @@ def from_json(text: str) -> Requirements:
             for name, value in stored["record"].items()
         )
     )
+
+
+def format_lines(original: str) -> tuple[str, ...]:
+    """Format requirements written by `to_json` for people: the lines of a record, or the expression."""
+    requirements = from_json(original)
+    if isinstance(requirements, Record):
+        return tuple(f"{name} = {format_value(value)}" for name, value in requirements.values)
+    return (requirements.text,)

@@ -55,18 +55,18 @@ class InvalidInput(PilotageError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         if not problems:
             raise ValueError("an error without a problem explains nothing")
-        told = [str(problem) for problem in problems[:MOST_PROBLEMS]]
-        if more := len(problems) - len(told):
-            told.append(f"and {more} more problems")
-        super().__init__("\n".join(told))
+        listed = [str(problem) for problem in problems[:MOST_PROBLEMS]]
+        if more := len(problems) - len(listed):
+            listed.append(f"and {more} more problems")
+        super().__init__("\n".join(listed))
         self.problems = tuple(problems)
 
     @property
     def details(self) -> Mapping[str, object]:
         """The problems under `problems`; of very many the first, with the number of the others."""
-        told = [problem.as_json() for problem in self.problems[:MOST_PROBLEMS]]
-        more = len(self.problems) - len(told)
-        return {"problems": told} | ({"more_problems": more} if more else {})
+        listed = [problem.as_json() for problem in self.problems[:MOST_PROBLEMS]]
+        more = len(self.problems) - len(listed)
+        return {"problems": listed} | ({"more_problems": more} if more else {})
 
 
 class InvalidJob(InvalidInput):

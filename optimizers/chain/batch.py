@@ -37,52 +37,52 @@ _LONGEST: Final = timedelta(seconds=bounds.SECONDS)
 
 
 def status_update_from(
-    passage: ChainResult, vo: str, context: ChainContext, matchable: frozenset[str]
+    chain_result: ChainResult, vo: str, context: ChainContext, matchable: frozenset[str]
 ) -> StatusUpdate:
     """Convert a chain result to the job's state, in DIRAC's terms.
 
     Args:
-        passage: Result of the chain.
+        chain_result: Result of the chain.
         vo: VO of the job, or of all jobs that share the result.
         context: Options and time.
         matchable: Pools of the batch that have an eligible queue.
     """
-    outcome = passage.outcome
+    outcome = chain_result.outcome
     if isinstance(outcome, Done):
-        return _waiting(passage, outcome, matchable)
+        return _waiting(chain_result, outcome, matchable)
     if isinstance(outcome, Hold):
         delay = outcome.delay or timedelta(seconds=context.operations(vo).job_scheduling.hold_time)
         return StatusUpdate(
             status=JobStatus.CHECKING,
-            minor_status=passage.step,
+            minor_status=chain_result.step,
             application_status=outcome.reason,
-            source=passage.step,
-            step=passage.step,
+            source=chain_result.step,
+            step=chain_result.step,
             due_at=context.now + min(delay, _LONGEST),
         )
-    return _failed(passage, outcome)
+    return _failed(chain_result, outcome)
 
 
-def _waiting(passage: ChainResult, outcome: Done, matchable: frozenset[str]) -> StatusUpdate:
+def _waiting(chain_result: ChainResult, outcome: Done, matchable: frozenset[str]) -> StatusUpdate:
     candidate = outcome.candidate
     pool = candidate.pool.pool_id if candidate.pool else None
     stuck = pool is not None and pool not in matchable
     return StatusUpdate(
         status=JobStatus.WAITING,
         minor_status=NO_ELIGIBLE_QUEUE if stuck else candidate.minor_status,
-        note=f"passed {', '.join(passage.passed)}",
-        source=passage.step,
+        note=f"passed {', '.join(chain_result.passed)}",
+        source=chain_result.step,
         submit_pool=pool,
         site=candidate.site,
     )
 
 
-def _failed(passage: ChainResult, outcome: Failed) -> StatusUpdate:
+def _failed(chain_result: ChainResult, outcome: Failed) -> StatusUpdate:
     return StatusUpdate(
         status=JobStatus.FAILED,
-        minor_status=f"{passage.step} optimizer",
+        minor_status=f"{chain_result.step} optimizer",
         application_status=outcome.reason,
-        source=passage.step,
+        source=chain_result.step,
     )
 
 
@@ -158,8 +158,10 @@ def fail_jobs(
     with database.reading(engine) as conn:
         found = optimizer_queue.read_due(conn, job_ids, now=now)
     failed = Failed(reason=reason)
-    passages = [(job, ChainResult(outcome=failed, step=job.step or chain.FIRST, passed=())) for job in found]
-    return _write(engine, make_context(config, now), passages)
+    chain_results = [
+        (job, ChainResult(outcome=failed, step=job.step or chain.FIRST, passed=())) for job in found
+    ]
+    return _write(engine, make_context(config, now), chain_results)
 
 
 def _optimize_some(
@@ -171,80 +173,89 @@ def _optimize_some(
     return BatchResult(left=absent) + _write(engine, context, known.result_of(found, context))
 
 
-def _write(engine: Engine, context: ChainContext, passages: _Results) -> BatchResult:
+def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
     """Store results in one transaction; if it fails, in halves, down to the job at fault, which is held."""
-    if not passages:
+    if not chain_results:
         return BatchResult()
     try:
-        return retry.run_with_retry(lambda: _write_once(engine, context, passages))
+        return retry.run_with_retry(lambda: _write_once(engine, context, chain_results))
     except database.UNAVAILABLE:
         raise
     except Exception as error:
-        if len(passages) > 1:
-            middle = len(passages) // 2
-            return _write(engine, context, passages[:middle]) + _write(engine, context, passages[middle:])
-        job, passage = passages[0]
-        log.exception("job %d: the result of %s cannot be stored, the job is held", job.job_id, passage.step)
+        if len(chain_results) > 1:
+            middle = len(chain_results) // 2
+            return _write(engine, context, chain_results[:middle]) + _write(
+                engine, context, chain_results[middle:]
+            )
+        job, chain_result = chain_results[0]
+        log.exception(
+            "job %d: the result of %s cannot be stored, the job is held", job.job_id, chain_result.step
+        )
         reason = f"internal error, the result could not be stored: {type(error).__name__}"
-        held = ChainResult(outcome=Hold(reason=reason), step=passage.step, passed=())
+        held = ChainResult(outcome=Hold(reason=reason), step=chain_result.step, passed=())
         return retry.run_with_retry(lambda: _write_once(engine, context, [(job, held)]))
 
 
-def _write_once(engine: Engine, context: ChainContext, passages: _Results) -> BatchResult:
+def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
     with database.writing(engine) as conn:
-        return _write_all(conn, context, passages)
+        return _write_all(conn, context, chain_results)
 
 
-def _write_all(conn: Connection, context: ChainContext, passages: _Results) -> BatchResult:
+def _write_all(conn: Connection, context: ChainContext, chain_results: _Results) -> BatchResult:
     ours = {
-        job.job_id for job in optimizer_queue.lock_due(conn, (job for job, _ in passages), now=context.now)
+        job.job_id
+        for job in optimizer_queue.lock_due(conn, (job for job, _ in chain_results), now=context.now)
     }
-    mine = [(job, passage) for job, passage in passages if job.job_id in ours]
+    mine = [(job, chain_result) for job, chain_result in chain_results if job.job_id in ours]
     matchable = enqueue.touch_pools(conn, (candidate for _, candidate in _candidates(mine)), context)
     places = enqueue.lock_task_queues(conn, _candidates(mine), now=context.now)
     settled = list(_status_updates(mine, context, matchable))
     optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)
     enqueue.enqueue(conn, _candidates(mine), places)
-    return _count_new_jobs(passages, mine)
+    return _count_new_jobs(chain_results, mine)
 
 
 def _status_updates(
-    passages: _Results, context: ChainContext, matchable: frozenset[str]
+    chain_results: _Results, context: ChainContext, matchable: frozenset[str]
 ) -> Iterator[SettledJob]:
     """Yield each job with its update; jobs with the same result share one."""
     known: dict[tuple[int, str], StatusUpdate] = {}
-    for job, passage in passages:
-        if (update := known.get((id(passage), job.vo))) is None:
-            known[id(passage), job.vo] = update = status_update_from(passage, job.vo, context, matchable)
+    for job, chain_result in chain_results:
+        if (update := known.get((id(chain_result), job.vo))) is None:
+            known[id(chain_result), job.vo] = update = status_update_from(
+                chain_result, job.vo, context, matchable
+            )
         yield job, update
 
 
-def _candidates(passages: _Results) -> list[enqueue.ArrivingJobs]:
-    return [(job, candidate) for job, passage in passages if (candidate := passage.candidate)]
+def _candidates(chain_results: _Results) -> list[enqueue.ArrivingJobs]:
+    return [(job, candidate) for job, chain_result in chain_results if (candidate := chain_result.candidate)]
 
 
-def _count_new_jobs(passages: _Results, mine: _Results) -> BatchResult:
+def _count_new_jobs(chain_results: _Results, mine: _Results) -> BatchResult:
     written = {job.job_id for job, _ in mine}
-    jobs = Counter(id(passage) for _, passage in mine)
-    distinct = {id(passage): passage for _, passage in mine}
+    jobs = Counter(id(chain_result) for _, chain_result in mine)
+    distinct = {id(chain_result): chain_result for _, chain_result in mine}
     return BatchResult(
         waiting=_ids(mine, Done),
         held=_ids(mine, Hold),
         failed=_ids(mine, Failed),
-        left=tuple(job.job_id for job, _ in passages if job.job_id not in written),
-        outcomes=count_outcomes((passage, jobs[key]) for key, passage in distinct.items()),
+        left=tuple(job.job_id for job, _ in chain_results if job.job_id not in written),
+        outcomes=count_outcomes((chain_result, jobs[key]) for key, chain_result in distinct.items()),
     )
 
 
 def count_outcomes(counted: Iterable[tuple[ChainResult, int]]) -> Mapping[tuple[str, str], int]:
     """Count the outcomes of each step, given the number of jobs per chain result."""
     found: Counter[tuple[str, str]] = Counter()
-    for passage, jobs in counted:
-        found[passage.step, type(passage.outcome).__name__] += jobs
-        for step in passage.passed:
-            found[step, "Done"] += jobs if step != passage.step else 0
+    for chain_result, jobs in counted:
+        found[chain_result.step, type(chain_result.outcome).__name__] += jobs
+        for step in chain_result.passed:
+            found[step, "Done"] += jobs if step != chain_result.step else 0
     return +found
 
 
-def _ids(passages: _Results, outcome: type) -> tuple[int, ...]:
-    return tuple(job.job_id for job, passage in passages if isinstance(passage.outcome, outcome))
+def _ids(chain_results: _Results, outcome: type) -> tuple[int, ...]:
+    return tuple(
+        job.job_id for job, chain_result in chain_results if isinstance(chain_result.outcome, outcome)
+    )

@@ -103,19 +103,19 @@ class ResultCache:
         known = here.get(key) or self._known.get(key)
         if known is not None:
             return known
-        passage = chain.run_chain(job_context_from_row(job, context), self.steps, context)
-        if passage.alike and key is not None:
-            here[key] = passage
+        chain_result = chain.run_chain(job_context_from_row(job, context), self.steps, context)
+        if chain_result.alike and key is not None:
+            here[key] = chain_result
             if len(job.body) <= _SHORT:
-                self._keep(key, passage)
-        return passage
+                self._keep(key, chain_result)
+        return chain_result
 
-    def _keep(self, key: Hashable, passage: ChainResult) -> None:
+    def _keep(self, key: Hashable, chain_result: ChainResult) -> None:
         """Cache a success for later batches; failures are computed again."""
-        if not isinstance(passage.outcome, Done):
+        if not isinstance(chain_result.outcome, Done):
             return
         with self._lock:
-            self._known[key] = passage
+            self._known[key] = chain_result
             if len(self._known) > _MOST_KEPT:
                 self._known.popitem(last=False)
 

@@ -24,11 +24,10 @@ from requirements.record.record import parse_record
 from requirements.values import as_value, fold
 
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
-_EVALUATED_VALUES: Final = frozenset({"requirements", "requirement", "rank"})
 #: Key of an expression in JSON: `{"expression": "…"}`.
 _EXPRESSION = "expression"
-#: Ownership is determined separately from the description.
-_NOT_HERE = frozenset({"owner", "owner_group", "vo"})
+#: Columns of the job, determined separately from the description.
+_OWNERSHIP = frozenset({"owner", "owner_group", "vo"})
 #: Attributes for which 0 means not stated.
 _NOT_STATED = frozenset({"max_ram_mb"})
 
@@ -46,7 +45,7 @@ def own_attributes(values: Mapping[str, object], others: Mapping[str, object]) -
         keyword = keywords.find_keyword(name)
         if keyword is None:
             return by_name.get(fold(name))
-        if keyword.attribute in _NOT_HERE:
+        if keyword.attribute in _OWNERSHIP:
             raise OutOfScopeError(f"MY.{name}: the owner of a job is not part of its description")
         value = values.get(keyword.attribute)
         is_nothing = value in ("", ()) or (value == 0 and keyword.attribute in _NOT_STATED)
@@ -65,7 +64,7 @@ def refers_to_own(raw: Mapping[str, object]) -> bool:
     return any(
         may_refer_to_own(value.text if isinstance(value, Unevaluated) else str(value))
         for name, value in raw.items()
-        if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED_VALUES
+        if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED
     )
 
 
@@ -157,11 +156,9 @@ class JobDescription:
 
 _DEFAULTS = {each.name: each.default for each in fields(JobDescription)}
 #: Values of keywords that are not stated.
-_STANDING = {name: default for name, default in _DEFAULTS.items() if default is not MISSING}
+_DEFAULT_VALUES = {name: default for name, default in _DEFAULTS.items() if default is not MISSING}
 #: Always sent to pilots, whether stated by the user or configured.
 _ALWAYS = frozenset({"cpu_time", "priority"})
-#: Columns of the job, not part of the stored description.
-_NEVER = frozenset({"owner", "owner_group", "vo"})
 #: Keywords that split a grid job into local jobs.
 _OF_GRID_JOBS = ("Events", "EventsPerJob", "LocalJobs")
 #: Placeholders that job managers replace in the arguments of each local job.
@@ -196,7 +193,7 @@ def parse_description(
         if reader.is_full:
             break
     extra = reader.unknown_to_us(raw)
-    own = own_attributes(_STANDING | values, {**extra, **reader.evaluated})
+    own = own_attributes(_DEFAULT_VALUES | values, {**extra, **reader.evaluated})
     values |= reader.expressions(own)
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
@@ -276,7 +273,7 @@ def stored_body(description: JobDescription) -> dict[str, object]:
 
 
 def _belongs_in_body(attribute: str, description: JobDescription) -> bool:
-    if attribute in _NEVER:
+    if attribute in _OWNERSHIP:
         return False
     if attribute in _ALWAYS or attribute in description.stated:
         return True

@@ -13,7 +13,6 @@ from cs_config.options.keywords import Keyword
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
-from optimizers.description import description as description_description
 from optimizers.description import description as descriptions
 from optimizers.description import parametric
 from optimizers.description.description import JobDescription
@@ -108,7 +107,7 @@ def _varied(template: Mapping[str, object]) -> list[tuple[Keyword, object]] | No
     """Return the keywords with placeholders; None: they also affect other keywords."""
     found = [(keywords.find_keyword(name), value) for name, value in template.items() if _has_place(value)]
     own = [(keyword, value) for keyword, value in found if keyword and keyword.name in keywords.OPEN]
-    return None if len(own) < len(found) or description_description.refers_to_own(template) else own
+    return None if len(own) < len(found) or descriptions.refers_to_own(template) else own
 
 
 def _own_values(

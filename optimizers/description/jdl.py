@@ -87,7 +87,7 @@ class _Source:
 
     def value(self, node: yaml.Node, path: str = "", depth: int = 0) -> object:
         if depth > _DEEPEST:
-            raise self.refusal("lies too deep", node.start_mark, path)
+            raise self.refusal("nested too deeply", node.start_mark, path)
         if isinstance(node, yaml.MappingNode):
             return self._record(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
@@ -112,7 +112,7 @@ class _Source:
     def _scalar(self, node: yaml.Node, path: str) -> object:
         text = str(node.value)
         if node.tag != "tag:yaml.org,2002:str":
-            raise self.refusal(f"{node.tag} is no value of a description", node.start_mark, path)
+            raise self.refusal(f"{node.tag} is not a value of a description", node.start_mark, path)
         if isinstance(node, yaml.ScalarNode) and node.style:
             return text
         try:
@@ -132,7 +132,7 @@ def _check_volume(source: _Source) -> None:
         if isinstance(event, yaml.AliasEvent):
             raise source.refusal(f"the alias *{event.anchor} is not allowed", event.start_mark)
         if depth > _DEEPEST:
-            raise source.refusal("lies too deep", event.start_mark)
+            raise source.refusal("nested too deeply", event.start_mark)
         if number > _MOST:
             raise source.refusal(f"too long, allowed are {_MOST} names and values", event.start_mark)
 

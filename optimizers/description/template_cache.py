@@ -20,8 +20,8 @@ from cs_config.options.keywords import Keyword
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
-from optimizers.description import description, expansion, jdl, parametric
 from optimizers.description import description as descriptions
+from optimizers.description import expansion, jdl, parametric
 from optimizers.description.expansion import JobMember, SharedDescription
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidInput, NotAllowed
@@ -224,7 +224,7 @@ def _make_template(
     text = form.join([jobs_descriptions.format_jdl_value(values[name]) for name, _ in form.slots])
     try:
         [raw] = jdl.read_descriptions(text)
-        if not _is_recovered(values, raw) or parametric.is_parametric(raw) or description.refers_to_own(raw):
+        if not _is_recovered(values, raw) or parametric.is_parametric(raw) or descriptions.refers_to_own(raw):
             return None
         [submitted] = expansion.expand_description(raw, submitter, config, archive)
     except (InvalidInput, NotAllowed, ValueError):

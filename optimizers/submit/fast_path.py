@@ -36,9 +36,9 @@ def find_known(
     found: dict[int, ChainResult] = {}
     for place, job in dict(placed).items():
         body = json.dumps(described[place].body)
-        passage = remembered.result_of_new(body, job.vo, context, shared=job.parameters is not None)
-        if passage is not None:
-            found[place] = passage
+        chain_result = remembered.result_of_new(body, job.vo, context, shared=job.parameters is not None)
+        if chain_result is not None:
+            found[place] = chain_result
     return found
 
 
@@ -55,7 +55,7 @@ def lock_arrivals(
     """Return state and task queue of those jobs; their pools and task queues are locked from here on."""
     if not known:
         return {}
-    candidates = {place: each for place, passage in known.items() if (each := passage.candidate)}
+    candidates = {place: each for place, chain_result in known.items() if (each := chain_result.candidate)}
     matchable = enqueue.touch_pools(conn, candidates.values(), context)
     wanted: dict[int, TaskQueueKey] = {}
     for place, job in dict(placed).items():
@@ -76,5 +76,5 @@ def build_result(known: KnownJobs, placed: Sequence[DescribedJob], job_ids: Sequ
     jobs = Counter(place for place, _ in placed)
     return BatchResult(
         waiting=tuple(job_id for job_id, (place, _) in zip(job_ids, placed, strict=True) if place in known),
-        outcomes=batch.count_outcomes((passage, jobs[place]) for place, passage in known.items()),
+        outcomes=batch.count_outcomes((chain_result, jobs[place]) for place, chain_result in known.items()),
     )

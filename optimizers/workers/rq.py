@@ -54,14 +54,14 @@ class WorkerContext:
             self.live.refresh(conn)
 
 
-_open: list[WorkerContext] = []
+_contexts: list[WorkerContext] = []
 
 
-def open_workshop(database_url: str) -> WorkerContext:
+def connect_worker(database_url: str) -> WorkerContext:
     """Connect `optimize_jobs` of this process to the database."""
-    workshop = WorkerContext(database.connect(database_url, pool_size=2))
-    _open[:] = [workshop]
-    return workshop
+    context = WorkerContext(database.connect(database_url, pool_size=2))
+    _contexts[:] = [context]
+    return context
 
 
 def optimize_jobs(job_ids: list[int]) -> None:
@@ -70,11 +70,11 @@ def optimize_jobs(job_ids: list[int]) -> None:
     Raises:
         OperationalError: The database is unavailable; RQ retries, and after that the sweep.
     """
-    if not _open:
+    if not _contexts:
         raise RuntimeError("optimize_jobs runs in a worker that `pilotage worker` started")
-    workshop = _open[0]
-    workshop.refresh()
-    result = batch.optimize(workshop.engine, workshop.live.current, job_ids, now=datetime.now(UTC))
+    context = _contexts[0]
+    context.refresh()
+    result = batch.optimize(context.engine, context.live.current, job_ids, now=datetime.now(UTC))
     log.info(
         "optimized %d jobs: %d waiting, %d held, %d failed, %d left",
         len(job_ids), len(result.waiting), len(result.held), len(result.failed), len(result.left),
@@ -152,8 +152,8 @@ def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> Non
 
     `burst`: stop when the queue is empty.
     """
-    workshop = open_workshop(database_url)
-    database.set_notifier(workshop.engine, make_publisher(RedisTransport(redis_url)))
+    context = connect_worker(database_url)
+    database.set_notifier(context.engine, make_publisher(RedisTransport(redis_url)))
     chain.installed_steps()
     stopping = Event()
     while not stopping.is_set():

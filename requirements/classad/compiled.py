@@ -62,7 +62,7 @@ class Program:
 
     def value(self, resource: Mapping[str, Value]) -> object:
         """Evaluate for a resource: a Python value, or `classad2.Value`."""
-        return self._of(_ad(self.names, resource))
+        return self._evaluate(_ad(self.names, resource))
 
     @staticmethod
     def values_of(
@@ -70,7 +70,7 @@ class Program:
     ) -> list[object]:
         """Evaluate several programs for a resource of which only `names` matter; its ad is built once."""
         ad = _ad(names, resource)
-        return [each._of(ad) for each in programs]  # noqa: SLF001  # its own class
+        return [each._evaluate(ad) for each in programs]  # noqa: SLF001  # its own class
 
     def values(
         self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
@@ -85,9 +85,9 @@ class Program:
         for combination in itertools.product(*options.values()):
             for name, has in zip(options, combination, strict=True):
                 _put(ad, name, has)
-            yield self._of(ad)
+            yield self._evaluate(ad)
 
-    def _of(self, ad: Any) -> object:
+    def _evaluate(self, ad: Any) -> object:
         try:
             for call in self.regexps:
                 ad[call.name] = call.result(ad)

@@ -5,14 +5,22 @@ from dataclasses import dataclass
 
 from requirements.classad.parser import read_expression
 from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import Attribute, Call, Chain, Literal, Node, TextSpan, children, render
+from requirements.classad.syntax_tree import (
+    MIRRORED,
+    Attribute,
+    Call,
+    Chain,
+    Literal,
+    Node,
+    TextSpan,
+    children,
+    render,
+)
 from requirements.errors import InvalidInput
 from requirements.values import Scalar, fold
 
 _SCOPES = frozenset({"other", "target", "my", "self"})
-#: Comparison operators with their operands swapped.
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_COMPARING = frozenset({*_MIRRORED, "==", "=?=", "is"})
+_COMPARING = frozenset({*MIRRORED, "==", "=?=", "is"})
 _MEMBER = frozenset({"member", "identicalmember", "stringlistmember", "stringlistimember"})
 
 
@@ -70,7 +78,7 @@ def unscoped_name(attribute: str) -> str:
 
 def _comparison(whole: Node, left: Node, operator: str, right: Node) -> Iterator[AttributeComparison]:
     if isinstance(left, Literal) and isinstance(right, Attribute):
-        left, right, operator = right, left, _MIRRORED.get(operator, operator)
+        left, right, operator = right, left, MIRRORED.get(operator, operator)
     if isinstance(left, Attribute) and isinstance(right, Literal) and isinstance(right.value, Scalar):
         yield AttributeComparison(
             attribute=".".join(left.names), operator=operator, value=right.value, whole=whole

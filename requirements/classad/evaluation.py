@@ -53,10 +53,10 @@ class Operands:
     def has(self, text: str, resource: Mapping[str, Value]) -> str | None:
         """Format the resource's values of the attributes of an operand; None: it has no attributes."""
         seen = [(name, lookup(resource, name)) for name in self.programs[text].names]
-        said = (
+        formatted = (
             f"{name} {ABSENT}" if value is None else f"{name} = {format_value(value)}" for name, value in seen
         )
-        return "; ".join(said) or None
+        return "; ".join(formatted) or None
 
 
 def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart, ...]:

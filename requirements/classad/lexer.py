@@ -152,9 +152,9 @@ def _unquoted(source: SourceText, start: int, word: str) -> str:
     try:
         text = classad2.unquote(word)
     except ValueError as error:  # an octal escape of NUL, or of bytes that are not UTF-8
-        raise source.fault(start, f"{_cut(word)} has an escape that is no character") from error
+        raise source.fault(start, f"{_cut(word)} has an escape that is not a character") from error
     if not isinstance(text, str) or text_fault(text):
-        raise source.fault(start, f"{_cut(word)} has an escape that is no character")
+        raise source.fault(start, f"{_cut(word)} has an escape that is not a character")
     return text
 
 
@@ -171,12 +171,12 @@ def _no_escape(word: str, position: int) -> str:
     shown = found[0] if found else word[position:]
     sign = shown[1:]
     if sign[0] in "xX" and len(sign) > 1:
-        return f"{shown} is no escape; write the character itself"
+        return f"{shown} is not an escape; write the character itself"
     if len(sign) == 3:
         return f"{shown} is beyond \\377, the last byte; write the character itself"
     allowed = r"\n, \t, \", \101 and the like"
     shown = shown if sign.isprintable() else f"a backslash before {sign!r}"
-    return f"{shown} is no escape; write \\\\ for a backslash, or leave it out; escapes are {allowed}"
+    return f"{shown} is not an escape; write \\\\ for a backslash, or leave it out; escapes are {allowed}"
 
 
 def _quoted_name(source: SourceText, start: int, word: str) -> str:

@@ -69,10 +69,10 @@ class TwoSided:
     def has(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> str:
         """Format the values of both sides for the names in the expression."""
         seen = self._visible_value(own, other)
-        said = ((self.spelled[name], seen.get(name)) for name in self.compiled.names)
+        values = ((self.spelled[name], seen.get(name)) for name in self.compiled.names)
         return "; ".join(
             f"{name} is absent" if value is None else f"{name} = {format_value(value)}"
-            for name, value in said
+            for name, value in values
         )
 
     def _visible_value(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> dict[str, Value]:

@@ -18,9 +18,11 @@ from requirements.classad import constants
 from requirements.classad.restrictions import MAX_TERMS, resource_name
 from requirements.classad.syntax_tree import (
     AND,
+    COMPARISONS,
     ELVIS,
+    LOGICAL_OPERATORS,
+    MIRRORED,
     OR,
-    PRECEDENCE,
     Attribute,
     Call,
     Chain,
@@ -33,18 +35,16 @@ from requirements.classad.syntax_tree import (
     Unary,
     attribute_key,
     children,
+    flatten,
     render,
 )
 
 #: Size limit of a conditional converted to `&&` and `||`, which repeats its condition.
 MAX_PUT_OUT = 200
 
-_OPERATOR = {AND: "&&", OR: "||"}
 _TRUE = Literal(value=True, start=0, end=0)
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _SAME_NEGATED = {"==": "!=", "!=": "==", "=?=": "=!=", "=!=": "=?="}
 _ORDER_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_COMPARED = (PRECEDENCE["=="], PRECEDENCE["<"])
 _LOGICAL_FUNCTIONS = frozenset(
     {
         *("isundefined", "iserror", "isstring", "isinteger", "isreal", "isboolean", "islist"),
@@ -73,7 +73,7 @@ def normal_form(node: Node) -> Node:
 
     A part whose normal form would be too large is left as written.
     """
-    return _Normal().of(node, _WHOLE)
+    return _Normal().normalize(node, _WHOLE)
 
 
 @dataclass(slots=True)
@@ -84,17 +84,17 @@ class _Normal:
         default_factory=dict
     )  #: by id of the node, which must be kept alive
 
-    def of(self, node: Node, place: _Place) -> Node:
+    def normalize(self, node: Node, place: _Place) -> Node:
         match node:
             case Attribute():
                 name = resource_name(node)
                 return node if name is None else replace(node, names=(attribute_key(name),))
-            case Chain(level=level) if level in _OPERATOR:
+            case Chain(level=level) if level in LOGICAL_OPERATORS:
                 return self._connected(node, place)
             case Chain():
                 return self._operation(node)
             case Unary(operator="!", operand=operand):
-                return self._negated(self.of(operand, _TRUTH), place)
+                return self._negated(self.normalize(operand, _TRUTH), place)
             case Conditional():
                 return self._conditional(node, place)
             case _:
@@ -104,24 +104,24 @@ class _Normal:
         """Normalize a part that uses the values of its operands, not only their truth."""
         match node:
             case Unary(operand=operand):
-                return constants.fold_constants(replace(node, operand=self.of(operand, _VALUE)))
+                return constants.fold_constants(replace(node, operand=self.normalize(operand, _VALUE)))
             case Call(name=name, arguments=arguments):
                 return replace(node, name=name.lower(), arguments=self._values(arguments))
             case ListOf(items=items):
                 return replace(node, items=self._values(items))
             case Subscript(of=of, index=index):
-                return replace(node, of=self.of(of, _VALUE), index=self.of(index, _VALUE))
+                return replace(node, of=self.normalize(of, _VALUE), index=self.normalize(index, _VALUE))
             case _:
                 return node
 
     def _values(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return tuple(self.of(node, _VALUE) for node in nodes)
+        return tuple(self.normalize(node, _VALUE) for node in nodes)
 
     def _connected(self, node: Chain, place: _Place) -> Node:
         """Normalize `&&` or `||`: flat, sorted, without duplicate and neutral operands."""
         inner = replace(place, truth_only=True, outermost=place.outermost and node.level == AND)
-        operands = [self.of(child, inner) for child in children(node)]
-        flat = [part for operand in operands for part in _operands(operand, node.level)]
+        operands = [self.normalize(child, inner) for child in children(node)]
+        flat = [part for operand in operands for part in flatten(operand, node.level)]
         return self._joined(flat if len(flat) <= MAX_TERMS else operands, node.level, place)
 
     def _joined(self, operands: list[Node], level: int, place: _Place) -> Node:
@@ -139,8 +139,8 @@ class _Normal:
         return _chain(level, [distinct[text] for text in texts])
 
     def _operation(self, node: Chain) -> Node:
-        first = self.of(node.first, _VALUE)
-        rest = tuple((operator, self.of(operand, _VALUE)) for operator, operand in node.rest)
+        first = self.normalize(node.first, _VALUE)
+        rest = tuple((operator, self.normalize(operand, _VALUE)) for operator, operand in node.rest)
         # A first operand without parentheses is parsed as part of the chain.
         if isinstance(first, Chain) and first.level == node.level:
             rest = (*first.rest, *rest)
@@ -151,12 +151,12 @@ class _Normal:
     def _turned(self, node: Chain) -> Chain:
         """Put the attribute of a comparison on the left; equal kinds are sorted."""
         left, (operator, right) = node.first, node.rest[0]
-        if node.level not in _COMPARED or (isinstance(right, Chain) and right.level == node.level):
+        if node.level not in COMPARISONS or (isinstance(right, Chain) and right.level == node.level):
             return node
         ranks = [_rank(left), _rank(right)]
         if ranks[0] < ranks[1] or (ranks[0] == ranks[1] and self._text(left) <= self._text(right)):
             return node
-        return replace(node, first=right, rest=((_MIRRORED.get(operator, operator), left),))
+        return replace(node, first=right, rest=((MIRRORED.get(operator, operator), left),))
 
     def _negated(self, operand: Node, place: _Place) -> Node:
         value = constants.truth(operand)
@@ -177,10 +177,10 @@ class _Normal:
         return _not(operand)
 
     def _conditional(self, node: Conditional, place: _Place) -> Node:
-        condition = self.of(node.condition, _TRUTH)
+        condition = self.normalize(node.condition, _TRUTH)
         chosen = constants.truth(condition)
         if chosen is not None:
-            return self.of(node.then if chosen else node.otherwise, place)
+            return self.normalize(node.then if chosen else node.otherwise, place)
         then, otherwise = self._values((node.then, node.otherwise))
         if place.positive and _is_logical(then) and _is_logical(otherwise) and _put_out_fits(node):
             chosen_then = _chain(AND, [node.condition, node.then])
@@ -191,27 +191,23 @@ class _Normal:
     def _text(self, node: Node) -> str:
         known = self._texts.get(id(node))
         if known is None:
-            known = node, render(node, self._known_text)
+            known = node, render(node, self._cached_text)
             self._texts[id(node)] = known
         return known[1]
 
-    def _known_text(self, node: Node) -> str | None:
+    def _cached_text(self, node: Node) -> str | None:
         known = self._texts.get(id(node))
         return None if known is None else known[1]
 
 
 def _chain(level: int, operands: list[Node]) -> Chain:
     """Join operands with `&&` or `||`."""
-    rest = tuple((_OPERATOR[level], operand) for operand in operands[1:])
+    rest = tuple((LOGICAL_OPERATORS[level], operand) for operand in operands[1:])
     return Chain(level=level, first=operands[0], rest=rest, start=0, end=0)
 
 
 def _not(node: Node) -> Unary:
     return Unary(operator="!", operand=node, start=0, end=0)
-
-
-def _operands(node: Node, level: int) -> tuple[Node, ...]:
-    return children(node) if isinstance(node, Chain) and node.level == level else (node,)
 
 
 def _as_truth(node: Node, place: _Place) -> Node:
@@ -229,7 +225,7 @@ def _is_logical(node: Node) -> bool:
         case Chain(level=level):
             if level == ELVIS:
                 return all(_is_logical(child) for child in children(node))
-            return level in _OPERATOR or level in _COMPARED
+            return level in LOGICAL_OPERATORS or level in COMPARISONS
         case Unary(operator=operator):
             return operator == "!"
         case Conditional(then=then, otherwise=otherwise):

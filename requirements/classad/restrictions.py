@@ -349,7 +349,7 @@ def _fault(part: Node) -> tuple[str, str | None] | None:
     match part:
         case Attribute() if resource_name(part) is None:
             shown = "." * part.absolute + ".".join(part.names)
-            return f"{shown[:60]} is no attribute of the resource, allowed is other.<Name>", None
+            return f"{shown[:60]} is not an attribute of the resource, allowed is other.<Name>", None
         case Ad() | AttributeSelection():
             return "a record is not allowed here", None
         case Chain(level=level, rest=rest) if level in (AND, OR) and len(rest) >= MAX_TERMS:

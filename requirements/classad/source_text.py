@@ -67,7 +67,7 @@ class SourceText:
 def _unfit(sign: str) -> str:
     if "\udc80" <= sign <= "\udcff":  # Python's `surrogateescape` for a byte that is not UTF-8
         return f"byte 0x{ord(sign) - 0xDC00:02x} is not UTF-8"
-    return f"{sign!r} is no character of a text"
+    return f"{sign!r} is not a valid character"
 
 
 #: A list of plain texts, such as thousands of file names, is parsed in one step.

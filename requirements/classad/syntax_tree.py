@@ -124,6 +124,11 @@ PRECEDENCE = {
     **dict.fromkeys(("*", "/", "%"), 10),
 }
 OR, AND = PRECEDENCE["||"], PRECEDENCE["&&"]
+LOGICAL_OPERATORS = {AND: "&&", OR: "||"}
+#: Precedences of comparisons.
+COMPARISONS = (PRECEDENCE["=="], PRECEDENCE["<"])
+#: Comparison operators with their operands swapped.
+MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 #: Unary operators; `a ?: b` (b if a is undefined), which binds most tightly; everything else.
 UNARY, ELVIS, PRIMARY = 11, 12, 13
 
@@ -150,6 +155,11 @@ def children(node: Node) -> tuple[Node, ...]:
             return (of,)
         case _:
             return ()
+
+
+def flatten(node: Node, level: int) -> tuple[Node, ...]:
+    """Return the operands of a chain with this precedence, or the node itself."""
+    return children(node) if isinstance(node, Chain) and node.level == level else (node,)
 
 
 def binding(node: Node) -> int:
