@@ -120,9 +120,9 @@ def test_task_queues_of_the_others_are_weighed(
 
 def test_a_turn_that_is_lost_ends_the_work_for_all(engine: Engine, now: datetime) -> None:
     run(engine, now)
-    mine = lost_jobs.leader.take(engine, "lost-jobs", holder="me", now=now)
+    mine = lost_jobs.leader.acquire(engine, "lost-jobs", holder="me", now=now)
     assert mine is not None
-    assert lost_jobs.leader.take(engine, "lost-jobs", holder="other", now=now + MINUTE) is not None
+    assert lost_jobs.leader.acquire(engine, "lost-jobs", holder="other", now=now + MINUTE) is not None
 
     def write(vo: str) -> None:
         with mine.writing():
