@@ -53,7 +53,7 @@ def test_a_word_of_the_site_may_be_in_a_unit_of_its_own() -> None:
         ({"Vocabulary": "Slrum"}, "F/Vocabulary: 'Slrum' is not a vocabulary, allowed are Slurm, GridEngine"),
         ({"Vocabulary": "Slrum"}, "did you mean Slurm?"),
         ({"Vocabulary": ["Slurm"]}, "is not a vocabulary"),
-        ({"Vocabulary": "Slurm", "Attribute": {}}, "F/Attribute: not known"),
+        ({"Vocabulary": "Slurm", "Attribute": {}}, "F/Attribute: unknown"),
         ({"Vocabulary": "Slurm", "Attributes": []}, "F/Attributes: allowed is {Name: {…}}"),
         (mapped("Slurm", RAM={}), "F/Attributes/RAM: is empty"),
         (mapped("Slurm", RAM="mem"), "F/Attributes/RAM: 'mem', allowed are min"),
