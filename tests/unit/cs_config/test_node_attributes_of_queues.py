@@ -148,7 +148,7 @@ def test_eligible_nodes_are_those_where_some_node_would_do() -> None:
         ("Forwarding: {Vocabulary: Slrm}", "did you mean Slurm? (grid.yaml:1)"),
         (
             "Forwarding: {Vocabulary: Slurm, Attributes: {OS: {fetures: {}}}}",
-            "Forwarding/Attributes/OS/fetures: not known",
+            "Forwarding/Attributes/OS/fetures: unknown",
         ),
     ],
 )
