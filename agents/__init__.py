@@ -1,1 +1,1 @@
-"""Loops that keep things moving: pools fresh, lost jobs back, old rows gone."""
+"""Background agents: refresh pools and priorities, recover lost jobs, add up accounting, delete old data."""

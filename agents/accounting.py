@@ -1,4 +1,4 @@
-"""The accounting agent: what happened to jobs is added up, each change exactly once."""
+"""Accounting agent: adds up changes of jobs from the job log, each change exactly once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,81 +14,77 @@ from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.accounting.rollup import Rollup
 
 NAME: Final = "accounting"
-#: Rows of the log in one transaction, and such transactions of one account in one cycle.
+#: Log rows per transaction, and transactions per counter and cycle.
 _MOST: Final = 10_000
 _ROUNDS: Final = 50
-#: How long numbers by the minute, sums by the hour, and how jobs moved at all are kept.
+#: Retention of numbers by the minute, of sums by the hour, and of job flows.
 _MINUTES: Final = timedelta(days=3)
 _HOURS: Final = timedelta(days=90)
 _FLOWS: Final = timedelta(days=400)
-#: Hours that one cycle folds at most of each; the next day goes on.
+#: Hours rolled up per cycle and rollup at most; the rest follows the next day.
 _MAX_CHUNKS: Final = 24 * 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCounter:
-    """Something that is added up from the log."""
+    """A number that is added up from the job log."""
 
     name: str
     count: Callable[[Connection, LogSpan], None]
-    lag: timedelta = timedelta()  #: how long after a change everything about it is known
+    lag: timedelta = timedelta()  #: delay after a change until all its data are stored
 
 
 COUNTERS: Final[Sequence[LogCounter]] = (
     LogCounter(name=time_series.READER_NAME, count=time_series.count_flows),
     LogCounter(name=usage.READER_NAME, count=usage.count_usage),
-    # By then the matchers have written what kept a job from pilots.
+    # By then the matchers have written why a job was not matched.
     LogCounter(name=wait_sums.READER_NAME, count=wait_sums.count_waits, lag=timedelta(minutes=2)),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountingResult:
-    """How many rows of the log were read, by account."""
+    """Number of log rows read, by counter."""
 
     read: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return False  # something happens all the time; nobody wants a line in the log for it
+        return False  # every cycle reads something: not worth a line in the log
 
 
 def cycle(engine: Engine, *, now: datetime, holder: str) -> AccountingResult | None:
-    """Add up what happened since the last time.
+    """Add up the changes since the last cycle; None while another process is the leader.
 
-    Args:
-        engine: The database.
-        now: The time.
-        holder: This process, by a name that no other ever has.
-
-    Returns:
-        None: another process does this now.
+    `holder` is a name that is unique to this process.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
-    read = {account.name: _count_all(mine, account) for account in COUNTERS}
-    if mine.last is None or mine.last.date() != now.date():
-        _roll_up(mine)
-    mine.finish()
+    read = {account.name: _count_all(leadership, account) for account in COUNTERS}
+    if leadership.last is None or leadership.last.date() != now.date():
+        _roll_up(leadership)
+    leadership.finish()
     return AccountingResult(read=read)
 
 
-def _count_all(mine: Leadership, account: LogCounter) -> int:
-    with mine.writing() as conn:
+def _count_all(leadership: Leadership, account: LogCounter) -> int:
+    with leadership.writing() as conn:
         log_reader.note_end(conn, account.name)
-    return mine.repeat(lambda conn: _count(conn, account, mine.now), most=_MOST, rounds=_ROUNDS)
+    return leadership.repeat(lambda conn: _count(conn, account, leadership.now), most=_MOST, rounds=_ROUNDS)
 
 
-def _roll_up(mine: Leadership) -> None:
-    """What is old is kept by longer times."""
+def _roll_up(leadership: Leadership) -> None:
+    """Replace old numbers by sums over longer intervals."""
     for fold, age in ((rollup.FLOWS, _MINUTES), (rollup.USE, _HOURS), (rollup.WAITS, _HOURS)):
-        _roll_up_one(mine, fold, mine.now - age)
-    with mine.writing() as conn:
-        rollup.remove_flows(conn, before=mine.now - _FLOWS)
+        _roll_up_one(leadership, fold, leadership.now - age)
+    with leadership.writing() as conn:
+        rollup.remove_flows(conn, before=leadership.now - _FLOWS)
 
 
-def _roll_up_one(mine: Leadership, fold: Rollup, before: datetime) -> None:
-    mine.repeat(lambda conn: rollup.roll_up_oldest(conn, fold, before=before), most=1, rounds=_MAX_CHUNKS)
+def _roll_up_one(leadership: Leadership, fold: Rollup, before: datetime) -> None:
+    leadership.repeat(
+        lambda conn: rollup.roll_up_oldest(conn, fold, before=before), most=1, rounds=_MAX_CHUNKS
+    )
 
 
 def _count(conn: Connection, account: LogCounter, now: datetime) -> int:

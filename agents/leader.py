@@ -19,49 +19,44 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-#: How long a turn is good without news; a killed agent is replaced after that.
+#: Lifetime of a leadership that is not renewed; a killed agent is replaced after this time.
 LEASE_TIME: Final = timedelta(seconds=30)
 
 
 class LeadershipLostError(Exception):
-    """Another process took over while this one was asleep; nothing of the transaction is kept."""
+    """Another process became leader while this one was suspended; the transaction is rolled back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """The right to do an agent's work."""
+    """The exclusive right to do an agent's work."""
 
     engine: Engine
     name: str
     fence: int
     now: datetime
-    last: datetime | None  #: when the latest cycle began that came through to its end
+    last: datetime | None  #: start of the latest completed cycle
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that nobody else's turn overlaps.
+        """Open a transaction that cannot overlap one of another leader.
 
         Raises:
-            TurnLostError: The turn is over.
+            LeadershipLostError: Another process is the leader now.
         """
         with database.writing(self.engine) as conn:
             if not agent_leases.is_held(conn, name=self.name, fence=self.fence):
-                raise LeadershipLostError(f"another process does the work of {self.name} now")
+                raise LeadershipLostError(f"another process is the leader of {self.name} now")
             yield conn
 
     def repeat(self, step: Callable[[Connection], int], *, most: int, rounds: int) -> int:
-        """Take a step again, each time in a transaction of its own, until it did less than it may.
+        """Call `step`, each time in its own transaction, until it does fewer than `most` things.
 
-        Args:
-            step: Does up to `most` things, and says how many.
-            most: Things of one step.
-            rounds: Steps of one cycle; the next one goes on.
-
-        Returns:
-            How many things were done.
+        `step` returns how many things it did, and this method their sum. After `rounds` calls the rest is
+        left to the next cycle.
 
         Raises:
-            TurnLostError: The turn is over; what is committed stays.
+            LeadershipLostError: Another process is the leader now; committed steps are kept.
         """
         total = 0
         for _ in range(rounds):
@@ -73,11 +68,11 @@ class Leadership:
         return total
 
     def serve_each(self, vos: Iterable[str], serve: Callable[[str], _Result]) -> dict[str, _Result]:
-        """Serve VOs one after the other; one at which it breaks is logged and left out of the result.
+        """Serve VOs one after the other; a VO whose work fails is logged and missing from the result.
 
         Raises:
-            TurnLostError: The turn is over.
-            OperationalError: The database is away, or another transaction was in the way.
+            LeadershipLostError: Another process is the leader now.
+            OperationalError: The database is unavailable, or there was a conflict with another transaction.
         """
         served: dict[str, _Result] = {}
         for vo in vos:
@@ -88,26 +83,19 @@ class Leadership:
             except Exception as error:
                 if isinstance(error, database.UNAVAILABLE) or retry.is_conflict(error):
                     raise
-                log.exception("%s: the work for the VO %s broke, that for the others goes on", self.name, vo)
+                log.exception("%s: the work for the VO %s failed, the other VOs are continued", self.name, vo)
         return served
 
     def finish(self) -> None:
-        """Note that the cycle came through to its end."""
+        """Store that the cycle is complete."""
         with self.writing() as conn:
             agent_leases.finish_cycle(conn, name=self.name, fence=self.fence, now=self.now)
 
 
 def acquire(engine: Engine, name: str, *, holder: str, now: datetime) -> Leadership | None:
-    """Take or keep the turn.
+    """Become leader or renew the leadership; None while another process is the leader.
 
-    Args:
-        engine: The database.
-        name: The agent.
-        holder: This process, by a name that no other ever has.
-        now: The time.
-
-    Returns:
-        None: it is another process's turn.
+    `holder` is a name that is unique to this process.
     """
     with database.writing(engine) as conn:
         fence = agent_leases.acquire(conn, name=name, holder=holder, now=now, ttl=LEASE_TIME)

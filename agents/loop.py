@@ -1,4 +1,4 @@
-"""An agent's life: one cycle after the other, whatever happens in one."""
+"""Main loop of an agent: runs one cycle after the other; an error ends only its cycle."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The time of this machine."""
+    """Current time of this machine."""
     return datetime.now(UTC)
 
 
@@ -29,12 +29,12 @@ def run(
     """Call `cycle` until `stop` is set.
 
     Args:
-        cycle: One piece of work; what it returns goes to the log where it says anything.
-        name: Of the agent, for the log.
+        cycle: One piece of work; a true result is logged.
+        name: Name of the agent in the log.
         every: Seconds between the end of one cycle and the start of the next.
-        stop: Ends the loop, also while it waits, unless there is another event that wakes it.
-        woken: Begins the next cycle at once; to be set with `stop` as well.
-        clock: Tells the time that each cycle gets.
+        stop: Ends the loop. It also ends the wait between cycles, unless `woken` is given.
+        woken: Starts the next cycle immediately; to be set together with `stop` as well.
+        clock: Source of the time that is passed to each cycle.
     """
     woken = woken or stop
     while not stop.is_set():
@@ -45,18 +45,14 @@ def run(
 
 
 def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = utc_now) -> bool:
-    """One cycle; an error is logged and ends nothing but the cycle.
-
-    Returns:
-        Whether it came through.
-    """
+    """Run one cycle and return whether it was completed; errors are logged, not raised."""
     try:
         result = retry.run_with_retry(lambda: cycle(clock()))
     except database.UNAVAILABLE as error:
-        log.warning("%s: the database is away, next try in the next cycle: %s", name, error)
+        log.warning("%s: the database is unavailable, retrying in the next cycle: %s", name, error)
         return False
     except Exception:
-        log.exception("%s: the cycle broke", name)
+        log.exception("%s: the cycle failed", name)
         return False
     if result:
         log.info("%s: %s", name, result)

@@ -1,8 +1,9 @@
-"""The lost-job agent: jobs whose pilots are silent come back, or end with the reason.
+"""Lost-job agent: reschedules or fails jobs whose pilots have gone silent.
 
-Not begun in time → Waiting again. Silent → Stalled, which a heartbeat ends. Silent beyond the grace time
-→ Rescheduled, and Failed after as many times as the VO allows. All these times count only while at least one
-process of the service was up: a pilot that nobody could hear is not silent.
+A job that is not started in time becomes Waiting again. A running job without heartbeats becomes Stalled
+until the next heartbeat; after the grace time it is Rescheduled, or Failed once the VO's limit of
+reschedulings is reached. All these times count only while at least one process of the service was up:
+otherwise pilots had nowhere to send their heartbeats.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,24 +23,24 @@ from taskqueue.leases import expiry, uptime
 from taskqueue.leases.uptime import Uptime
 
 NAME: Final = "lost-jobs"
-#: Jobs in one transaction, and such transactions for one rule in one cycle.
+#: Jobs per transaction, and transactions per rule and cycle.
 _MOST: Final = 1000
 _ROUNDS: Final = 100
 
-#: Tells the optimizers of jobs, after the commit.
+#: Passes the ids of rescheduled jobs to the optimizers, after the commit.
 RescheduleCallback = Callable[[Sequence[int]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostResult:
-    """What a cycle did, in jobs."""
+    """Numbers of jobs that a cycle changed."""
 
-    waiting: int = 0  #: not begun in time
-    closed: int = 0  #: killed, and their pilots are gone
+    waiting: int = 0  #: not started in time
+    closed: int = 0  #: killed, without a live pilot
     stalled: int = 0
     rescheduled: int = 0
     failed: int = 0
-    broken: tuple[str, ...] = ()  #: VOs that were not looked after because of an error
+    broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
         return any((self.waiting, self.closed, self.stalled, self.rescheduled, self.failed, self.broken))
@@ -53,30 +54,31 @@ def cycle(
     holder: str,
     ring: RescheduleCallback | None = None,
 ) -> LostResult | None:
-    """Look after every job whose pilot should have said something by now.
+    """Handle every job whose pilot is overdue; None while another process is the leader.
 
     Args:
         engine: The database.
         config: The current configuration.
-        now: The time.
-        holder: This process, by a name that no other ever has.
-        ring: Is told of rescheduled jobs; None: the sweep finds them.
-
-    Returns:
-        None: another process does this now.
+        now: Start of the cycle.
+        holder: A name that is unique to this process.
+        ring: Receives the ids of rescheduled jobs; without it the sweep finds them.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
     with database.reading(engine) as conn:
         vos = sorted(ownership.list_vos(conn))
         up = uptime.read(conn)
-    # Given up before stalled: a job is never both in one cycle.
-    given_up = mine.serve_each(vos, lambda vo: _give_up(mine, config, up, vo))
+    # Give up before marking as stalled, so that no job goes through both in one cycle.
+    given_up = leadership.serve_each(vos, lambda vo: _give_up(leadership, config, up, vo))
     ended = given_up.values()
-    waiting = mine.serve_each(vos, lambda vo: _end_leases(expiry.expire_leases, mine, config, up, vo))
-    closed = mine.serve_each(vos, lambda vo: _end_leases(expiry.close_killed, mine, config, up, vo))
-    stalled = mine.serve_each(given_up, lambda vo: _mark_stalled(mine, config, up, vo))
+    waiting = leadership.serve_each(
+        vos, lambda vo: _end_leases(expiry.expire_leases, leadership, config, up, vo)
+    )
+    closed = leadership.serve_each(
+        vos, lambda vo: _end_leases(expiry.close_killed, leadership, config, up, vo)
+    )
+    stalled = leadership.serve_each(given_up, lambda vo: _mark_stalled(leadership, config, up, vo))
     result = LostResult(
         waiting=sum(waiting.values()),
         closed=sum(closed.values()),
@@ -85,29 +87,33 @@ def cycle(
         failed=sum(failed for _, failed in ended),
         broken=tuple(vo for vo in vos if vo not in stalled or vo not in waiting or vo not in closed),
     )
-    mine.finish()
+    leadership.finish()
     if ring is not None:
         ring([job_id for again, _ in ended for job_id in again])
     return result
 
 
 def _end_leases(
-    end: Callable[..., list[int]], mine: Leadership, config: Configuration, up: Uptime, vo: str
+    end: Callable[..., list[int]], leadership: Leadership, config: Configuration, up: Uptime, vo: str
 ) -> int:
-    silent_since = up.go_back(mine.now, seconds=options_for(config, vo).leases.time)
-    return _repeat(mine, lambda conn: end(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST))
-
-
-def _mark_stalled(mine: Leadership, config: Configuration, up: Uptime, vo: str) -> int:
-    silent_since = up.go_back(mine.now, seconds=options_for(config, vo).leases.stalled_time)
+    silent_since = up.go_back(leadership.now, seconds=options_for(config, vo).leases.time)
     return _repeat(
-        mine,
-        lambda conn: expiry.mark_stalled(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST),
+        leadership, lambda conn: end(conn, vo=vo, silent_since=silent_since, now=leadership.now, most=_MOST)
     )
 
 
-def _give_up(mine: Leadership, config: Configuration, up: Uptime, vo: str) -> tuple[list[int], int]:
-    """Ids that were rescheduled, and how many failed."""
+def _mark_stalled(leadership: Leadership, config: Configuration, up: Uptime, vo: str) -> int:
+    silent_since = up.go_back(leadership.now, seconds=options_for(config, vo).leases.stalled_time)
+    return _repeat(
+        leadership,
+        lambda conn: expiry.mark_stalled(
+            conn, vo=vo, silent_since=silent_since, now=leadership.now, most=_MOST
+        ),
+    )
+
+
+def _give_up(leadership: Leadership, config: Configuration, up: Uptime, vo: str) -> tuple[list[int], int]:
+    """Return the ids of rescheduled jobs and the number of failed ones."""
     options = options_for(config, vo)
     again: list[int] = []
     failed: list[int] = []
@@ -116,19 +122,19 @@ def _give_up(mine: Leadership, config: Configuration, up: Uptime, vo: str) -> tu
         back, ended = expiry.give_up_stalled(
             conn,
             vo=vo,
-            silent_since=up.go_back(mine.now, seconds=options.leases.stalled_time),
-            stalled_since=up.go_back(mine.now, seconds=options.leases.stalled_grace),
+            silent_since=up.go_back(leadership.now, seconds=options.leases.stalled_time),
+            stalled_since=up.go_back(leadership.now, seconds=options.leases.stalled_grace),
             max_rescheduling=options.job_scheduling.max_rescheduling,
-            now=mine.now,
+            now=leadership.now,
             most=_MOST,
         )
         again.extend(back)
         failed.extend(ended)
         return len(back) + len(ended)
 
-    mine.repeat(step, most=_MOST, rounds=_ROUNDS)
+    leadership.repeat(step, most=_MOST, rounds=_ROUNDS)
     return again, len(failed)
 
 
-def _repeat(mine: Leadership, step: Callable[[Connection], Sequence[int]]) -> int:
-    return mine.repeat(lambda conn: len(step(conn)), most=_MOST, rounds=_ROUNDS)
+def _repeat(leadership: Leadership, step: Callable[[Connection], Sequence[int]]) -> int:
+    return leadership.repeat(lambda conn: len(step(conn)), most=_MOST, rounds=_ROUNDS)

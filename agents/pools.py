@@ -1,14 +1,14 @@
-"""Pool agent: keeps the mapping of SubmitPools to queues in step with the configuration.
+"""Pool agent: keeps the mapping of SubmitPools to queues up to date with the configuration.
 
-A change of the configuration is applied at once, and so is the expiry of dynamic attributes. All pools are
+A change of the configuration and the expiry of dynamic attributes are applied at once. All pools are
 recomputed at intervals, and unused pools are removed.
 
-The mappings of a VO are computed in memory and stored in one transaction. Between two versions usually a
-few queue classes differ: then only pools that match one of these are compared. All pools are compared
-where it is unknown which version the stored mappings were computed from, and at intervals.
+The mappings of a VO are computed in memory and stored in one transaction. Usually only a few queue classes
+differ between two versions: then only pools that match one of these are compared. All pools are compared at
+intervals, and where the version is unknown from which the stored mappings were computed.
 
-The minor status of waiting jobs says whether some queue is eligible for them; it is updated as soon as
-that changes.
+The minor status of a waiting job shows whether any queue is eligible for it; it is updated as soon as that
+changes.
 
 Source: RFC #7.
 """
@@ -41,99 +41,97 @@ from taskqueue.pools.refresh import RefreshState
 
 log = logging.getLogger(__name__)
 
-#: By VO, how often in a row the refreshes of this process were overtaken.
-_in_vain: Final = Counter[str]()
-#: Between two messages about that, the first of which comes with the second time.
-_TOLD_AGAIN: Final = 60
+#: Refreshes in a row, by VO, that failed because another transaction came first.
+_overtaken: Final = Counter[str]()
+#: Failed refreshes between two warnings; the first warning comes with the second failure.
+_WARNING_INTERVAL: Final = 60
 
 
 class _OvertakenError(Exception):
-    """Somebody else was faster; nothing of our transaction stays."""
+    """The stored state has changed since it was read; the transaction is rolled back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
-    """What was found out before the transaction; the slots of new classes are foreseen."""
+    """New mappings computed before the transaction; slots of new classes are predicted."""
 
-    standing: RefreshState | None  #: of the VO then
+    standing: RefreshState | None  #: of the VO when it was read
     index: QueueClassIndex
-    new: Mapping[str, EligibleSets]  #: the classes of pools that are not mapped yet
-    mapped: frozenset[str]  #: the others, as far as they are to be looked after
-    wanted: Mapping[str, EligibleSets]  #: the classes of those that may have others now
-    all_wanted: bool  #: whether nothing is known of the others
+    new: Mapping[str, EligibleSets]  #: eligible classes of pools without a mapping
+    mapped: frozenset[str]  #: pools with a mapping that are to be refreshed
+    wanted: Mapping[str, EligibleSets]  #: eligible classes of those whose mapping may have changed
+    all_wanted: bool  #: whether any mapping may have changed
 
 
 @gc_tuning.pause_collection()
-def refresh_vo(mine: Leadership, known: Eligibility, vo: str, *, whole: bool) -> Mapping[str, MappingChange]:
-    """Map the pools of a VO that are not mapped yet, and correct the others.
-
-    Args:
-        mine: The turn.
-        known: What is known of the configuration.
-        vo: Lower case.
-        whole: Whether to look after those that are mapped, too.
+def refresh_vo(
+    leadership: Leadership, known: Eligibility, vo: str, *, whole: bool
+) -> Mapping[str, MappingChange]:
+    """Map the pools of a VO that have no mapping yet and, if `whole`, correct the other mappings.
 
     Returns:
-        What changed for each pool that was looked at; empty if somebody else was faster: the next cycle will.
+        The change of each refreshed pool; empty if the stored state changed meanwhile: the next cycle
+        retries.
     """
-    look = _compare(mine, known, vo, whole=whole)
-    if look.standing is not None and not look.standing.is_ours:
-        log.warning("the queue classes of %s are of another release: its pools are mapped anew", vo)
+    comparison = _compare(leadership, known, vo, whole=whole)
+    if comparison.standing is not None and not comparison.standing.is_ours:
+        log.warning("the queue classes of %s were stored by another release: mapping all its pools again", vo)
     try:
-        changed = _store(mine, known, vo, look, whole=whole)
+        changed = _store(leadership, known, vo, comparison, whole=whole)
     except _OvertakenError:
-        _in_vain[vo] += 1
-        if _in_vain[vo] % _TOLD_AGAIN == 2:
+        _overtaken[vo] += 1
+        if _overtaken[vo] % _WARNING_INTERVAL == 2:
             _log_overtaken(known, vo)
         return {}
-    _in_vain.pop(vo, None)
+    _overtaken.pop(vo, None)
     return changed
 
 
 def _log_overtaken(known: Eligibility, vo: str) -> None:
-    """Overtaken once is nothing; again and again, nothing is mapped any more."""
+    """Warn: one failure is harmless, but after many in a row no pool is mapped any more."""
     log.warning(
         "the pools of %s could not be mapped %d times in a row: the stored queue classes are not those that "
         "this process computes from version %d of the configuration, and new pools of the VO stay without "
         "queues; does another release run, or was a database restored without `pilotage db recover`?",
         vo,
-        _in_vain[vo],
+        _overtaken[vo],
         known.config.version,
     )
 
 
 def _store(
-    mine: Leadership, known: Eligibility, vo: str, look: _Comparison, *, whole: bool
+    leadership: Leadership, known: Eligibility, vo: str, comparison: _Comparison, *, whole: bool
 ) -> Mapping[str, MappingChange]:
-    """Store what the look found, if all is still as it was then."""
+    """Store the mappings if the state is still the one they were computed from."""
     classes = configured_classes(known.config, vo)
     of = {"config_version": known.config.version, "expiries": known.config.expiries}
-    with mine.writing() as conn:
-        # Pools that are new before the VO's row, as arriving jobs lock them. No mapping comes after that.
-        there = mapping.lock_pools(conn, vo, look.new)
-        if refresh.lock_state(conn, vo) != look.standing:
+    with leadership.writing() as conn:
+        # New pools first, then the VO's row: the order in which arriving jobs lock them. From then on no
+        # other transaction can add a mapping.
+        existing = mapping.lock_pools(conn, vo, comparison.new)
+        if refresh.lock_state(conn, vo) != comparison.standing:
             raise _OvertakenError
         before = known.find_earlier(vo)
         if not queue_class_store.store_classes(
-            conn, vo=vo, classes=classes, before=before, now=mine.now, **of
+            conn, vo=vo, classes=classes, before=before, now=leadership.now, **of
         ):
             raise _OvertakenError
-        if not look.index.slots.items() <= queue_class_store.read_slots(conn, vo).items():
+        if not comparison.index.slots.items() <= queue_class_store.read_slots(conn, vo).items():
             raise _OvertakenError
-        new = {pool_id: look.new[pool_id] for pool_id in there}
-        stored = _read_stored(conn, vo, look) if whole else {}
-        wanted = _compute_wanted(conn, look, stored)
+        new = {pool_id: comparison.new[pool_id] for pool_id in existing}
+        stored = _read_stored(conn, vo, comparison) if whole else {}
+        wanted = _compute_wanted(conn, comparison, stored)
         changed = mapping.refresh_mappings(
-            conn, vo=vo, new=new, wanted=wanted, before=stored, now=mine.now, **of
+            conn, vo=vo, new=new, wanted=wanted, before=stored, now=leadership.now, **of
         )
         if whole:
-            refresh.record_refresh(conn, vo, now=mine.now)
+            refresh.record_refresh(conn, vo, now=leadership.now)
             queue_class_store.prune_classes(conn, vo)
     return changed
 
 
-def _compare(mine: Leadership, known: Eligibility, vo: str, *, whole: bool) -> _Comparison:
-    with database.reading(mine.engine) as conn:
+def _compare(leadership: Leadership, known: Eligibility, vo: str, *, whole: bool) -> _Comparison:
+    with database.reading(leadership.engine) as conn:
         standing = refresh.read_states(conn).get(vo)
         slots = queue_class_store.read_slots(conn, vo)
         index = known.index(vo, slots)
@@ -159,7 +157,7 @@ def _compare(mine: Leadership, known: Eligibility, vo: str, *, whole: bool) -> _
 def _find_changed_classes(
     known: Eligibility, vo: str, standing: RefreshState | None, stored: Container[str]
 ) -> QueueClassIndex | None:
-    """The queue classes that are others than those which all mappings were computed from, where one knows."""
+    """Return the queue classes that changed since all mappings were computed, or None if that is unknown."""
     ours = (known.config.version, known.config.expiries)
     if standing is None or not standing.is_ours or not standing.refreshed == standing.version < ours:
         return None
@@ -172,52 +170,52 @@ def _find_changed_classes(
 def _read_questions(
     conn: Connection, index: QueueClassIndex, pool_ids: Iterable[str]
 ) -> dict[str, RequirementQuestion]:
-    """What pools ask; those that are gone are left out."""
+    """Return the requirements of the pools; deleted pools are left out."""
     found = {pool_id: index.find_answer(pool_id) for pool_id in pool_ids}
     for pool_id, text in pools.read_originals(conn, [each for each in found if found[each] is None]).items():
         found[pool_id] = index.question_of(pool_id, canonical.from_json(text))
     return {pool_id: question for pool_id, question in found.items() if question is not None}
 
 
-def _read_stored(conn: Connection, vo: str, look: _Comparison) -> dict[str, EligibleSets]:
-    """What pools are mapped to that may be mapped to something else, with those that came after the look."""
-    if look.all_wanted:
+def _read_stored(conn: Connection, vo: str, comparison: _Comparison) -> dict[str, EligibleSets]:
+    """Return the stored mappings that may have changed, including those added after the comparison."""
+    if comparison.all_wanted:
         found = mapping.read_mappings(conn, vo)
     else:
-        late = refresh.list_mapped(conn, vo) - look.mapped
-        found = mapping.read_mappings(conn, vo, look.wanted.keys() | late)
-    return {pool_id: sets for pool_id, sets in found.items() if pool_id not in look.new}
+        late = refresh.list_mapped(conn, vo) - comparison.mapped
+        found = mapping.read_mappings(conn, vo, comparison.wanted.keys() | late)
+    return {pool_id: sets for pool_id, sets in found.items() if pool_id not in comparison.new}
 
 
 def _compute_wanted(
-    conn: Connection, look: _Comparison, stored: Mapping[str, EligibleSets]
+    conn: Connection, comparison: _Comparison, stored: Mapping[str, EligibleSets]
 ) -> dict[str, EligibleSets]:
-    late = _read_questions(conn, look.index, stored.keys() - look.wanted.keys())
+    late = _read_questions(conn, comparison.index, stored.keys() - comparison.wanted.keys())
     return {
-        **{pool_id: sets for pool_id, sets in look.wanted.items() if pool_id in stored},
-        **{pool_id: look.index.ask(question) for pool_id, question in late.items()},
+        **{pool_id: sets for pool_id, sets in comparison.wanted.items() if pool_id in stored},
+        **{pool_id: comparison.index.ask(question) for pool_id, question in late.items()},
     }
 
 
 _STATUS_SOURCE = "PoolAgent"
 
 
-def list_unreported(mine: Leadership) -> frozenset[str]:
-    """Pools resolved since the last cycle that noted its end: a killed one may not have told their jobs.
+def list_unreported(leadership: Leadership) -> frozenset[str]:
+    """List the pools refreshed since the last completed cycle.
 
-    Asked before the cycle resolves any itself.
+    A later cycle may have been killed before it updated their jobs. Must be called before the current cycle
+    refreshes any pool.
     """
-    with database.reading(mine.engine) as conn:
-        return frozenset(refresh.list_refreshed(conn, mine.last))
+    with database.reading(leadership.engine) as conn:
+        return frozenset(refresh.list_refreshed(conn, leadership.last))
 
 
-def update_minor_status(mine: Leadership, pool_ids: frozenset[str]) -> int:
-    """Correct the minor status of waiting jobs in pools that may have eligible queues now, or no more.
+def update_minor_status(leadership: Leadership, pool_ids: frozenset[str]) -> int:
+    """Correct the minor status of waiting jobs in pools that gained or lost their eligible queues.
 
-    Returns:
-        How many jobs were told.
+    Returns the number of updated jobs.
     """
-    with database.reading(mine.engine) as conn:
+    with database.reading(leadership.engine) as conn:
         resolved = unmatchable.read_has_queue(conn, pool_ids)
         wrong = {
             pool_id: has_queue
@@ -230,25 +228,27 @@ def update_minor_status(mine: Leadership, pool_ids: frozenset[str]) -> int:
             )
         }
     return sum(
-        _update_pool(mine, pool_id, has_queue=has_queue) for pool_id, has_queue in sorted(wrong.items())
+        _update_pool(leadership, pool_id, has_queue=has_queue) for pool_id, has_queue in sorted(wrong.items())
     )
 
 
-def _update_pool(mine: Leadership, pool_id: str, *, has_queue: bool) -> int:
+def _update_pool(leadership: Leadership, pool_id: str, *, has_queue: bool) -> int:
     right = WAITS_FOR_PILOT if has_queue else NO_ELIGIBLE_QUEUE
-    told = after = 0
+    updated = after = 0
     while True:
-        with database.reading(mine.engine) as conn:
+        with database.reading(leadership.engine) as conn:
             job_ids = unmatchable.list_waiting_jobs(
                 conn, pool_id, NO_ELIGIBLE_QUEUE, saying=has_queue, after=after
             )
         if not job_ids:
-            return told
-        with mine.writing() as conn:
-            # Another refresh may have come in between.
+            return updated
+        with leadership.writing() as conn:
+            # A refresh may have changed this since it was read.
             if unmatchable.read_has_queue(conn, [pool_id]).get(pool_id) is not has_queue:
-                return told
-            told += unmatchable.set_minor_status(conn, job_ids, right, source=_STATUS_SOURCE, now=mine.now)
+                return updated
+            updated += unmatchable.set_minor_status(
+                conn, job_ids, right, source=_STATUS_SOURCE, now=leadership.now
+            )
         after = job_ids[-1]
 
 
@@ -257,66 +257,59 @@ NAME: Final = "pools"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolResult:
-    """What a cycle did."""
+    """Numbers of one cycle."""
 
-    vos: tuple[str, ...] = ()  #: whose pools were looked after
-    resolved: int = 0  #: pools computed anew: those that the change may concern
-    changed: int = 0  #: those of them with another mapping now
-    jobs_told: int = 0  #: waiting jobs whose minor status was changed
-    removed: int = 0  #: pools that nothing used any more
-    broken: tuple[str, ...] = ()  #: VOs that were not looked after because of an error
+    vos: tuple[str, ...] = ()  #: whose pools were refreshed
+    resolved: int = 0  #: pools that were recomputed because the change may concern them
+    changed: int = 0  #: those whose mapping changed
+    jobs_updated: int = 0  #: waiting jobs whose minor status was changed
+    removed: int = 0  #: unused pools
+    broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.jobs_told or self.removed or self.broken)
+        return bool(self.changed or self.jobs_updated or self.removed or self.broken)
 
 
 def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> PoolResult | None:
-    """Bring behind VOs up to the configuration, tell their jobs, remove what is not used.
+    """Update outdated VOs, correct the minor status of their jobs, and remove unused pools.
 
-    Args:
-        engine: The database.
-        config: The current configuration.
-        now: The time.
-        holder: This process, by a name that no other ever has.
-
-    Returns:
-        None: another process does this now.
+    `holder` is a name that is unique to this process. Returns None while another process is the leader.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
     config = config.at_moment(now)
-    vos = _list_outdated(mine, config)
-    untold = list_unreported(mine)
-    refreshed = mine.serve_each(
+    vos = _list_outdated(leadership, config)
+    unreported = list_unreported(leadership)
+    refreshed = leadership.serve_each(
         vos,
-        lambda vo: refresh_vo(mine, eligibility.eligibility_of(config), vo, whole=vos[vo]),
+        lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo]),
     )
     changes = refreshed.values()
     seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)
-    told = update_minor_status(mine, untold.union(seen))
-    removed = _remove_unused(mine, config) if _is_new_minute(mine.last, now) else 0
-    mine.finish()
+    updated = update_minor_status(leadership, unreported.union(seen))
+    removed = _remove_unused(leadership, config) if _is_new_minute(leadership.last, now) else 0
+    leadership.finish()
     return PoolResult(
         vos=tuple(vos),
         resolved=sum(map(len, changes)),
         changed=sum(1 for change in changes for each in change.values() if each),
-        jobs_told=told,
+        jobs_updated=updated,
         removed=removed,
         broken=tuple(vo for vo in vos if vo not in refreshed),
     )
 
 
-def _list_outdated(mine: Leadership, config: Configuration) -> Mapping[str, bool]:
-    """VOs with work to do, and whether it is with all their pools; else with those that are not mapped yet.
+def _list_outdated(leadership: Leadership, config: Configuration) -> Mapping[str, bool]:
+    """Return the VOs with work to do; True: all their pools, False: only pools without a mapping.
 
-    With all: queue classes or mappings are not those of the configuration, or were computed long ago.
+    All pools: classes or mappings are not those of the configuration, or were computed too long ago.
     """
-    with database.reading(mine.engine) as conn:
+    with database.reading(leadership.engine) as conn:
         standings = refresh.read_states(conn)
         unmapped = refresh.list_vos_with_unmapped(conn)
     ours = (config.version, config.expiries)
-    since = mine.serve_each(standings, lambda vo: mine.now - _get_interval(config, vo))
+    since = leadership.serve_each(standings, lambda vo: leadership.now - _get_interval(config, vo))
     whole = {vo for vo, moment in since.items() if not standings[vo].is_of(ours, refreshed_after=moment)}
     of_newer = {vo for vo, standing in standings.items() if standing.version > ours}
     new = unmapped - standings.keys()
@@ -327,12 +320,12 @@ def _get_interval(config: Configuration, vo: str) -> timedelta:
     return timedelta(seconds=options_for(config, vo).pools.refresh_interval)
 
 
-def _remove_unused(mine: Leadership, config: Configuration) -> int:
-    before = mine.now - timedelta(seconds=options_for(config, None).pools.grace_time)
-    with mine.writing() as conn:
-        return len(pools.delete_unused(conn, before=before, now=mine.now))
+def _remove_unused(leadership: Leadership, config: Configuration) -> int:
+    before = leadership.now - timedelta(seconds=options_for(config, None).pools.grace_time)
+    with leadership.writing() as conn:
+        return len(pools.delete_unused(conn, before=before, now=leadership.now))
 
 
 def _is_new_minute(last: datetime | None, now: datetime) -> bool:
-    """Whether what is worth looking at once a minute is to be looked at."""
+    """Whether to do the work that is due once a minute."""
     return last is None or abs(now - last) >= timedelta(minutes=1) or last.minute != now.minute

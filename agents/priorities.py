@@ -1,11 +1,11 @@
-"""Priority agent: keeps the weights of task queues in step with shares, usage and waiting jobs.
+"""Priority agent: updates the weights of task queues from shares, usage and waiting jobs.
 
 All weights are recomputed every two minutes and when the configuration changes. A task queue that got its
 first jobs is found in the change feed, and its VO is recomputed in the next cycle, a second or two later;
 until then it has its last weight, or 1 if it is new. Only differences are written.
 
-Shares are those of the configuration, corrected by recent usage. Usage is cached by the hour: an hour that
-is over need not be summed again.
+Shares are those of the configuration, corrected by recent usage. Usage is cached by the hour, as past hours
+do not change.
 
 Source: DIRAC's TaskQueuesAgent.
 """
@@ -33,12 +33,12 @@ from taskqueue.task_queues.owner_usage import OwnerUsage, UsageByHolder
 from taskqueue.task_queues.priorities import FamilyCache, NewlyOccupied, WeightedTaskQueue
 from taskqueue.task_queues.shares import ShareDemand, ShareHolder, UsageSlice
 
-#: How long what is remembered of the present is good.
+#: Lifetime of the cached usage of running jobs and of recent hours.
 _CACHE_TIME: Final = timedelta(minutes=15)
-#: An hour is counted for good when no transaction of it can still be on its way.
+#: An hour is final this long after its end: no transaction of it can still be open.
 _SETTLED: Final = timedelta(minutes=10)
 _HOUR: Final = timedelta(hours=1)
-#: No slice of time is longer than this and an hour.
+#: Longest time slice of a correction, rounded up by an hour.
 _LONGEST: Final = timedelta(days=31, hours=1)
 
 _AMOUNT: Final[Mapping[Measure, Callable[[OwnerUsage], float]]] = {
@@ -48,7 +48,7 @@ _AMOUNT: Final[Mapping[Measure, Callable[[OwnerUsage], float]]] = {
 
 
 class UsageCache:
-    """The memory of one process; if it is lost, it is read again."""
+    """Usage by hour, cached in one process; it can be read again at any time."""
 
     def __init__(self) -> None:
         self._hours: dict[tuple[str, datetime], UsageByHolder] = {}
@@ -58,9 +58,9 @@ class UsageCache:
     def read_usage(
         self, conn: Connection, vo: str, *, span: timedelta, measure: Measure, now: datetime
     ) -> Mapping[ShareHolder, float]:
-        """What each owner of a VO, and each group, used in the time until now, to the whole hour.
+        """Return the usage of each owner and group of a VO in the last `span`, extended to the whole hour.
 
-        A job counts as a whole: in the hour in which it ended, or while it runs.
+        A job counts in full: in the hour in which it ended, or while it runs.
         """
         self._drop_unsettled(vo, now)
         if vo not in self._running:
@@ -98,7 +98,7 @@ class UsageCache:
 
 
 def _list_hours(since: datetime, until: datetime) -> Iterator[datetime]:
-    """The beginnings of the hours that touch this time."""
+    """Yield the start of each hour that overlaps this time."""
     hour = truncate_to_hour(since)
     while hour <= until:
         yield hour
@@ -107,7 +107,7 @@ def _list_hours(since: datetime, until: datetime) -> Iterator[datetime]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveShares:
-    """The groups and owners of one VO."""
+    """Shares of the groups and owners of one VO, corrected by their usage."""
 
     config: Configuration
     vo: str
@@ -116,7 +116,7 @@ class EffectiveShares:
     def compute_weights(
         self, conn: Connection, demands: Sequence[ShareDemand], *, now: datetime
     ) -> Mapping[int, float]:
-        """The weights of those of the VO's task queues that have jobs."""
+        """Return the weights of the VO's task queues with jobs."""
         groups = self._list_groups(demands)
         of_groups = self._correct(conn, shares.compute_group_shares(demands, groups), group=None, now=now)
         of_entities = shares.compute_holder_shares(demands, groups, of_groups)
@@ -132,7 +132,7 @@ class EffectiveShares:
     def _correct(
         self, conn: Connection, due: Mapping[ShareHolder, float], *, group: str | None, now: datetime
     ) -> Mapping[ShareHolder, float]:
-        """What owners of the group have after all corrections; None: the groups."""
+        """Apply all corrections to the shares of the group's owners; None: to the shares of the groups."""
         for each in options_for(self.config, self.vo).job_scheduling.corrections:
             if each.group == group:
                 due = shares.correct_shares(
@@ -160,22 +160,22 @@ class EffectiveShares:
 
 
 NAME: Final = "priorities"
-#: How often everything is weighed anew.
+#: Time between two recomputations of all weights.
 INTERVAL: Final = timedelta(seconds=120)
-#: Relative difference that is none.
+#: Largest relative difference of weights that count as equal.
 _SAME: Final = 1e-6
-#: Task queues in one transaction: whoever puts a job into one of them waits for its end.
+#: Task queues in one transaction: submission of jobs to them waits until it ends.
 _BATCH_SIZE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityResult:
-    """What a cycle did."""
+    """Numbers of one cycle."""
 
-    vos: tuple[str, ...] = ()  #: that were weighed anew
+    vos: tuple[str, ...] = ()  #: that were recomputed
     weighed: int = 0  #: task queues with jobs
-    changed: int = 0  #: those of them with another weight now
-    broken: tuple[str, ...] = ()  #: VOs that were not weighed because of an error
+    changed: int = 0  #: those whose weight changed
+    broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
         return self.changed > 0 or bool(self.broken)
@@ -183,57 +183,50 @@ class PriorityResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedCursor:
-    """How far a cycle has looked."""
+    """State of the change feed after the last cycle."""
 
-    fence: int  #: of the turn; another one means that another process looked meanwhile
+    fence: int  #: of the leadership; if it differs, another process was leader in between
     config_version: int
-    position: change_feed.FeedPosition  #: in the feed
-    whole_at: datetime  #: when everything was weighed the last time
-    appeared: frozenset[NewlyOccupied] = frozenset()  #: the feed may say the same again
-    broken: frozenset[str] = frozenset()  #: VOs at which the last weighing broke
+    position: change_feed.FeedPosition
+    whole_at: datetime  #: when all weights were last recomputed
+    appeared: frozenset[NewlyOccupied] = frozenset()  #: the feed may repeat them
+    broken: frozenset[str] = frozenset()  #: VOs whose last recomputation failed
 
 
 @dataclass(slots=True)
 class PriorityState:
-    """What the agent of one process remembers from cycle to cycle; without it, it looks at everything."""
+    """State that a process keeps between cycles; without it, the next cycle recomputes everything."""
 
     history: UsageCache = field(default_factory=UsageCache)
     families: FamilyCache = field(default_factory=FamilyCache)
-    look: FeedCursor | None = None
+    cursor: FeedCursor | None = None
 
 
 def cycle(
     engine: Engine, config: Configuration, *, now: datetime, holder: str, memory: PriorityState
 ) -> PriorityResult | None:
-    """Weigh the task queues of each VO where something may have changed.
+    """Recompute the weights of each VO where something may have changed.
 
-    Args:
-        engine: The database.
-        config: The current configuration.
-        now: The time.
-        holder: This process, by a name that no other ever has.
-        memory: Of this process; the same one in each cycle.
-
-    Returns:
-        None: another process does this now.
+    `holder` is a name that is unique to this process; `memory` is the same object in each of its cycles.
+    Returns None while another process is the leader.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
     with database.reading(engine) as conn:
-        vos, look = _find_vos(conn, config, mine, memory.look)
-    if memory.look is not None and memory.look.position.history != look.position.history:
-        memory.history, memory.families = UsageCache(), FamilyCache()  # of commits that may be lost
-    results = mine.serve_each(
+        vos, cursor = _find_vos(conn, config, leadership, memory.cursor)
+    if memory.cursor is not None and memory.cursor.position.history != cursor.position.history:
+        memory.history, memory.families = UsageCache(), FamilyCache()  # they may hold commits that were lost
+    results = leadership.serve_each(
         vos,
         lambda vo: _update_weights(
-            mine, EffectiveShares(config=config, vo=vo, history=memory.history), memory.families
+            leadership, EffectiveShares(config=config, vo=vo, history=memory.history), memory.families
         ),
     )
     broken = tuple(vo for vo in vos if vo not in results)
-    # Only now: what was not written is looked at again.
-    memory.look = replace(look, broken=frozenset(broken))
-    mine.finish()
+    # After the writes, so that a failed cycle is repeated.
+    memory.cursor = replace(cursor, broken=frozenset(broken))
+    leadership.finish()
     return PriorityResult(
         vos=tuple(vos),
         weighed=sum(weighed for weighed, _ in results.values()),
@@ -243,14 +236,14 @@ def cycle(
 
 
 def _find_vos(
-    conn: Connection, config: Configuration, mine: Leadership, last: FeedCursor | None
+    conn: Connection, config: Configuration, leadership: Leadership, last: FeedCursor | None
 ) -> tuple[Sequence[str], FeedCursor]:
-    """The VOs to weigh anew, and what to remember once that is done."""
-    if last is None or _is_whole_due(last, config, mine):
-        return _find_all_vos(conn, config, mine)
+    """Return the VOs to recompute, and the cursor to keep once that is done."""
+    if last is None or _is_whole_due(last, config, leadership):
+        return _find_all_vos(conn, config, leadership)
     read = change_feed.read_changes(conn, last.position)
     if read is None:
-        return _find_all_vos(conn, config, mine)
+        return _find_all_vos(conn, config, leadership)
     found, position = read
     ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE}
     appeared = priorities.list_newly_occupied(conn, ids)
@@ -259,37 +252,39 @@ def _find_vos(
 
 
 def _find_all_vos(
-    conn: Connection, config: Configuration, mine: Leadership
+    conn: Connection, config: Configuration, leadership: Leadership
 ) -> tuple[Sequence[str], FeedCursor]:
-    look = FeedCursor(
-        fence=mine.fence,
+    cursor = FeedCursor(
+        fence=leadership.fence,
         config_version=config.version,
         position=change_feed.read_position(conn),
-        whole_at=mine.now,
+        whole_at=leadership.now,
     )
-    return priorities.list_vos(conn), look
+    return priorities.list_vos(conn), cursor
 
 
-def _is_whole_due(last: FeedCursor, config: Configuration, mine: Leadership) -> bool:
+def _is_whole_due(last: FeedCursor, config: Configuration, leadership: Leadership) -> bool:
     return (last.fence, last.config_version) != (
-        mine.fence,
+        leadership.fence,
         config.version,
-    ) or not timedelta() <= mine.now - last.whole_at < INTERVAL
+    ) or not timedelta() <= leadership.now - last.whole_at < INTERVAL
 
 
-def _update_weights(mine: Leadership, holders: EffectiveShares, families: FamilyCache) -> tuple[int, int]:
-    """How many task queues of a VO have jobs, and how many of them have another weight now."""
-    with database.reading(mine.engine) as conn:
+def _update_weights(
+    leadership: Leadership, holders: EffectiveShares, families: FamilyCache
+) -> tuple[int, int]:
+    """Return how many task queues of a VO have jobs, and how many of their weights changed."""
+    with database.reading(leadership.engine) as conn:
         waiting = priorities.list_weighted(conn, holders.vo, families)
-        weights = holders.compute_weights(conn, [each.demand for each in waiting], now=mine.now)
+        weights = holders.compute_weights(conn, [each.demand for each in waiting], now=leadership.now)
     different = [
         each
         for each in waiting
         if not isclose(weights[each.demand.task_queue_id], each.weight, rel_tol=_SAME)
     ]
     for start in range(0, len(different), _BATCH_SIZE):
-        with mine.writing() as conn:
-            _store_weights(conn, different[start : start + _BATCH_SIZE], weights, mine.now)
+        with leadership.writing() as conn:
+            _store_weights(conn, different[start : start + _BATCH_SIZE], weights, leadership.now)
     return len(waiting), len(different)
 
 

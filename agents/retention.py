@@ -1,6 +1,6 @@
-"""Retention: what nobody asks for any more goes, as each VO has set it.
+"""Retention agent: deletes data older than the settings of each VO.
 
-Removal is in small transactions, each of which may run twice or be cut off: the next cycle goes on.
+Deletion is in small transactions, which may be repeated or interrupted: the next cycle continues.
 """
 
 from collections import Counter
@@ -25,38 +25,38 @@ from taskqueue.task_queues import unused as task_queues_unused
 
 NAME: Final = "retention"
 
-#: Rows in one transaction, and such transactions for one kind of thing in one cycle.
+#: Rows per transaction, and transactions per kind of data and cycle.
 _LIMIT: Final = 500
 _ROUNDS: Final = 40
-#: Files in one transaction: who brings one of the same content waits for its end.
+#: Files per transaction: an upload of the same content waits until it ends.
 _FILES: Final = 50
 
-#: Answers to requests for work matter for the length of a lease.
+#: Stored answers to match requests are needed for the length of a lease.
 _MATCH_REQUESTS: Final = timedelta(days=1)
-#: Matchers read every second; one that has read nothing for so long loads everything anew. There may be
+#: Matchers read every second; after a longer pause they reload everything. There may be
 #: hundreds of changes a second.
 _CHANGES: Final = timedelta(hours=1)
 _CHANGES_LIMIT: Final = 10_000
-#: An empty task queue may get its next job any moment, and making it anew costs a little.
+#: An empty task queue often gets new jobs soon, and creating it again has a cost.
 _TASK_QUEUES: Final = timedelta(days=1)
 _IDEMPOTENCY_KEYS: Final = timedelta(days=7)
-#: Longer than nearly all jobs wait; what ended jobs waited for is written down by then.
+#: Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
 _HINDRANCES: Final = timedelta(days=30)
-#: When the service was up: at least so long.
+#: Minimum retention of the service's uptime records.
 _UPTIME: Final = timedelta(days=1)
-#: Bytes that were received but never made known, or are not known any more, belong to nobody after this.
+#: Age at which a stored file without a row is deleted.
 _STRAY: Final = timedelta(days=1)
 
-#: One transaction's worth of removal; how much it removed.
+#: Deletes one transaction's worth of data and returns how many rows it deleted.
 _Step = Callable[[Connection], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionResult:
-    """How much of each kind was removed."""
+    """Number of deleted rows and files of each kind."""
 
     removed: Mapping[str, int] = field(default_factory=dict)
-    broken: tuple[str, ...] = ()  #: VOs that were not looked after because of an error
+    broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
         return any(self.removed.values()) or bool(self.broken)
@@ -65,48 +65,43 @@ class RetentionResult:
 def cycle(
     engine: Engine, config: Configuration, *, now: datetime, holder: str, store: BlobStore | None = None
 ) -> RetentionResult | None:
-    """Remove what is older than the settings of its VO.
+    """Delete data older than the settings of its VO; None while another process is the leader.
 
-    Args:
-        engine: The database.
-        config: The current configuration.
-        now: The time.
-        holder: This process, by a name that no other ever has.
-        store: Where the bytes of archives lie; None: only rows are removed.
-
-    Returns:
-        None: another process does this now.
+    `holder` is a name that is unique to this process. Without `store` only rows are deleted, no files.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
-    # What is not counted stays. Under a name of its own: the agent may run beside this one in one process.
+    # Only counted log rows can be deleted. The holder has its own name, as the accounting agent may run in
+    # the same process.
     accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
     with database.reading(engine) as conn:
         vos = sorted(ownership.list_vos(conn))
-    of_vos = mine.serve_each(vos, lambda vo: _remove_of_vo(mine, config, vo, store))
+    of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store))
     removed = sum(of_vos.values(), Counter[str]())
     for kind, step in _steps_of_all(now):
-        removed[kind] += _repeat_step(mine, step)
-    removed["changes"] += mine.repeat(
+        removed[kind] += _repeat_step(leadership, step)
+    removed["changes"] += leadership.repeat(
         lambda conn: change_feed.trim_changes(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
         most=_CHANGES_LIMIT,
         rounds=_ROUNDS,
     )
-    removed["uptime"] += _remove_uptime(mine, config, vos)
-    if mine.last is None or mine.last.date() != now.date():
-        removed += _remove_task_queues(mine)
+    removed["uptime"] += _remove_uptime(leadership, config, vos)
+    if leadership.last is None or leadership.last.date() != now.date():
+        removed += _remove_task_queues(leadership)
         if store is not None:
-            removed["stray files"] += _remove_stray(mine, store)
-    mine.finish()
+            removed["stray files"] += _remove_stray(leadership, store)
+    leadership.finish()
     return RetentionResult(removed=+removed, broken=tuple(vo for vo in vos if vo not in of_vos))
 
 
-def _remove_of_vo(mine: Leadership, config: Configuration, vo: str, store: BlobStore | None) -> Counter[str]:
+def _remove_of_vo(
+    leadership: Leadership, config: Configuration, vo: str, store: BlobStore | None
+) -> Counter[str]:
     removed: Counter[str] = Counter()
-    for kind, step in _steps_of_vo(config, vo, mine.now):
-        removed[kind] += _repeat_step(mine, step)
-    removed["blobs"] += _remove_blobs(mine, config, vo, store)
+    for kind, step in _steps_of_vo(config, vo, leadership.now):
+        removed[kind] += _repeat_step(leadership, step)
+    removed["blobs"] += _remove_blobs(leadership, config, vo, store)
     return removed
 
 
@@ -134,70 +129,70 @@ def _bind(remove: Callable[..., int], before: datetime) -> _Step:
     return lambda conn: remove(conn, before=before, limit=_LIMIT)
 
 
-def _repeat_step(mine: Leadership, step: _Step) -> int:
-    return mine.repeat(step, most=_LIMIT, rounds=_ROUNDS)
+def _repeat_step(leadership: Leadership, step: _Step) -> int:
+    return leadership.repeat(step, most=_LIMIT, rounds=_ROUNDS)
 
 
-def _remove_uptime(mine: Leadership, config: Configuration, vos: Sequence[str]) -> int:
-    """When the service was up, as far as no silence is measured by it any more."""
+def _remove_uptime(leadership: Leadership, config: Configuration, vos: Sequence[str]) -> int:
+    """Delete uptime records that are older than any silence still to be measured."""
     leases = [options_for(config, vo).leases for vo in vos]
     longest = max((max(each.time, each.stalled_time, each.stalled_grace) for each in leases), default=0.0)
-    with mine.writing() as conn:
-        before = min(uptime.read(conn).go_back(mine.now, seconds=longest), mine.now - _UPTIME)
+    with leadership.writing() as conn:
+        before = min(uptime.read(conn).go_back(leadership.now, seconds=longest), leadership.now - _UPTIME)
         return uptime.remove(conn, before=before)
 
 
-def _remove_blobs(mine: Leadership, config: Configuration, vo: str, store: BlobStore | None) -> int:
-    """Rows first, committed; then the bytes that no row names any more."""
-    before = mine.now - timedelta(days=options_for(config, vo).retention.sandboxes)
+def _remove_blobs(leadership: Leadership, config: Configuration, vo: str, store: BlobStore | None) -> int:
+    """Delete rows and commit, then the files that no row refers to any more."""
+    before = leadership.now - timedelta(days=options_for(config, vo).retention.sandboxes)
     total = 0
     for _ in range(_ROUNDS):
-        with mine.writing() as conn:
+        with leadership.writing() as conn:
             digests = retention.remove_blobs(conn, vo=vo, before=before, limit=_LIMIT)
         if store is not None:
-            _remove_files(mine, store, digests)
+            _remove_files(leadership, store, digests)
         total += len(digests)
         if len(digests) < _LIMIT:
             break
     return total
 
 
-def _remove_task_queues(mine: Leadership) -> Counter[str]:
-    """Task queues that no job refers to, then the requirement classes that no task queue has."""
-    before = mine.now - _TASK_QUEUES
-    with database.reading(mine.engine) as conn:
+def _remove_task_queues(leadership: Leadership) -> Counter[str]:
+    """Delete task queues without jobs, then requirement classes without task queues."""
+    before = leadership.now - _TASK_QUEUES
+    with database.reading(leadership.engine) as conn:
         emptied = task_queues_unused.list_emptied(conn, before=before)
         unused = task_queues_unused.list_unused(conn, before=before)
     for start in range(0, len(emptied), _LIMIT):
-        with mine.writing() as conn:
-            task_queues.mark_empty(conn, emptied[start : start + _LIMIT], now=mine.now)
+        with leadership.writing() as conn:
+            task_queues.mark_empty(conn, emptied[start : start + _LIMIT], now=leadership.now)
     removed: Counter[str] = Counter()
     for start in range(0, len(unused), _LIMIT):
-        with mine.writing() as conn:
+        with leadership.writing() as conn:
             some = unused[start : start + _LIMIT]
             removed["task queues"] += task_queues_unused.remove_unused(conn, some, before=before)
     removed["classes"] = _repeat_step(
-        mine, lambda conn: task_queues_unused.remove_unused_classes(conn, limit=_LIMIT)
+        leadership, lambda conn: task_queues_unused.remove_unused_classes(conn, limit=_LIMIT)
     )
     return removed
 
 
-def _remove_stray(mine: Leadership, store: BlobStore) -> int:
-    """Bytes that a process left behind which died between the file and its row."""
-    before = mine.now - _STRAY
+def _remove_stray(leadership: Leadership, store: BlobStore) -> int:
+    """Delete files left behind by a process that died before it stored their row."""
+    before = leadership.now - _STRAY
     removed = store.sweep(before=before)
     stored = store.digests(before=before)
     while digests := list(islice(stored, _LIMIT)):
-        with database.reading(mine.engine) as conn:
+        with database.reading(leadership.engine) as conn:
             stray = blobs.find_unreferenced(conn, digests)
-        removed += _remove_files(mine, store, stray)
+        removed += _remove_files(leadership, store, stray)
     return removed
 
 
-def _remove_files(mine: Leadership, store: BlobStore, digests: Iterable[str]) -> int:
+def _remove_files(leadership: Leadership, store: BlobStore, digests: Iterable[str]) -> int:
     removed = 0
     left = iter(sorted(digests))
     while some := list(islice(left, _FILES)):
-        with mine.writing() as conn:
+        with leadership.writing() as conn:
             removed += sum(blobs.remove_file(conn, store, digest) for digest in some)
     return removed

@@ -1,10 +1,10 @@
-"""Polling interval of each agent, and the agents that are overdue: no process runs them."""
+"""Polling interval of each agent, and detection of overdue agents."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-#: Seconds between two cycles. A change of the configuration reaches the pools, a lost job its next pilot, and
-#: a new task queue the weight that it is due within seconds.
+#: Seconds between two cycles. Changes of the configuration reach the pools, lost jobs their next pilot, and
+#: new task queues their weight within seconds.
 INTERVALS: Mapping[str, float] = {
     "pools": 0.5,
     "lost-jobs": 1.0,
@@ -14,17 +14,12 @@ INTERVALS: Mapping[str, float] = {
     "accounting": 5.0,
     "retention": 600.0,
 }
-#: An agent is at work if its latest cycle is not older than this, or than three of its cycles.
+#: An agent is overdue if its latest cycle began longer ago than this and than three intervals.
 _TOLERANCE = timedelta(minutes=1)
 
 
 def list_overdue(latest: Mapping[str, datetime | None], *, now: datetime) -> list[str]:
-    """The agents that are not at work.
-
-    Args:
-        latest: When the latest cycle of each began, as `agent_cycles.latest` says.
-        now: The time.
-    """
+    """List the agents that no process seems to run; `latest` is the start of each one's latest cycle."""
     return [
         name
         for name, every in INTERVALS.items()

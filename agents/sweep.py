@@ -1,8 +1,8 @@
-"""The sweep: jobs that are due and that nobody rang for, or whose bell was lost.
+"""Sweep agent: runs the optimizers for due jobs whose notification was missed or never sent.
 
-A job can end the process that looks at it, by a defect in a library written in C for instance. So the sweep
-notes which jobs it takes in hand. Those that a dead process had in hand are taken in smaller and smaller
-groups, after all others, until the one at fault is alone; it fails, and the others go on.
+A job can crash the process that optimizes it, for instance by a defect in a C library. So the sweep records
+which jobs it is about to optimize. Jobs that a dead process had recorded are retried after all others, in
+smaller and smaller groups, until the one at fault is alone; it fails, and the others continue.
 """
 
 from collections import defaultdict
@@ -24,18 +24,18 @@ from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
 
 NAME: Final = "sweep"
-#: Jobs that are due no longer than this are probably in a worker's hands.
+#: Jobs that have been due for less than this are probably being optimized by a worker.
 LAG: Final = timedelta(seconds=3)
-#: Batches in one cycle, so that a cycle has an end.
+#: Batches per cycle, so that a cycle ends.
 _MOST_BATCHES: Final = 20
-#: Jobs in one transaction after so many crashes, and how many are enough for a job that was alone at last.
+#: Jobs in one transaction, by number of crashes; after the last one, alone in its transaction, a job fails.
 _AT_ONCE: Final = (MOST_AT_ONCE, 20, 1, 1)
 _MOST_CRASHES: Final = len(_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """What a cycle did."""
+    """Numbers of jobs by their new state."""
 
     waiting: int = 0
     held: int = 0
@@ -55,22 +55,22 @@ def cycle(
     observe: Observer | None = None,
     steps: Mapping[str, Step] | None = None,
 ) -> SweepResult | None:
-    """Lead jobs through the optimizers that have been due for longer than `lag`; needs no Redis.
+    """Optimize jobs that have been due for longer than `lag`; needs no Redis.
 
     Args:
         engine: The database.
         config: The current configuration.
-        now: The time.
-        holder: This process, by a name that no other ever has.
-        lag: How long to leave jobs to those who were rung.
-        observe: Is told the result of every batch.
-        steps: Optimizers by name; those that are installed if None.
+        now: Start of the cycle.
+        holder: A name that is unique to this process.
+        lag: Time left to the workers that were notified.
+        observe: Receives the result of every batch.
+        steps: Optimizers by name; None: the installed ones.
 
     Returns:
-        None: another process does this now.
+        None while another process is the leader.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
     total = BatchResult()
     for _ in range(_MOST_BATCHES):
@@ -81,20 +81,20 @@ def cycle(
         result = BatchResult()
         for crashes, some in _group_jobs(engine, job_ids, holder):
             if crashes >= _MOST_CRASHES:
-                reason = f"the optimizers crashed {crashes} times when they looked at it"
+                reason = f"the optimizers crashed {crashes} times on this job"
                 result += batch.fail_jobs(engine, config, some, reason=reason, now=now)
                 continue
-            with _record_trial(mine, some, holder):
+            with _record_trial(leadership, some, holder):
                 result += batch.optimize(engine, config, some, now=now, observe=observe, steps=steps)
         total += result
         if len(result.left) == len(job_ids):
-            break  # all are in other hands
-    mine.finish()
+            break  # other workers hold them all
+    leadership.finish()
     return SweepResult(waiting=len(total.waiting), held=len(total.held), failed=len(total.failed))
 
 
 def _group_jobs(engine: Engine, job_ids: Sequence[int], holder: str) -> Iterator[tuple[int, Sequence[int]]]:
-    """Jobs that are looked at together, with how often a process ended then; the harmless ones first."""
+    """Yield groups of jobs to optimize together, with their number of crashes; jobs without crashes first."""
     with database.reading(engine) as conn:
         crashes = optimizer_queue.count_crashes(conn, job_ids, holder=holder)
     alike: defaultdict[int, list[int]] = defaultdict(list)
@@ -107,10 +107,10 @@ def _group_jobs(engine: Engine, job_ids: Sequence[int], holder: str) -> Iterator
 
 
 @contextmanager
-def _record_trial(mine: Leadership, job_ids: Sequence[int], holder: str) -> Iterator[None]:
-    """The jobs are noted as in hand, whatever becomes of this process."""
-    with mine.writing() as conn:
+def _record_trial(leadership: Leadership, job_ids: Sequence[int], holder: str) -> Iterator[None]:
+    """Record the jobs as being optimized, so that a crash of this process can be attributed to them."""
+    with leadership.writing() as conn:
         optimizer_queue.begin_trial(conn, job_ids, holder=holder)
     yield
-    with mine.writing() as conn:
+    with leadership.writing() as conn:
         optimizer_queue.end_trial(conn, job_ids, holder=holder)

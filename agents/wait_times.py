@@ -12,55 +12,48 @@ from taskqueue.jobs import wait_times
 from taskqueue.jobs.wait_times import EndedJob
 
 NAME: Final = "waits"
-#: Jobs that one transaction looks at, and such transactions in one cycle.
+#: Jobs per transaction, and transactions per cycle.
 _MOST: Final = 2000
 _ROUNDS: Final = 40
-#: A transaction that ended a job may commit this much later than it says.
+#: Longest delay between a job's recorded end and the commit of it.
 _LATE: Final = timedelta(minutes=10)
-#: By then the matchers have written what kept a job from pilots.
+#: By then the matchers have written why a job was not matched.
 _KNOWN: Final = timedelta(minutes=2)
 _BEGINNING: Final = EndedJob(at=datetime(1970, 1, 1, tzinfo=UTC), job_id=0)
-#: A new process begins so long before the last cycle of any; a backlog that is older is booked at the latest
-#: when its log goes.
+#: A new process starts this long before the last cycle of any process; the wait times of an older backlog are
+#: stored at the latest when its log is deleted.
 _BEFORE: Final = timedelta(days=1)
 
 
 @dataclass(slots=True)
 class WaitTimesState:
-    """How far the jobs that ended have been looked at; None: a new process has looked at none."""
+    """Latest ended job whose wait times are stored; None in a new process."""
 
     seen: EndedJob | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsResult:
-    """What a cycle did."""
+    """Number of jobs whose wait times were stored."""
 
-    booked: int = 0  #: jobs
+    booked: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.booked)
 
 
 def cycle(engine: Engine, *, now: datetime, holder: str, memory: WaitTimesState) -> WaitsResult | None:
-    """Look at the jobs that have ended since the last time.
+    """Store the wait times of jobs that ended since the last cycle; None while another process is the leader.
 
-    Args:
-        engine: The database.
-        now: The time.
-        holder: This process, by a name that no other ever has.
-        memory: Where the last cycle of this process came to.
-
-    Returns:
-        None: another process does this now.
+    `holder` is a name that is unique to this process; `memory` is the same object in each of its cycles.
     """
-    mine = leader.acquire(engine, NAME, holder=holder, now=now)
-    if mine is None:
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
         return None
-    seen = memory.seen or _find_start(mine)
+    seen = memory.seen or _find_start(leadership)
     booked = 0
     for _ in range(_ROUNDS):
-        with mine.writing() as conn:
+        with leadership.writing() as conn:
             done = wait_times.store_ended(conn, since=seen, until=now - _KNOWN, most=_MOST)
         booked += done.jobs
         if done.last is None:
@@ -68,9 +61,9 @@ def cycle(engine: Engine, *, now: datetime, holder: str, memory: WaitTimesState)
             break
         seen = done.last
     memory.seen = seen
-    mine.finish()
+    leadership.finish()
     return WaitsResult(booked=booked)
 
 
-def _find_start(mine: Leadership) -> EndedJob:
-    return _BEGINNING if mine.last is None else EndedJob(at=mine.last - _BEFORE, job_id=0)
+def _find_start(leadership: Leadership) -> EndedJob:
+    return _BEGINNING if leadership.last is None else EndedJob(at=leadership.last - _BEFORE, job_id=0)

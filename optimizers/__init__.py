@@ -1,1 +1,1 @@
-"""The chain that checks a submitted job and makes it ready to wait for a pilot."""
+"""Submission of jobs, and the chain of steps that prepares them for matching."""

@@ -1,4 +1,4 @@
-"""What a job asks and whether a resource has it: values, rules, canonical form, ClassAds, reasons.
+"""Requirements of jobs and their evaluation: values, rules, canonical form, ClassAds, reasons.
 
-Pure: nothing here reads a file, a clock or a database.
+Pure: no access to files, clocks or databases.
 """

@@ -1,15 +1,15 @@
-"""Sets of small numbers as plain integers, one bit each: AND, OR and NOT of thousands at once."""
+"""Sets of small numbers as integers with one bit each: AND, OR and NOT of thousands at once."""
 
 from collections.abc import Collection, Iterator
 
-#: Up to so many bits are taken out of a mask one by one.
+#: Up to this many bits are extracted from a mask one by one.
 _FEW = 64
-#: The bits that are set in each byte.
+#: Positions of the bits set in each byte.
 _POSITIONS = [[position for position in range(8) if byte >> position & 1] for byte in range(256)]
 
 
 def list_positions(mask: int) -> Iterator[int]:
-    """The positions of the bits that are set, in ascending order."""
+    """Yield the positions of the bits that are set, in ascending order."""
     if mask.bit_count() > _FEW:
         yield from _list_many(mask)
         return
@@ -20,7 +20,7 @@ def list_positions(mask: int) -> Iterator[int]:
 
 
 def _list_many(mask: int) -> Iterator[int]:
-    """The same byte by byte: each of the steps above copies the whole mask."""
+    """Extract byte by byte: each step of the other loop copies the whole mask."""
     for start, byte in enumerate(mask.to_bytes((mask.bit_length() + 7) // 8, "little")):
         if byte:
             for position in _POSITIONS[byte]:
@@ -28,7 +28,7 @@ def _list_many(mask: int) -> Iterator[int]:
 
 
 def mask_from(numbers: Collection[int]) -> int:
-    """The set of these positions; they need not be in order."""
+    """Return the set of these positions, which may be in any order."""
     if not numbers:
         return 0
     mask = bytearray((max(numbers) >> 3) + 1)

@@ -1,4 +1,4 @@
-"""The canonical form of requirements, and their identity: the SubmitPool id (RFC #7).
+"""Canonical form of requirements and its hash, the SubmitPool id.
 
 Source: RFC #7, RFC 8785.
 """
@@ -11,18 +11,18 @@ import rfc8785
 
 from requirements.classad.expression import Expression, canonical_text
 from requirements.record.record import Record
-from requirements.values import Value, fold, normal
+from requirements.values import Value, fold, format_value, normal
 
 Requirements = Record | Expression
 
 
 def canonical(requirements: Requirements, vo: str) -> bytes:
-    """The same bytes for equal requirements of a VO, from any process, machine or release."""
+    """Return the same bytes for equal requirements of a VO, on any machine and in any release."""
     if isinstance(requirements, Record):
-        asked: object = {fold(name): _as_json(normal(value)) for name, value in requirements.values}
+        form: object = {fold(name): _as_json(normal(value)) for name, value in requirements.values}
     else:
-        asked = canonical_text(requirements)
-    return rfc8785.dumps({"requirements": asked, "v": 1, "vo": unicodedata.normalize("NFC", vo.lower())})  # type: ignore[dict-item]
+        form = canonical_text(requirements)
+    return rfc8785.dumps({"requirements": form, "v": 1, "vo": unicodedata.normalize("NFC", vo.lower())})  # type: ignore[dict-item]
 
 
 def _as_json(value: Value) -> object:
@@ -35,19 +35,19 @@ def pool_id(requirements: Requirements, vo: str) -> str:
 
 
 def identity(form: bytes) -> str:
-    """The same of a canonical form."""
+    """SHA-256 of a canonical form."""
     return hashlib.sha256(form).hexdigest()
 
 
 def to_json(requirements: Requirements) -> str:
-    """The requirements in their original spelling, for storing."""
+    """Convert requirements to JSON in their original spelling, for storage."""
     if isinstance(requirements, Expression):
         return json.dumps({"expression": requirements.text}, ensure_ascii=False)
     return json.dumps({"record": dict(requirements.values)}, ensure_ascii=False)
 
 
 def from_json(text: str) -> Requirements:
-    """What `to_json` wrote."""
+    """Read requirements written by `to_json`."""
     stored = json.loads(text)
     if "expression" in stored:
         return Expression(text=stored["expression"])
@@ -57,3 +57,11 @@ def from_json(text: str) -> Requirements:
             for name, value in stored["record"].items()
         )
     )
+
+
+def format_lines(original: str) -> tuple[str, ...]:
+    """Format requirements written by `to_json` for people: the lines of a record, or the expression."""
+    requirements = from_json(original)
+    if isinstance(requirements, Record):
+        return tuple(f"{name} = {format_value(value)}" for name, value in requirements.values)
+    return (requirements.text,)

@@ -1,4 +1,4 @@
-"""THE evaluator: whether a resource has what a job asks, with every reason why not."""
+"""THE evaluator: whether a resource fulfils the requirements of a job, with every reason if not."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class Reason:
     """One requirement that fails at a resource."""
 
     requirement: str  #: its name, or `Requirements` for an expression
-    wanted: str  #: what is asked, for a person
-    has: str | None  #: what the resource has; None: nothing of that name
+    wanted: str  #: the required value, formatted
+    has: str | None  #: the resource's value; None: it has none
     kind: ReasonKind
 
     def __str__(self) -> str:
@@ -42,10 +42,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDecision:
-    """How requirements stand at a queue, before any of its nodes is known."""
+    """Decision about requirements at a queue, before its nodes are known."""
 
-    eligible: bool  #: whether a node that it may have would do
-    residue: Requirements | None = None  #: what the node decides; None: nothing, the answer is final
+    eligible: bool  #: whether it may have a node that fulfils them
+    residue: Requirements | None = None  #: what depends on the node; None: nothing, the decision is final
 
 
 def failing(
@@ -54,13 +54,13 @@ def failing(
     declarations: Declarations,
     nodes: NodeAttributes = NO_NODE_ATTRIBUTES,
 ) -> tuple[Reason, ...]:
-    """Every requirement that the resource does not fulfil; empty means that it is eligible.
+    """Return every requirement that the resource does not fulfil; empty means that it is eligible.
 
     Args:
-        requirements: What a job asks.
+        requirements: Requirements of a job.
         resource: The effective parameters of a queue for the job's VO; names are looked up without case.
-        declarations: What the names mean now; an expression takes no notice of them.
-        nodes: What differs from node to node; fulfilled where a node may fulfil it.
+        declarations: The current declarations of names; expressions ignore them.
+        nodes: Attributes that differ between nodes; fulfilled if a node may fulfil them.
     """
     known = nodes.without_these(resource) if nodes else resource
     if isinstance(requirements, Record):
@@ -81,9 +81,9 @@ def eligible(
     declarations: Declarations,
     nodes: NodeAttributes = NO_NODE_ATTRIBUTES,
 ) -> bool:
-    """Whether the resource fulfils all requirements, or has nodes that may.
+    """Whether the resource fulfils all requirements, or may have nodes that do.
 
-    With `nodes`, the answer is yes where it is not certain; it never is no where a node would do.
+    With `nodes`, an uncertain case counts as eligible; a queue with a suitable node is never excluded.
     """
     if isinstance(requirements, Record):
         known = nodes.without_these(resource) if nodes else resource
@@ -99,10 +99,11 @@ def decide_at_queue(
     declarations: Declarations,
     nodes: NodeAttributes,
 ) -> QueueDecision:
-    """What a queue decides of requirements, and what is left to the facts of its nodes.
+    """Decide requirements at a queue, and return what is left to the facts of its nodes.
 
     For all facts that the nodes may have: the requirements are fulfilled by queue and facts together
-    (`nodes.together`) if and only if the queue is eligible and the residue, if any, is fulfilled by them.
+    (`node_attributes.merge_facts`) if and only if the queue is eligible and the residue, if any, is fulfilled
+    by them.
     """
     if not eligible(requirements, resource, declarations, nodes):
         return QueueDecision(eligible=False)
@@ -115,26 +116,23 @@ def decide_at_queue(
 
 
 def parts(requirements: Requirements) -> tuple[Requirements, ...]:
-    """What can be asked one by one: a resource that fulfils each of them fulfils the whole, and only then."""
+    """Split requirements into parts: a resource fulfils the whole if and only if it fulfils each part."""
     if isinstance(requirements, Record):
         return tuple(Record(values=(entry,)) for entry in requirements.values)
     return (requirements,)
 
 
 def operands(requirements: Requirements, present: frozenset[str]) -> tuple[Operands, ...]:
-    """What `failing` asks queues whose nodes are all alike, in groups to which the same parameters matter.
+    """Return the groups of operands that `failing` evaluates at queues with uniform nodes.
 
-    None of a record, whose parts are asked one by one anyway, nor of what no longer reads as an expression.
-
-    Args:
-        requirements: What a job asks.
-        present: Folded names that any of the queues has.
+    Empty for a record, whose parts are evaluated one by one, and for an expression that can no longer be
+    parsed. `present` has the folded names that any of the queues has.
     """
     return () if isinstance(requirements, Record) else evaluation.group_operands(requirements.text, present)
 
 
 def format_requirement(requirements: Requirements, declarations: Declarations) -> str:
-    """What is asked, for a person."""
+    """Format requirements for people."""
     if isinstance(requirements, Expression):
         return requirements.text
     return "; ".join(
@@ -143,12 +141,12 @@ def format_requirement(requirements: Requirements, declarations: Declarations) -
 
 
 def remove_operand(requirements: Requirements, wanted: str) -> Requirements | None:
-    """An expression without the operand of its outermost `&&` that was written so; None: nothing is left."""
+    """Return the expression without this operand of its outermost `&&`; None: nothing is left."""
     return _replace_operand(requirements, wanted, None)
 
 
 def replace_operand(requirements: Requirements, wanted: str, new: str) -> Requirements | None:
-    """An expression with another operand instead of the one of its outermost `&&` that was written so."""
+    """Return the expression with another operand in place of this one in its outermost `&&`."""
     return _replace_operand(requirements, wanted, new)
 
 
@@ -163,12 +161,12 @@ def _replace_operand(requirements: Requirements, wanted: str, new: str | None) -
 
 
 def _bare(text: str) -> str:
-    """Parentheses around the whole are no part of it."""
+    """Strip parentheses around the whole."""
     return text.strip("() ")
 
 
 def parameters(requirements: Requirements, declarations: Declarations) -> tuple[str, ...]:
-    """The names of a resource that the requirements look at; nothing else about it matters to them."""
+    """Return the names of a resource on which the requirements depend."""
     if isinstance(requirements, Record):
         return tuple(compared_parameter(name, declarations.get(name)) for name, _ in requirements.values)
     return evaluation.names(requirements.text)
@@ -203,7 +201,7 @@ def _record_reasons(
 
 
 def _format_wanted(wanted: Value, declaration: Declaration | None) -> str:
-    """What is asked, in words that say by which rule."""
+    """Format the required value together with the rule."""
     declared = declaration or Declaration(name="")
     plain = normal(wanted)
     if isinstance(plain, tuple):

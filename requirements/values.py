@@ -1,4 +1,4 @@
-"""The values that requirements ask for and resources have, and how they compare."""
+"""Values of requirements and resources, and how they compare."""
 
 import math
 import re
@@ -10,15 +10,15 @@ from requirements.errors import InvalidInput, Problem
 Scalar = str | bool | int | float
 Value = Scalar | tuple[Scalar, ...]
 
-#: Integers beyond this are not the same number in every program (RFC 8785, JSON).
+#: Larger integers are not exact in every program (RFC 8785, JSON).
 MAX_INTEGER = 2**53 - 1
 
-#: What counts as a number where a declaration lets it be written as text.
+#: Numbers written as text, for names that are declared as numbers.
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def fold(text: str) -> str:
-    """The form in which names and texts compare: canonical caseless matching of Unicode, composed (NFC)."""
+    """Return the form in which names and texts are compared: Unicode canonical caseless matching, in NFC."""
     return text.lower() if text.isascii() else _fold_unicode(text)
 
 
@@ -27,14 +27,14 @@ def _fold_unicode(text: str) -> str:
 
 
 def as_value(raw: object, path: str) -> Value:
-    """The value that `raw`, from a file or a request, stands for.
+    """Convert `raw`, from a file or a request, to a value.
 
     Args:
         raw: Text, boolean, number or a list of these.
-        path: Where it stands, for the message.
+        path: Its path, for messages.
 
     Raises:
-        InvalidInput: It is something else, or a number that not every program can hold.
+        InvalidInput: Another type, or a number that not every program can represent.
     """
     if not isinstance(raw, list | tuple):
         return _as_scalar(raw, path)
@@ -80,9 +80,9 @@ def _fault(scalar: Scalar) -> str | None:
 
 
 def text_fault(text: str) -> str | None:
-    """What makes `text` unfit to be stored everywhere: NUL, half a surrogate pair; None if nothing does.
+    """Return why `text` cannot be stored everywhere: NUL, half a surrogate pair; None if it can.
 
-    The ClassAd library ends the process when it sees the latter.
+    The ClassAd library crashes the process on the latter.
     """
     if "\0" in text:
         return f"{text[:40]!r} contains the character NUL"
@@ -92,9 +92,9 @@ def text_fault(text: str) -> str | None:
 
 
 def as_number(value: Scalar) -> Scalar:
-    """A number written as text as that number; everything else as it is.
+    """Convert a number written as text; other values are returned unchanged.
 
-    To be used only where a declaration says that the name is a number.
+    To be used only for names that are declared as numbers.
     """
     if not isinstance(value, str) or not _NUMBER.fullmatch(value.strip()):
         return value
@@ -103,17 +103,17 @@ def as_number(value: Scalar) -> Scalar:
 
 
 def normal_number(number: int | float) -> int | float:  # noqa: PYI041  # `float` alone hides the integers
-    """The one form of equal numbers: 4000, 4000.0 and 4e3 are the integer."""
+    """Return the one form of equal numbers: 4000, 4000.0 and 4e3 are the integer."""
     if isinstance(number, float) and number.is_integer() and abs(number) <= MAX_INTEGER:
         return int(number)
     return number
 
 
 def normal(value: Value) -> Value:
-    """The one form of values that ask for the same.
+    """Return the one form of equivalent values.
 
-    Text is folded, equal numbers are one, lists are unique and sorted (booleans, numbers, texts), and
-    a list of one is its value.
+    Text is folded, equal numbers are one, lists are unique and sorted (booleans, numbers, texts), and a list
+    of one is its value.
     """
     if not isinstance(value, tuple):
         return _normal_scalar(value)
@@ -129,7 +129,7 @@ def _normal_scalar(scalar: Scalar) -> Scalar:
 
 
 def deduplicate(value: Value) -> Value:
-    """The value in its own spelling, without what is in a list twice."""
+    """Remove duplicates from a list, keeping the spelling."""
     if not isinstance(value, tuple):
         return value
     first = {key(item): item for item in reversed(value)}
@@ -137,21 +137,21 @@ def deduplicate(value: Value) -> Value:
 
 
 def key(scalar: Scalar) -> tuple[int, float, str]:
-    """What is the same for equal scalars, and only for them; it also sorts. True is not 1."""
+    """Return a sortable key that is equal for equal scalars only; True is not 1."""
     if isinstance(scalar, str):
         return 2, 0, fold(scalar)
     return (0 if isinstance(scalar, bool) else 1), scalar, ""
 
 
 def exact(value: Value | None) -> Hashable:
-    """A key that tells True from 1, 5.0 from 5 and -0.0 from 0.0, as `==` does not."""
+    """Return a key that distinguishes True from 1, 5.0 from 5 and -0.0 from 0.0, unlike `==`."""
     if isinstance(value, tuple):
         return tuple(map(exact, value))
     return type(value).__name__, repr(value) if isinstance(value, float) else value
 
 
 def lookup(resource: Mapping[str, Value], name: str) -> Value | None:
-    """The parameter of that name in any case of letters; None if it is absent or null."""
+    """Return the parameter with this name in any case of letters; None if it is absent or null."""
     if name in resource:
         return resource[name]
     folded = fold(name)
@@ -159,7 +159,7 @@ def lookup(resource: Mapping[str, Value], name: str) -> Value | None:
 
 
 def format_value(value: Value) -> str:
-    """The value for a person to read."""
+    """Format a value for people."""
     if isinstance(value, tuple):
         return ", ".join(format_value(item) for item in value)
     if isinstance(value, bool):

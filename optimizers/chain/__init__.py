@@ -1,1 +1,1 @@
-"""The chain: its steps in order, their outcomes, a batch of jobs through it, and what is remembered of it."""
+"""The optimizer chain: steps and outcomes, batches of jobs, cached results."""

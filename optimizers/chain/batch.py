@@ -1,9 +1,7 @@
-"""How the outcome of a chain stands in the job's row and log.
+"""Run the optimizer chain for batches of jobs and store the results, up to a thousand jobs per transaction.
 
-Hundreds of jobs through the chain in one transaction.
-
-The chain runs before the transaction, which then writes only for jobs that are still as they were
-read: two workers with the same jobs, or one that is killed and does it all again, make no difference.
+The chain runs before the transaction, which then updates only jobs that have not changed since they were
+read. So it is harmless if two workers process the same jobs, or if a killed one is repeated.
 """
 
 import logging
@@ -34,78 +32,77 @@ from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdate
 from taskqueue.states import JobStatus
 
-#: A step may be a plug-in, and hold a job for any time.
+#: Upper limit of a hold: a step may be a plug-in and return any delay.
 _LONGEST: Final = timedelta(seconds=bounds.SECONDS)
 
 
 def status_update_from(
-    passage: ChainResult, vo: str, context: ChainContext, matchable: frozenset[str]
+    chain_result: ChainResult, vo: str, context: ChainContext, matchable: frozenset[str]
 ) -> StatusUpdate:
-    """The state that an outcome means, in the words of DIRAC.
+    """Convert a chain result to the job's state, in DIRAC's terms.
 
     Args:
-        passage: What the chain said.
-        vo: Of the job, or of all that ask the same.
+        chain_result: Result of the chain.
+        vo: VO of the job, or of all jobs that share the result.
         context: Options and time.
-        matchable: Those of the batch's pools that have an eligible queue.
+        matchable: Pools of the batch that have an eligible queue.
     """
-    outcome = passage.outcome
+    outcome = chain_result.outcome
     if isinstance(outcome, Done):
-        return _waiting(passage, outcome, matchable)
+        return _waiting(chain_result, outcome, matchable)
     if isinstance(outcome, Hold):
         delay = outcome.delay or timedelta(seconds=context.operations(vo).job_scheduling.hold_time)
         return StatusUpdate(
             status=JobStatus.CHECKING,
-            minor_status=passage.step,
+            minor_status=chain_result.step,
             application_status=outcome.reason,
-            source=passage.step,
-            step=passage.step,
+            source=chain_result.step,
+            step=chain_result.step,
             due_at=context.now + min(delay, _LONGEST),
         )
-    return _failed(passage, outcome)
+    return _failed(chain_result, outcome)
 
 
-def _waiting(passage: ChainResult, outcome: Done, matchable: frozenset[str]) -> StatusUpdate:
+def _waiting(chain_result: ChainResult, outcome: Done, matchable: frozenset[str]) -> StatusUpdate:
     candidate = outcome.candidate
     pool = candidate.pool.pool_id if candidate.pool else None
     stuck = pool is not None and pool not in matchable
     return StatusUpdate(
         status=JobStatus.WAITING,
         minor_status=NO_ELIGIBLE_QUEUE if stuck else candidate.minor_status,
-        note=f"passed {', '.join(passage.passed)}",
-        source=passage.step,
+        note=f"passed {', '.join(chain_result.passed)}",
+        source=chain_result.step,
         submit_pool=pool,
         site=candidate.site,
     )
 
 
-def _failed(passage: ChainResult, outcome: Failed) -> StatusUpdate:
+def _failed(chain_result: ChainResult, outcome: Failed) -> StatusUpdate:
     return StatusUpdate(
         status=JobStatus.FAILED,
-        minor_status=f"{passage.step} optimizer",
+        minor_status=f"{chain_result.step} optimizer",
         application_status=outcome.reason,
-        source=passage.step,
+        source=chain_result.step,
     )
 
 
 log = logging.getLogger(__name__)
 
-#: Jobs in one transaction: enough that its cost does not count, few enough that nobody waits for it long.
+#: Jobs per transaction: enough to make its cost negligible, few enough to keep its locks short.
 MOST_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What became of the jobs of a batch, by id."""
+    """Ids of the jobs of a batch, by result."""
 
     waiting: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()  #: not due, or in the hands of another worker
+    left: tuple[int, ...] = ()  #: not due, or being processed by another worker
     outcomes: Mapping[tuple[str, str], int] = field(default_factory=dict)  #: (step, `Done`…) to jobs
 
     def __add__(self, other: "BatchResult") -> "BatchResult":
-        """Both together."""
         return BatchResult(
             waiting=self.waiting + other.waiting,
             held=self.held + other.held,
@@ -115,10 +112,10 @@ class BatchResult:
         )
 
 
-#: Told the result of every batch: where metrics are counted.
+#: Receives the result of every batch, for the metrics.
 Observer = Callable[[BatchResult], None]
 
-#: What the chain says about each job that was due.
+#: The chain's result for each due job.
 _Results = Sequence[tuple[PreparingJob, ChainResult]]
 
 
@@ -131,17 +128,18 @@ def optimize(
     steps: Mapping[str, Step] | None = None,
     observe: Observer | None = None,
 ) -> BatchResult:
-    """Lead those of the jobs that are due through the chain and write what comes of it.
+    """Run the chain for those of the jobs that are due, and store the results.
 
-    May be repeated at will. A job that breaks a step, or the storing, is held alone.
+    May be repeated. A job on which a step fails, or which cannot be stored, is held without affecting the
+    others.
 
     Args:
         engine: The database.
-        config: What to decide by.
-        job_ids: Any ids; those that are not the optimizers' now are left alone.
-        now: The time.
-        steps: Optimizers by name; those that are installed if None.
-        observe: Is told the result.
+        config: The configuration to apply.
+        job_ids: Any ids; jobs that are not due are skipped.
+        now: Time of the decision.
+        steps: Optimizers by name; None: the installed ones.
+        observe: Receives the result.
     """
     result = BatchResult()
     context = make_context(config, now)
@@ -156,12 +154,14 @@ def optimize(
 def fail_jobs(
     engine: Engine, config: Configuration, job_ids: Sequence[int], *, reason: str, now: datetime
 ) -> BatchResult:
-    """Fail those of the jobs that are due without a look at them."""
+    """Fail those of the jobs that are due, without running the chain."""
     with database.reading(engine) as conn:
         found = optimizer_queue.read_due(conn, job_ids, now=now)
     failed = Failed(reason=reason)
-    passages = [(job, ChainResult(outcome=failed, step=job.step or chain.FIRST, passed=())) for job in found]
-    return _write(engine, make_context(config, now), passages)
+    chain_results = [
+        (job, ChainResult(outcome=failed, step=job.step or chain.FIRST, passed=())) for job in found
+    ]
+    return _write(engine, make_context(config, now), chain_results)
 
 
 def _optimize_some(
@@ -173,80 +173,89 @@ def _optimize_some(
     return BatchResult(left=absent) + _write(engine, context, known.result_of(found, context))
 
 
-def _write(engine: Engine, context: ChainContext, passages: _Results) -> BatchResult:
-    """Write it in one transaction; if that fails, in halves, down to the one job at fault, which is held."""
-    if not passages:
+def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
+    """Store results in one transaction; if it fails, in halves, down to the job at fault, which is held."""
+    if not chain_results:
         return BatchResult()
     try:
-        return retry.run_with_retry(lambda: _write_once(engine, context, passages))
+        return retry.run_with_retry(lambda: _write_once(engine, context, chain_results))
     except database.UNAVAILABLE:
         raise
     except Exception as error:
-        if len(passages) > 1:
-            middle = len(passages) // 2
-            return _write(engine, context, passages[:middle]) + _write(engine, context, passages[middle:])
-        job, passage = passages[0]
-        log.exception("job %d cannot be stored as %s left it, and is held", job.job_id, passage.step)
-        reason = f"could not be stored, a fault of the system: {type(error).__name__}"
-        held = ChainResult(outcome=Hold(reason=reason), step=passage.step, passed=())
+        if len(chain_results) > 1:
+            middle = len(chain_results) // 2
+            return _write(engine, context, chain_results[:middle]) + _write(
+                engine, context, chain_results[middle:]
+            )
+        job, chain_result = chain_results[0]
+        log.exception(
+            "job %d: the result of %s cannot be stored, the job is held", job.job_id, chain_result.step
+        )
+        reason = f"internal error, the result could not be stored: {type(error).__name__}"
+        held = ChainResult(outcome=Hold(reason=reason), step=chain_result.step, passed=())
         return retry.run_with_retry(lambda: _write_once(engine, context, [(job, held)]))
 
 
-def _write_once(engine: Engine, context: ChainContext, passages: _Results) -> BatchResult:
+def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
     with database.writing(engine) as conn:
-        return _write_all(conn, context, passages)
+        return _write_all(conn, context, chain_results)
 
 
-def _write_all(conn: Connection, context: ChainContext, passages: _Results) -> BatchResult:
+def _write_all(conn: Connection, context: ChainContext, chain_results: _Results) -> BatchResult:
     ours = {
-        job.job_id for job in optimizer_queue.lock_due(conn, (job for job, _ in passages), now=context.now)
+        job.job_id
+        for job in optimizer_queue.lock_due(conn, (job for job, _ in chain_results), now=context.now)
     }
-    mine = [(job, passage) for job, passage in passages if job.job_id in ours]
+    mine = [(job, chain_result) for job, chain_result in chain_results if job.job_id in ours]
     matchable = enqueue.touch_pools(conn, (candidate for _, candidate in _candidates(mine)), context)
     places = enqueue.lock_task_queues(conn, _candidates(mine), now=context.now)
     settled = list(_status_updates(mine, context, matchable))
     optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)
     enqueue.enqueue(conn, _candidates(mine), places)
-    return _count_new_jobs(passages, mine)
+    return _count_new_jobs(chain_results, mine)
 
 
 def _status_updates(
-    passages: _Results, context: ChainContext, matchable: frozenset[str]
+    chain_results: _Results, context: ChainContext, matchable: frozenset[str]
 ) -> Iterator[SettledJob]:
-    """Each job with what became of it; jobs with one passage share a verdict."""
+    """Yield each job with its update; jobs with the same result share one."""
     known: dict[tuple[int, str], StatusUpdate] = {}
-    for job, passage in passages:
-        if (verdict := known.get((id(passage), job.vo))) is None:
-            known[id(passage), job.vo] = verdict = status_update_from(passage, job.vo, context, matchable)
-        yield job, verdict
+    for job, chain_result in chain_results:
+        if (update := known.get((id(chain_result), job.vo))) is None:
+            known[id(chain_result), job.vo] = update = status_update_from(
+                chain_result, job.vo, context, matchable
+            )
+        yield job, update
 
 
-def _candidates(passages: _Results) -> list[enqueue.ArrivingJobs]:
-    return [(job, candidate) for job, passage in passages if (candidate := passage.candidate)]
+def _candidates(chain_results: _Results) -> list[enqueue.ArrivingJobs]:
+    return [(job, candidate) for job, chain_result in chain_results if (candidate := chain_result.candidate)]
 
 
-def _count_new_jobs(passages: _Results, mine: _Results) -> BatchResult:
+def _count_new_jobs(chain_results: _Results, mine: _Results) -> BatchResult:
     written = {job.job_id for job, _ in mine}
-    jobs = Counter(id(passage) for _, passage in mine)
-    distinct = {id(passage): passage for _, passage in mine}
+    jobs = Counter(id(chain_result) for _, chain_result in mine)
+    distinct = {id(chain_result): chain_result for _, chain_result in mine}
     return BatchResult(
         waiting=_ids(mine, Done),
         held=_ids(mine, Hold),
         failed=_ids(mine, Failed),
-        left=tuple(job.job_id for job, _ in passages if job.job_id not in written),
-        outcomes=count_outcomes((passage, jobs[key]) for key, passage in distinct.items()),
+        left=tuple(job.job_id for job, _ in chain_results if job.job_id not in written),
+        outcomes=count_outcomes((chain_result, jobs[key]) for key, chain_result in distinct.items()),
     )
 
 
 def count_outcomes(counted: Iterable[tuple[ChainResult, int]]) -> Mapping[tuple[str, str], int]:
-    """How many jobs each step let through or did not, from how many had each passage."""
+    """Count the outcomes of each step, given the number of jobs per chain result."""
     found: Counter[tuple[str, str]] = Counter()
-    for passage, jobs in counted:
-        found[passage.step, type(passage.outcome).__name__] += jobs
-        for step in passage.passed:
-            found[step, "Done"] += jobs if step != passage.step else 0
+    for chain_result, jobs in counted:
+        found[chain_result.step, type(chain_result.outcome).__name__] += jobs
+        for step in chain_result.passed:
+            found[step, "Done"] += jobs if step != chain_result.step else 0
     return +found
 
 
-def _ids(passages: _Results, outcome: type) -> tuple[int, ...]:
-    return tuple(job.job_id for job, passage in passages if isinstance(passage.outcome, outcome))
+def _ids(chain_results: _Results, outcome: type) -> tuple[int, ...]:
+    return tuple(
+        job.job_id for job, chain_result in chain_results if isinstance(chain_result.outcome, outcome)
+    )

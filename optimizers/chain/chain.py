@@ -1,21 +1,13 @@
-"""What the steps of a chain may ask besides the job itself.
+"""The optimizer chain: runs the steps for one job, one after the other. Pure; `batch` stores the result.
 
-A job on its way through the chain, with what the steps have found out about it.
+A job that was held goes through all steps again with the configuration of that time; only delays that have
+already passed are skipped (`JobContext.held_by`).
 
-What a step of the chain says about a job.
+A *cacheable* step depends only on the configuration and on what jobs can have in common: the description
+without the keywords of `keywords.PARTICULAR`, the VO, the number of reschedulings, the step that held the
+job, and whether its sandbox is missing. It runs once for all jobs that are equal in these.
 
-Steps to which jobs that ask the same are alike.
-
-Such a step looks at nothing but the configuration and what a job asks: its description without the keywords
-of `keywords.PARTICULAR`, its VO, how often it was taken back, which step held it, whether its sandbox is
-gone. So it is asked once for all jobs that have these in common.
-
-A job's way through the steps, one after the other. Pure: what is decided here is written by `batch`.
-
-A job that was held goes through all steps again, in front of the configuration as it is then; only
-delays that are over are not waited for twice (`Candidate.held_by`).
-
-The optimizers of this installation, found by entry point `pilotage.optimizers`.
+Steps are found by the entry point `pilotage.optimizers`.
 """
 
 import logging
@@ -43,7 +35,7 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainContext:
-    """One version of the configuration at one time, the same for all jobs of a batch."""
+    """One version of the configuration at one time, shared by all jobs of a batch."""
 
     config: Configuration
     now: datetime
@@ -51,11 +43,11 @@ class ChainContext:
     catalogues: Mapping[str, CatalogueOpener]  #: plug-ins by name
 
     def operations(self, vo: str) -> VoOptions:
-        """The options that hold for a VO."""
+        """The options of a VO."""
         return options_for(self.config, vo)
 
     def catalogue(self, vo: str) -> ReplicaCatalogue | None:
-        """Where the VO's replicas are written down; None: nowhere.
+        """The VO's replica catalogue; None: none is configured.
 
         Raises:
             CatalogueUnavailableError: It cannot be opened now.
@@ -65,7 +57,7 @@ class ChainContext:
 
 
 def make_context(config: Configuration, now: datetime) -> ChainContext:
-    """What there is to ask at a time."""
+    """Create the context of a batch."""
     config = config.at_moment(now)
     return ChainContext(
         config=config,
@@ -75,7 +67,7 @@ def make_context(config: Configuration, now: datetime) -> ChainContext:
     )
 
 
-#: Minor status of a job that waits for a pilot, as DIRAC calls it.
+#: Minor status of a job that waits for a pilot, in DIRAC's terms.
 WAITS_FOR_PILOT = "Pilot Agent Submission"
 #: Minor status of a job that no queue of the configuration is eligible for.
 NO_ELIGIBLE_QUEUE = "No eligible queue"
@@ -83,16 +75,16 @@ NO_ELIGIBLE_QUEUE = "No eligible queue"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPool:
-    """The SubmitPool of a job with the queue classes that are eligible for it."""
+    """The SubmitPool of a job with the queue classes eligible for it."""
 
     pool_id: str
     requirements: Requirements
-    canonical: str  #: the form of them that the id is of
+    canonical: str  #: canonical form, from which the id is computed
     queue_classes: Collection[EligibleClass]
 
     @property
     def digests(self) -> dict[str, bool]:
-        """The digests of the queue classes, each with whether its nodes decide."""
+        """Digests of the queue classes; True: eligibility depends on the node."""
         return {each.queue_class.digest: each.undecided for each in self.queue_classes}
 
     @property
@@ -103,46 +95,44 @@ class ResolvedPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """One job in front of the optimizers; immutable, a step hands on a changed copy."""
+    """A job in the chain, with the findings of the steps so far; immutable, a step returns a changed copy."""
 
     job_id: int
     vo: str
     owner: str
     owner_group: str
     description: JobDescription
-    problems: tuple[
-        Problem, ...
-    ] = ()  #: what is wrong with the description in front of today's configuration
-    config_fault: str | None = None  #: why today's defaults do not go with the description, which is right
-    sandbox_gone: bool = False  #: it has an input sandbox, and the blob is not stored any more
-    reschedules: int = 0  #: how often it was taken back already
-    held_by: str | None = None  #: the step that held it last time; its delay is over
+    problems: tuple[Problem, ...] = ()  #: problems of the description under the current configuration
+    config_fault: str | None = None  #: why the configured defaults contradict the description, which is valid
+    sandbox_gone: bool = False  #: its input sandbox is not stored any more
+    reschedules: int = 0  #: number of times it was rescheduled
+    held_by: str | None = None  #: the step that held it last time; that delay has passed
     path: tuple[str, ...] = ()  #: names of the steps after JobPath, in order
-    data_sites: frozenset[str] | None = None  #: sites with all its input data; None: it needs none
-    pool: ResolvedPool | None = None  #: None: it has no Requirements
-    requirement_class: RequirementClass | None = None  #: what matching will look at
-    site: str = "ANY"  #: what is shown as its site until it has one
+    data_sites: frozenset[str] | None = None  #: sites that have all its input data; None: no input data
+    pool: ResolvedPool | None = None  #: None: no Requirements
+    requirement_class: RequirementClass | None = None  #: its attributes used in matching
+    site: str = "ANY"  #: displayed as its site until it is matched
     minor_status: str = WAITS_FOR_PILOT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The step has nothing against the job; the next one may look at it."""
+    """The step accepts the job; the next step follows."""
 
-    candidate: JobContext  #: with what the step found out
+    candidate: JobContext  #: with the step's findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The job has to wait for something that passes; the step looks again."""
+    """The job waits for a temporary problem to pass; the step is then repeated."""
 
     reason: str  #: shown to the owner
-    delay: timedelta | None = None  #: when to look again; None: the configured `HoldTime`
+    delay: timedelta | None = None  #: time until the next try; None: the configured `HoldTime`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The job can never run as it is."""
+    """The job can never run in its present form."""
 
     reason: str  #: shown to the owner
 
@@ -155,19 +145,19 @@ _Step = TypeVar("_Step", bound=Callable[..., Any])
 
 
 def cacheable(step: _Step) -> _Step:
-    """Mark a step: what it says of one job it says of all that ask the same."""
+    """Mark a step as cacheable, as defined in the module docstring."""
     setattr(step, _MARK, True)
     return step
 
 
 def is_cacheable(step: Callable[..., Any] | None) -> bool:
-    """Whether a step has the mark."""
+    """Whether a step is marked as cacheable."""
     return getattr(step, _MARK, False)
 
 
 Step = Callable[[JobContext, ChainContext], Outcome]
 
-#: The step that every job begins with: it says which others follow.
+#: The first step of every job; it determines the steps that follow.
 FIRST = "JobPath"
 
 log = logging.getLogger(__name__)
@@ -175,21 +165,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainResult:
-    """How far a job came, and what the last step that looked at it said."""
+    """Outcome of a chain, and how far the job came."""
 
     outcome: Outcome
-    step: str  #: the one that said so
-    passed: tuple[str, ...]  #: the steps that let it through, in order
-    alike: bool = False  #: nothing was looked at that jobs which ask the same could differ in
+    step: str  #: the last step, which gave the outcome
+    passed: tuple[str, ...]  #: the steps that accepted the job, in order
+    alike: bool = False  #: all steps were cacheable, so the result holds for equal jobs
 
     @property
     def candidate(self) -> JobContext | None:
-        """The job as it came through; None: it did not."""
+        """The job after all steps; None if it was held or failed."""
         return self.outcome.candidate if isinstance(self.outcome, Done) else None
 
 
 def run_chain(candidate: JobContext, steps: Mapping[str, Step], context: ChainContext) -> ChainResult:
-    """Lead a job through `JobPath` and the steps that this one names, until one holds or fails it."""
+    """Run `JobPath` and the steps in the path it returns, until one of them holds or fails the job."""
     passed: list[str] = []
     asked = [FIRST]
     outcome = _run_step(FIRST, candidate, steps, context)
@@ -202,17 +192,16 @@ def run_chain(candidate: JobContext, steps: Mapping[str, Step], context: ChainCo
         asked.append(name)
         outcome = _run_step(name, outcome.candidate, steps, context)
     if isinstance(outcome, Done) and outcome.candidate.requirement_class is None:
-        outcome = Failed(
-            reason=f"{name} is the last optimizer and did not say what the job asks of a resource"
-        )
+        outcome = Failed(reason=f"{name} is the last optimizer and has not set the job's requirement class")
     same = all(is_cacheable(steps.get(each)) for each in asked)
     return ChainResult(outcome=outcome, step=name, passed=tuple(passed), alike=same)
 
 
 def _run_step(name: str, candidate: JobContext, steps: Mapping[str, Step], context: ChainContext) -> Outcome:
-    """What a step says; a defect of a step holds the one job that shows it, not its batch.
+    """Run one step; an exception holds this job only, not its batch.
 
-    A job waits for a step that only the configuration names and nobody has installed.
+    A step that is not installed fails a job whose description names it; if only the configuration names it,
+    the job waits.
     """
     step = steps.get(name)
     if step is None:
@@ -221,11 +210,11 @@ def _run_step(name: str, candidate: JobContext, steps: Mapping[str, Step], conte
     try:
         return step(candidate, context)
     except Exception as error:
-        log.exception("optimizer %s broke on job %d", name, candidate.job_id)
-        return Hold(reason=f"the optimizer broke: {type(error).__name__}: {error}"[:500])
+        log.exception("optimizer %s failed on job %d", name, candidate.job_id)
+        return Hold(reason=f"error in the optimizer: {type(error).__name__}: {error}"[:500])
 
 
 @cache
 def installed_steps() -> Mapping[str, Step]:
-    """Every installed step by its name; ours are entry points like any other."""
+    """All installed steps by name; ours are entry points like any other."""
     return MappingProxyType({point.name: point.load() for point in entry_points(group="pilotage.optimizers")})

@@ -1,6 +1,6 @@
-"""Which queue classes have what requirements ask, remembered as long as the configuration stays.
+"""Cache of the queue classes that are eligible for requirements, for one version of the configuration.
 
-What is known of one version of the configuration is taken over by the next, where it still holds.
+A new version takes over the results of the one before that are still valid.
 """
 
 from collections.abc import Mapping
@@ -15,31 +15,28 @@ from requirements.canonical import Requirements
 from requirements.values import fold
 from taskqueue.pools.queue_class_store import StoredClasses
 
-#: Answers that are kept; one is up to two kilobytes.
+#: Cached results; one takes up to two kilobytes.
 _MOST_KEPT: Final = 10_000
-#: Queue classes that are another; beyond that it is as much work to go by them as by all.
+#: Changed queue classes; beyond this number comparing with all classes costs no more.
 _MOST_DIFFERING: Final = 100
 
 
 class Eligibility:
-    """The answers for one version of the configuration; safe in several threads."""
+    """Eligible queue classes under one version of the configuration; thread-safe."""
 
     def __init__(self, config: Configuration, before: "Eligibility | None" = None) -> None:
         self.config = config
         self._indexes: dict[str, QueueClassIndex] = {}
         self._earlier: dict[str, QueueClassIndex] = {} if before is None else before.indexes()
         self._known_before: Mapping[str, StoredClasses] = {} if before is None else before.list_known()
-        self._following: set[str] = set()  # VOs whose requirements ask the same of both versions
+        self._following: set[str] = set()  # VOs whose requirements mean the same in both versions
         self._answers: dict[str, EligibleClasses] = {}
         self._lock = Lock()
 
     def find(self, pool_id: str, requirements: Requirements, vo: str) -> EligibleClasses:
-        """The eligible queue classes of a pool.
+        """Return the queue classes of a VO that are eligible for a pool.
 
-        Args:
-            pool_id: The identity of `requirements` and `vo`, under which the answer is remembered.
-            requirements: What is asked.
-            vo: Whose effective parameters count.
+        `pool_id` is the identity of `requirements` and `vo`, and the key of the cache.
         """
         with self._lock:
             found = self._answers.get(pool_id)
@@ -52,34 +49,34 @@ class Eligibility:
         return found
 
     def index(self, vo: str, slots: Mapping[str, int]) -> QueueClassIndex:
-        """The queue classes of a VO, those with slots in these.
+        """Return the index of a VO's queue classes with the given slots.
 
         Args:
-            vo: Whose effective parameters count.
-            slots: By digest, maybe also of classes that the VO has no more.
+            vo: Its effective parameters are used.
+            slots: By digest; may include classes that the VO no longer has.
         """
         with self._lock:
             known = self._index(fold(vo), slots)
             if not known.slots.items() <= number_classes(slots, known.slots).items():
-                known = self._indexes[fold(vo)] = self._made(fold(vo), slots, known)
+                known = self._indexes[fold(vo)] = self._new_index(fold(vo), slots, known)
             return known
 
     def indexes(self) -> dict[str, QueueClassIndex]:
-        """What was made so far, by VO."""
+        """All indexes created so far, by VO."""
         return dict(self._indexes)
 
     def find_earlier(self, vo: str) -> StoredClasses | None:
-        """The queue classes of the VO in the version before, if this process had it."""
+        """Return the VO's queue classes in the previous version, if this process has had it."""
         return self._known_before.get(fold(vo))
 
     def differing(self, vo: str, version: tuple[int, int]) -> QueueClassIndex | None:
-        """The queue classes that the VO had in a version and has no more, and those that it did not have.
+        """Index of the VO's queue classes that were added or removed since `version`.
 
-        None: that is not known, or they are many, or something else is different about what is asked.
+        None if that is unknown, if there are too many, or if requirements may mean something else now.
 
         Args:
-            vo: Whose index has been asked for.
-            version: With how many of its moments of expiry had passed.
+            vo: A VO whose index exists.
+            version: Number of the version, and how many of its times of expiry had passed.
         """
         before = self._known_before.get(fold(vo))
         if before is None or fold(vo) not in self._following:
@@ -93,7 +90,7 @@ class Eligibility:
         return QueueClassIndex(found, index.declarations) if len(found) <= _MOST_DIFFERING else None
 
     def list_known(self) -> Mapping[str, StoredClasses]:
-        """The queue classes in this version of the VOs that were asked for."""
+        """Return the queue classes in this version of each VO that has an index."""
         return {
             vo: StoredClasses(
                 config_version=self.config.version,
@@ -105,12 +102,12 @@ class Eligibility:
 
     def _index(self, vo: str, slots: Mapping[str, int] | None = None) -> QueueClassIndex:
         if vo not in self._indexes:
-            made = self._indexes[vo] = self._made(vo, slots, self._earlier.pop(vo, None))
+            made = self._indexes[vo] = self._new_index(vo, slots, self._earlier.pop(vo, None))
             if made.follows:
                 self._following.add(vo)
         return self._indexes[vo]
 
-    def _made(
+    def _new_index(
         self, vo: str, slots: Mapping[str, int] | None, before: QueueClassIndex | None
     ) -> QueueClassIndex:
         declarations = options_for(self.config, vo).job_description.declarations
@@ -121,7 +118,7 @@ _latest: list[Eligibility] = []
 
 
 def eligibility_of(config: Configuration) -> Eligibility:
-    """The answers for this configuration, shared by all batches of the process while it is current."""
+    """Return the cache of this configuration, shared by all batches of the process while it is current."""
     for known in _latest:
         if known.config is config:
             return known

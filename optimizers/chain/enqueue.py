@@ -1,4 +1,4 @@
-"""Jobs arrive in their SubmitPools and task queues, in the transaction that makes them Waiting."""
+"""Put jobs into their SubmitPools and task queues, in the transaction that makes them Waiting."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,18 +17,18 @@ from taskqueue.pools.pools import NewPool
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueueKey
 
-#: A job with what the chain found out about it.
+#: A job with the findings of the chain.
 ArrivingJobs = tuple[PreparingJob, JobContext]
 
 
 def touch_pools(conn: Connection, candidates: Iterable[JobContext], context: ChainContext) -> frozenset[str]:
-    """Make sure that the pools of the jobs exist and stay: their rows are locked from here on.
+    """Create missing pools and lock the rows of all pools, so that they cannot be removed.
 
-    A new pool is resolved, unless its VO's queue classes are of another version of the configuration:
-    then the pool agent does it, at once.
+    A new pool is mapped to its queues, unless the VO's queue classes are of another version of the
+    configuration: then the pool agent does it immediately.
 
     Returns:
-        The pools that have an eligible queue. What is stored counts: another process may know a newer
+        The pools that have an eligible queue, according to the database: another process may have a newer
         configuration.
     """
     used = {each.pool.pool_id: (each.pool, each.vo) for each in candidates if each.pool}
@@ -71,7 +71,7 @@ def _new_pool(pool: ResolvedPool, vo: str) -> NewPool:
 def lock_task_queues(
     conn: Connection, arriving: Sequence[ArrivingJobs], *, now: datetime
 ) -> Mapping[int, int]:
-    """Task queues for jobs that are to be Waiting, by job id; locked from here on."""
+    """Create or find the task queues of jobs that become Waiting, lock them, and return their ids by job."""
     by_job: dict[int, tuple[str, str, str]] = {}
     wanted: dict[tuple[str, str, str], TaskQueueKey] = {}
     for job, candidate in arriving:
@@ -87,7 +87,7 @@ def lock_task_queues(
 
 
 def enqueue(conn: Connection, arriving: Sequence[ArrivingJobs], places: Mapping[int, int]) -> None:
-    """Put jobs that are Waiting into the task queues that `hold_places` gave."""
+    """Put Waiting jobs into the task queues returned by `lock_task_queues`."""
     entries = [(job.job_id, places[job.job_id], job.priority) for job, _ in arriving if job.job_id in places]
     if entries:
         task_queues.add_waiting(conn, entries)

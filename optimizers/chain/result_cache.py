@@ -1,7 +1,4 @@
-"""From a stored job to a candidate of the chain.
-
-What the chain said about jobs, remembered for those that ask the same.
-"""
+"""Cache of chain results, shared by equal jobs, and the conversion of stored jobs to the chain's input."""
 
 import json
 from collections import OrderedDict
@@ -20,12 +17,12 @@ from requirements.errors import InvalidInput, Problem
 from taskqueue.jobs import descriptions
 from taskqueue.jobs.optimizer_queue import PreparingJob
 
-#: Stands for a description that cannot be read; JobSanity fails its job.
+#: Replaces a description that cannot be read; JobSanity fails its job.
 _UNREADABLE = JobDescription(executable="", cpu_time=0)
 
 
 def job_context_from_row(job: PreparingJob, context: ChainContext) -> JobContext:
-    """The job as the steps see it, its description read with the options of today."""
+    """Convert a stored job to the input of the chain; its description is parsed with the current options."""
     read, problems, fault = _read_description(job, context)
     return JobContext(
         job_id=job.job_id,
@@ -44,7 +41,7 @@ def job_context_from_row(job: PreparingJob, context: ChainContext) -> JobContext
 def _read_description(
     job: PreparingJob, context: ChainContext
 ) -> tuple[JobDescription, tuple[Problem, ...], str | None]:
-    """The description, what is wrong with it, and what of that is a fault of the configuration."""
+    """Return the description, its problems, and the problem that the configured defaults cause."""
     options = context.operations(job.vo)
     try:
         members = json.loads(job.parameters) if job.parameters else None
@@ -60,40 +57,40 @@ def _read_description(
         return _UNREADABLE, (Problem(path="description", message=f"cannot be read: {error}"),), None
 
 
-#: Passages that are kept; one is some kilobytes.
+#: Cached results; one takes some kilobytes.
 _MOST_KEPT: Final = 20_000
-#: Characters of a stored description up to which that holds; what is longer is remembered for its batch.
+#: Characters of a stored description; results of longer ones are cached for their batch only.
 _SHORT: Final = 16_384
 
-#: Of a job that nobody has looked at: no step held it, it was never taken back, its sandbox is there.
+#: Key of a new job: not held by any step, never rescheduled, sandbox present.
 _NEW: Final = (None, 0, False)
 
 
 class ResultCache:
-    """Those through the same steps in front of one configuration; safe in several threads."""
+    """Chain results for one set of steps and one configuration; thread-safe."""
 
     def __init__(self, config: Configuration, steps: Mapping[str, Step]) -> None:
         self.config = config
         self.steps = steps
         self._known: OrderedDict[Hashable, ChainResult] = OrderedDict()
-        self._bounded: dict[str, bool] = {}  # by VO: its options limit what each job has for itself
+        self._bounded: dict[str, bool] = {}  # by VO: its options limit keywords that jobs do not share
         self._lock = Lock()
 
     def result_of(
         self, jobs: Sequence[PreparingJob], context: ChainContext
     ) -> list[tuple[PreparingJob, ChainResult]]:
-        """Each of the jobs with its passage, which those that ask the same share."""
+        """Return each job with its chain result, which equal jobs share."""
         here: dict[Hashable, ChainResult] = {}
         return [(job, self._result_of(job, context, here)) for job in jobs]
 
     def result_of_new(self, body: str, vo: str, context: ChainContext, *, shared: bool) -> ChainResult | None:
-        """What the chain will say of new jobs with this description; None: it has to be asked.
+        """Return the cached result for new jobs with this description; None: the chain has to run.
 
         Args:
-            body: JSON object, the description.
-            vo: Of the jobs.
-            context: What there is to ask now.
-            shared: Whether the description has placeholders, for which each job has values of its own.
+            body: The description as a JSON object.
+            vo: VO of the jobs.
+            context: Context of the chain.
+            shared: Whether the description has placeholders that each job fills with its own values.
         """
         kind = self._kind(body, vo, context, shared=shared)
         return None if kind is None else self._known.get((*kind, *_NEW))
@@ -101,29 +98,29 @@ class ResultCache:
     def _result_of(
         self, job: PreparingJob, context: ChainContext, here: dict[Hashable, ChainResult]
     ) -> ChainResult:
-        """The passage of one job; `here` are those of its batch."""
+        """Return the result for one job; `here` holds the results of its batch."""
         key = self._key(job, context)
         known = here.get(key) or self._known.get(key)
         if known is not None:
             return known
-        passage = chain.run_chain(job_context_from_row(job, context), self.steps, context)
-        if passage.alike and key is not None:
-            here[key] = passage
+        chain_result = chain.run_chain(job_context_from_row(job, context), self.steps, context)
+        if chain_result.alike and key is not None:
+            here[key] = chain_result
             if len(job.body) <= _SHORT:
-                self._keep(key, passage)
-        return passage
+                self._keep(key, chain_result)
+        return chain_result
 
-    def _keep(self, key: Hashable, passage: ChainResult) -> None:
-        """Remember what went well for later batches; a refusal is found anew."""
-        if not isinstance(passage.outcome, Done):
+    def _keep(self, key: Hashable, chain_result: ChainResult) -> None:
+        """Cache a success for later batches; failures are computed again."""
+        if not isinstance(chain_result.outcome, Done):
             return
         with self._lock:
-            self._known[key] = passage
+            self._known[key] = chain_result
             if len(self._known) > _MOST_KEPT:
                 self._known.popitem(last=False)
 
     def _key(self, job: PreparingJob, context: ChainContext) -> Hashable | None:
-        """What jobs that ask the same have in common; None: nobody asks the same."""
+        """Cache key of a job; None: not cacheable."""
         shared = job.parameters is not None
         kind = self._kind(job.body, job.vo, context, shared=shared)
         if kind is None or (job.parameters is not None and not _readable(job.parameters)):
@@ -131,7 +128,7 @@ class ResultCache:
         return (*kind, job.step, job.reschedules, job.sandbox_gone)
 
     def _kind(self, body: str, vo: str, context: ChainContext, *, shared: bool) -> tuple[str, str] | None:
-        """The same of descriptions; None: it may be another for each job."""
+        """Cache key of a description; None: the result may differ between its jobs."""
         asked = _cache_key(body)
         if shared and (asked == body or "%" in asked):
             return None
@@ -145,7 +142,7 @@ _latest: list[ResultCache] = []
 
 
 def result_cache_of(config: Configuration, steps: Mapping[str, Step]) -> ResultCache:
-    """Those of this configuration, shared by all batches of the process while it is current."""
+    """Return the cache of this configuration, shared by all batches of the process while it is current."""
     for known in _latest:
         if known.config is config and known.steps == steps:
             return known
@@ -155,8 +152,8 @@ def result_cache_of(config: Configuration, steps: Mapping[str, Step]) -> ResultC
 
 
 def _cache_key(body: str) -> str:
-    """What of a description says what it asks; all of it where that cannot be told apart."""
-    return (_asked_shortly if len(body) <= _SHORT else _asked_at_length)(body)
+    """Return the part of a description that determines the result; all of it if that cannot be separated."""
+    return (_cached_short if len(body) <= _SHORT else _cached_long)(body)
 
 
 def _read_body(body: str) -> str:
@@ -164,12 +161,12 @@ def _read_body(body: str) -> str:
         asked = json.dumps(keywords.without_particulars(json.loads(body)))
     except (ValueError, AttributeError):
         return body
-    # With `MY.X` in an expression a particular may change what is asked after all.
+    # An expression with `MY.X` may depend on keywords that jobs do not share.
     return body if description.may_refer_to_own(asked) else asked
 
 
-#: Few of those that may be long: the jobs of a batch often share one.
-_asked_shortly, _asked_at_length = lru_cache(maxsize=4096)(_read_body), lru_cache(maxsize=16)(_read_body)
+#: Fewer entries for long descriptions: the jobs of a batch often share one.
+_cached_short, _cached_long = lru_cache(maxsize=4096)(_read_body), lru_cache(maxsize=16)(_read_body)
 
 
 def _readable(parameters: str) -> bool:

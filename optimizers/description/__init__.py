@@ -1,1 +1,1 @@
-"""From the text of a job description to checked jobs: JDL and YAML, keywords, parametric jobs."""
+"""Job descriptions: JDL and YAML, keywords, parametric jobs, templates."""

@@ -1,6 +1,6 @@
-"""What `MY.X` is in the expressions of a job: what its description says under the name X.
+"""Description of one job, parsed and checked against the configuration of its VO.
 
-The description of one job, checked against the configuration of its VO.
+`MY.X` in an expression refers to keyword X of the same description.
 """
 
 import re
@@ -24,21 +24,20 @@ from requirements.record.record import parse_record
 from requirements.values import as_value, fold
 
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
-_EVALUATED_VALUES: Final = frozenset({"requirements", "requirement", "rank"})
-#: How an expression is written where only JSON values can stand.
+#: Key of an expression in JSON: `{"expression": "…"}`.
 _EXPRESSION = "expression"
-#: Who a job belongs to is settled beside its description.
-_NOT_HERE = frozenset({"owner", "owner_group", "vo"})
-#: Where 0 says that nothing was stated.
+#: Columns of the job, determined separately from the description.
+_OWNERSHIP = frozenset({"owner", "owner_group", "vo"})
+#: Attributes for which 0 means not stated.
 _NOT_STATED = frozenset({"max_ram_mb"})
 
 
 def own_attributes(values: Mapping[str, object], others: Mapping[str, object]) -> Own:
-    """What a description has.
+    """Return the function that resolves `MY.X`.
 
     Args:
-        values: Of our keywords, by their attribute of `JobDescription`.
-        others: Everything else by its name: expressions, and keywords that only the configuration knows.
+        values: Values of our keywords, by attribute of `JobDescription`.
+        others: Everything else by name: expressions, and keywords that only the configuration defines.
     """
     by_name = {fold(name): value for name, value in others.items()}
 
@@ -46,8 +45,8 @@ def own_attributes(values: Mapping[str, object], others: Mapping[str, object]) -
         keyword = keywords.find_keyword(name)
         if keyword is None:
             return by_name.get(fold(name))
-        if keyword.attribute in _NOT_HERE:
-            raise OutOfScopeError(f"MY.{name}: whose a job is, its description does not say")
+        if keyword.attribute in _OWNERSHIP:
+            raise OutOfScopeError(f"MY.{name}: the owner of a job is not part of its description")
         value = values.get(keyword.attribute)
         is_nothing = value in ("", ()) or (value == 0 and keyword.attribute in _NOT_STATED)
         return None if is_nothing else job_attributes.attribute_value(keyword.name, value)
@@ -56,31 +55,31 @@ def own_attributes(values: Mapping[str, object], others: Mapping[str, object]) -
 
 
 def may_refer_to_own(text: str) -> bool:
-    """Whether an expression in a text may ask for what the description says: then it is read for each job."""
+    """Whether a text may contain `MY.X`: then it is evaluated for each job."""
     return _OWN.search(text) is not None
 
 
 def refers_to_own(raw: Mapping[str, object]) -> bool:
-    """The same of a description as read."""
+    """Whether an expression of a parsed description may contain `MY.X`."""
     return any(
         may_refer_to_own(value.text if isinstance(value, Unevaluated) else str(value))
         for name, value in raw.items()
-        if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED_VALUES
+        if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED
     )
 
 
 def expression(value: object) -> object:
-    """What stands for an expression where it has to be one: a text is read as one."""
+    """Convert a value to an expression where one is required: a text is the expression's source."""
     if isinstance(value, str):
         return Unevaluated(value)
     return further_value(value, "") if _is_expression(value) else value
 
 
 def further_value(value: object, name: str) -> object:
-    """The value of a keyword that only the configuration knows; perhaps an expression.
+    """Check the value of a keyword that only the configuration defines; may be an expression.
 
     Raises:
-        InvalidInput: It is neither.
+        InvalidInput: Neither a value nor an expression.
     """
     if _is_expression(value):
         value = Unevaluated(str(value[_EXPRESSION]))  # type: ignore[index]
@@ -93,7 +92,7 @@ def further_value(value: object, name: str) -> object:
 
 
 def value_as_json(value: object) -> object:
-    """A value of a keyword as a stored description has it."""
+    """Convert the value of such a keyword to JSON for storage."""
     return {_EXPRESSION: value.text} if isinstance(value, Unevaluated) else value
 
 
@@ -103,7 +102,7 @@ def _is_expression(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDescription:
-    """What a job runs and what it asks; each field is a keyword of `keywords.KEYWORDS`."""
+    """Program and requirements of a job; each field is a keyword of `keywords.KEYWORDS`."""
 
     executable: str
     arguments: str = ""  #: one text; words are separated as in a shell
@@ -117,9 +116,9 @@ class JobDescription:
     job_name: str = ""
     job_type: str = ""
     job_group: str = ""
-    owner: str = ""  #: empty: whoever submits it
-    owner_group: str = ""  #: empty: that of whoever submits it
-    vo: str = ""  #: empty: that of whoever submits it
+    owner: str = ""  #: empty: the submitter
+    owner_group: str = ""  #: empty: the submitter's
+    vo: str = ""  #: empty: the submitter's
     priority: float = 1.0
     job_path: tuple[str, ...] = ()  #: names of optimizers; empty: the configured ones
     input_data: tuple[str, ...] = ()  #: logical file names without `LFN:`
@@ -144,50 +143,48 @@ class JobDescription:
     gpus: int = 0
     local_jobs: int | None = None  #: of a grid job
     events: int | None = None
-    events_per_job: int | None = None  #: local job, that is
+    events_per_job: int | None = None  #: per local job
     first_event: int | None = None
     seed: int | None = None
     cpu_per_event: float | None = None  #: seconds
     requirements: Requirements | None = None
-    rank: Expression | None = None  #: orders the queues that are eligible; None: they are alike
-    extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration knows
-    #: The fields that were stated; the others are by default.
+    rank: Expression | None = None  #: orders the eligible queues; None: all are equal
+    extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration defines
+    #: The fields that were stated; the others have their default.
     stated: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 _DEFAULTS = {each.name: each.default for each in fields(JobDescription)}
-#: What holds where nothing is stated.
-_STANDING = {name: default for name, default in _DEFAULTS.items() if default is not MISSING}
-#: Always told to a pilot, whether the user stated it or the configuration did.
+#: Values of keywords that are not stated.
+_DEFAULT_VALUES = {name: default for name, default in _DEFAULTS.items() if default is not MISSING}
+#: Always sent to pilots, whether stated by the user or configured.
 _ALWAYS = frozenset({"cpu_time", "priority"})
-#: Columns of the job, not part of what runs.
-_NEVER = frozenset({"owner", "owner_group", "vo"})
-#: Keywords that make a grid job many local jobs.
+#: Keywords that split a grid job into local jobs.
 _OF_GRID_JOBS = ("Events", "EventsPerJob", "LocalJobs")
-#: What job managers put something in the place of, in the arguments of each local job.
+#: Placeholders that job managers replace in the arguments of each local job.
 PLACES_OF_GRID_JOBS = ("{events}", "{first_event}", "{seed}", "{local_job}", "{local_jobs}")
-#: Looked at together.
+#: Attributes that are checked in combination.
 _CONTRADICTING = (
     *("min_processors", "max_processors", "processors", "min_ram_mb", "max_ram_mb", "min_ram_per_core_mb"),
     *("input_data", "job_type"),
 )
-#: Keywords that are evaluated, by their folded spellings.
+#: Keywords whose values are expressions, by folded spelling.
 _EVALUATED = {"requirements": "requirements", "requirement": "requirements", "rank": "rank"}
 
 
 def parse_description(
     raw: Mapping[str, object], operations: VoOptions, *, with_defaults: bool = True
 ) -> JobDescription:
-    """The description that a JDL, YAML or JSON states, with the configured defaults.
+    """Parse a description from JDL, YAML or JSON and fill in the configured defaults.
 
     Args:
-        raw: Keywords to values, as read; `Parameters` are not looked at here.
+        raw: Keywords to values, as read; `Parameters` are ignored here.
         operations: Options of the VO: defaults, bounds, declarations, further keywords.
-        with_defaults: False: only what is stated is looked at.
+        with_defaults: False: no defaults are filled in.
 
     Raises:
         InvalidJob: With every problem.
-        ConfigError: A configured default is none.
+        ConfigError: A configured default is invalid.
     """
     reader = _Reader(operations=operations, problems=[], spelled={})
     values: dict[str, Any] = reader.defaults() if with_defaults else {"cpu_time": 0}
@@ -196,7 +193,7 @@ def parse_description(
         if reader.is_full:
             break
     extra = reader.unknown_to_us(raw)
-    own = own_attributes(_STANDING | values, {**extra, **reader.evaluated})
+    own = own_attributes(_DEFAULT_VALUES | values, {**extra, **reader.evaluated})
     values |= reader.expressions(own)
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
@@ -213,11 +210,7 @@ def parse_description(
 def read_own(
     description: JobDescription, own: Iterable[tuple[Keyword, object]], operations: VoOptions
 ) -> Mapping[str, Any] | None:
-    """What `parse` would read for further keywords of a description that is right otherwise, by attribute.
-
-    Returns:
-        None: something would be wrong.
-    """
+    """Parse further keywords for an otherwise valid description; values by attribute, None if invalid."""
     values: dict[str, Any] = {}
     for keyword, value in own:
         try:
@@ -226,7 +219,7 @@ def read_own(
             return None
         if not isinstance(read, str) and any(operations.job_description.out_of_bounds(keyword, read)):
             return None
-    # All else that a contradiction could be with is no keyword of a single job's own.
+    # No other keyword that can differ between jobs takes part in a contradiction.
     if "input_data" in values and any(_contradictions(replace(description, **values), operations)):
         return None
     return values
@@ -235,13 +228,13 @@ def read_own(
 def grid_job_problems(
     description: JobDescription, arguments: str, operations: VoOptions
 ) -> Iterator[Problem]:
-    """What only a job manager would understand, in a job of a type that none handles.
+    """Find features of grid jobs in a job whose type no job manager handles.
 
-    A pilot would run it literally, and once: nobody would see that it is wrong.
+    A pilot would run it literally, and once, without any error.
 
     Args:
-        description: Of the job.
-        arguments: Its own arguments, where it shares the description with others.
+        description: Description of the job.
+        arguments: The job's own arguments, where it shares the description with others.
         operations: Options of the VO.
     """
     managed = operations.managed_types
@@ -262,10 +255,10 @@ def _keep_message(problem: Problem) -> Problem:
 
 
 def stored_body(description: JobDescription) -> dict[str, object]:
-    """The description as a JSON object in our spelling, with all that was stated.
+    """Convert a description to a JSON object in our spelling, with every stated keyword.
 
-    `parse` reads it back to the same description, also where defaults are configured by then: what was not
-    stated is left out where it is as by our own default.
+    `parse_description` restores the same description, even if defaults are configured by then: keywords that
+    were not stated are left out only where they have our own default.
     """
     stated = {
         keyword.name: keyword_as_json(keyword, getattr(description, keyword.attribute))
@@ -280,7 +273,7 @@ def stored_body(description: JobDescription) -> dict[str, object]:
 
 
 def _belongs_in_body(attribute: str, description: JobDescription) -> bool:
-    if attribute in _NEVER:
+    if attribute in _OWNERSHIP:
         return False
     if attribute in _ALWAYS or attribute in description.stated:
         return True
@@ -288,7 +281,7 @@ def _belongs_in_body(attribute: str, description: JobDescription) -> bool:
 
 
 def keyword_as_json(keyword: Keyword, value: object) -> object:
-    """The value of a keyword as `body` has it."""
+    """Convert the value of a keyword to JSON as in `stored_body`."""
     if keyword.attribute == "environment" and isinstance(value, tuple):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
@@ -302,15 +295,15 @@ def _requirements_as_json(requirements: Requirements) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reader:
-    """Reads the keywords of one description and collects what is wrong with them."""
+    """Parses the keywords of one description and collects the problems."""
 
     operations: VoOptions
     problems: list[Problem]
-    spelled: dict[str, str]  #: attribute to the spelling that was read for it
-    evaluated: dict[str, object] = field(default_factory=dict)  #: name to what is to be evaluated
+    spelled: dict[str, str]  #: attribute to its spelling in the description
+    evaluated: dict[str, object] = field(default_factory=dict)  #: name to expression
 
     def defaults(self) -> dict[str, Any]:
-        """What the configuration says for keywords that are left out."""
+        """Return the configured values of keywords that are left out."""
         found: dict[str, Any] = {}
         for name, default in self.operations.job_description.defaults.items():
             if keyword := keywords.find_keyword(name):
@@ -325,7 +318,7 @@ class _Reader:
         self.problems.append(Problem(path=name, message=message, suggestion=suggestion))
 
     def keyword(self, name: str, value: object) -> dict[str, object]:
-        """Attribute and value of one keyword; nothing if it is not ours or cannot be read."""
+        """Return attribute and value of one keyword; empty if it is unknown or invalid."""
         if fold(name) in _EVALUATED:
             if self._once(_EVALUATED[fold(name)], name):
                 self.evaluated[name] = expression(value)
@@ -342,7 +335,7 @@ class _Reader:
         return {keyword.attribute: read}
 
     def unknown_to_us(self, raw: Mapping[str, object]) -> dict[str, object]:
-        """Keywords that only the configuration knows, as they are; any other is a problem."""
+        """Return the keywords that only the configuration defines; any other is a problem."""
         found: dict[str, object] = {}
         known = {fold(each) for each in self.operations.job_description.extra}
         for name, value in raw.items():
@@ -369,7 +362,7 @@ class _Reader:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is wrong that no more is looked for."""
+        """Whether the maximum number of problems is reached."""
         return len(self.problems) >= MOST_PROBLEMS
 
     def _once(self, attribute: str, name: str) -> Any:
@@ -379,7 +372,7 @@ class _Reader:
         return other == name
 
     def expressions(self, own: Own) -> dict[str, object]:
-        """Requirements and Rank, as far as they are right."""
+        """Return Requirements and Rank, unless they are invalid."""
         read: dict[str, object] = {}
         for name, value in self.evaluated.items():
             try:
@@ -407,7 +400,7 @@ class _Reader:
 
 
 def _contradictions(description: JobDescription, operations: VoOptions) -> Iterator[tuple[str, str]]:
-    """What no single keyword shows: keyword and message."""
+    """Yield keyword and message of problems between several keywords."""
     return operations.job_description.contradictions(
         {name: getattr(description, name) for name in _CONTRADICTING}
     )

@@ -1,8 +1,6 @@
-"""One job of a submission.
+"""Expand a submitted description into its jobs, each of them checked.
 
-What the members of a parametric job share: read once where the rest does not depend on their values.
-
-From one description as it was sent to the jobs that it makes, each checked.
+The parts of a parametric job that do not depend on the members' values are parsed once.
 """
 
 import json
@@ -15,7 +13,6 @@ from cs_config.options.keywords import Keyword
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
-from optimizers.description import description as description_description
 from optimizers.description import description as descriptions
 from optimizers.description import parametric
 from optimizers.description.description import JobDescription
@@ -27,27 +24,27 @@ from taskqueue.jobs import descriptions as jobs_descriptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMember:
-    """A job that may share its description with others, but for some values."""
+    """One job of a description, with the values that differ from the shared description."""
 
     description: JobDescription
-    own: Mapping[str, Any] = field(default_factory=dict)  #: values that it has instead, by attribute
+    own: Mapping[str, Any] = field(default_factory=dict)  #: its own values, by attribute
     parameters: (
         jobs_descriptions.Parameters | None
-    )  #: for the placeholders of the shared body; None: it has none
+    )  #: values for the placeholders of the shared body; None: it has none
 
     @property
     def whole(self) -> JobDescription:
-        """The description with its own values."""
+        """The shared description with the job's own values."""
         return replace(self.description, **self.own) if self.own else self.description
 
     @property
     def arguments(self) -> str:
-        """Its own arguments, or those that it shares."""
+        """The job's own arguments, or the shared ones."""
         return str(self.own.get("arguments", self.description.arguments))
 
     @property
     def own_body(self) -> dict[str, object]:
-        """Its own values as they stand in a stored description."""
+        """The job's own values as in a stored description."""
         own = [(keywords.BY_ATTRIBUTE[attribute], value) for attribute, value in self.own.items()]
         return {keyword.name: descriptions.keyword_as_json(keyword, value) for keyword, value in own}
 
@@ -55,15 +52,15 @@ class JobMember:
 def template_members(
     template: Mapping[str, object], expanded: Sequence[parametric.MemberValues], options: VoOptions
 ) -> Iterator[JobMember]:
-    """The jobs, one after the other.
+    """Yield the jobs of a parametric description.
 
     Args:
-        template: What they share, placeholders and all.
-        expanded: The values of each, at least one.
-        options: Of the VO.
+        template: The shared description, with placeholders.
+        expanded: The values of each job, at least one.
+        options: Options of the VO.
 
     Raises:
-        InvalidJob: With every problem of the first job that has some.
+        InvalidJob: With every problem of the first invalid job.
     """
     if not _has_place(template):
         same = descriptions.parse_description(template, options)
@@ -78,7 +75,7 @@ def template_members(
 
 
 def is_same_for_all(body: Mapping[str, object], members: Sequence[JobMember]) -> bool:
-    """Whether the body, with the values of each member, is the description of each."""
+    """Whether the body, filled with the values of each member, equals the description of that member."""
     first = members[0]
     rest = {name: value for name, value in body.items() if name not in _names(first)}
     if _has_place(rest) or any(
@@ -98,7 +95,7 @@ def is_same_for_all(body: Mapping[str, object], members: Sequence[JobMember]) ->
 
 
 def _names(member: JobMember) -> frozenset[str]:
-    """The keywords that it has for itself."""
+    """Keywords for which the member has its own value."""
     return frozenset(keywords.BY_ATTRIBUTE[attribute].name for attribute in member.own)
 
 
@@ -107,10 +104,10 @@ def _has_place(value: object) -> bool:
 
 
 def _varied(template: Mapping[str, object]) -> list[tuple[Keyword, object]] | None:
-    """The keywords with placeholders; None: they decide on more than themselves."""
+    """Return the keywords with placeholders; None: they also affect other keywords."""
     found = [(keywords.find_keyword(name), value) for name, value in template.items() if _has_place(value)]
     own = [(keyword, value) for keyword, value in found if keyword and keyword.name in keywords.OPEN]
-    return None if len(own) < len(found) or description_description.refers_to_own(template) else own
+    return None if len(own) < len(found) or descriptions.refers_to_own(template) else own
 
 
 def _own_values(
@@ -119,7 +116,7 @@ def _own_values(
     values: parametric.MemberValues,
     options: VoOptions,
 ) -> Mapping[str, object] | None:
-    """What a member has for itself, by attribute; None: something would be wrong."""
+    """Return a member's own values by attribute; None: one is invalid."""
     filled = jobs_descriptions.fill_placeholders({keyword.name: value for keyword, value in varied}, values)
     return descriptions.read_own(model, [(each, filled[each.name]) for each, _ in varied], options)
 
@@ -143,7 +140,7 @@ def _read_member(
 class SharedDescription:
     """Jobs that share a stored description."""
 
-    body: Mapping[str, object]  #: with its placeholders
+    body: Mapping[str, object]  #: with placeholders
     sandbox: str | None  #: digest
     whose: Ownership
     members: Sequence[JobMember]
@@ -152,16 +149,16 @@ class SharedDescription:
 def expand_description(
     raw: Mapping[str, object], submitter: Submitter, config: Configuration, archive: str | None
 ) -> list[SharedDescription]:
-    """The jobs of one description; those that can share a stored one do.
+    """Expand one description into its jobs, grouped by the stored description that they can share.
 
     Args:
         raw: The description as read.
-        submitter: Who sent it.
-        config: What to check against.
-        archive: Reference of the sandbox that was sent for the whole submission.
+        submitter: Sender of the description.
+        config: The configuration to check against.
+        archive: Reference of the sandbox of the whole submission.
 
     Raises:
-        InvalidJob: With every problem of the first job that has some.
+        InvalidJob: With every problem of the first invalid job.
     """
     whose = _ownership(raw, submitter, config)
     options = options_for(config, whose.vo)
@@ -181,11 +178,11 @@ def expand_description(
 
 
 def _ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:
-    """Whose jobs they are; if that cannot be told, what else is wrong is told with it."""
+    """Determine the owner of the jobs; if that fails, report other problems of the description as well."""
     try:
         return resolve_ownership(raw, submitter, config)
-    except InvalidJob as nobody:
-        problems = list(nobody.problems)
+    except InvalidJob as invalid_owner:
+        problems = list(invalid_owner.problems)
     try:
         list(_expand_members(raw, parametric.without_parameters(raw), options_for(config, None)))
     except InvalidJob as invalid:
@@ -206,7 +203,7 @@ def _expand_members(
 def _bundles(
     template: Mapping[str, object], members: Sequence[JobMember], options: VoOptions
 ) -> list[tuple[Mapping[str, object], Sequence[JobMember]]]:
-    """The stored bodies with their jobs: one for all, unless a placeholder stands where only a number may."""
+    """Group members by stored body: one for all, unless a placeholder is where only a number is allowed."""
     if members[0].parameters is None:
         return [(descriptions.stored_body(members[0].description), members)]
     try:

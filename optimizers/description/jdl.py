@@ -1,8 +1,6 @@
-"""Job descriptions in YAML, read strictly: a value is what it looks like, a name stands once.
+"""Parse the text of job descriptions: JDL in the ClassAd language, YAML with the same names, or JSON.
 
-Reading the text of job descriptions: JDL in the ClassAd language, or YAML with the same names.
-
-JSON is YAML.
+YAML is read strictly: unquoted words have one meaning, and a name may occur once. JSON is a subset of YAML.
 """
 
 import re
@@ -17,23 +15,23 @@ from requirements.classad.source_text import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
 from requirements.values import fold
 
-#: Lists in records in lists: more than any description needs, less than the stack holds.
+#: Nesting depth of lists and records: more than a description needs, less than the stack allows.
 _DEEPEST = 20
-#: Names, values, lists and records of one text.
+#: Names, values, lists and records in one text.
 _MOST = 50_000
 
 
 class _JobLoader(yaml.CSafeLoader):
-    """Leaves it to us what an unquoted word is."""
+    """Leaves the type of unquoted words to `resolve_word`."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012, as its parents have it
 
 
 def read_yaml(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:
-    """The descriptions in a YAML text: a record, a list of records, or several documents of these.
+    """Parse descriptions in YAML: a record, a list of records, or several documents of these.
 
     Raises:
-        InvalidJob: Not YAML, an alias, a name twice, a text that is no record; with line, column and line.
+        InvalidJob: Not YAML, an alias, a repeated name, or a text instead of a record; with line and column.
     """
     source = _Source(text, file)
     try:
@@ -46,33 +44,33 @@ def read_yaml(text: str, file: str | None = None) -> tuple[Mapping[str, object],
         raise source.refusal(str(error), None) from None
     jobs = tuple(job for document in documents for job in _jobs(document, source))
     if not jobs:
-        raise source.refusal("there is no description in it", None)
+        raise source.refusal("contains no description", None)
     return jobs
 
 
 class _Mark(Protocol):
-    """A place in a text, as PyYAML and its C part both have it."""
+    """Position in a text, as in PyYAML and its C extension."""
 
     line: int  #: from 0
     column: int  #: from 0
 
 
 class _Start:
-    """Where a text begins."""
+    """Position of the beginning of a text."""
 
     line = 0
     column = 0
 
 
 class _Source:
-    """A text with its name: says where in it something is wrong, and builds values from its nodes."""
+    """A text with its file name: builds values from its nodes, and errors with line and column."""
 
     def __init__(self, text: str, file: str | None) -> None:
         self.text = text
         self.file = file
 
     def refusal(self, message: str, mark: _Mark | None, path: str = "description") -> InvalidJob:
-        """The error about one place."""
+        """Create the error for one position."""
         if mark is None:
             return InvalidJob([Problem(path=path, message=message, file=self.file)])
         lines = self.text.splitlines()
@@ -88,9 +86,8 @@ class _Source:
         return InvalidJob([problem])
 
     def value(self, node: yaml.Node, path: str = "", depth: int = 0) -> object:
-        """The plain value of a node."""
         if depth > _DEEPEST:
-            raise self.refusal("lies too deep", node.start_mark, path)
+            raise self.refusal("nested too deeply", node.start_mark, path)
         if isinstance(node, yaml.MappingNode):
             return self._record(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
@@ -115,7 +112,7 @@ class _Source:
     def _scalar(self, node: yaml.Node, path: str) -> object:
         text = str(node.value)
         if node.tag != "tag:yaml.org,2002:str":
-            raise self.refusal(f"{node.tag} is no value of a description", node.start_mark, path)
+            raise self.refusal(f"{node.tag} is not a value of a description", node.start_mark, path)
         if isinstance(node, yaml.ScalarNode) and node.style:
             return text
         try:
@@ -125,9 +122,9 @@ class _Source:
 
 
 def _check_volume(source: _Source) -> None:
-    """Refuse what would hold its reader for seconds, or end the process.
+    """Refuse texts that would take seconds to read, or crash the process.
 
-    Aliases make small texts huge; nobody needs them to describe a job.
+    Aliases can make small texts huge, and descriptions do not need them.
     """
     depth = 0
     for number, event in enumerate(yaml.parse(source.text, Loader=_JobLoader)):
@@ -135,7 +132,7 @@ def _check_volume(source: _Source) -> None:
         if isinstance(event, yaml.AliasEvent):
             raise source.refusal(f"the alias *{event.anchor} is not allowed", event.start_mark)
         if depth > _DEEPEST:
-            raise source.refusal("lies too deep", event.start_mark)
+            raise source.refusal("nested too deeply", event.start_mark)
         if number > _MOST:
             raise source.refusal(f"too long, allowed are {_MOST} names and values", event.start_mark)
 
@@ -148,7 +145,7 @@ def _jobs(document: object, source: _Source) -> Iterator[Mapping[str, object]]:
         yield item
 
 
-#: Characters; above it lies no description but a mistake or an attack.
+#: Characters; anything longer is a mistake or an attack.
 MOST_TEXT = 1_000_000
 
 _COMMENT = re.compile(r"\s*(?:/\*.*?\*/|//[^\n]*|#[^\n]*)", re.DOTALL)
@@ -157,7 +154,7 @@ _EMPTY_AD = re.compile(r"\s*\[\s*;?\s*\]\s*")
 
 
 def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:
-    """The descriptions in a text, each as keywords to values.
+    """Parse the descriptions in a text, each as keywords to values.
 
     Args:
         text: One JDL; or YAML or JSON: a record, a list of records, or several documents.
@@ -176,10 +173,10 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
 
 
 def read_jdl(text: str, file: str | None = None) -> Mapping[str, object]:
-    """The description in a JDL: `[ Executable = "a"; … ]`, the brackets may be missing.
+    """Parse a JDL: `[ Executable = "a"; … ]`, the brackets may be missing.
 
     Raises:
-        InvalidJob: A syntax error, a number that is none, a name twice; with line, column and line.
+        InvalidJob: A syntax error, an invalid number, a repeated name; with line, column and the line itself.
     """
     try:
         return parse_ad(text, file, "description")

@@ -1,4 +1,4 @@
-"""Many jobs from one description: its `Parameters` and what each member puts for them.
+"""Parametric jobs: many jobs from one description with `Parameters`.
 
 Source: DIRAC's parametric jobs.
 """
@@ -13,7 +13,7 @@ from taskqueue.jobs import descriptions
 
 _LISTS = "parameters"
 _NUMBERS = {"parameterstart": 0, "parameterstep": 1, "parameterfactor": 1}
-#: Characters of a number as it is filled in.
+#: Characters of a formatted number.
 _MOST_DIGITS = 24
 
 #: Values of one member by placeholder: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`.
@@ -22,14 +22,13 @@ MemberValues = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """What jobs would come to, known before any of them is made."""
+    """Size of a submission, computed before any job is created."""
 
     jobs: int = 0
-    characters: int = 0  #: of their texts that have placeholders, with these filled, all jobs together
-    longest: int = 0  #: the same of the job that has most
+    characters: int = 0  #: of all jobs' texts with placeholders, after filling these
+    longest: int = 0  #: the same for the largest job
 
     def __add__(self, other: "Volume") -> "Volume":
-        """Both together."""
         return Volume(
             jobs=self.jobs + other.jobs,
             characters=self.characters + other.characters,
@@ -38,7 +37,7 @@ class Volume:
 
 
 def volume(raw: Mapping[str, object]) -> Volume:
-    """What a description declares, right or wrong; at least what `expand` makes of it."""
+    """Return the size that a description declares, valid or not: an upper bound for `expand_parameters`."""
     columns = {
         name: value for keyword, value in raw.items() for head, name in [_split(keyword)] if head == _LISTS
     }
@@ -57,7 +56,7 @@ def volume(raw: Mapping[str, object]) -> Volume:
 
 
 def _lengths(column: object) -> tuple[int, int, int]:
-    """How many values, how many characters they have together, and how many the longest has."""
+    """Return the number of values, their total number of characters, and that of the longest."""
     if isinstance(column, list | tuple):
         each = [len(value) if isinstance(value, str) else _MOST_DIGITS for value in column]
         return len(each), sum(each), max(each, default=0)
@@ -68,21 +67,21 @@ def _lengths(column: object) -> tuple[int, int, int]:
 
 
 def is_parametric(raw: Mapping[str, object]) -> bool:
-    """Whether a description stands for many jobs."""
+    """Whether a description makes many jobs."""
     return any(_split(name)[0] == _LISTS for name in raw)
 
 
 def without_parameters(raw: Mapping[str, object]) -> dict[str, object]:
-    """The description that all members share, placeholders and all."""
+    """Return the description that all members share, with its placeholders."""
     return {name: value for name, value in raw.items() if _split(name)[0] not in {_LISTS, *_NUMBERS}}
 
 
 def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberValues]:
-    """The members of a parametric job, in order.
+    """Return the values of each member of a parametric job, in order.
 
-    `Parameters` is a list of values, or a number of members whose values begin at `ParameterStart` and go
-    on with value × `ParameterFactor` + `ParameterStep`. `Parameters.A` is the same for `%(A)s`. `%n` is the
-    number of the member, from 0, with leading zeros so that names sort.
+    `Parameters` is a list of values, or a number of members whose values start at `ParameterStart` and
+    continue with value × `ParameterFactor` + `ParameterStep`. `Parameters.A` is the same for `%(A)s`. `%n` is
+    the number of the member, from 0, with leading zeros so that names sort.
 
     Args:
         raw: The description as read.
@@ -105,32 +104,32 @@ def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberVal
 
 
 def _split(keyword: str) -> tuple[str, str]:
-    """`Parameters.A` as ("parameters", "A"); the unnamed one is called `s` after its placeholder."""
+    """Split `Parameters.A` into ("parameters", "A"); the unnamed parameter is `s`, after its placeholder."""
     head, _, name = keyword.partition(".")
     return fold(head), name or "s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reader:
-    """Reads the columns of one description and collects what is wrong with them."""
+    """Parses the parameters of one description and collects the problems."""
 
     most: int
     problems: list[Problem]
 
     def names(self, raw: Mapping[str, object]) -> list[str]:
-        """Names of the columns; a start or step without its list is a problem."""
+        """Return the names of the parameters; a start or step without its list is a problem."""
         split = [(keyword, *_split(keyword)) for keyword in raw]
         names = [name for _, head, name in split if head == _LISTS]
         for keyword, head, name in split:
             if head in _NUMBERS and name not in names:
                 suffix = "" if name == "s" else f".{name}"
-                self._problem(keyword, f"there is no Parameters{suffix} that it would say more about")
+                self._problem(keyword, f"has no effect without Parameters{suffix}")
         for name in {name for name in names if names.count(name) > 1}:
             self._problem("Parameters", f"{name} is named twice")
         return sorted(set(names))
 
     def column(self, name: str, raw: Mapping[str, object]) -> list[str]:
-        """The values of one parameter, one for each member."""
+        """Return the values of one parameter, one for each member."""
         stated = {
             _split(keyword)[0]: (keyword, raw[keyword]) for keyword in raw if _split(keyword)[1] == name
         }
@@ -153,7 +152,7 @@ class _Reader:
         return list(self._progression(keyword, count, start=start, step=step, factor=factor))
 
     def check_lengths(self, columns: Mapping[str, list[str]]) -> None:
-        """Refuse columns of different lengths: which values belong together would be anyone's guess."""
+        """Refuse columns of different lengths: it would be unclear which values belong together."""
         lengths = {name: len(column) for name, column in columns.items() if column}
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} has {length}" for name, length in sorted(lengths.items()))

@@ -1,12 +1,11 @@
-"""Cutting out of a JDL what each job has for itself: texts that are equal beside that are read once.
+"""Cache of description templates: JDL texts that differ only in a few values are parsed and checked once.
 
-What is cut out is of plain form: a text without escapes, a number, a list of such texts. Whether a cut is
-where it seems to be, and not in a comment or in another text, is not known here: `moulds` makes sure.
+A JDL is split into a constant template and per-job values of plain form: a text without escapes, a number, a
+list of such texts. The split works on text, so a value may turn out to be part of a comment or of another
+text; `_make_template` parses the template with placeholders to exclude that.
 
-Descriptions of one mould: equal but for what each job has for itself, so read and checked once.
-
-What comes out of a mould is what reading the whole text gives: a mould that could say anything else is not
-made, and a value that is wrong is left to the reading of the whole text, which tells what is wrong and where.
+A template gives the same result as parsing the whole text: otherwise it is not created. Invalid values are
+left to the parser of the whole text, which reports the problem and its position.
 """
 
 import re
@@ -21,15 +20,15 @@ from cs_config.options.keywords import Keyword
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
-from optimizers.description import description, expansion, jdl, parametric
 from optimizers.description import description as descriptions
+from optimizers.description import expansion, jdl, parametric
 from optimizers.description.expansion import JobMember, SharedDescription
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidInput, NotAllowed
 from requirements.values import fold
 from taskqueue.jobs import descriptions as jobs_descriptions
 
-#: What the texts of one submission often differ in, as far as it is of plain form.
+#: Keywords that often differ between the texts of one submission and have values of plain form.
 _OPEN: Final = keywords.OPEN - {"ExecutionEnvironment"}
 _BY_SPELLING: Final = {
     fold(spelling): keyword.name
@@ -38,7 +37,7 @@ _BY_SPELLING: Final = {
     for spelling in (keyword.name, *keyword.also)
 }
 
-#: No escapes, no end of line, nothing that cannot be shown or stored.
+#: No escapes, no line ends, no characters that cannot be displayed or stored.
 _PLAIN: Final = r'"[^"\\\x00-\x1f\x7f-\x9f\ud800-\udfff]+"'
 _NUMBER: Final = "(?:0|[1-9][0-9]{0,8})"
 _LIST: Final = rf"\{{{_PLAIN}(?:, {_PLAIN})*\}}"
@@ -48,7 +47,7 @@ _OWN_VALUE: Final = re.compile(
     re.IGNORECASE,
 )
 _NAME: Final = re.compile(r"[A-Za-z]+")
-#: Characters; longer texts are rare and take what they take.
+#: Characters; longer texts are rare and not worth caching.
 _LONGEST: Final = 100_000
 
 Value = str | int | list[str]
@@ -56,19 +55,19 @@ Value = str | int | list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTemplate:
-    """What is left of a text."""
+    """A text without its per-job values."""
 
-    pieces: tuple[str, ...]  #: one more than there are openings
-    openings: tuple[tuple[str, type], ...]  #: the keyword that each value belongs to, and what it is
+    pieces: tuple[str, ...]  #: the texts around the values: one more than there are slots
+    slots: tuple[tuple[str, type], ...]  #: keyword and type of each value
 
     def values(self, text: str) -> tuple[Value, ...] | None:
-        """What a text of this form has in its openings; None: it is of another."""
+        """Return the values of a text with this template; None: it has another template."""
         first, *others = self.pieces
         if not text.startswith(first) or not text.endswith(others[-1]) or _is_odd(text):
             return None
         values: list[Value] = []
         at = len(first)
-        for (_, kind), piece in zip(self.openings, others, strict=True):
+        for (_, kind), piece in zip(self.slots, others, strict=True):
             written = _WRITTEN[kind].match(text, at)
             if written is None or not text.startswith(piece, written.end()):
                 return None
@@ -77,20 +76,20 @@ class TextTemplate:
         return tuple(values) if at == len(text) else None
 
     def join(self, written: Sequence[str]) -> str:
-        """The text with these in its openings."""
+        """Return the text with these values."""
         return "".join(part for pair in zip(self.pieces, (*written, ""), strict=True) for part in pair)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitText:
-    """A text taken apart."""
+    """A text split into template and values."""
 
     form: TextTemplate
     values: tuple[Value, ...]
 
 
 def split_text(text: str) -> SplitText | None:
-    """The text without what its job has for itself; None: it has nothing, or of no plain form."""
+    """Split a text; None: it has no per-job values of plain form."""
     if _is_odd(text):
         return None
     parts = _OWN_VALUE.split(f"\n{text}")
@@ -99,8 +98,8 @@ def split_text(text: str) -> SplitText | None:
     values = tuple(map(_value, parts[2::3]))
     names = (_BY_SPELLING[_NAME.search(lead)[0].lower()] for lead in parts[1::3])  # type: ignore[index]
     first, *others = map("".join, zip(parts[0::3], (*parts[1::3], ""), strict=True))
-    openings = tuple((name, type(value)) for name, value in zip(names, values, strict=True))
-    return SplitText(form=TextTemplate(pieces=(first[1:], *others), openings=openings), values=values)
+    slots = tuple((name, type(value)) for name, value in zip(names, values, strict=True))
+    return SplitText(form=TextTemplate(pieces=(first[1:], *others), slots=slots), values=values)
 
 
 def _is_odd(text: str) -> bool:
@@ -113,26 +112,26 @@ def _value(written: str) -> Value:
     return written[1:-1] if written[0] == '"' else int(written)
 
 
-#: Moulds that are kept; one is some ten kilobytes.
+#: Cached templates; one takes about ten kilobytes.
 _MOST_KEPT: Final = 2000
-#: Moulds that the texts of a submission are tried in before they are cut themselves.
+#: Recently used templates that are tried on a text before it is split.
 _MOST_TRIED: Final = 64
-#: Stands for a number when a mould is made.
+#: Placeholder for a number while a template is parsed.
 _SOME_NUMBER: Final = 900_000_001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptionTemplate:
-    """What descriptions have in common, and where each puts something of its own."""
+    """A parsed and checked description, with the keywords whose values each job fills in."""
 
     form: TextTemplate
     source: str  #: the text, with placeholders
-    submitted: SharedDescription  #: its body has placeholders; of its one member the values are of no meaning
-    keywords: tuple[Keyword, ...]  #: that each has for itself
+    submitted: SharedDescription  #: its body has placeholders; the values of its one member are meaningless
+    keywords: tuple[Keyword, ...]  #: keywords of the per-job values
     options: VoOptions
 
     def fill(self, values: Sequence[Value]) -> JobMember | None:
-        """The job of the text with these values; None: one is not as it should be."""
+        """Create the job with these values; None: one is invalid."""
         own = list(zip(self.keywords, values, strict=True))
         [member] = self.submitted.members
         read = descriptions.read_own(member.description, own, self.options)
@@ -151,21 +150,21 @@ class DescriptionTemplate:
 
 
 class TemplateCache:
-    """Those of one configuration; safe in several threads."""
+    """Description templates for one configuration; thread-safe."""
 
     def __init__(self, config: Configuration) -> None:
         self.config = config
         self._known: OrderedDict[Hashable, DescriptionTemplate | None] = OrderedDict()
         self._lock = Lock()
 
-    def find(self, cut: SplitText, submitter: Submitter, archive: str | None) -> DescriptionTemplate | None:
-        """The mould that a text came out of; None: it has to be read as a whole."""
-        key = submitter, archive, cut.form
+    def find(self, parts: SplitText, submitter: Submitter, archive: str | None) -> DescriptionTemplate | None:
+        """Return the template of a text; None: it has to be parsed as a whole."""
+        key = submitter, archive, parts.form
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        made = _make_template(cut, submitter, self.config, archive)
+        made = _make_template(parts, submitter, self.config, archive)
         with self._lock:
             self._known[key] = made
             if len(self._known) > _MOST_KEPT:
@@ -174,38 +173,38 @@ class TemplateCache:
 
 
 class TemplateMatcher:
-    """What the texts of one submission are, many of which come out of few moulds."""
+    """Matches the texts of one submission with their templates, of which there are usually few."""
 
-    def __init__(self, moulds: TemplateCache, submitter: Submitter, archive: str | None) -> None:
-        self._moulds = moulds
+    def __init__(self, templates: TemplateCache, submitter: Submitter, archive: str | None) -> None:
+        self._templates = templates
         self._submitter = submitter
         self._archive = archive
         self._used: deque[DescriptionTemplate] = deque(maxlen=_MOST_TRIED)
 
     def fill(self, text: str) -> tuple[DescriptionTemplate, JobMember] | None:
-        """The job of a text and the mould of it; None: it has to be read as a whole."""
-        for mould in self._used:
-            if (values := mould.form.values(text)) is not None:
-                return _fill_template(mould, values)
-        cut = split_text(text)
-        if cut is None or (made := self._moulds.find(cut, self._submitter, self._archive)) is None:
+        """Return the template and the job of a text; None: it has to be parsed as a whole."""
+        for template in self._used:
+            if (values := template.form.values(text)) is not None:
+                return _fill_template(template, values)
+        parts = split_text(text)
+        if parts is None or (made := self._templates.find(parts, self._submitter, self._archive)) is None:
             return None
         self._used.appendleft(made)
-        return _fill_template(made, cut.values)
+        return _fill_template(made, parts.values)
 
 
 def _fill_template(
-    mould: DescriptionTemplate, values: Sequence[Value]
+    template: DescriptionTemplate, values: Sequence[Value]
 ) -> tuple[DescriptionTemplate, JobMember] | None:
-    member = mould.fill(values)
-    return None if member is None else (mould, member)
+    member = template.fill(values)
+    return None if member is None else (template, member)
 
 
 _latest: list[TemplateCache] = []
 
 
 def template_cache_of(config: Configuration) -> TemplateCache:
-    """Those of this configuration, shared by all submissions to the process while it is current."""
+    """Return the cache of this configuration, shared by all submissions to the process."""
     for known in _latest:
         if known.config is config:
             return known
@@ -215,17 +214,17 @@ def template_cache_of(config: Configuration) -> TemplateCache:
 
 
 def _make_template(
-    cut: SplitText, submitter: Submitter, config: Configuration, archive: str | None
+    parts: SplitText, submitter: Submitter, config: Configuration, archive: str | None
 ) -> DescriptionTemplate | None:
-    """Read the text with values of ours, which have to come out where they were put in."""
-    form = cut.form
-    values = {name: _placeholder(name, kind) for name, kind in form.openings}
-    if len(values) < len(form.openings):
-        return None  # a keyword twice: one of the two stands in a comment
-    text = form.join([jobs_descriptions.format_jdl_value(values[name]) for name, _ in form.openings])
+    """Parse the template with placeholder values, which must be found again where they were put."""
+    form = parts.form
+    values = {name: _placeholder(name, kind) for name, kind in form.slots}
+    if len(values) < len(form.slots):
+        return None  # a repeated keyword: one of the two is in a comment
+    text = form.join([jobs_descriptions.format_jdl_value(values[name]) for name, _ in form.slots])
     try:
         [raw] = jdl.read_descriptions(text)
-        if not _is_recovered(values, raw) or parametric.is_parametric(raw) or description.refers_to_own(raw):
+        if not _is_recovered(values, raw) or parametric.is_parametric(raw) or descriptions.refers_to_own(raw):
             return None
         [submitted] = expansion.expand_description(raw, submitter, config, archive)
     except (InvalidInput, NotAllowed, ValueError):
@@ -233,15 +232,15 @@ def _make_template(
     places = {name: f"%({name}=)s" for name in values}
     return DescriptionTemplate(
         form=form,
-        source=form.join([places[name] for name, _ in form.openings]),
+        source=form.join([places[name] for name, _ in form.slots]),
         submitted=replace(submitted, body={**submitted.body, **places}),
-        keywords=tuple(keywords.BY_NAME[name] for name, _ in form.openings),
+        keywords=tuple(keywords.BY_NAME[name] for name, _ in form.slots),
         options=options_for(config, submitted.whose.vo),
     )
 
 
 def _placeholder(name: str, kind: type) -> Value:
-    """A value that stands nowhere else: any of its kind would have led to the same."""
+    """Return a unique value of the given type."""
     if kind is int:
         return _SOME_NUMBER
     return [f"/%({name}=)s"] if kind is list else f"/%({name}=)s"

@@ -1,1 +1,1 @@
-"""The shipped steps of the chain, one module for each noun that a step decides."""
+"""The built-in steps of the chain."""

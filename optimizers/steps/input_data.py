@@ -1,4 +1,4 @@
-"""Step InputData: the sites that have all the input data of a job."""
+"""Step InputData: find the sites that have all the input data of a job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from requirements.values import fold
 
 
 def input_data(candidate: JobContext, context: ChainContext) -> Outcome:
-    """Find the replicas; what every file has in common are the sites that may run the job.
+    """Look up the replicas; the job may run at the sites that have every file.
 
     Source: DIRAC's InputData optimizer.
     """

@@ -1,25 +1,23 @@
-"""Step JobPath: which other steps a job goes through.
+"""Steps JobPath, which chooses the other steps of a job, and JobSanity, which checks the job again.
 
-Step JobSanity: whether the job still holds in front of the present configuration.
-
-The submission has checked the same; the configuration may have changed since.
+JobSanity repeats the checks of the submission, as the configuration may have changed since.
 """
 
 from dataclasses import replace
 
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome, cacheable
 
-#: Nothing else can be said of a job that is not sane, and without the last one none comes to wait.
+#: JobSanity comes before any other check; only JobScheduling sets the requirement class of a job.
 _FIRST, _LAST = "JobSanity", "JobScheduling"
-#: Names the pool: without it a job with requirements would run anywhere.
+#: Sets the pool: without it a job with requirements would run anywhere.
 _POOL = "Requirements"
 
 
 @cacheable
 def job_path(candidate: JobContext, context: ChainContext) -> Outcome:
-    """The job's own `JobPath`, else the configured one; InputData only for jobs that name input data.
+    """Set the path: the job's own `JobPath`, else the configured one; InputData only with input data.
 
-    JobSanity, Requirements and JobScheduling belong to every path, whether they are named or not.
+    JobSanity, Requirements and JobScheduling are part of every path, whether they are named or not.
 
     Source: DIRAC's JobPath optimizer.
     """
@@ -31,13 +29,13 @@ def job_path(candidate: JobContext, context: ChainContext) -> Outcome:
 
 
 @cacheable
-def job_sanity(candidate: JobContext, context: ChainContext) -> Outcome:  # noqa: ARG001, every step is called alike
-    """Refuse what can never run: a description that does not hold any more, a sandbox that is gone.
+def job_sanity(candidate: JobContext, context: ChainContext) -> Outcome:  # noqa: ARG001, the signature of all steps
+    """Fail jobs that can never run: their description is invalid now, or their sandbox is gone.
 
-    A job that only the configured defaults make wrong waits for another configuration.
+    A job that only the configured defaults make invalid waits for another configuration.
     """
     if candidate.config_fault is not None:
-        return Hold(reason=f"the configured defaults do not go with it: {candidate.config_fault}")
+        return Hold(reason=f"the configured defaults contradict the description: {candidate.config_fault}")
     if candidate.problems:
         return Failed(reason="; ".join(str(problem) for problem in candidate.problems))
     if candidate.sandbox_gone:

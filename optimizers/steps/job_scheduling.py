@@ -1,14 +1,10 @@
-"""Where a job may run: its own list, what it bans, where its data are, where its pool has queues.
+"""Step JobScheduling: compute the requirement class of a job, which matching uses.
 
-How many cores a job wants, as numbers and as the tags by which DIRAC's pilots offer them.
+Sites come from the job's own list, its bans, its input data and the queues of its pool. Cores are stored as
+numbers and as the tags that DIRAC's pilots offer. CPU time is rounded up to segments, so that jobs of nearly
+the same length share a task queue.
 
-CPU time in segments, so that jobs of nearly the same length share a task queue.
-
-Source: DIRAC TaskQueueDB.
-
-Step JobScheduling: what matching will look at, the requirement class of the job.
-
-Source: DIRAC's JobScheduling optimizer.
+Source: DIRAC's JobScheduling optimizer and TaskQueueDB.
 """
 
 import re
@@ -27,19 +23,19 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenSites:
-    """Sites of one job."""
+    """Allowed and banned sites of one job."""
 
-    sites: frozenset[str]  #: empty: any but the banned ones
-    banned: frozenset[str]  #: empty where `sites` says it all
+    sites: frozenset[str]  #: empty: all but the banned ones
+    banned: frozenset[str]  #: empty if `sites` is not
 
     @property
     def format(self) -> str:
-        """What stands as the job's site until it has one, in DIRAC's words."""
+        """Displayed as the job's site until it is matched, in DIRAC's terms."""
         return "ANY" if not self.sites else next(iter(self.sites)) if len(self.sites) == 1 else "Multiple"
 
 
 def choose_sites(candidate: JobContext, context: ChainContext) -> ChosenSites | Failed:
-    """The sites that are left when everything is taken into account."""
+    """Combine all conditions on the sites of a job."""
     asked = candidate.description
     named = frozenset() if allows_any(asked.sites) else frozenset(asked.sites)
     banned = frozenset() if allows_any(asked.banned_sites) else frozenset(asked.banned_sites)
@@ -61,7 +57,7 @@ def choose_sites(candidate: JobContext, context: ChainContext) -> ChosenSites | 
 
 
 def allows_any(names: Iterable[str]) -> bool:
-    """Whether a list has the word for no condition at all."""
+    """Whether a list contains `ANY`, which means no condition."""
     return any(fold(name) == "any" for name in names)
 
 
@@ -76,7 +72,7 @@ def _common_sites(sites: frozenset[str], others: frozenset[str]) -> frozenset[st
 
 
 def _invalid(named: frozenset[str], candidate: JobContext, context: ChainContext) -> Failed | None:
-    """Sites that the configuration does not know, where it insists on knowing them."""
+    """Fail a job with unknown sites, unless the configuration allows these."""
     if context.operations(candidate.vo).job_scheduling.allow_invalid_sites:
         return None
     unknown = sorted(_exclude_sites(named, context.config.sites))
@@ -90,7 +86,7 @@ def _invalid(named: frozenset[str], candidate: JobContext, context: ChainContext
 def _narrow_sites(
     sites: frozenset[str], banned: frozenset[str], candidate: JobContext, context: ChainContext
 ) -> frozenset[str]:
-    """The sites that own an eligible queue, where `NarrowSites` is on and there are such sites."""
+    """Restrict to sites with an eligible queue, where `NarrowSites` is on and there are such sites."""
     if candidate.pool is None or not context.operations(candidate.vo).job_scheduling.narrow_sites:
         return sites
     eligible = _exclude_sites(candidate.pool.sites, banned)
@@ -107,17 +103,16 @@ class Processors:
     """Cores of one job."""
 
     minimum: int
-    maximum: int | None  #: None: as many as there are
+    maximum: int | None  #: None: all cores of the node
     whole_node: bool
     tags: frozenset[str]
 
 
 def read_processors(description: JobDescription) -> Processors:
-    """The cores that a description asks for.
+    """Return the cores that a description requires.
 
-    Source: DIRAC: n cores are the tags `nProcessors` and `MultiProcessor`, a range with more than one
-    is `MultiProcessor`, a whole node `WholeNode` and `MultiProcessor`. Who writes only the tags means the
-    same.
+    Source: DIRAC: n cores are the tags `nProcessors` and `MultiProcessor`, a range with more than one is
+    `MultiProcessor`, a whole node `WholeNode` and `MultiProcessor`. Tags without numbers mean the same.
     """
     low, high = _range(description)
     tags = {_WHOLE, _MANY} if description.whole_node else set()
@@ -149,11 +144,9 @@ def _whole_node(description: JobDescription) -> bool:
 
 
 def round_to_segment(cpu_time: int, segments: Sequence[int]) -> int:
-    """The smallest segment that holds `cpu_time`, in seconds; the last one for anything above it.
+    """Return the smallest segment that is at least `cpu_time`, in seconds; the last one for anything above.
 
-    Args:
-        cpu_time: Seconds.
-        segments: Strictly increasing.
+    `segments` must be strictly increasing.
     """
     return segments[min(bisect_left(segments, cpu_time), len(segments) - 1)]
 
@@ -163,14 +156,14 @@ STEP_NAME = "JobScheduling"
 
 @cacheable
 def job_scheduling(candidate: JobContext, context: ChainContext) -> Outcome:
-    """Let a job that was taken back wait a while, then decide where it may run and what it needs there.
+    """Delay a rescheduled job, then compute its sites and requirement class.
 
-    A job with requirements and without a pool would run anywhere; only a faulty optimizer leads here.
+    A job with requirements but without a pool would run anywhere, so it is held: an optimizer is faulty.
     """
     if candidate.description.requirements is not None and candidate.pool is None:
-        return Hold(reason="it has Requirements, and no optimizer has named a pool for them")
+        return Hold(reason="it has Requirements, but no optimizer has set a pool for them")
     if delay := _delay(candidate, context):
-        return Hold(reason=f"rescheduled {candidate.reschedules} times, goes on after a while", delay=delay)
+        return Hold(reason=f"rescheduled {candidate.reschedules} times, continues after a delay", delay=delay)
     chosen = choose_sites(candidate, context)
     if isinstance(chosen, Failed):
         return chosen
@@ -179,7 +172,7 @@ def job_scheduling(candidate: JobContext, context: ChainContext) -> Outcome:
 
 
 def _delay(candidate: JobContext, context: ChainContext) -> timedelta | None:
-    """How long the n-th try has to wait, unless it has."""
+    """Return the delay of the n-th rescheduling, unless it has passed."""
     delays = context.operations(candidate.vo).job_scheduling.reschedule_delays
     if not candidate.reschedules or candidate.held_by == STEP_NAME or not delays:
         return None

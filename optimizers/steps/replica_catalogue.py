@@ -1,14 +1,12 @@
-"""Replicas written down in a YAML or JSON file.
+"""Replica catalogues: locations of input files. Built in is a catalogue in a YAML or JSON file.
 
 Replicas:
   /vo/path/file: [CERN-disk, LCG.PIC.es]     # storage elements or sites
 
-Where the replicas of input files are: a seam, with the implementation that reads a file.
+Others are found by entry point `pilotage.replica_catalogues`: a callable that takes the text after `name:` in
+the setting `InputDataCatalogue` and returns a `ReplicaCatalogue`.
 
-Others are found by entry point `pilotage.replica_catalogues`: a callable that takes the text after
-`name:` in the setting `InputDataCatalogue` and returns a `ReplicaCatalogue`.
-
-Which sites are near a storage element: the parameter `SE` of the sites.
+The parameter `SE` of a site lists the storage elements near it.
 """
 
 from collections import defaultdict
@@ -25,22 +23,22 @@ from cs_config.source.sections import Leaf
 from cs_config.tree.configuration import Configuration
 from requirements.values import fold
 
-#: A larger file takes minutes to read; a catalogue of that size is a service of its own.
+#: A larger file takes minutes to read; a catalogue of that size should be a service.
 MOST_BYTES = 32 * 2**20
 
 
 class CatalogueUnavailableError(Exception):
-    """The catalogue cannot say where the replicas are now."""
+    """The catalogue cannot be read now."""
 
 
 class FileCatalogue:
-    """The replicas in one file, which is read again when it changes."""
+    """Replicas listed in one file, which is read again when it changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def replicas(self, files: Sequence[str], vo: str) -> Mapping[str, frozenset[str]]:  # noqa: ARG002
-        """The locations of those of `files` that the file names."""
+        """Return the locations of those of `files` that the file lists."""
         try:
             state = self._path.stat()
             if state.st_size > MOST_BYTES:
@@ -52,7 +50,7 @@ class FileCatalogue:
 
 
 class _CatalogueLoader(yaml.CSafeLoader):
-    """Goes no deeper than a catalogue is: lists in lists take it seconds a thousand."""
+    """Limits the nesting depth: a thousand nested lists would take seconds."""
 
     _deepest = 4
     _depth = 0
@@ -100,17 +98,17 @@ __all__ = [
 
 
 class ReplicaCatalogue(Protocol):
-    """Says where files have replicas."""
+    """Locations of the replicas of files."""
 
     def replicas(self, files: Sequence[str], vo: str) -> Mapping[str, frozenset[str]]:
-        """For each file its locations: storage elements or sites. A file without replica may be left out.
+        """Return the locations of each file: storage elements or sites; without replicas it may be left out.
 
         Args:
             files: Logical file names without `LFN:`, beginning with `/`.
             vo: Lower case.
 
         Raises:
-            CatalogueUnavailableError: It cannot say now; the job waits.
+            CatalogueUnavailableError: Temporary failure; the job waits.
         """
         ...
 
@@ -120,13 +118,13 @@ CatalogueOpener = Callable[[str], ReplicaCatalogue]
 
 @cache
 def installed_catalogues() -> Mapping[str, CatalogueOpener]:
-    """The plug-ins of this installation by name."""
+    """The installed plug-ins by name."""
     points = entry_points(group="pilotage.replica_catalogues")
     return MappingProxyType({point.name: point.load() for point in points})
 
 
 def open_catalogue(setting: str, plugins: Mapping[str, CatalogueOpener]) -> ReplicaCatalogue:
-    """The catalogue that a setting names: `plug-in:argument`, or the path of a file.
+    """Open the catalogue of a setting: `plug-in:argument`, or the path of a file.
 
     Raises:
         CatalogueUnavailableError: It cannot be opened.
@@ -138,7 +136,7 @@ def open_catalogue(setting: str, plugins: Mapping[str, CatalogueOpener]) -> Repl
 
 
 def sites_of_storage(config: Configuration) -> Mapping[str, frozenset[str]]:
-    """Folded name of each storage element to the sites that list it under `SE`."""
+    """Map the folded name of each storage element to the sites that list it under `SE`."""
     near: defaultdict[str, set[str]] = defaultdict(set)
     for site, section in config.root.section("Resources").section("Sites").sections():
         entry = section.entries.get("SE")

@@ -1,4 +1,4 @@
-"""Step Requirements: from what a job asks to its SubmitPool and the queues eligible for it (RFC #7)."""
+"""Step Requirements: from the requirements of a job to its SubmitPool and the eligible queues (RFC #7)."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from requirements import canonical
 
 @cacheable
 def resolve_requirements(candidate: JobContext, context: ChainContext) -> Outcome:
-    """Name the pool by the hash of the requirements and find its queues; `batch` stores both.
+    """Compute the pool id from the requirements and find the eligible queues; `batch` stores both.
 
     Source: RFC #7.
     """

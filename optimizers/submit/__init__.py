@@ -1,1 +1,1 @@
-"""A submission below HTTP: who submits, checks, storage, dry run."""
+"""Submission below HTTP: submitter, checks, storage, dry run."""

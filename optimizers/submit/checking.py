@@ -1,4 +1,4 @@
-"""Reading and checking a whole submission, as far as no database is needed."""
+"""Parse and check a whole submission, without the database."""
 
 import json
 from collections import Counter
@@ -17,12 +17,12 @@ from optimizers.submit.submitter import Submitter, resolve_ownership
 from requirements.classad.classad_files import Unevaluated
 from requirements.errors import MOST_PROBLEMS, InvalidInput, InvalidJob, NotAllowed, Problem
 
-#: One description: its text, or what a JSON body says.
+#: One description: its text, or an object from a JSON body.
 Source = str | Mapping[str, object]
-#: Refuses jobs for which there is no room, given how many there are by VO and owner.
+#: Raises QuotaExceeded if there is no room for these numbers of jobs, by VO and owner.
 RequireRoom = Callable[[Mapping[tuple[str, str], int]], None]
 
-#: Jobs that are made before it is asked whether there is room for them.
+#: Submissions above this number of jobs are checked against the quota before they are expanded.
 _FEW = 1000
 
 
@@ -30,11 +30,11 @@ _FEW = 1000
 class CheckedJobs:
     """Jobs that share a description, ready to be stored."""
 
-    source: str  #: the text that it came in
-    path: str  #: where in the submission it stands, for messages
+    source: str  #: the submitted text
+    path: str  #: position in the submission, for messages
     submitted: SharedDescription
-    mould: DescriptionTemplate | None = (
-        None  #: with whose body its one member has placeholders; None: with its own
+    template: DescriptionTemplate | None = (
+        None  #: template whose body has the placeholders of its one member; None: `submitted.body` has them
     )
 
 
@@ -46,18 +46,18 @@ def check_sources(
     sandbox: str | None = None,
     require_room: RequireRoom | None = None,
 ) -> list[CheckedJobs]:
-    """Read and check everything that needs no database.
+    """Parse and check everything that needs no database.
 
     Args:
-        config: What to check against.
-        submitter: Who sends it.
-        sources: Descriptions; what they declare is added up before any of their jobs is made.
-        sandbox: Reference of the archive that was sent for all.
-        require_room: Is asked whether there is room for what is declared, where that is much.
+        config: The configuration to check against.
+        submitter: Sender of the submission.
+        sources: Descriptions; their declared numbers of jobs are summed before any job is created.
+        sandbox: Reference of the archive of the whole submission.
+        require_room: Checks the quota for large submissions.
 
     Raises:
         InvalidJob: With the problems of the descriptions, each with its index; of very many the first.
-        NotAllowed: One is for somebody else.
+        NotAllowed: A description names another owner.
         QuotaExceeded: There is no room.
     """
     checking = _Checking(config=config, submitter=submitter, sandbox=sandbox)
@@ -73,17 +73,17 @@ def check_sources(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Text:
-    """One source that was read, and perhaps those that are the same."""
+    """A parsed source, shared by equal sources."""
 
     text: str
-    cast: list[CheckedJobs] | None  #: the jobs of a text like others
-    raws: Sequence[Mapping[str, object]]  #: else the descriptions in it
+    matched: list[CheckedJobs] | None  #: the jobs of a text that matches a template
+    raws: Sequence[Mapping[str, object]]  #: otherwise the descriptions in it
     volume: Volume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placed:
-    """Where a text stands in the submission."""
+    """A text and its position in the submission."""
 
     index: int
     path: str
@@ -92,7 +92,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Checking:
-    """Reads the sources of one submission, then makes their jobs; collects what is wrong."""
+    """Parses the sources of one submission, creates their jobs and collects the problems."""
 
     config: Configuration
     submitter: Submitter
@@ -100,9 +100,9 @@ class _Checking:
     problems: list[tuple[int, Problem]] = field(default_factory=list)  #: with the index of the source
 
     def read(self, sources: Sequence[Source]) -> list[_Placed]:
-        """The sources as far as they can be read; nothing is expanded."""
+        """Parse the sources without expanding them; invalid ones are left out."""
         known = template_cache.template_cache_of(self.config)
-        casting = TemplateMatcher(known, self.submitter, self.sandbox) if len(sources) > 1 else None
+        matcher = TemplateMatcher(known, self.submitter, self.sandbox) if len(sources) > 1 else None
         alike: dict[str, _Text] = {}
         found: list[_Placed] = []
         for index, source in enumerate(sources):
@@ -110,7 +110,7 @@ class _Checking:
             text = source if isinstance(source, str) else record_as_text(source)
             with self._collecting(index, path):
                 if text not in alike:
-                    alike[text] = _read(casting, source, text, path)
+                    alike[text] = _read(matcher, source, text, path)
                 found.append(_Placed(index=index, path=path, text=alike[text]))
             if self.is_full:
                 break
@@ -120,8 +120,8 @@ class _Checking:
         """Refuse more jobs, or more text in them, than one submission may make.
 
         Raises:
-            InvalidJob: It is too much for any submission.
-            QuotaExceeded: It is too much for the submitter now.
+            InvalidJob: Too much for any submission.
+            QuotaExceeded: Too much for the submitter now.
         """
         together = sum((each.text.volume for each in texts), Volume())
         for what, seen, most in (
@@ -136,19 +136,19 @@ class _Checking:
             require_room(self._declared(texts))
 
     def _declared(self, texts: Sequence[_Placed]) -> Counter[tuple[str, str]]:
-        """How many jobs parametric descriptions declare, by VO and owner; others are counted when made."""
+        """Count the jobs that parametric descriptions declare, by VO and owner; others are counted later."""
         declared: Counter[tuple[str, str]] = Counter()
         for raw in (raw for each in texts for raw in each.text.raws if parametric.is_parametric(raw)):
-            with suppress(InvalidJob, NotAllowed):  # found again, and told with its place
+            with suppress(InvalidJob, NotAllowed):  # reported with its position by `expand`
                 whose = resolve_ownership(raw, self.submitter, self.config)
                 declared[whose.vo, whose.owner] += parametric.volume(raw).jobs
         return declared
 
     def expand(self, texts: Sequence[_Placed]) -> list[CheckedJobs]:
-        """The jobs of all texts; each text is expanded once.
+        """Create the jobs of all texts; equal texts are expanded once.
 
         Raises:
-            NotAllowed: One is for somebody else.
+            NotAllowed: A description names another owner.
         """
         checked: list[CheckedJobs] = []
         alike: dict[str, list[CheckedJobs]] = {}
@@ -159,21 +159,21 @@ class _Checking:
             try:
                 with self._collecting(each.index, each.path):
                     if text not in alike:
-                        alike[text] = each.text.cast or list(self._expanded(each))
+                        alike[text] = each.text.matched or list(self._expanded(each))
                     checked += alike[text]
             except NotAllowed as refused:
                 raise NotAllowed(f"{each.path}{refused}") from None
         return checked
 
     def _expanded(self, each: _Placed) -> Iterator[CheckedJobs]:
-        """What one source makes; a text may hold several descriptions."""
+        """Yield the jobs of one source, which may hold several descriptions."""
         for raw in each.text.raws:
             for submitted in expansion.expand_description(raw, self.submitter, self.config, self.sandbox):
                 yield CheckedJobs(source=each.text.text, path=each.path, submitted=submitted)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is wrong that no more is looked for."""
+        """Whether the maximum number of problems is reached."""
         return len(self.problems) >= MOST_PROBLEMS
 
     @contextmanager
@@ -186,20 +186,20 @@ class _Checking:
             )
 
 
-def _read(casting: TemplateMatcher | None, source: Source, text: str, path: str) -> _Text:
-    """One source; a text like others need not be read as a whole."""
-    if casting is not None and (found := casting.fill(text)) is not None:
-        mould, member = found
-        submitted = replace(mould.submitted, members=(member,))
-        cast = [CheckedJobs(source=text, path=path, submitted=submitted, mould=mould)]
-        return _Text(text=text, cast=cast, raws=(), volume=Volume(jobs=1))
+def _read(matcher: TemplateMatcher | None, source: Source, text: str, path: str) -> _Text:
+    """Parse one source; a text that matches a template is not parsed as a whole."""
+    if matcher is not None and (found := matcher.fill(text)) is not None:
+        template, member = found
+        submitted = replace(template.submitted, members=(member,))
+        matched = [CheckedJobs(source=text, path=path, submitted=submitted, template=template)]
+        return _Text(text=text, matched=matched, raws=(), volume=Volume(jobs=1))
     raws = jdl.read_descriptions(source) if isinstance(source, str) else (source,)
     together = sum((parametric.volume(raw) for raw in raws), Volume())
-    return _Text(text=text, cast=None, raws=raws, volume=together)
+    return _Text(text=text, matched=None, raws=raws, volume=together)
 
 
 def record_as_text(source: Mapping[str, object]) -> str:
-    """A record as JSON, its expressions as their text."""
+    """Convert a record to JSON, with its expressions as text."""
     return json.dumps(source, ensure_ascii=False, default=_expression)
 
 

@@ -1,4 +1,4 @@
-"""What the optimizers will say about a job, without storing anything."""
+"""Run the optimizers for a description without storing anything."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,22 +13,22 @@ from optimizers.submit.checking import Source, check_sources
 from optimizers.submit.submitter import Ownership, Submitter
 from taskqueue.task_queues.requirement_class import RequirementClass
 
-#: Stands for the archive, which is sent only with a submission.
+#: Placeholder for the archive, which is sent only with a submission.
 _ARCHIVE = f"sha256:{'0' * 64}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What becomes of a job."""
+    """Result of the optimizers for a job that is not stored."""
 
     whose: Ownership
     description: JobDescription
-    requirement_class: RequirementClass  #: what matching will look at, or would if the job came so far
-    trouble: str | None  #: why it does not come so far; None: it will wait for a pilot
+    requirement_class: RequirementClass  #: attributes for matching, even if the job would be held or failed
+    trouble: str | None  #: why it would be held or failed; None: it would wait for a pilot
 
 
 def dry_run_source(config: Configuration, submitter: Submitter, source: Source, *, now: datetime) -> DryRun:
-    """What becomes of the first job that a description makes.
+    """Run the optimizers for the first job of a description.
 
     Raises:
         InvalidJob: The submission would refuse it.
@@ -40,7 +40,7 @@ def dry_run_source(config: Configuration, submitter: Submitter, source: Source, 
 def dry_run_description(
     config: Configuration, whose: Ownership, description: JobDescription, *, now: datetime
 ) -> DryRun:
-    """What becomes of a job with this description."""
+    """Run the optimizers for a job with this description."""
     context = make_context(config, now)
     candidate = JobContext(
         job_id=0, vo=whose.vo, owner=whose.owner, owner_group=whose.owner_group, description=description
@@ -60,13 +60,13 @@ def _failure_message(outcome: Hold | Failed) -> str:
 
 
 def _requirement_class(candidate: JobContext, context: ChainContext) -> RequirementClass:
-    """What the description alone asks: without its data, and where it bans what it names."""
+    """Compute the class from the description alone, without its data, even if it bans all its own sites."""
     stated = candidate.description
     places: dict[str, Any] = {
         "sites": frozenset(stated.sites),
         "banned_sites": frozenset(stated.banned_sites),
     }
-    # Requirements are looked at beside it; their pool was not come to.
+    # Requirements are checked separately; the job has no pool.
     anywhere = replace(
         candidate, description=replace(stated, sites=(), banned_sites=(), requirements=None), pool=None
     )

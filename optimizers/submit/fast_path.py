@@ -1,7 +1,7 @@
-"""Jobs that ask what others asked before: they wait as soon as they are stored.
+"""Fast path of submission: jobs with a cached chain result are stored as Waiting right away.
 
-What the chain says of them is remembered where it ran, in this process. In a service whose optimizers run in
-workers nothing is, and all jobs go to them.
+Results are cached in the process that ran the chain. If the optimizers run in worker processes, the service
+has none, and all jobs go to the workers.
 """
 
 import json
@@ -19,16 +19,16 @@ from taskqueue.pools import pools
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueueKey
 
-#: What the chain will say, by the place of the description of the jobs.
+#: Cached chain result by index of the description.
 KnownJobs = Mapping[int, ChainResult]
 
 
 def find_known(
     described: Sequence[NewDescription], placed: Sequence[DescribedJob], context: ChainContext
 ) -> KnownJobs:
-    """What is known of jobs that are to be stored.
+    """Return the cached chain results of jobs that are about to be stored.
 
-    Of more than a batch nothing is: others would have to wait too long for the same task queues.
+    Empty for more jobs than one batch: other submissions would wait too long for locked task queues.
     """
     if len(placed) > batch.MOST_AT_ONCE:
         return {}
@@ -36,14 +36,14 @@ def find_known(
     found: dict[int, ChainResult] = {}
     for place, job in dict(placed).items():
         body = json.dumps(described[place].body)
-        passage = remembered.result_of_new(body, job.vo, context, shared=job.parameters is not None)
-        if passage is not None:
-            found[place] = passage
+        chain_result = remembered.result_of_new(body, job.vo, context, shared=job.parameters is not None)
+        if chain_result is not None:
+            found[place] = chain_result
     return found
 
 
 def skip_if_locked(conn: Connection, known: KnownJobs) -> KnownJobs:
-    """The same, if nobody else holds one of their pools at this moment: no submission waits for another."""
+    """Return `known`, or nothing if another transaction holds one of the pools: submissions do not wait."""
     candidates = [each.candidate for each in known.values()]
     pool_ids = {each.pool.pool_id for each in candidates if each and each.pool}
     return known if pools.try_lock(conn, pool_ids) else {}
@@ -52,10 +52,10 @@ def skip_if_locked(conn: Connection, known: KnownJobs) -> KnownJobs:
 def lock_arrivals(
     conn: Connection, known: KnownJobs, placed: Sequence[DescribedJob], context: ChainContext
 ) -> KnownResults:
-    """Where and how those jobs wait; their pools and task queues are locked from here on."""
+    """Return state and task queue of those jobs; their pools and task queues are locked from here on."""
     if not known:
         return {}
-    candidates = {place: each for place, passage in known.items() if (each := passage.candidate)}
+    candidates = {place: each for place, chain_result in known.items() if (each := chain_result.candidate)}
     matchable = enqueue.touch_pools(conn, candidates.values(), context)
     wanted: dict[int, TaskQueueKey] = {}
     for place, job in dict(placed).items():
@@ -72,9 +72,9 @@ def lock_arrivals(
 
 
 def build_result(known: KnownJobs, placed: Sequence[DescribedJob], job_ids: Sequence[int]) -> BatchResult:
-    """What became of them, as if the optimizers had looked at each."""
+    """Return the same result as if the optimizers had processed the jobs."""
     jobs = Counter(place for place, _ in placed)
     return BatchResult(
         waiting=tuple(job_id for job_id, (place, _) in zip(job_ids, placed, strict=True) if place in known),
-        outcomes=batch.count_outcomes((passage, jobs[place]) for place, passage in known.items()),
+        outcomes=batch.count_outcomes((chain_result, jobs[place]) for place, chain_result in known.items()),
     )

@@ -1,4 +1,4 @@
-"""Everything that a submission does below HTTP: checked whole, stored whole or not at all, once per key."""
+"""Submission of jobs below HTTP: checked and stored as a whole or not at all, once per idempotency key."""
 
 import hashlib
 import json
@@ -32,14 +32,14 @@ __all__ = ["Accepted", "Source", "Submitter", "accept", "check_sources", "submit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """Jobs that were stored."""
+    """Stored jobs of a submission."""
 
     job_ids: list[int]  #: in the order of the sources
-    passed: BatchResult = field(default_factory=BatchResult)  #: what became of those that wait already
+    passed: BatchResult = field(default_factory=BatchResult)  #: result for the jobs that are Waiting already
 
     @property
     def due(self) -> list[int]:
-        """Those that the optimizers have to look at: ring for them after the commit."""
+        """Ids of the jobs that the optimizers have to process: notify them after the commit."""
         waiting = set(self.passed.waiting)
         return [job_id for job_id in self.job_ids if job_id not in waiting]
 
@@ -54,12 +54,12 @@ def accept(
     key: str | None = None,
     sandbox: str | None = None,
 ) -> Accepted:
-    """Do what `submit` does in a transaction of its own, which is short: checks come before it.
+    """Check a submission, then store it in a short transaction of its own; otherwise like `submit`.
 
     Raises:
         InvalidJob: With the problems of every description; nothing is stored.
         QuotaExceeded: Too many jobs wait already.
-        IdempotencyConflict: The key stands for another submission.
+        IdempotencyConflict: The key belongs to another submission.
     """
 
     def require_room(declared: Mapping[tuple[str, str], int]) -> None:
@@ -71,7 +71,7 @@ def accept(
     except (InvalidJob, QuotaExceeded):
         if key is None:
             raise
-        # The same may have been accepted under its key, when the configuration was another or there was room.
+        # It may have been accepted under this key before, with another configuration or when there was room.
         with database.writing(engine) as conn:
             return submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox)
     with database.writing(engine) as conn:
@@ -93,18 +93,18 @@ def submit(
     """Store the jobs of a submission.
 
     Args:
-        conn: In a writing transaction.
-        config: What to check against.
-        submitter: Who sends it.
+        conn: A writing transaction.
+        config: The configuration to check against.
+        submitter: Sender of the submission.
         sources: JDL, YAML or JSON texts, or records; each may make many jobs.
-        now: The time.
-        key: Idempotency key: the same submission under it again gives the same ids.
+        now: Time of submission.
+        key: Idempotency key: repeating the submission with it returns the same ids.
         sandbox: Reference of the archive that is the input sandbox of all jobs that name no other.
 
     Raises:
         InvalidJob: With the problems of every description; nothing is stored.
         QuotaExceeded: Too many jobs wait already.
-        IdempotencyConflict: The key stands for another submission.
+        IdempotencyConflict: The key belongs to another submission.
     """
 
     def require_room(declared: Mapping[tuple[str, str], int]) -> None:
@@ -126,7 +126,7 @@ def _store_once(
     store: Callable[[], Accepted],
     now: datetime,
 ) -> Accepted:
-    """The ids that were given for the key before, else those that `store` makes."""
+    """Return the ids stored for the key before, else those that `store` creates."""
     if key is None:
         return store()
     digest = _digest(sources, sandbox)
@@ -163,11 +163,7 @@ def _digest(sources: Sequence[Source], sandbox: str | None) -> str:
 
 
 def _check_sandboxes(conn: Connection, checked: Sequence[CheckedJobs], now: datetime) -> None:
-    """Every archive must be there for the VO; it is used from now on, so retention keeps it.
-
-    Raises:
-        InvalidJob: One is not.
-    """
+    """Require that every archive is stored for the VO, and mark it as used, so that retention keeps it."""
     asked: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for each in reversed(checked):
         if each.submitted.sandbox is not None:
@@ -186,7 +182,7 @@ def _check_sandboxes(conn: Connection, checked: Sequence[CheckedJobs], now: date
 
 
 def _count_new_jobs(checked: Sequence[CheckedJobs]) -> Counter[tuple[str, str]]:
-    """How many jobs are added, by VO and owner."""
+    """Count the new jobs by VO and owner."""
     new: Counter[tuple[str, str]] = Counter()
     for each in checked:
         new[each.submitted.whose.vo, each.submitted.whose.owner] += len(each.submitted.members)
@@ -194,22 +190,21 @@ def _count_new_jobs(checked: Sequence[CheckedJobs]) -> Counter[tuple[str, str]]:
 
 
 def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[NewDescription], list[DescribedJob]]:
-    """The descriptions to be stored, and the jobs with the place of theirs.
+    """Return the descriptions to store, and the jobs with the index of theirs.
 
-    Those that came in one text share a description, and so do those of one mould; a single one does not
-    need its placeholders.
+    Jobs from one text, or with one template, share a description; a single job needs no placeholders.
     """
-    of_mould = Counter(id(each.mould) for each in checked)
+    template_uses = Counter(id(each.template) for each in checked)
     places: dict[Hashable, int] = {}
     descriptions: list[NewDescription] = []
     jobs: list[DescribedJob] = []
     for each in checked:
-        shared = each.mould if of_mould[id(each.mould)] > 1 else None
+        shared = each.template if template_uses[id(each.template)] > 1 else None
         key = id(shared) if shared else (each.source, id(each.submitted))
         if key not in places:
             places[key] = len(descriptions)
             descriptions.append(_description(each, shared))
-        alone = each.mould is not None and shared is None
+        alone = each.template is not None and shared is None
         jobs += ((places[key], _new_job(each, member, alone=alone)) for member in each.submitted.members)
     return descriptions, jobs
 
@@ -217,7 +212,7 @@ def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[NewDescrip
 def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> NewDescription:
     submitted = checked.submitted
     body = submitted.body
-    if checked.mould is not None and shared is None:
+    if checked.template is not None and shared is None:
         [member] = submitted.members
         body = jobs_descriptions.fill_placeholders(body, member.parameters)
     source = shared.source if shared else checked.source
@@ -225,15 +220,19 @@ def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> Ne
 
 
 def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
-    whose, said = checked.submitted.whose, member.description
+    whose, description = checked.submitted.whose, member.description
     return NewJob(
         vo=whose.vo,
         owner=whose.owner,
         owner_group=whose.owner_group,
-        job_name=member.own.get("job_name", said.job_name),
-        job_type=said.job_type,
-        job_group=member.own.get("job_group", said.job_group),
-        priority=said.priority,
+        job_name=member.own.get("job_name", description.job_name),
+        job_type=description.job_type,
+        job_group=member.own.get("job_group", description.job_group),
+        priority=description.priority,
         parameters=None if alone else member.parameters,
-        site=said.sites[0] if len(said.sites) == 1 else "Multiple" if said.sites else "ANY",
+        site=description.sites[0]
+        if len(description.sites) == 1
+        else "Multiple"
+        if description.sites
+        else "ANY",
     )

@@ -1,4 +1,4 @@
-"""Who submits, and for whom."""
+"""Submitter of jobs, and their owner."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from requirements.values import fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
-    """Who sent a submission, from the token."""
+    """Sender of a submission, from the token."""
 
     subject: str  #: of the token: the scope of idempotency keys
-    vo: str = ""  #: empty: an operator, who has to name one
+    vo: str = ""  #: empty: an operator, whose descriptions must name one
     owner: str = ""
     owner_group: str = ""  #: empty: `<vo>_user`
     operator: bool = False  #: may submit for others
@@ -22,7 +22,7 @@ class Submitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """Whose job it will be."""
+    """Owner of a job."""
 
     vo: str  #: lower case
     owner: str
@@ -30,16 +30,11 @@ class Ownership:
 
 
 def resolve_ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:
-    """Whose job a description makes: the submitter's, unless an operator names another.
-
-    Args:
-        raw: The description as read.
-        submitter: Who sent it.
-        config: Knows the VO of a group.
+    """Determine the owner of the jobs of a description: the submitter, unless an operator names another.
 
     Raises:
-        NotAllowed: Somebody else is named by one who is no operator.
-        InvalidJob: No VO, no owner, or a VO that the configuration does not know.
+        NotAllowed: Another owner is named, and the submitter is not an operator.
+        InvalidJob: No VO, no owner, or a VO that is not in the configuration.
     """
     named = {name: _find_value(raw, name) for name in ("VO", "Owner", "OwnerGroup")}
     if not submitter.operator:
@@ -48,7 +43,7 @@ def resolve_ownership(raw: Mapping[str, object], submitter: Submitter, config: C
     vo = fold(named["VO"] or (known.vo if known and known.vo else "") or submitter.vo)
     owner = named["Owner"] or submitter.owner
     problems = [
-        Problem(path=name, message="has to be named")
+        Problem(path=name, message="is missing")
         for name, value in (("VO", vo), ("Owner", owner))
         if not value
     ]
@@ -72,14 +67,14 @@ def _require_own(named: Mapping[str, str], submitter: Submitter) -> None:
 
 
 def _unknown(vo: str, config: Configuration) -> Iterator[Problem]:
-    """A VO that the configuration does not have, where it has any: most likely mistyped."""
+    """Yield the problem of a VO that is missing from a configuration that has any."""
     if config.vos and vo not in config.vos:
         message = f"{vo!r:.80} is not in the configuration"
         yield Problem(path="VO", message=message, suggestion=did_you_mean(vo, config.vos))
 
 
 def _find_value(raw: Mapping[str, object], name: str) -> str:
-    """The value of a keyword in any spelling; one of the wrong type is left to `description.parse`."""
+    """Return the value of a keyword in any spelling; wrong types are left to `parse_description`."""
     wanted = keywords.find_keyword(name)
     values = (value for spelled, value in raw.items() if keywords.find_keyword(spelled) is wanted)
     return next((value.strip() for value in values if isinstance(value, str)), "")

@@ -1,1 +1,1 @@
-"""Who runs the chain: RQ workers, or a thread of the service without Redis."""
+"""Workers that run the chain: RQ workers, or a thread of the service without Redis."""

@@ -1,4 +1,4 @@
-"""The optimizers without Redis: a thread of the service does what a worker would."""
+"""Optimizers in a thread of the service, without Redis."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class InlineOptimizer:
-    """Takes the jobs that are rung for, in batches. What it misses the sweep finds."""
+    """Processes notified jobs in batches. Missed jobs are found by the sweep."""
 
     def __init__(
         self,
@@ -31,26 +31,26 @@ class InlineOptimizer:
         self._current = current
         self._clock = clock
         self._observe = observe
-        self._rung: SimpleQueue[Sequence[int] | None] = SimpleQueue()
+        self._pending: SimpleQueue[Sequence[int] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="optimizers", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the thread."""
         self._thread.start()
 
     def ring(self, job_ids: Sequence[int]) -> None:
-        """Ask for these jobs to be looked at; returns at once."""
+        """Queue these jobs; returns at once."""
         if job_ids:
-            self._rung.put(tuple(job_ids))
+            self._pending.put(tuple(job_ids))
 
     def stop(self, timeout: float = 30.0) -> None:
-        """End after the batch at hand; what is left stays due."""
-        self._rung.put(None)
+        """Stop after the current batch; the remaining jobs stay due."""
+        self._pending.put(None)
         self._thread.join(timeout)
 
     @property
     def alive(self) -> bool:
-        """Whether somebody listens."""
+        """Whether the thread is running."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -58,18 +58,18 @@ class InlineOptimizer:
             self._optimize(job_ids)
 
     def _next(self) -> list[int] | None:
-        """All that was rung for by now, up to a batch; None: end."""
-        first = self._rung.get()
+        """Wait for jobs and return up to a batch of them; None: stop."""
+        first = self._pending.get()
         if first is None:
             return None
         job_ids = list(first)
         while len(job_ids) < MOST_AT_ONCE:
             try:
-                more = self._rung.get_nowait()
+                more = self._pending.get_nowait()
             except Empty:
                 break
             if more is None:
-                self._rung.put(None)
+                self._pending.put(None)
                 break
             job_ids += more
         return job_ids
@@ -78,6 +78,6 @@ class InlineOptimizer:
         try:
             batch.optimize(self._engine, self._current(), job_ids, now=self._clock(), observe=self._observe)
         except database.UNAVAILABLE as error:
-            log.warning("the database is away, %d jobs wait for the sweep: %s", len(job_ids), error)
+            log.warning("the database is unavailable, %d jobs wait for the sweep: %s", len(job_ids), error)
         except Exception:
-            log.exception("the optimizers broke, %d jobs wait for the sweep", len(job_ids))
+            log.exception("the optimizers failed, %d jobs wait for the sweep", len(job_ids))

@@ -1,14 +1,12 @@
-"""What RQ runs. Its arguments are job ids alone: where the database is the worker knows.
+"""Optimizers in RQ workers: the notifier, the function that RQ runs, and the worker process.
 
-Telling the workers that there are new jobs: an RQ job for each batch, rung after the commit.
+The notifier enqueues an RQ job for each batch after the commit. Its arguments are job ids only; the worker
+has its own database connection. Redis holds nothing else: a lost notification costs a few seconds, until the
+sweep finds the jobs.
 
-Redis holds nothing but this: a bell that nobody hears costs a few seconds, until the sweep looks.
-
-The RQ worker that runs the optimizers.
-
-RQ guarantees neither that a job runs nor that it runs once; the database decides. A worker that lost
-Redis while it was busy gives up, so this starts another one in its place. A job that ends the process is
-found out by the sweep; whatever started the process starts the next one.
+RQ guarantees neither that a job runs nor that it runs once; the database decides. A worker that lost Redis
+while it was busy stops, so another one is started in its place. A job that crashes the process is isolated by
+the sweep; the supervisor of the process restarts it.
 """
 
 import logging
@@ -40,83 +38,83 @@ log = logging.getLogger(__name__)
 
 
 class WorkerContext:
-    """A worker's database and configuration."""
+    """Database and configuration of a worker."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.live = LiveConfiguration()
 
     def refresh(self) -> None:
-        """Take a newer version of the configuration, if there is one.
+        """Load a newer version of the configuration, if there is one.
 
         Raises:
-            OperationalError: The database is away.
+            OperationalError: The database is unavailable.
         """
         with database.reading(self.engine) as conn:
             self.live.refresh(conn)
 
 
-_open: list[WorkerContext] = []
+_contexts: list[WorkerContext] = []
 
 
-def open_worker_context(database_url: str) -> WorkerContext:
-    """Say where `optimize_jobs` of this process finds the database."""
-    workshop = WorkerContext(database.connect(database_url, pool_size=2))
-    _open[:] = [workshop]
-    return workshop
+def connect_worker(database_url: str) -> WorkerContext:
+    """Connect `optimize_jobs` of this process to the database."""
+    context = WorkerContext(database.connect(database_url, pool_size=2))
+    _contexts[:] = [context]
+    return context
 
 
 def optimize_jobs(job_ids: list[int]) -> None:
-    """Lead jobs through the optimizers; called by RQ, perhaps twice, perhaps never.
+    """Run the optimizers for jobs; called by RQ, perhaps twice, perhaps never.
 
     Raises:
-        OperationalError: The database is away; RQ tries again, and after that the sweep.
+        OperationalError: The database is unavailable; RQ retries, and after that the sweep.
     """
-    if not _open:
+    if not _contexts:
         raise RuntimeError("optimize_jobs runs in a worker that `pilotage worker` started")
-    workshop = _open[0]
-    workshop.refresh()
-    result = batch.optimize(workshop.engine, workshop.live.current, job_ids, now=datetime.now(UTC))
+    context = _contexts[0]
+    context.refresh()
+    result = batch.optimize(context.engine, context.live.current, job_ids, now=datetime.now(UTC))
     log.info(
         "optimized %d jobs: %d waiting, %d held, %d failed, %d left",
         len(job_ids), len(result.waiting), len(result.held), len(result.failed), len(result.left),
     )  # fmt: skip
 
 
-#: RQ's queue; its Redis keys are `rq:queue:pilotage-optimizers` and `rq:job:<id>`, one for each batch of
-#: job ids that nobody has taken yet.
+#: RQ's queue; its Redis keys are `rq:queue:pilotage-optimizers` and `rq:job:<id>`, one for each waiting batch
+#: of job ids.
 QUEUE: Final = "pilotage-optimizers"
-#: Seconds that a submission may lose because Redis does not answer.
-_PATIENCE: Final = 1.0
-#: Seconds without a try after that.
+#: Timeout of Redis in seconds, which delays a submission.
+_TIMEOUT: Final = 1.0
+#: Seconds without another attempt after a failure.
 _RETRY_PAUSE: Final = 5.0
-#: Seconds after which a batch is ended: a step hangs.
+#: Timeout of a batch in seconds: a step hangs.
 _LONGEST: Final = 300
 
 
 class RQNotifier:
-    """Rings through Redis; safe in several threads."""
+    """Notifies the workers through Redis; thread-safe."""
 
     def __init__(self, redis_url: str) -> None:
         redis = Redis.from_url(
             redis_url,
-            socket_timeout=_PATIENCE,
-            socket_connect_timeout=_PATIENCE,
+            socket_timeout=_TIMEOUT,
+            socket_connect_timeout=_TIMEOUT,
             retry=Retry(NoBackoff(), 0),
         )
         self._queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
-        self._away_until = 0.0
+        self._retry_at = 0.0
 
     def ring(self, job_ids: Sequence[int]) -> None:
-        """Ask for these jobs to be looked at. Redis away is no error: the sweep finds them."""
-        if not job_ids or time.monotonic() < self._away_until:
+        """Enqueue these jobs. No error if Redis is unavailable: the sweep finds them."""
+        if not job_ids or time.monotonic() < self._retry_at:
             return
         try:
             for start in range(0, len(job_ids), MOST_AT_ONCE):
                 self._enqueue(list(job_ids[start : start + MOST_AT_ONCE]))
         except RedisError as error:
-            self._away_until = time.monotonic() + _RETRY_PAUSE
-            log.warning("Redis is away, %d jobs wait for the sweep: %s", len(job_ids), error)
+            self._retry_at = time.monotonic() + _RETRY_PAUSE
+            log.warning("Redis is unavailable, %d jobs wait for the sweep: %s", len(job_ids), error)
 
     def _enqueue(self, job_ids: list[int]) -> None:
         self._queue.enqueue(
@@ -130,16 +128,16 @@ class RQNotifier:
         )
 
 
-#: Seconds; low, so that what a killed worker held is soon taken for lost.
+#: Seconds; low, so that the batch of a killed worker is soon considered lost.
 _WORKER_TTL: Final = 30
 _MONITORING: Final = 5
 _MAINTENANCE: Final = 30
-#: Seconds between a worker that lost Redis and the next one.
+#: Seconds between the end of a worker that lost Redis and the start of the next.
 _RECONNECT_PAUSE: Final = 2.0
 
 
 class _OptimizerWorker(SimpleWorker):
-    """Works without a fork for each batch: what one batch has found out helps the next."""
+    """Runs batches without a fork, so that caches are kept between batches."""
 
     stopping: Event
     max_connection_wait_time = 5  # seconds between tries to reach Redis
@@ -150,15 +148,12 @@ class _OptimizerWorker(SimpleWorker):
 
 
 def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> None:
-    """Work until SIGTERM or SIGINT; to be called in the main thread of a process.
+    """Work until SIGTERM or SIGINT; must be called in the main thread of a process.
 
-    Args:
-        database_url: Where the jobs are.
-        redis_url: Where the bell rings.
-        burst: End when nothing is left to do.
+    `burst`: stop when the queue is empty.
     """
-    workshop = open_worker_context(database_url)
-    database.set_notifier(workshop.engine, make_publisher(RedisTransport(redis_url)))
+    context = connect_worker(database_url)
+    database.set_notifier(context.engine, make_publisher(RedisTransport(redis_url)))
     chain.installed_steps()
     stopping = Event()
     while not stopping.is_set():
@@ -166,7 +161,7 @@ def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> Non
         try:
             _work(redis_url, stopping, burst=burst)
         except RedisError as error:
-            log.warning("Redis is away: %s", error)
+            log.warning("Redis is unavailable: %s", error)
             if burst:
                 raise
         if burst:
@@ -190,6 +185,6 @@ def _work(redis_url: str, stopping: Event, *, burst: bool) -> None:
 
 
 def _handle_signals(stopping: Event) -> None:
-    """Our own ear for signals, while no worker of RQ has one."""
+    """Handle signals while no RQ worker has installed its own handlers."""
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda _number, _frame: stopping.set())

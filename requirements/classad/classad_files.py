@@ -1,9 +1,9 @@
-"""Reading text in the ClassAd language: job descriptions (JDL) and resource ads.
+"""Parse texts in the ClassAd language: job descriptions (JDL), resource ads, and files with several ads.
 
-The text is scanned and parsed here, so that errors have a place and no literal is misread; then the
+The text is scanned and parsed here, so that errors have a position and no literal is misread; then the
 ClassAd library has to accept it as well.
 
-Files of ads: several in a row, in the new syntax (`[ a = 1; … ]`) or the old (a line for each name).
+A file has ads in the new syntax (`[ a = 1; … ]`) or the old (one attribute per line).
 """
 
 import re
@@ -21,7 +21,7 @@ from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, Special,
 from requirements.errors import Problem
 from requirements.values import fold
 
-#: Ends the name of an attribute in the path of a problem: `InputData[3]`, `Requirements/Memory`.
+#: End of the attribute's name in the path of a problem: `InputData[3]`, `Requirements/Memory`.
 _ATTRIBUTE = re.compile(r"[/\[]")
 #: Characters of an ad.
 MAX_SIZE = 1_000_000
@@ -29,16 +29,16 @@ MAX_SIZE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Unevaluated:
-    """An expression that stands where a value might: its text as written."""
+    """An expression in place of a value: its text as written."""
 
     text: str
     file: str | None = field(default=None, compare=False)
-    line: int = field(default=1, compare=False)  #: where it begins in the file
-    column: int = field(default=1, compare=False)  #: where it begins in the file
+    line: int = field(default=1, compare=False)  #: of its start in the file
+    column: int = field(default=1, compare=False)
 
 
 class Attributes(dict[str, object]):
-    """The attributes of an ad, which know where they stand."""
+    """The attributes of an ad, with their positions in the text."""
 
     def __init__(self, values: Mapping[str, object], source: SourceText, starts: Mapping[str, int]) -> None:
         super().__init__(values)
@@ -46,9 +46,9 @@ class Attributes(dict[str, object]):
         self._starts = starts
 
     def placed(self, problem: Problem) -> Problem:
-        """A problem with the value of an attribute, told with its line and column.
+        """Add line and column of the attribute to a problem with its value.
 
-        Problems of unknown attributes, and those that know their place, stay as they are.
+        Problems of unknown attributes, and those that have a position, are returned unchanged.
         """
         start = self._starts.get(_ATTRIBUTE.split(problem.path, maxsplit=1)[0])
         if start is None or problem.line is not None:
@@ -58,19 +58,19 @@ class Attributes(dict[str, object]):
 
 
 def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> Attributes:
-    """The attributes of an ad, in the order and spelling in which they are written.
+    """Parse the attributes of an ad, in the order and spelling in which they are written.
 
-    Values are text, booleans, numbers, None for `undefined`, lists, a dict for a nested ad, and
-    `Unevaluated` for everything that has to be computed. The brackets around the whole may be left out;
-    its names may have dots.
+    Values are text, booleans, numbers, None for `undefined`, lists, a dict for a nested ad, and `Unevaluated`
+    for every other expression. The outer brackets may be left out; names may have dots.
 
     Args:
         text: `[ Name = value; … ]`.
-        file: Where it comes from, for the messages.
-        path: What it is, for the messages.
+        file: Its name, for messages.
+        path: What it is, for messages.
 
     Raises:
-        InvalidInput: With line, column and the line itself: no ClassAd, names that differ only in case, or a
+        InvalidInput: With line, column and the line itself: not a ClassAd, names that differ only in case, or
+        a
             literal that programs read differently.
     """
     source = SourceText(text=text, path=path, file=file)
@@ -86,7 +86,7 @@ def check(ad: Ad, source: SourceText) -> None:
     """Refuse an ad that HTCondor's library cannot read.
 
     Raises:
-        InvalidInput: At its beginning.
+        InvalidInput: With the position of its beginning.
     """
     check_height(ad, source)
     try:
@@ -100,7 +100,7 @@ def _attributes(ad: Ad, source: SourceText) -> dict[str, object]:
 
 
 def value_of(node: Node, source: SourceText) -> object:
-    """What `parse_ad` gives for a part of an ad."""
+    """Convert a part of an ad to a value as in `parse_ad`."""
     match node:
         case Literal(value=Special.UNDEFINED):
             return None
@@ -126,31 +126,31 @@ _COMMENTS = ("#", "//")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdEntry:
-    """One attribute of an ad, with its place."""
+    """One attribute of an ad, with its line."""
 
     name: str
-    value: object  #: as `classads.parse_ad` gives it
-    text: str  #: the value as it is written
+    value: object  #: as returned by `parse_ad`
+    text: str  #: the value as written
     line: int
     entries: "tuple[AdEntry, ...]" = ()  #: of a nested ad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenAd:
-    """An ad of a file, with its place; its names differ by more than case."""
+    """An ad of a file, with its line; names differ by more than case."""
 
     entries: tuple[AdEntry, ...]
     line: int
 
 
 def read_ad_file(text: str, file: str | None = None) -> tuple[WrittenAd, ...]:
-    """The ads of a text, in their order.
+    """Parse the ads of a text, in their order.
 
     New syntax: ads in brackets, one after the other or in a list; or one without brackets, its attributes
     ended by semicolons. Old syntax: lines `Name = value`, with an empty line between two ads.
 
     Raises:
-        InvalidInput: With line, column and the line itself: no ad at all, or one that is none.
+        InvalidInput: With line, column and the line itself: no ad at all, or an invalid one.
     """
     source = SourceText(text=text, path="ClassAd", file=file)
     if len(text) > MAX_FILE:
@@ -164,7 +164,7 @@ def read_ad_file(text: str, file: str | None = None) -> tuple[WrittenAd, ...]:
 
 
 def _has_semicolons(source: SourceText) -> bool:
-    """Whether attributes are ended by signs, not by lines."""
+    """Whether attributes end with semicolons, not with the line."""
     depth = 0
     for token in scan(source):
         if token.kind is TokenKind.OPERATOR:
@@ -184,7 +184,7 @@ def _build_ads(ads: tuple[Ad, ...], source: SourceText) -> tuple[WrittenAd, ...]
 
 
 class _Lines:
-    """Which line a character stands in; `Source.place` counts from the beginning each time."""
+    """Line numbers by offset; `SourceText.place` counts from the beginning each time."""
 
     def __init__(self, source: SourceText) -> None:
         self._first = source.line
@@ -210,7 +210,7 @@ def _nested(node: Node, source: SourceText, lines: _Lines) -> tuple[AdEntry, ...
 
 
 def _old_syntax(source: SourceText) -> Iterator[WrittenAd]:
-    """The ads that are blocks of lines."""
+    """Yield the ads, each a block of lines."""
     block: list[AdEntry] = []
     for line in _attribute_lines(source):
         if not line.text.strip():
@@ -227,7 +227,7 @@ def _old_syntax(source: SourceText) -> Iterator[WrittenAd]:
 
 
 def _attribute_lines(source: SourceText) -> Iterator[SourceText]:
-    """The lines that say something, or are empty; comments are neither."""
+    """Yield the lines without comments; empty lines separate ads."""
     for number, text in enumerate(source.text.split("\n"), start=source.line):
         if not text.strip().startswith(_COMMENTS):
             yield replace(source, text=text.rstrip("\r"), line=number)

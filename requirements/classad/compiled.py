@@ -1,7 +1,7 @@
-"""An expression of a user, made ready for HTCondor's own library to evaluate.
+"""Compile a user's expression so that HTCondor's library can evaluate it safely and repeatedly.
 
-What the library gets is not the text but what was understood of it, written anew: the resource is the only
-scope, comments and everything beyond the expression are gone, and regular expressions are computed before.
+The library does not get the user's text but the parsed tree, rendered again: the resource is the only scope,
+comments and text after the expression are gone, and regular expressions are computed beforehand.
 """
 
 import itertools
@@ -34,7 +34,7 @@ from requirements.values import Value, as_value, lookup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Regexp:
-    """A call of a regular expression that is replaced by an attribute with its result."""
+    """A regular expression call, replaced by an attribute that holds its result."""
 
     name: str
     pattern: Any
@@ -52,51 +52,51 @@ class _Regexp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """An expression, or a part of one, ready to be evaluated again and again."""
+    """A compiled expression or part of one."""
 
-    text: str  #: as it was written
-    names: tuple[str, ...]  #: parameters of the resource that it asks for, as spelled first
-    parts: tuple["Program", ...]  #: what must all count as true; empty for a part that has none
+    text: str  #: as written
+    names: tuple[str, ...]  #: parameters of the resource it refers to, in their first spelling
+    parts: tuple["Program", ...]  #: operands of the outermost `&&`; empty if there is none
     tree: Any  #: the library's ExprTree
-    regexps: tuple[_Regexp, ...]  #: in the order in which they need each other
+    regexps: tuple[_Regexp, ...]  #: in order of dependency
 
     def value(self, resource: Mapping[str, Value]) -> object:
-        """What it is for a resource: a Python value, or `classad2.Value`."""
-        return self._of(_ad(self.names, resource))
+        """Evaluate for a resource: a Python value, or `classad2.Value`."""
+        return self._evaluate(_ad(self.names, resource))
 
     @staticmethod
     def values_of(
         programs: Iterable["Program"], names: Iterable[str], resource: Mapping[str, Value]
     ) -> list[object]:
-        """What several are for a resource of which only these names matter; the library is told once."""
+        """Evaluate several programs for a resource of which only `names` matter; its ad is built once."""
         ad = _ad(names, resource)
-        return [each._of(ad) for each in programs]  # noqa: SLF001  # its own class
+        return [each._evaluate(ad) for each in programs]  # noqa: SLF001  # its own class
 
     def values(
         self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
     ) -> Iterator[object]:
-        """What it is for each combination of the options, the last name's options changing first.
+        """Evaluate for each combination of the options; the options of the last name change first.
 
         Args:
-            resource: What is known; of the names in `options` it says nothing.
-            options: For some of `names`, what each may be; None: absent.
+            resource: Fixed parameters, without the names in `options`.
+            options: Possible values for some of `names`; None: absent.
         """
         ad = _ad(self.names, resource)
         for combination in itertools.product(*options.values()):
             for name, has in zip(options, combination, strict=True):
                 _put(ad, name, has)
-            yield self._of(ad)
+            yield self._evaluate(ad)
 
-    def _of(self, ad: Any) -> object:
+    def _evaluate(self, ad: Any) -> object:
         try:
             for call in self.regexps:
                 ad[call.name] = call.result(ad)
             return self.tree.eval(ad)
         except (classad2.ClassAdException, UnicodeDecodeError):
-            # The latter: `substr` counts bytes, half a character is no text.
+            # The latter: `substr` counts bytes and may split a character.
             return classad2.Value.Error
         finally:
-            # To another program such a name may be one of the resource.
+            # In another program this may be the name of a parameter.
             for call in self.regexps:
                 ad.pop(call.name, None)
 
@@ -112,7 +112,7 @@ def _put(ad: Any, name: str, has: Value | None) -> None:
     if has is None:
         ad.pop(attribute_key(name), None)
     else:
-        # `as_value` again: at text that is no Unicode the library ends the process.
+        # `as_value` again: the library crashes the process on text that is not valid Unicode.
         ad[attribute_key(name)] = _library_text(as_value(has, name))
 
 
@@ -123,10 +123,10 @@ def _library_text(value: Value) -> object:
 
 
 def read(source: SourceText) -> Program:
-    """The expression of a text, ready for use.
+    """Parse, check and compile an expression.
 
     Raises:
-        InvalidInput: It is no ClassAd expression, or one that a user may not evaluate here.
+        InvalidInput: Not a ClassAd expression, or one that users may not evaluate here.
     """
     if len(source.text) > MAX_SIZE:
         raise source.fault(0, f"{len(source.text)} characters, allowed are {MAX_SIZE}")
@@ -139,7 +139,7 @@ def read(source: SourceText) -> Program:
 
 
 def compile_node(node: Node) -> Program:
-    """A part of an expression that was read and checked, ready for use by itself."""
+    """Compile a part of an expression that is already parsed and checked."""
     return _single(node, "")
 
 
@@ -150,7 +150,7 @@ def _program(node: Node, text: str) -> Program:
 
 
 def _operand(node: Node, text: str) -> Program:
-    """One operand of a `&&`, where a number counts as true or false."""
+    """Compile one operand of `&&`, where a number counts as true or false."""
     start, end = node.start, node.end
     true = Literal(value=True, start=start, end=start)
     counted = Chain(level=AND, first=true, rest=(("&&", node),), start=start, end=end)
@@ -158,7 +158,7 @@ def _operand(node: Node, text: str) -> Program:
 
 
 def conjuncts(node: Node) -> Iterator[Node]:
-    """The operands of the outermost `&&`; the expression itself if it is another."""
+    """Yield the operands of the outermost `&&`, or the expression itself."""
     if isinstance(node, Chain) and node.level == AND:
         for operand in children(node):
             yield from conjuncts(operand)
@@ -194,7 +194,7 @@ def _single(node: Node, text: str) -> Program:
 
 
 def _free_prefix(names: Mapping[str, str]) -> str:
-    """The beginning of names for results that no attribute of the expression has."""
+    """Return a prefix for names of results that no attribute of the expression has."""
     prefix = "regexp_"
     while any(name.startswith(prefix) for name in names):
         prefix += "_"

@@ -1,4 +1,4 @@
-"""Parts of expressions that are the same for every resource, and their values by the library's own rules."""
+"""Constant folding: parts of expressions that do not depend on the resource, evaluated by the library."""
 
 import math
 
@@ -17,21 +17,21 @@ from requirements.classad.syntax_tree import (
 )
 from requirements.values import MAX_INTEGER
 
-#: What is computed beforehand: not shifts and bits, which are of no use in requirements.
+#: Operators that are folded; shifts and bit operators are of no use in requirements.
 _FOLDED = frozenset({"==", "!=", "=?=", "=!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%"})
 _EXACT = frozenset({"+", "-", "*"})
 _HALF = 1 << 32
 
 
 def literal(value: float | Special, /) -> Node:
-    """A value written out, as the grammar reads it: a sign is an operator."""
+    """Create the node of a value as the parser would: a sign is an operator."""
     if isinstance(value, int | float) and math.copysign(1, value) < 0:
         return Unary(operator="-", operand=Literal(value=-value, start=0, end=0), start=0, end=0)
     return Literal(value=value, start=0, end=0)
 
 
 def is_constant(node: Node) -> bool:
-    """Whether a part is a value written out, perhaps with a minus."""
+    """Whether a part is a literal, perhaps with a minus."""
     match node:
         case Unary(operator="-", operand=Literal(value=int() | float() as value)):
             return not isinstance(value, bool)
@@ -40,7 +40,7 @@ def is_constant(node: Node) -> bool:
 
 
 def truth(node: Node) -> bool | None:
-    """What a constant counts as in `&&`, `||` and `!`; None where that is not true or false."""
+    """Truth of a constant in `&&`, `||` and `!`; None if it is neither true nor false."""
     if isinstance(node, Literal) and isinstance(node.value, int | float):
         return bool(node.value)
     if isinstance(node, Unary) and is_constant(node) and isinstance(node.operand, Literal):
@@ -49,10 +49,10 @@ def truth(node: Node) -> bool | None:
 
 
 def fold_constants(node: Chain | Unary) -> Node:
-    """The constant that an operation on constants is; the operation itself where that is not certain."""
+    """Return the value of an operation on constants; the operation itself where the value is uncertain."""
     if isinstance(node, Unary):
         return (_value(node) if is_constant(node.operand) else None) or node
-    # Step by step: the library computes with whatever has overflowed on the way.
+    # Step by step: the library continues silently after an overflow.
     first = node.first
     for operator, operand in node.rest:
         step = _value(_step(first, operator, operand, node.level))
@@ -90,14 +90,14 @@ def _value(operation: Chain | Unary) -> Node | None:
 
 
 def _is_plain(node: Node) -> bool:
-    """Not Error, which stays where it is; no text beyond ASCII, whose comparison is up to the machine."""
+    """Exclude Error, which is not folded, and text beyond ASCII, whose comparison depends on the machine."""
     if not isinstance(node, Literal):
         return True
     return node.value is not Special.ERROR and (not isinstance(node.value, str) or node.value.isascii())
 
 
 def _is_exact(operation: Chain | Unary, value: object) -> bool:
-    """Whether integers have not overflowed."""
+    """Whether no integer has overflowed."""
     if isinstance(operation, Unary) or type(value) is not int:
         return True
     ((operator, right),) = operation.rest
@@ -120,7 +120,7 @@ def _integer(node: Node) -> int | None:
 
 
 def literal_from(value: object) -> Node | None:
-    """A value of the library written out, as it was computed; None: it cannot be."""
+    """Create the node of a value computed by the library; None: it cannot be written."""
     if value is classad2.Value.Undefined:
         return literal(Special.UNDEFINED)
     if value is classad2.Value.Error:
@@ -139,12 +139,12 @@ def literal_from(value: object) -> Node | None:
 
 
 def _real(text: str) -> Node:
-    """What no number in a text stands for: infinite, or not a number."""
+    """Create a call for infinity and NaN, which have no literal."""
     return Call(name="real", arguments=(Literal(value=text, start=0, end=0),), start=0, end=0)
 
 
 def _split_integer(value: int) -> Node:
-    """An integer that is too large to be read, out of two that are not."""
+    """Write an integer that is too large for a literal as a sum of two."""
     high, low = divmod(value, _HALF)
     product = Chain(level=PRECEDENCE["*"], first=literal(high), rest=(("*", literal(_HALF)),), start=0, end=0)
     return Chain(level=PRECEDENCE["+"], first=product, rest=(("+", literal(low)),), start=0, end=0)

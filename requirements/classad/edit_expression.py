@@ -1,24 +1,32 @@
-"""One condition of an expression, written otherwise: another name, another value."""
+"""Find and replace single conditions of an expression: another name, another value."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from requirements.classad.parser import read_expression
 from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import Attribute, Call, Chain, Literal, Node, TextSpan, children, render
+from requirements.classad.syntax_tree import (
+    MIRRORED,
+    Attribute,
+    Call,
+    Chain,
+    Literal,
+    Node,
+    TextSpan,
+    children,
+    render,
+)
 from requirements.errors import InvalidInput
 from requirements.values import Scalar, fold
 
 _SCOPES = frozenset({"other", "target", "my", "self"})
-#: Comparisons seen from their other side.
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_COMPARING = frozenset({*_MIRRORED, "==", "=?=", "is"})
+_COMPARING = frozenset({*MIRRORED, "==", "=?=", "is"})
 _MEMBER = frozenset({"member", "identicalmember", "stringlistmember", "stringlistimember"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributeComparison:
-    """An attribute beside a value that is written out."""
+    """Comparison of an attribute with a literal."""
 
     attribute: str  #: as written, with its scope
     operator: str  #: with the attribute on the left
@@ -27,19 +35,19 @@ class AttributeComparison:
 
     @property
     def name(self) -> str:
-        """The parameter that is looked at."""
+        """Name of the parameter, without scope."""
         return unscoped_name(self.attribute)
 
 
 def attributes(text: str) -> Iterator[tuple[str, TextSpan]]:
-    """Every attribute that a condition names, as written; nothing if it does not read as one."""
+    """Yield every attribute in a condition, as written; nothing if the text cannot be parsed."""
     for node in _nodes(text):
         if isinstance(node, Attribute):
             yield ".".join(node.names), node
 
 
 def comparisons(text: str) -> Iterator[AttributeComparison]:
-    """Every comparison of one attribute with one value; nothing if it does not read as an expression."""
+    """Yield every comparison of one attribute with one literal; nothing if the text cannot be parsed."""
     for node in _nodes(text):
         if isinstance(node, Chain) and len(node.rest) == 1:
             operator, right = node.rest[0]
@@ -50,7 +58,7 @@ def comparisons(text: str) -> Iterator[AttributeComparison]:
 
 
 def render_comparison(comparison: AttributeComparison, operator: str, value: Scalar) -> str:
-    """A comparison of the same attribute, written out."""
+    """Write a comparison of the same attribute with another operator and value."""
     literal = render(Literal(start=0, end=0, value=value))
     if fold(operator) in _MEMBER:
         return f"{operator}({literal}, {comparison.attribute})"
@@ -58,19 +66,19 @@ def render_comparison(comparison: AttributeComparison, operator: str, value: Sca
 
 
 def replace_part(text: str, place: TextSpan, new: str) -> str:
-    """The condition with something else at a place."""
+    """Return the text with another part at this place."""
     return text[: place.start] + new + text[place.end :]
 
 
 def unscoped_name(attribute: str) -> str:
-    """The name without `other.` and its like."""
+    """Return the name without `other.` and similar scopes."""
     scope, dot, name = attribute.partition(".")
     return name if dot and fold(scope) in _SCOPES else attribute
 
 
 def _comparison(whole: Node, left: Node, operator: str, right: Node) -> Iterator[AttributeComparison]:
     if isinstance(left, Literal) and isinstance(right, Attribute):
-        left, right, operator = right, left, _MIRRORED.get(operator, operator)
+        left, right, operator = right, left, MIRRORED.get(operator, operator)
     if isinstance(left, Attribute) and isinstance(right, Literal) and isinstance(right.value, Scalar):
         yield AttributeComparison(
             attribute=".".join(left.names), operator=operator, value=right.value, whole=whole

@@ -1,6 +1,6 @@
-"""Whether an expression is true of a resource, and which parts of it are not.
+"""Evaluate an expression for a resource, and find its parts that are not true.
 
-Only `true` itself counts: undefined and Error are truthy integers in Python, and not true here.
+Only `true` itself counts: undefined and Error are truthy integers in Python, but not true here.
 """
 
 import math
@@ -18,7 +18,7 @@ from requirements.errors import InvalidInput
 from requirements.record.rules import ReasonKind
 from requirements.values import Value, fold, format_value, lookup
 
-#: What is told of an attribute that the resource does not have.
+#: Text for an attribute that the resource does not have.
 ABSENT = "is absent"
 
 
@@ -26,50 +26,50 @@ ABSENT = "is absent"
 class FailingPart:
     """A part of an expression that is not true, so that the whole is not."""
 
-    text: str  #: the part as it was written
-    has: str | None  #: what the resource says of the attributes in it
+    text: str  #: the part as written
+    has: str | None  #: the resource's values of the attributes in it, formatted
     kind: ReasonKind
 
 
 def is_true(text: str, resource: Mapping[str, Value]) -> bool:
-    """Whether the expression is true of the resource: not undefined, not Error, not a number."""
+    """Whether the expression is `true` for the resource: not undefined, Error or a number."""
     known = _compile(text)
     return isinstance(known, Program) and known.value(resource) is True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operands:
-    """Operands of the outermost `&&` to which the same attributes matter; without it, all that is asked."""
+    """Operands of the outermost `&&` that depend on the same attributes, or else the whole expression."""
 
-    names: tuple[str, ...]  #: the attributes of a resource that matter
-    programs: Mapping[str, Program]  #: by their texts as written
-    is_whole: bool  #: there is no `&&`: a number is not true then, which it may be as an operand
+    names: tuple[str, ...]  #: the attributes they depend on
+    programs: Mapping[str, Program]  #: by text as written
+    is_whole: bool  #: there is no `&&`: a number is then not true, unlike in an operand
 
     def failing(self, resource: Mapping[str, Value]) -> Iterator[tuple[str, object]]:
-        """Those that are not true of the resource, as they were written, with what each is instead."""
+        """Yield text and value of each operand that is not true of the resource."""
         values = Program.values_of(self.programs.values(), self.names, resource)
         return (each for each in zip(self.programs, values, strict=True) if each[1] is not True)
 
     def has(self, text: str, resource: Mapping[str, Value]) -> str | None:
-        """What the resource says of the attributes of an operand, for a person; None: it asks for none."""
+        """Format the resource's values of the attributes of an operand; None: it has no attributes."""
         seen = [(name, lookup(resource, name)) for name in self.programs[text].names]
-        said = (
+        formatted = (
             f"{name} {ABSENT}" if value is None else f"{name} = {format_value(value)}" for name, value in seen
         )
-        return "; ".join(said) or None
+        return "; ".join(formatted) or None
 
 
 def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart, ...]:
-    """The operands of the outermost `&&` that are not true; empty if and only if the whole is true.
+    """Return the operands of the outermost `&&` that are not true; empty if and only if the whole is true.
 
-    A stored expression that no longer reads as one is an error that says so, since the others have to go on.
+    A stored expression that can no longer be parsed is reported as an error, so that others continue.
     """
     known = _compile(text)
     if isinstance(known, str):
         return (FailingPart(text=text, has=known, kind=ReasonKind.ERROR),)
     if known.value(resource) is True:
         return ()
-    # Each group looks for its names again: there are fewer to look through.
+    # A smaller mapping: each group looks up its names again.
     resource = {name: value for name in known.names if (value := lookup(resource, name)) is not None}
     found = {
         part: FailingPart(text=part, has=group.has(part, resource), kind=_kind(value))
@@ -81,11 +81,11 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart
 
 @lru_cache(maxsize=64)
 def group_operands(text: str, present: frozenset[str]) -> tuple[Operands, ...]:
-    """All operands of the outermost `&&`, those together to which the same attributes matter.
+    """Group the operands of the outermost `&&` by the attributes they depend on.
 
     Args:
-        text: The expression; one that no longer reads as one has none.
-        present: Folded names that a resource may have; what else is asked for is absent.
+        text: The expression; without operands if it can no longer be parsed.
+        present: Folded names that any resource has; all others are absent.
     """
     known = _compile(text)
     if isinstance(known, str):
@@ -102,25 +102,25 @@ def group_operands(text: str, present: frozenset[str]) -> tuple[Operands, ...]:
 
 
 def number(text: str, resource: Mapping[str, Value]) -> float | None:
-    """The number that an expression is for a resource; None: undefined, an error, or something else."""
+    """Evaluate an expression to a number; None: undefined, an error, or another type."""
     known = _compile(text)
     return None if isinstance(known, str) else as_rank(known.value(resource))
 
 
 def as_rank(value: object) -> float | None:
-    """What the library computed, if it is a number; true and false are none, and neither is infinity."""
+    """Return a computed value if it is a finite number; booleans are not numbers."""
     is_number = type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
     return value if is_number else None  # type: ignore[return-value]
 
 
 def names(text: str) -> tuple[str, ...]:
-    """The attributes of a resource that an expression asks for; none if it no longer reads as one."""
+    """Return the attributes of a resource in an expression; empty if it can no longer be parsed."""
     known = _compile(text)
     return () if isinstance(known, str) else known.names
 
 
 def operands(text: str) -> tuple[str, ...]:
-    """What must all be true; none if the expression is one condition, or no longer reads as one."""
+    """Return the operands of the outermost `&&`; empty if there is none, or if the text cannot be parsed."""
     known = _compile(text)
     return () if isinstance(known, str) else tuple(part.text for part in known.parts)
 
@@ -133,7 +133,7 @@ def _kind(value: object) -> ReasonKind:
 
 @lru_cache(maxsize=1024)
 def _compile(text: str) -> Program | str:
-    """The program of a text; what is wrong if it is none."""
+    """Return the program of a text, or the message if it is invalid."""
     try:
         return read(SourceText(text=text, path="Requirements"))
     except InvalidInput as error:

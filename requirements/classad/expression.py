@@ -11,7 +11,7 @@ from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import Attribute, Node, attribute_name, render
 from requirements.errors import InvalidInput
 
-#: Steps after which a text that still changes is left as written; two are usual.
+#: Steps towards the normal form; a text that still changes after these is left as written. Two are usual.
 _ROUNDS = 8
 
 
@@ -19,16 +19,16 @@ _ROUNDS = 8
 class Expression:
     """A ClassAd expression that must be true of the resource.
 
-    `other.X`, `TARGET.X` and a bare `X` are the same parameter of the resource: nothing else is in
-    scope, since jobs of many users share a pool. `MY.X` was replaced by its value.
+    `other.X`, `TARGET.X` and a bare `X` are the same parameter of the resource: nothing else is in scope,
+    since jobs of many users share a pool. `MY.X` was replaced by its value.
     """
 
-    text: str  #: what is evaluated
+    text: str  #: as evaluated
     written: str | None = field(default=None, compare=False, repr=False)  #: with `MY.`, if it had any
 
     @property
     def original_text(self) -> str:
-        """The text as the user spelled it."""
+        """The text as written by the user."""
         return self.text if self.written is None else self.written
 
 
@@ -41,20 +41,19 @@ def parse_expression(
     column: int = 1,
     own: Own | None = None,
 ) -> Expression:
-    """The expression that a job description states.
+    """Parse the expression in a job description.
 
     Args:
         text: The expression.
-        path: What it is, for the messages; and in the description, for what refers to itself.
-        file: The file it stands in.
-        line: Where it begins there.
-        column: Where it begins there.
-        own: What the description has, for `MY.X`; None: that is not in scope.
+        path: Its name in the description, for messages and for references to itself.
+        file: The file, for messages.
+        line: Line of its start in the file.
+        column: Column of its start in the file.
+        own: Values of the description for `MY.X`; None: `MY.X` is not in scope.
 
     Raises:
-        InvalidInput: It is no ClassAd expression, or it has what a user may not evaluate here: functions
-            that are not pure, patterns that RE2 refuses, attributes of anything but the resource, or too
-            much of all.
+        InvalidInput: Not a ClassAd expression, or one that users may not evaluate here: it contains impure
+            functions, patterns that RE2 refuses, attributes of anything but the resource, or is too large.
     """
     source = SourceText(text=text, path=path, file=file, line=line, column=column)
     if len(text) > MAX_SIZE:
@@ -65,14 +64,14 @@ def parse_expression(
 
 
 def canonical_text(expression: Expression) -> str:
-    """One text for spellings of one expression, its normal form.
+    """Return the normal form, which is the same for many spellings of an expression.
 
-    Where expressions have one text, they are true of the same resources, of those for which no part of them
-    is Error; the reverse need not hold. An expression whose normal form would be too large or too deep
-    to be read again stays in order and operators as written.
+    Expressions with the same text are true of the same resources, except for resources where a part is Error;
+    the reverse need not hold. If the normal form is too large or too deep to be parsed again, order and
+    operators stay as written.
 
     Raises:
-        InvalidInput: The text is no expression.
+        InvalidInput: The text is not an expression.
     """
     node = read_expression(_source(expression.text))
     written = render(node, _unscoped)
@@ -88,7 +87,7 @@ def canonical_text(expression: Expression) -> str:
 
 
 def _normal(text: str) -> str:
-    """One step towards the normal form of a text; what is refused has none."""
+    """Do one step towards the normal form; raises InvalidInput if the text is refused."""
     source = _source(text)
     if len(text) > MAX_SIZE:
         raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")

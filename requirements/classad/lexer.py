@@ -1,10 +1,7 @@
-r"""The literal scan: ClassAd text into tokens, refusing what `classad2` silently reads as something else.
+r"""Lexer for ClassAd text, and a cursor over its tokens; it refuses literals that `classad2` misreads.
 
 The library reads `99999999999999999999` as 0, some hexadecimal and octal numbers as others, `1e400` as
-infinite, `1e-400` as 0, `"\x41"` as x41 and `"\777"` as ?7. Here each of these is an error that names its
-place.
-
-A place among the tokens of a text, moving forward.
+infinite, `1e-400` as 0, `"\x41"` as x41 and `"\777"` as ?7. Here each of these is an error with its position.
 """
 
 import math
@@ -23,7 +20,7 @@ from requirements.values import MAX_INTEGER, Scalar, text_fault
 
 
 class TokenKind(StrEnum):
-    """What a token is."""
+    """Kind of a token."""
 
     NAME = "name"
     QUOTED_NAME = "quoted name"  #: 'a name between single quotes', never a keyword
@@ -34,7 +31,7 @@ class TokenKind(StrEnum):
 
 
 class ClassAdToken(NamedTuple):
-    """A word of the language; `value` is the name, the text, the number or the operator itself."""
+    """Token; `value` is the name, the text, the number or the operator itself."""
 
     kind: TokenKind
     value: Scalar
@@ -55,7 +52,7 @@ _TOKEN = re.compile(
 )
 _INTEGER = re.compile(r"0|[1-9][0-9]*")
 _REAL = re.compile(r"(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
-#: Escapes that the library reads as every language does; the rest it takes for the sign behind the backslash.
+#: Escapes with their usual meaning in the library; for others it only drops the backslash.
 _ESCAPE = re.compile(r"""\\(?:[abfnrtv\\"']|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7]))""")
 _BACKSLASH = re.compile(r"\\(?:[0-7]{1,3}|[xX][0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 _UNFINISHED = {
@@ -66,17 +63,13 @@ _UNFINISHED = {
 
 
 def scan(source: SourceText, position: int = 0) -> Iterator[ClassAdToken]:
-    """The tokens of a text, the last one being the end.
+    """Yield the tokens of a text, then the end.
 
-    `//`, `/* … */` and lines that start with `#` are comments.
-
-    Args:
-        source: The text.
-        position: Where to begin; what stands before was scanned.
+    `//`, `/* … */` and lines that start with `#` are comments. Text before `position` is skipped.
 
     Raises:
-        InvalidInput: A literal that not every program reads as the same value, or a character that
-            starts nothing. It points at the place.
+        InvalidInput: A literal that not every program reads as the same value, or a character that starts no
+            token; with its position.
     """
     text = source.text
     if position == 0:
@@ -120,7 +113,7 @@ def _token(source: SourceText, found: re.Match[str]) -> ClassAdToken | None:
 
 def _number(source: SourceText, start: int, word: str) -> int | float:
     if _INTEGER.fullmatch(word):
-        # A number of thousands of digits would make `int` itself refuse.
+        # `int` refuses thousands of digits.
         if len(word) > 16 or int(word) > MAX_INTEGER:
             raise source.fault(start, f"{_cut(word)} is out of range, integers reach to {MAX_INTEGER}")
         return int(word)
@@ -159,9 +152,9 @@ def _unquoted(source: SourceText, start: int, word: str) -> str:
     try:
         text = classad2.unquote(word)
     except ValueError as error:  # an octal escape of NUL, or of bytes that are not UTF-8
-        raise source.fault(start, f"{_cut(word)} has an escape that is no character") from error
+        raise source.fault(start, f"{_cut(word)} has an escape that is not a character") from error
     if not isinstance(text, str) or text_fault(text):
-        raise source.fault(start, f"{_cut(word)} has an escape that is no character")
+        raise source.fault(start, f"{_cut(word)} has an escape that is not a character")
     return text
 
 
@@ -178,12 +171,12 @@ def _no_escape(word: str, position: int) -> str:
     shown = found[0] if found else word[position:]
     sign = shown[1:]
     if sign[0] in "xX" and len(sign) > 1:
-        return f"{shown} is no escape; write the character itself"
+        return f"{shown} is not an escape; write the character itself"
     if len(sign) == 3:
         return f"{shown} is beyond \\377, the last byte; write the character itself"
     allowed = r"\n, \t, \", \101 and the like"
     shown = shown if sign.isprintable() else f"a backslash before {sign!r}"
-    return f"{shown} is no escape; write \\\\ for a backslash, or leave it out; escapes are {allowed}"
+    return f"{shown} is not an escape; write \\\\ for a backslash, or leave it out; escapes are {allowed}"
 
 
 def _quoted_name(source: SourceText, start: int, word: str) -> str:
@@ -195,25 +188,25 @@ def _quoted_name(source: SourceText, start: int, word: str) -> str:
     return name
 
 
-#: Less than the library's own limits (165 parentheses, 124 conditions in parentheses), beyond which it
-#: fails without saying why, and so little that no reader of trees runs out of Python's stack.
+#: Below the library's own limits (165 parentheses, 124 conditions in parentheses), beyond which it
+#: fails without a message, and low enough for recursive functions over trees.
 MAX_DEPTH = 120
 
 _MEANT = {"and": "&&", "or": "||", "not": "!", "=": "=="}
 
 
 class Cursor:
-    """The token at hand, and how deep inside others it stands."""
+    """Current token and nesting depth."""
 
     def __init__(self, source: SourceText) -> None:
         self.source = source
         self._tokens = scan(source)
         self.token = next(self._tokens)
-        self.ended = 0  #: where the token before ends
+        self.ended = 0  #: end of the previous token
         self._depth = 0
 
     def next(self) -> ClassAdToken:
-        """The token at hand, which is passed."""
+        """Return the current token and move to the next."""
         taken = self.token
         self.ended = taken.end
         if taken.kind is not TokenKind.END:
@@ -221,41 +214,41 @@ class Cursor:
         return taken
 
     def move_to(self, end: int) -> None:
-        """Pass everything before a place in the text, where a token ends."""
+        """Skip to a position in the text where a token ends."""
         self.ended = end
         self._tokens = scan(self.source, end)
         self.token = next(self._tokens)
 
     def is_at(self, sign: str) -> bool:
-        """Whether the sign stands here."""
+        """Whether the current token is this operator."""
         return self.token.kind is TokenKind.OPERATOR and self.token.value == sign
 
     def is_at_end(self) -> bool:
-        """Whether nothing stands here any more."""
+        """Whether all tokens are consumed."""
         return self.token.kind is TokenKind.END
 
     def take(self, sign: str) -> bool:
-        """Whether the sign stands here; if so, it is passed."""
+        """Skip the operator if it is the current token, and return whether it was."""
         there = self.is_at(sign)
         if there:
             self.next()
         return there
 
     def expect(self, sign: str, why: str = "") -> int:
-        """Pass the sign, which must stand here; returns where it starts."""
+        """Skip the operator, which must be the current token, and return its start."""
         start = self.token.start
         if not self.take(sign):
             raise self.unexpected(f"{sign} {why}".rstrip())
         return start
 
     def expect_end(self) -> None:
-        """Nothing may stand here any more."""
+        """Require that all tokens are consumed."""
         if not self.is_at_end():
             raise self.unexpected("the end")
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
-        """One level further inside."""
+        """Enter one nesting level."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self.too_deep(self.token.start)
@@ -263,11 +256,11 @@ class Cursor:
         self._depth -= 1
 
     def too_deep(self, start: int) -> InvalidInput:
-        """The error for what is nested too deep; for the caller to raise."""
+        """Return the error for excessive nesting, to be raised by the caller."""
         return self.source.fault(start, f"nested deeper than {MAX_DEPTH} levels")
 
     def unexpected(self, wanted: str) -> InvalidInput:
-        """The error for the token at hand where something else is wanted; for the caller to raise."""
+        """Return the error for an unexpected current token, to be raised by the caller."""
         token = self.token
         seen = self.source.text[token.start : min(token.end, token.start + 40)] or "the end"
         meant = None if wanted.startswith("a name") else _MEANT.get(seen.lower())

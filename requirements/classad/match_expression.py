@@ -1,8 +1,8 @@
-"""Expressions of one side about itself and the other: a site about its own state and a job.
+"""Two-sided match expressions, such as a site's condition on its own state and on a job.
 
-`MY.X`, `self.X` are the side's own, `TARGET.X` and `other.X` are the other's. A bare name is the side's
-own, or, where that is agreed, the other's if the own side has none of that name.
-Source: HTCondor's matchmaking; SAM-Grid's `Requirements` of a site.
+`MY.X` and `self.X` belong to the own side, `TARGET.X` and `other.X` to the other. A bare name belongs to the
+own side; with `bare_is_either` also to the other side, if the own side has no such name. Source: HTCondor's
+matchmaking; SAM-Grid's `Requirements` of a site.
 """
 
 import math
@@ -18,31 +18,31 @@ from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import Attribute, Node, attribute_key, attribute_name, render
 from requirements.values import MAX_INTEGER, Value, format_value, lookup
 
-#: Stand before names, so that both sides may have the same one.
+#: Prefixes of names, so that both sides may use the same name.
 _OTHER, _EITHER = "target.", "either."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoSided:
-    """An expression that is ready to be evaluated over two sides."""
+    """An expression compiled for evaluation over two sides."""
 
-    text: str  #: as it was written
+    text: str  #: as written
     compiled: Program
-    parts: tuple["TwoSided", ...] = ()  #: what must all be true; empty for what has no parts
-    spelled: Mapping[str, str] = field(default_factory=dict)  #: names of `compiled` as they were written
+    parts: tuple["TwoSided", ...] = ()  #: operands of the outermost `&&`; empty if there is none
+    spelled: Mapping[str, str] = field(default_factory=dict)  #: names in `compiled`, as written
 
     @property
     def asks_other(self) -> bool:
-        """Whether the other side makes a difference, whatever the own side has."""
+        """Whether the value depends on the other side, whatever the own side has."""
         return any(name.startswith(_OTHER) for name in self.compiled.names)
 
     @property
     def own_names(self) -> Iterator[str]:
-        """The names that the own side is asked for, in small letters."""
+        """Names of the own side, in lower case."""
         return (name.removeprefix(_EITHER) for name in self.compiled.names if not name.startswith(_OTHER))
 
     def other_names(self, own: Mapping[str, Value]) -> Iterator[str]:
-        """The names of the other side that make a difference to this own side, in small letters."""
+        """Yield the names of the other side that matter for this own side, in lower case."""
         for name in self.compiled.names:
             if name.startswith(_OTHER):
                 yield name.removeprefix(_OTHER)
@@ -50,29 +50,29 @@ class TwoSided:
                 yield name.removeprefix(_EITHER)
 
     def value(self, own: Mapping[str, Value], other: Mapping[str, Value] | None = None) -> object:
-        """What it is: a Python value, or `classad2.Value` for undefined and Error.
+        """Evaluate: a Python value, or `classad2.Value` for undefined and Error.
 
-        It is fastest where the names of both sides are in small letters.
+        It is fastest if the names of both sides are in lower case.
         """
         return self.compiled.value(self._visible_value(own, other or {}))
 
     def is_true(self, own: Mapping[str, Value], other: Mapping[str, Value] | None = None) -> bool:
-        """Whether it is `true`: not undefined, not Error, not a number."""
+        """Whether the value is `true`: not undefined, Error or a number."""
         return self.value(own, other) is True
 
     def failing(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> tuple["TwoSided", ...]:
-        """The operands of the outermost `&&` that are not true; empty if and only if the whole is true."""
+        """Return the operands of the outermost `&&` that are not true; empty if and only if all are."""
         if self.is_true(own, other):
             return ()
         return tuple(part for part in self.parts if not part.is_true(own, other)) or (self,)
 
     def has(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> str:
-        """What the two sides say of the names in it, for a person."""
+        """Format the values of both sides for the names in the expression."""
         seen = self._visible_value(own, other)
-        said = ((self.spelled[name], seen.get(name)) for name in self.compiled.names)
+        values = ((self.spelled[name], seen.get(name)) for name in self.compiled.names)
         return "; ".join(
             f"{name} is absent" if value is None else f"{name} = {format_value(value)}"
-            for name, value in said
+            for name, value in values
         )
 
     def _visible_value(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> dict[str, Value]:
@@ -88,15 +88,15 @@ class TwoSided:
 def parse_match_expression(
     text: str, path: str = "Requirements", *, bare_is_either: bool = False
 ) -> TwoSided:
-    """The expression of a text.
+    """Parse and compile an expression.
 
     Args:
         text: The expression.
-        path: What it is, for the messages.
-        bare_is_either: A bare name that the own side does not have is the other's.
+        path: Its name, for messages.
+        bare_is_either: A bare name that the own side does not have belongs to the other side.
 
     Raises:
-        InvalidInput: It is no ClassAd expression, or has what may not be evaluated here.
+        InvalidInput: Not a ClassAd expression, or one that may not be evaluated here.
     """
     source = SourceText(text=text, path=path)
     node = read_expression(source)
@@ -111,10 +111,10 @@ def parse_match_expression(
 
 
 def number(text: str, own: Mapping[str, Value], path: str) -> float | None:
-    """The number that an expression is for its own side; None if it is none that others can reckon with.
+    """Evaluate an expression for its own side; None if it is not a number that expressions can use.
 
     Raises:
-        InvalidInput: It is no expression.
+        InvalidInput: Not an expression.
     """
     value = parse_match_expression(text, path).value(own)
     if type(value) is int or type(value) is float:
@@ -123,7 +123,7 @@ def number(text: str, own: Mapping[str, Value], path: str) -> float | None:
 
 
 def is_reckonable(value: float) -> bool:
-    """Whether expressions can be given this number: it is finite, and exact if it is whole."""
+    """Whether expressions can use this number: it is finite, and exact if it is an integer."""
     return math.isfinite(value) and (not isinstance(value, int) or abs(value) <= MAX_INTEGER)
 
 
@@ -144,12 +144,12 @@ def _compiled(node: Node, text: str, path: str, *, bare_is_either: bool) -> TwoS
 
 
 def _marked(part: Attribute, *, bare_is_either: bool) -> str | None:
-    """The name under which the library sees an attribute; None: as it is written."""
+    """Return the prefixed name of an attribute; None: it stays as written."""
     if (own := own_name(part)) is not None:
         return own
     if is_other(part):
         return _OTHER + part.names[1]
-    bare = resource_name(part)  # the clock and the like are nobody's
+    bare = resource_name(part)  # the clock and the like belong to neither side
     return _EITHER + bare if bare_is_either and bare is not None else None
 
 

@@ -1,14 +1,14 @@
-"""The normal form of expressions: one tree for the usual ways to write the same requirement.
+"""Normal form of expressions: one tree for the usual ways to write the same requirement.
 
 The normal form is `true` exactly where the original is, on every resource for which no part of the original
 is Error. Three things need care:
 
 - A number counts as true or false in `&&`, but is not `true` by itself: `X && X` is `true && X`, not `X`.
-- A text in `||` is Error unless something before it is true. So what may be a text stays behind
-  what is certainly true, false or undefined, and in the order written; only directly in the outermost `&&`
+- A text in `||` is Error unless an operand before it is true. So operands that may be a text stay after those
+  that are certainly true, false or undefined, in the order written; only directly in the outermost `&&`
   the order is free, since false and Error are both not true.
-- `c ? a : b` is undefined where `c` is, but `(c && a) || (!c && b)` may be false there. It is put so
-  only in positive position: where nothing but `&&` and `||` is around it.
+- `c ? a : b` is undefined where `c` is, but `(c && a) || (!c && b)` may be false there. It is converted
+  only in positive position: where only `&&` and `||` are around it.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,11 @@ from requirements.classad import constants
 from requirements.classad.restrictions import MAX_TERMS, resource_name
 from requirements.classad.syntax_tree import (
     AND,
+    COMPARISONS,
     ELVIS,
+    LOGICAL_OPERATORS,
+    MIRRORED,
     OR,
-    PRECEDENCE,
     Attribute,
     Call,
     Chain,
@@ -33,18 +35,16 @@ from requirements.classad.syntax_tree import (
     Unary,
     attribute_key,
     children,
+    flatten,
     render,
 )
 
-#: Parts that a condition may have once put in `&&` and `||`, where its own condition stands twice.
+#: Size limit of a conditional converted to `&&` and `||`, which repeats its condition.
 MAX_PUT_OUT = 200
 
-_OPERATOR = {AND: "&&", OR: "||"}
 _TRUE = Literal(value=True, start=0, end=0)
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _SAME_NEGATED = {"==": "!=", "!=": "==", "=?=": "=!=", "=!=": "=?="}
 _ORDER_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_COMPARED = (PRECEDENCE["=="], PRECEDENCE["<"])
 _LOGICAL_FUNCTIONS = frozenset(
     {
         *("isundefined", "iserror", "isstring", "isinteger", "isreal", "isboolean", "islist"),
@@ -56,11 +56,11 @@ _LOGICAL_FUNCTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """What the surroundings of a part make of its value."""
+    """How the context of a part uses its value."""
 
-    outermost: bool  #: nothing but `&&` is around it: false, undefined and Error are the same
-    positive: bool  #: nothing but `&&` and `||` is: false and undefined are the same
-    truth_only: bool  #: a number is as good as true or false
+    outermost: bool  #: only `&&` around it: false, undefined and Error are equivalent
+    positive: bool  #: only `&&` and `||` around it: false and undefined are equivalent
+    truth_only: bool  #: a number counts as true or false
 
 
 _WHOLE = _Place(outermost=True, positive=True, truth_only=False)
@@ -69,62 +69,59 @@ _TRUTH = _Place(outermost=False, positive=False, truth_only=True)
 
 
 def normal_form(node: Node) -> Node:
-    """The tree that stands for all that are true where it is.
+    """Return the normal form of a tree that passed `restrictions.check`.
 
-    A part that would grow too large by it is left as it is.
-
-    Args:
-        node: The tree of an expression that passed `restrictions.check`.
+    A part whose normal form would be too large is left as written.
     """
-    return _Normal().of(node, _WHOLE)
+    return _Normal().normalize(node, _WHOLE)
 
 
 @dataclass(slots=True)
 class _Normal:
-    """One run, with the texts by which operands are ordered."""
+    """One normalization, with the texts by which operands are ordered."""
 
     _texts: dict[int, tuple[Node, str]] = field(
         default_factory=dict
-    )  #: by id of the node, which is kept alive
+    )  #: by id of the node, which must be kept alive
 
-    def of(self, node: Node, place: _Place) -> Node:
+    def normalize(self, node: Node, place: _Place) -> Node:
         match node:
             case Attribute():
                 name = resource_name(node)
                 return node if name is None else replace(node, names=(attribute_key(name),))
-            case Chain(level=level) if level in _OPERATOR:
+            case Chain(level=level) if level in LOGICAL_OPERATORS:
                 return self._connected(node, place)
             case Chain():
                 return self._operation(node)
             case Unary(operator="!", operand=operand):
-                return self._negated(self.of(operand, _TRUTH), place)
+                return self._negated(self.normalize(operand, _TRUTH), place)
             case Conditional():
                 return self._conditional(node, place)
             case _:
                 return self._plain(node)
 
     def _plain(self, node: Node) -> Node:
-        """A part that asks for the values of the parts below, not only whether they are true."""
+        """Normalize a part that uses the values of its operands, not only their truth."""
         match node:
             case Unary(operand=operand):
-                return constants.fold_constants(replace(node, operand=self.of(operand, _VALUE)))
+                return constants.fold_constants(replace(node, operand=self.normalize(operand, _VALUE)))
             case Call(name=name, arguments=arguments):
                 return replace(node, name=name.lower(), arguments=self._values(arguments))
             case ListOf(items=items):
                 return replace(node, items=self._values(items))
             case Subscript(of=of, index=index):
-                return replace(node, of=self.of(of, _VALUE), index=self.of(index, _VALUE))
+                return replace(node, of=self.normalize(of, _VALUE), index=self.normalize(index, _VALUE))
             case _:
                 return node
 
     def _values(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return tuple(self.of(node, _VALUE) for node in nodes)
+        return tuple(self.normalize(node, _VALUE) for node in nodes)
 
     def _connected(self, node: Chain, place: _Place) -> Node:
-        """`&&` or `||`: flat, each operand once, in order, without those that change nothing."""
+        """Normalize `&&` or `||`: flat, sorted, without duplicate and neutral operands."""
         inner = replace(place, truth_only=True, outermost=place.outermost and node.level == AND)
-        operands = [self.of(child, inner) for child in children(node)]
-        flat = [part for operand in operands for part in _operands(operand, node.level)]
+        operands = [self.normalize(child, inner) for child in children(node)]
+        flat = [part for operand in operands for part in flatten(operand, node.level)]
         return self._joined(flat if len(flat) <= MAX_TERMS else operands, node.level, place)
 
     def _joined(self, operands: list[Node], level: int, place: _Place) -> Node:
@@ -142,9 +139,9 @@ class _Normal:
         return _chain(level, [distinct[text] for text in texts])
 
     def _operation(self, node: Chain) -> Node:
-        first = self.of(node.first, _VALUE)
-        rest = tuple((operator, self.of(operand, _VALUE)) for operator, operand in node.rest)
-        # What stands first without parentheses is read as one chain.
+        first = self.normalize(node.first, _VALUE)
+        rest = tuple((operator, self.normalize(operand, _VALUE)) for operator, operand in node.rest)
+        # A first operand without parentheses is parsed as part of the chain.
         if isinstance(first, Chain) and first.level == node.level:
             rest = (*first.rest, *rest)
             first = first.first
@@ -152,14 +149,14 @@ class _Normal:
         return self._turned(value) if isinstance(value, Chain) and len(rest) == 1 else value
 
     def _turned(self, node: Chain) -> Chain:
-        """A comparison with the attribute on the left, of two alike the one first in order."""
+        """Put the attribute of a comparison on the left; equal kinds are sorted."""
         left, (operator, right) = node.first, node.rest[0]
-        if node.level not in _COMPARED or (isinstance(right, Chain) and right.level == node.level):
+        if node.level not in COMPARISONS or (isinstance(right, Chain) and right.level == node.level):
             return node
         ranks = [_rank(left), _rank(right)]
         if ranks[0] < ranks[1] or (ranks[0] == ranks[1] and self._text(left) <= self._text(right)):
             return node
-        return replace(node, first=right, rest=((_MIRRORED.get(operator, operator), left),))
+        return replace(node, first=right, rest=((MIRRORED.get(operator, operator), left),))
 
     def _negated(self, operand: Node, place: _Place) -> Node:
         value = constants.truth(operand)
@@ -180,10 +177,10 @@ class _Normal:
         return _not(operand)
 
     def _conditional(self, node: Conditional, place: _Place) -> Node:
-        condition = self.of(node.condition, _TRUTH)
+        condition = self.normalize(node.condition, _TRUTH)
         chosen = constants.truth(condition)
         if chosen is not None:
-            return self.of(node.then if chosen else node.otherwise, place)
+            return self.normalize(node.then if chosen else node.otherwise, place)
         then, otherwise = self._values((node.then, node.otherwise))
         if place.positive and _is_logical(then) and _is_logical(otherwise) and _put_out_fits(node):
             chosen_then = _chain(AND, [node.condition, node.then])
@@ -194,18 +191,18 @@ class _Normal:
     def _text(self, node: Node) -> str:
         known = self._texts.get(id(node))
         if known is None:
-            known = node, render(node, self._known_text)
+            known = node, render(node, self._cached_text)
             self._texts[id(node)] = known
         return known[1]
 
-    def _known_text(self, node: Node) -> str | None:
+    def _cached_text(self, node: Node) -> str | None:
         known = self._texts.get(id(node))
         return None if known is None else known[1]
 
 
 def _chain(level: int, operands: list[Node]) -> Chain:
-    """Operands with `&&` or `||` between."""
-    rest = tuple((_OPERATOR[level], operand) for operand in operands[1:])
+    """Join operands with `&&` or `||`."""
+    rest = tuple((LOGICAL_OPERATORS[level], operand) for operand in operands[1:])
     return Chain(level=level, first=operands[0], rest=rest, start=0, end=0)
 
 
@@ -213,26 +210,22 @@ def _not(node: Node) -> Unary:
     return Unary(operator="!", operand=node, start=0, end=0)
 
 
-def _operands(node: Node, level: int) -> tuple[Node, ...]:
-    return children(node) if isinstance(node, Chain) and node.level == level else (node,)
-
-
 def _as_truth(node: Node, place: _Place) -> Node:
-    """A part where `&&`, `||` or `!` made true or false of its number."""
+    """Convert a number to the truth value that `&&`, `||` or `!` gave it before."""
     if place.truth_only or _is_logical(node):
         return node
     return _chain(AND, [_TRUE, node])
 
 
 def _is_logical(node: Node) -> bool:
-    """Whether a part is certainly true, false or undefined where it is not Error."""
+    """Whether a part is certainly true, false or undefined, unless it is Error."""
     match node:
         case Literal(value=value):
             return isinstance(value, bool) or value is Special.UNDEFINED
         case Chain(level=level):
             if level == ELVIS:
                 return all(_is_logical(child) for child in children(node))
-            return level in _OPERATOR or level in _COMPARED
+            return level in LOGICAL_OPERATORS or level in COMPARISONS
         case Unary(operator=operator):
             return operator == "!"
         case Conditional(then=then, otherwise=otherwise):
@@ -244,12 +237,12 @@ def _is_logical(node: Node) -> bool:
 
 
 def _rank(node: Node) -> int:
-    """From left to right in a comparison."""
+    """Order of operands in a comparison."""
     return 0 if isinstance(node, Attribute) else 2 if constants.is_constant(node) else 1
 
 
 def _is_no_nan(node: Node) -> bool:
-    """Whether `!(a < b)` is `a >= b`: not with the nan that `real("nan")` makes; no resource has one."""
+    """Whether `!(a < b)` is `a >= b`: not for the NaN of `real("nan")`, which no resource has."""
     return isinstance(node, Attribute) or constants.is_constant(node)
 
 
@@ -258,7 +251,7 @@ def _put_out_fits(node: Conditional) -> bool:
 
 
 def _put_out(node: Node) -> Iterator[Node]:
-    """The parts below with conditions put out, each as often as it will stand there."""
+    """Yield the parts with conditionals converted, each as often as it would occur."""
     waiting = [node]
     while waiting:
         part = waiting.pop()

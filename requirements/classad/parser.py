@@ -1,4 +1,4 @@
-"""The grammar of ClassAds: tokens into trees, with errors that point at the place."""
+"""Parser for ClassAds: tokens to trees, with errors that give the position."""
 
 import re
 from dataclasses import replace
@@ -37,10 +37,10 @@ _NO_NUMBERS = frozenset({"inf", "infinity", "nan"})
 
 
 def read_expression(source: SourceText) -> Node:
-    """The tree of a text that is one expression.
+    """Parse a text that is one expression.
 
     Raises:
-        InvalidInput: At the first place where the text is no ClassAd expression.
+        InvalidInput: With the first position where the text is not a ClassAd expression.
     """
     check_volume(source, MOST_IN_EXPRESSION)
     reader = _Reader(source)
@@ -51,12 +51,12 @@ def read_expression(source: SourceText) -> Node:
 
 
 def read_ad(source: SourceText) -> Ad:
-    """The tree of a text that is one ad; the brackets around it may be left out, as in a JDL.
+    """Parse a text that is one ad; the outer brackets may be left out, as in a JDL.
 
-    Names at the top may have dots (`Parameters.Input`), which ClassAds proper do not have.
+    Names at the top may have dots (`Parameters.Input`), unlike in ClassAds proper.
 
     Raises:
-        InvalidInput: At the first place where the text is no ad, or where a name stands again.
+        InvalidInput: With the first position where the text is not an ad, or where a name is repeated.
     """
     check_volume(source, MOST_IN_AD)
     reader = _Reader(source)
@@ -72,10 +72,10 @@ def read_ad(source: SourceText) -> Ad:
 
 
 def read_ads(source: SourceText) -> tuple[Ad, ...]:
-    """The trees of a text that is any number of ads in brackets, one after the other or in a list.
+    """Parse any number of ads in brackets, one after the other or in a list.
 
     Raises:
-        InvalidInput: At the first place where the text is something else.
+        InvalidInput: With the first position where the text is something else.
     """
     reader = _Reader(source)
     in_list = reader.take("{")
@@ -104,7 +104,7 @@ def _check_depth(node: Node, reader: Cursor) -> None:
 
 
 class _Reader(Cursor):
-    """Recursive descent over the tokens of one text."""
+    """Recursive-descent parser of one text."""
 
     def bare_ad(self) -> Ad:
         if self.is_at_end():
@@ -139,7 +139,7 @@ class _Reader(Cursor):
                 raise self.unexpected(f"a semicolon after the value of {name}")
 
     def _ends(self, closing: str | None) -> bool:
-        """Whether an ad ends here: by its bracket or with the text."""
+        """Whether an ad ends here: with its bracket or with the text."""
         return self.is_at_end() or (closing is not None and self.is_at(closing))
 
     def _entry_name(self, *, dotted: bool) -> str:
@@ -149,7 +149,7 @@ class _Reader(Cursor):
         return ".".join(names)
 
     def expression(self, lowest: int = 0) -> Node:
-        """Operands with operators that bind at least as close as `lowest` between them."""
+        """Parse operands and the operators between them that bind at least as tightly as `lowest`."""
         node = self._operand()
         while True:
             operator = self._operator()
@@ -192,7 +192,7 @@ class _Reader(Cursor):
         return self._with_fallbacks(self._postfixed(self._primary()))
 
     def _with_fallbacks(self, node: Node) -> Node:
-        """The operand with what stands in for it where it is undefined: `a ?: b ?: c`."""
+        """Parse the fallbacks of an operand that may be undefined: `a ?: b ?: c`."""
         rest: list[tuple[str, Node]] = []
         while self.take("?:"):
             with self.deeper():
@@ -202,7 +202,7 @@ class _Reader(Cursor):
         return Chain(level=ELVIS, first=node, rest=tuple(rest), start=node.start, end=self.ended)
 
     def _fallback(self) -> Node:
-        """An operand without operators; of numbers, and of nothing else, the library reads a sign."""
+        """Parse an operand without operators; the library accepts a sign only before numbers."""
         start = self.token.start
         if not self.take("-"):
             return self._postfixed(self._primary())
@@ -253,7 +253,7 @@ class _Reader(Cursor):
         raise self.unexpected("a value")
 
     def _texts(self) -> tuple[Node, ...]:
-        """The items of a list of plain texts, which is passed; nothing if it is another list."""
+        """Parse a list of plain texts in one step; empty if it is another list."""
         found = TEXTS.match(self.source.text, self.token.start)
         if found is None:
             return ()
@@ -263,7 +263,7 @@ class _Reader(Cursor):
         return items
 
     def _text(self) -> Literal:
-        """One text, or several in a row, which are one."""
+        """Parse a text; adjacent texts are concatenated."""
         start = self.token.start
         parts: list[str] = []
         while self.token.kind is TokenKind.STRING:
@@ -305,7 +305,7 @@ class _Reader(Cursor):
         return tuple(items)
 
     def _operator(self) -> str:
-        """The operator at hand, words in their sign; empty if there is none."""
+        """Return the current operator, with words as signs; empty if there is none."""
         if self.token.kind is TokenKind.OPERATOR:
             return str(self.token.value)
         if self.token.kind is TokenKind.NAME:

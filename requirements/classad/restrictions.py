@@ -1,15 +1,9 @@
-"""Regular expressions in requirements, matched by RE2.
+"""Restrictions on users' expressions: pure functions, attributes of the resource, limited sizes.
 
-The ClassAd library's own matcher may take a quarter of a second for one hostile pattern, so it never sees
-one: each `regexp(…)` is computed here, in time linear in the text, and handed to the library as its result.
-
-The functions that an expression of a user may call: pure ones, by an allow-list.
-
-Operations on constants that the library computes wrongly and silently: beyond 64 bits it wraps around.
-
-How deep the ClassAd library descends into a tree: too deep, and it fails, or ends the process.
-
-What an expression of a user may contain: pure functions, attributes of the resource, sane sizes.
+Regular expressions are matched by RE2, in time linear in the text, and the result is passed to the library:
+the library's own matcher may take a quarter of a second for one hostile pattern. Functions are an allow-list.
+Integer operations on constants that exceed 64 bits are refused, as the library silently wraps around. The
+depth of trees is limited, as the library fails, or crashes the process, on deeper ones.
 """
 
 from collections.abc import Iterator
@@ -38,13 +32,13 @@ from requirements.classad.syntax_tree import (
 )
 from requirements.errors import InvalidInput, did_you_mean
 
-#: The functions that take a pattern first, then a text or a list of texts, then options.
+#: Functions with the arguments pattern, text or list of texts, options.
 FUNCTIONS = frozenset({"regexp", "regexpmember"})
 #: Characters of a pattern.
 MAX_PATTERN = 200
-#: Characters of a text to match.
+#: Characters of a text that is matched.
 MAX_SUBJECT = 4096
-#: Bytes of a compiled pattern: refuses `(.{1,99}){1,99}`.
+#: Bytes of a compiled pattern; excludes `(.{1,99}){1,99}`.
 _MAX_MEMORY = 1 << 20
 #: Options with the same meaning in both libraries.
 _OPTIONS = frozenset("ims")
@@ -53,12 +47,12 @@ _UNDEFINED, _ERROR = classad2.Value.Undefined, classad2.Value.Error
 
 
 def is_regexp(part: Node) -> bool:
-    """Whether a part of an expression is a call of a regular expression."""
+    """Whether a part is a call of a regular expression function."""
     return isinstance(part, Call) and part.name.lower() in FUNCTIONS
 
 
 def pattern_fault(call: Call) -> str | None:
-    """What is wrong with the pattern or the options of a call; None if nothing is."""
+    """Return the problem of a call's pattern or options; None if there is none."""
     texts = [_text(argument) for argument in (call.arguments[0], *call.arguments[2:])]
     pattern, options = texts[0], texts[1] if len(texts) > 1 else ""
     if pattern is None or options is None:
@@ -71,7 +65,7 @@ def pattern_fault(call: Call) -> str | None:
 
 
 def refusal(pattern: str, options: str) -> str | None:
-    """Why RE2 does not accept a pattern; None if it does."""
+    """Return why RE2 does not accept a pattern; None if it does."""
     try:
         compiled(pattern, options)
     except re2.error as error:
@@ -87,14 +81,14 @@ def _text(argument: object) -> str | None:
 
 
 def pattern_of(call: Call) -> Any:
-    """The compiled pattern of a call that has no fault."""
+    """Return the compiled pattern of a valid call."""
     texts = [_text(argument) or "" for argument in (call.arguments[0], *call.arguments[2:])]
     return compiled(texts[0], texts[1] if len(texts) > 1 else "")
 
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str, options: str) -> Any:
-    """The pattern ready for use.
+    """Compile a pattern.
 
     Raises:
         re2.error: RE2 does not accept it.
@@ -107,14 +101,14 @@ def compiled(pattern: str, options: str) -> Any:
 
 
 def matches(pattern: Any, subject: object) -> object:
-    """What `regexp(pattern, subject)` is: a boolean, or undefined or Error in the library's sense."""
+    """Evaluate `regexp(pattern, subject)`: a boolean, or the library's undefined or Error."""
     if isinstance(subject, str):
         return pattern.search(subject) is not None if len(subject) <= MAX_SUBJECT else _ERROR
     return _UNDEFINED if subject is _UNDEFINED else _ERROR
 
 
 def matches_member(pattern: Any, subjects: object) -> object:
-    """What `regexpMember(pattern, subjects)` is: true if one of a list of texts matches."""
+    """Evaluate `regexpMember(pattern, subjects)`: true if one of a list of texts matches."""
     if not isinstance(subjects, list):
         return _UNDEFINED if subjects is _UNDEFINED else _ERROR
     answer: object = False
@@ -127,8 +121,8 @@ def matches_member(pattern: Any, subjects: object) -> object:
     return answer
 
 
-#: Spelling, with the least and the most arguments; None: any number. No clock, no chance, no `eval`,
-#: nothing that builds long texts (`join`, `split`), and nothing that reads files (`userMap`).
+#: Names, with the minimum and maximum number of arguments; None: any number. No clock, no random, no `eval`,
+#: no functions that build long texts (`join`, `split`) or read files (`userMap`).
 _ALLOWED: dict[str, tuple[int, int | None]] = {
     **dict.fromkeys(
         ("isUndefined", "isError", "isString", "isInteger", "isReal", "isBoolean", "isList"), (1, 1)
@@ -163,7 +157,7 @@ _BY_LOWER = {name.lower(): bounds for name, bounds in _ALLOWED.items()}
 
 
 def call_fault(call: Call) -> tuple[str, str | None] | None:
-    """What is wrong with a call, and which function was probably meant; None if nothing is wrong."""
+    """Return the problem of a call and a suggested function; None if there is no problem."""
     bounds = _BY_LOWER.get(call.name.lower())
     if bounds is None:
         return f"the function {call.name[:60]} is not allowed", did_you_mean(call.name, _ALLOWED)
@@ -182,7 +176,7 @@ def _range(least: int, most: int | None) -> str:
     return f"{least}" if least == most else f"{least} to {most}"
 
 
-#: The integers of the library.
+#: Range of the library's integers.
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _SHIFTS = frozenset({"<<", ">>", ">>>"})
 _TO_INTEGER = frozenset({"int", "floor", "ceiling", "round"})
@@ -190,7 +184,7 @@ _EXACT = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 
 
 def faults(part: Node) -> Iterator[tuple[Node, str]]:
-    """What of one part, by itself, would become another number, with what is wrong with it."""
+    """Yield the constants and operations of one part that would overflow, each with a message."""
     match part:
         case Call(name=name, arguments=(argument,)) if name.lower() in _TO_INTEGER:
             value = _number(_text_fault(argument))
@@ -210,7 +204,7 @@ def _chain_fault(chain: Chain) -> Iterator[tuple[Node, str]]:
 
 
 def _totals(chain: Chain) -> Iterator[int]:
-    """The exact results, step by step, as far as all operands are integers written out."""
+    """Yield the exact intermediate results, as long as all operands are integer literals."""
     total = _number(chain.first)
     for operator, operand in chain.rest:
         number = _number(operand)
@@ -221,7 +215,7 @@ def _totals(chain: Chain) -> Iterator[int]:
 
 
 def _text_fault(node: Node) -> Node:
-    """A text that is a number as that number."""
+    """Convert a text literal that is a number to that number."""
     if not isinstance(node, Literal) or not isinstance(node.value, str):
         return node
     try:
@@ -231,7 +225,7 @@ def _text_fault(node: Node) -> Node:
 
 
 def _number(node: Node) -> float | None:
-    """The number that a constant is."""
+    """Return the number of a constant; None: another type."""
     match node:
         case Unary(operator="-" | "+" as sign, operand=operand):
             value = _number(operand)
@@ -244,16 +238,16 @@ def _number(node: Node) -> float | None:
             return None
 
 
-#: Levels of an evaluation before the library fails: measured, and held by a test. A sum of some
-#: hundred thousand terms overruns its stack as soon as it is read.
+#: Levels of an evaluation before the library fails: measured, and checked by a test. A sum of some
+#: hundred thousand terms overruns its stack while it is parsed.
 MAX_HEIGHT = 401
 
 
 def check_height(node: Node, source: SourceText) -> None:
-    """Refuse a tree into which the library cannot descend.
+    """Refuse a tree that is too deep for the library.
 
     Raises:
-        InvalidInput: It is too high.
+        InvalidInput: Too deep.
     """
     if height(node) > MAX_HEIGHT:
         message = "too many operations inside each other; parentheses around parts of it, or member(), help"
@@ -261,7 +255,7 @@ def check_height(node: Node, source: SourceText) -> None:
 
 
 def height(node: Node) -> int:
-    """The levels that the library descends to evaluate the tree: in a chain, one for each operand."""
+    """Levels that the library descends to evaluate the tree: in a chain, one for each operand."""
     match node:
         case Attribute():
             return 2
@@ -277,27 +271,27 @@ def height(node: Node) -> int:
 
 
 def _operand_height(node: Node, lowest: int) -> int:
-    """With the parenthesis, a level of its own, that an operand needs which binds less close."""
+    """Height of an operand, with one level for the parentheses it needs if it binds less tightly."""
     return height(node) + (binding(node) < lowest)
 
 
 #: Characters of an expression.
 MAX_SIZE = 20_000
-#: Operands of one `&&` or `||`; the library fails at more.
+#: Operands of one `&&` or `||`; the library fails with more.
 MAX_TERMS = 399
-#: Calls of regular expressions in one expression: each is matched at every evaluation.
+#: Regular expression calls in one expression: each is matched at every evaluation.
 MAX_PATTERNS = 20
 
-#: The two spellings of the resource as a scope.
+#: Scopes of the resource.
 _RESOURCE = frozenset({"other", "target"})
-#: The two spellings of the side that states the expression.
+#: Scopes of the side that states the expression.
 _OWN = frozenset({"my", "self"})
-#: What an expression cannot ask: the job, whose values are put in before (`own_attributes`), and the clock.
+#: Not available: the job, whose values were substituted before (`own_attributes`), and the clock.
 _FORBIDDEN = frozenset({*_OWN, "parent", "root", "toplevel", "currenttime", *_RESOURCE})
 
 
 def resource_name(attribute: Attribute) -> str | None:
-    """The parameter of the resource that `other.X`, `TARGET.X` or `X` is; None if it is none."""
+    """Return the parameter of the resource in `other.X`, `TARGET.X` or `X`; None: another attribute."""
     names = attribute.names
     if len(names) == 2 and names[0].lower() in _RESOURCE:
         names = names[1:]
@@ -307,23 +301,23 @@ def resource_name(attribute: Attribute) -> str | None:
 
 
 def own_name(attribute: Attribute) -> str | None:
-    """The name that `MY.X` or `self.X` is on the side that states it; None if it is none."""
+    """Return the name in `MY.X` or `self.X`; None: another attribute."""
     names = attribute.names
     is_own = len(names) == 2 and names[0].lower() in _OWN and not attribute.absolute
     return names[1] if is_own else None
 
 
 def is_other(attribute: Attribute) -> bool:
-    """Whether it is `other.X` or `TARGET.X`."""
+    """Whether an attribute is `other.X` or `TARGET.X`."""
     names = attribute.names
     return len(names) == 2 and names[0].lower() in _RESOURCE and not attribute.absolute
 
 
 def check(node: Node, source: SourceText) -> None:
-    """Refuse what a user's expression must not contain.
+    """Refuse expressions that users may not evaluate.
 
     Raises:
-        InvalidInput: With every such part, each with its place.
+        InvalidInput: With every forbidden part and its position.
     """
     problems = [
         problem
@@ -342,7 +336,7 @@ def check(node: Node, source: SourceText) -> None:
 
 
 def parts_of(node: Node) -> Iterator[Node]:
-    """The node and everything below it, from left to right."""
+    """Yield the node and all its descendants, from left to right."""
     waiting = [node]
     while waiting:
         part = waiting.pop()
@@ -351,11 +345,11 @@ def parts_of(node: Node) -> Iterator[Node]:
 
 
 def _fault(part: Node) -> tuple[str, str | None] | None:
-    """What is wrong with one part by itself, and what was probably meant."""
+    """Return the problem of one part and a suggestion; None if there is no problem."""
     match part:
         case Attribute() if resource_name(part) is None:
             shown = "." * part.absolute + ".".join(part.names)
-            return f"{shown[:60]} is no attribute of the resource, allowed is other.<Name>", None
+            return f"{shown[:60]} is not an attribute of the resource, allowed is other.<Name>", None
         case Ad() | AttributeSelection():
             return "a record is not allowed here", None
         case Chain(level=level, rest=rest) if level in (AND, OR) and len(rest) >= MAX_TERMS:

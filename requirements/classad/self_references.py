@@ -1,8 +1,8 @@
-"""`MY.X` and `self.X` in the expression of a job: the value that its own description has.
+"""Substitute `MY.X` and `self.X` in the expression of a job by values of its own description.
 
-Jobs of many users share a pool, so what an expression asks of its own job is put in before the pool is
-named: `other.MaxRAM > MY.Memory` of a job with `Memory = 2000` is `other.MaxRAM > 2000`.
-Source: HTCondor's and gLite's matchmaking.
+Jobs of many users share a pool, so own values are substituted before the pool id is computed: `other.MaxRAM >
+MY.Memory` of a job with `Memory = 2000` becomes `other.MaxRAM > 2000`. Source: HTCondor's and gLite's
+matchmaking.
 """
 
 from collections.abc import Callable
@@ -17,44 +17,40 @@ from requirements.classad.syntax_tree import Attribute, Literal, render
 from requirements.errors import InvalidInput
 from requirements.values import Scalar, as_value, fold
 
-#: Expressions of a description that refer to each other in a row.
+#: Length of a chain of expressions that refer to each other.
 MAX_STEPS = 10
 
-#: Says what the description has under a name: a value, an expression, None for nothing.
+#: Returns the description's value or expression of a name; None: it has none.
 Own = Callable[[str], object]
 
 
 class OutOfScopeError(LookupError):
-    """A name of the description that an expression must not ask for; the message says why."""
+    """A name that an expression must not refer to; the message gives the reason."""
 
 
 def resolved(source: SourceText, own: Own, *, name: str) -> str:
-    """The text with the values of the description in place of `MY.X` and `self.X`.
+    """Return the text with `MY.X` and `self.X` replaced by the values of the description.
 
-    What the description does not have is `undefined`; an expression is put in with parentheses around it.
-
-    Args:
-        source: The expression.
-        own: What the description has.
-        name: What the expression itself is called there.
+    Missing values become `undefined`; an expression is put in parentheses. `name` is the name of the
+    expression in the description.
 
     Raises:
-        InvalidInput: No expression, one that refers to itself, a name out of scope, or too much of all.
+        InvalidInput: Not an expression, a reference to itself, a name out of scope, or too long.
     """
     return _Resolution(own=own).text(source, (name,))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Resolution:
-    """One expression on its way, with what was put in already."""
+    """Substitution in one expression, with the values substituted so far."""
 
     own: Own
     known: dict[str, str] = field(default_factory=dict)
-    words: int = 0  #: of all texts that were read
+    words: int = 0  #: of all texts parsed so far
 
     def text(self, source: SourceText, inside: tuple[str, ...]) -> str:
-        """The text with everything put in; `inside` names the expressions that led here."""
-        # Each text ends up in the whole at least once, so this refuses nothing that could be read.
+        """Return the text after substitution; `inside` names the expressions that refer to it."""
+        # Each text is part of the result at least once, so nothing that could be parsed is refused.
         self.words += words(source.text, MOST_IN_EXPRESSION)
         if self.words > MOST_IN_EXPRESSION:
             allowed = f"{MOST_IN_EXPRESSION} names, numbers, operators and brackets"
@@ -80,10 +76,11 @@ class _Resolution:
         return self.known[fold(name)]
 
     def _written(self, name: str, inside: tuple[str, ...]) -> str:
-        """What stands for `MY.<name>`.
+        """Return the replacement of `MY.<name>`.
 
         Raises:
-            OutOfScopeError: No value, or an expression that leads back to itself, or on and on.
+            OutOfScopeError: An invalid value, or expressions that refer to each other in a circle or in a
+            long chain.
         """
         value = self.own(name)
         if value is None:
@@ -99,10 +96,10 @@ class _Resolution:
 
 
 def _literal(value: object, name: str) -> str:
-    """A value as it stands in an expression.
+    """Write a value as a literal.
 
     Raises:
-        OutOfScopeError: It is none.
+        OutOfScopeError: It is not a value.
     """
     try:
         plain = as_value(value, name)

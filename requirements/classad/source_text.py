@@ -1,9 +1,7 @@
-"""A text that is being read, and how to point into it.
+"""Source text with positions for errors, and a size check before parsing.
 
-How much there is to read in a text, known before it is read.
-
-Reading takes microseconds a word, so a text of a megabyte could hold its reader for seconds; counting does
-not, and stops where the text has too much.
+Parsing takes microseconds per word, so a text of a megabyte could block for seconds. Counting words is fast,
+and stops at the limit.
 """
 
 import re
@@ -12,15 +10,15 @@ from itertools import islice
 
 from requirements.errors import InvalidInput, Problem
 
-#: How much of a long line an excerpt shows before and after the place.
+#: Characters of a long line in an excerpt before and after the position.
 _AROUND = 50
-#: What cannot be shown or stored.
+#: Characters that cannot be displayed or stored.
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceText:
-    """A text with where it comes from."""
+    """A text and its origin."""
 
     text: str
     path: str  #: what the text is, such as `Requirements`
@@ -29,13 +27,13 @@ class SourceText:
     column: int = 1  #: of its first character in the file
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and column in the file, from 1, of a character of the text."""
+        """Return line and column in the file, from 1, of a character of the text."""
         before = self.text.count("\n", 0, offset)
         column = offset - self.text.rfind("\n", 0, offset)
         return self.line + before, column + (0 if before else self.column - 1)
 
     def fault(self, offset: int, message: str, suggestion: str | None = None) -> InvalidInput:
-        """The error that says what is wrong at a character of the text; for the caller to raise."""
+        """Return the error about a character of the text, to be raised by the caller."""
         line, column = self.place(offset)
         problem = Problem(
             path=self.path,
@@ -49,7 +47,7 @@ class SourceText:
         return InvalidInput([problem])
 
     def check_characters(self) -> None:
-        """Refuse text that cannot be stored everywhere; the ClassAd library ends the process at some of it.
+        """Refuse text that cannot be stored everywhere; some of it crashes the ClassAd library.
 
         Raises:
             InvalidInput: NUL, or half of a surrogate pair.
@@ -67,14 +65,14 @@ class SourceText:
 
 
 def _unfit(sign: str) -> str:
-    if "\udc80" <= sign <= "\udcff":  # so Python reads a byte that is not UTF-8 (`surrogateescape`)
+    if "\udc80" <= sign <= "\udcff":  # Python's `surrogateescape` for a byte that is not UTF-8
         return f"byte 0x{ord(sign) - 0xDC00:02x} is not UTF-8"
-    return f"{sign!r} is no character of a text"
+    return f"{sign!r} is not a valid character"
 
 
-#: A list of plain texts, such as thousands of file names, is read in one go.
+#: A list of plain texts, such as thousands of file names, is parsed in one step.
 TEXTS = re.compile(r'\{\s*+"[^"\\]*+"(?:\s*+,\s*+"[^"\\]*+")*+\s*+\}')
-#: What is not ended goes to the end of the text, so that no part is looked at twice.
+#: Unterminated comments and texts extend to the end, so that no part is scanned twice.
 _WORD = re.compile(
     r"""(?://[^\n]*+|/\*(?:.*?\*/|.*+)|\s++)
       | (?P<word>\{\s*+"[^"\\]*+"(?:\s*+,\s*+"[^"\\]*+")*+\s*+\}
@@ -92,16 +90,16 @@ MOST_IN_EXPRESSION = 6_000
 
 
 def words(text: str, most: int) -> int:
-    """How many words there are; counted no further than the first that is too much."""
+    """Count the words, up to one more than `most`."""
     counted = (found for found in _WORD.finditer(text) if found["word"] is not None)
     return sum(1 for _ in islice(counted, most + 1))
 
 
 def check_volume(source: SourceText, most: int) -> None:
-    """Refuse what would take long to read.
+    """Refuse texts that would take long to parse.
 
     Raises:
-        InvalidInput: There are more words than `most`.
+        InvalidInput: There are more than `most` words.
     """
     if len(source.text) <= most:
         return

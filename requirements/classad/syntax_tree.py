@@ -1,9 +1,8 @@
-"""The parts of a ClassAd expression as a tree.
+"""Syntax tree of ClassAd expressions, and its rendering: one text for all spellings of a tree.
 
-Trees of expressions back into text: one text for all spellings of a tree.
-
-Blanks, comments, needless parentheses and the case of names are gone; `is` is `=?=`; a real number is
-never written as an integer, since `5/2` and `5.0/2` differ; text keeps its case, since `=?=` minds it.
+Blanks, comments, redundant parentheses and the case of names are dropped; `is` becomes `=?=`; a real number
+is never written as an integer, since `5/2` and `5.0/2` differ; text keeps its case, since `=?=` distinguishes
+it.
 """
 
 import re
@@ -16,7 +15,7 @@ from requirements.values import Scalar
 
 
 class Special(Enum):
-    """The two values of the language that are no data; the text "undefined" is not one of them."""
+    """The two special values of the language, different from the texts "undefined" and "error"."""
 
     UNDEFINED = "undefined"
     ERROR = "error"
@@ -24,7 +23,7 @@ class Special(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpan:
-    """Where in the text a part stands; equal trees may stand at different places."""
+    """Position of a part in the text, which is ignored when trees are compared."""
 
     start: int = field(compare=False)
     end: int = field(compare=False)
@@ -32,14 +31,14 @@ class TextSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Literal(TextSpan):
-    """A value written out."""
+    """A constant value."""
 
     value: Scalar | Special
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute(TextSpan):
-    """A name, or names with dots between; `absolute` with one before."""
+    """A name, or names joined by dots; `absolute` with a dot in front."""
 
     names: tuple[str, ...]
     absolute: bool = False
@@ -47,9 +46,9 @@ class Attribute(TextSpan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain(TextSpan):
-    """Operators of one precedence in a row, from the left: `first op operand op operand …`."""
+    """Operators of one precedence, left-associative: `first op operand op operand …`."""
 
-    level: int  #: the precedence; a higher one binds closer
+    level: int  #: the precedence; a higher one binds more tightly
     first: "Node"
     rest: tuple[tuple[str, "Node"], ...]
 
@@ -73,7 +72,7 @@ class Conditional(TextSpan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(TextSpan):
-    """A function with its arguments."""
+    """A function call."""
 
     name: str
     arguments: tuple["Node", ...]
@@ -103,7 +102,7 @@ class Subscript(TextSpan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributeSelection(TextSpan):
-    """`of.name` where `of` is more than names with dots."""
+    """`of.name` where `of` is not an attribute."""
 
     of: "Node"
     name: str
@@ -111,7 +110,7 @@ class AttributeSelection(TextSpan):
 
 Node = Literal | Attribute | Chain | Unary | Conditional | Call | ListOf | Ad | Subscript | AttributeSelection
 
-#: Operators between two operands, by how close they bind.
+#: Binary operators by precedence.
 PRECEDENCE = {
     "||": 1,
     "&&": 2,
@@ -125,15 +124,20 @@ PRECEDENCE = {
     **dict.fromkeys(("*", "/", "%"), 10),
 }
 OR, AND = PRECEDENCE["||"], PRECEDENCE["&&"]
-#: Operators of one operand; `a ?: b` (a unless it is undefined, then b), closer than any other; all else.
+LOGICAL_OPERATORS = {AND: "&&", OR: "||"}
+#: Precedences of comparisons.
+COMPARISONS = (PRECEDENCE["=="], PRECEDENCE["<"])
+#: Comparison operators with their operands swapped.
+MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+#: Unary operators; `a ?: b` (b if a is undefined), which binds most tightly; everything else.
 UNARY, ELVIS, PRIMARY = 11, 12, 13
 
-#: Words that are operators or values, never names.
+#: Reserved words: operators and values.
 KEYWORDS = frozenset({"is", "isnt", "true", "false", "undefined", "error"})
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The parts directly below a node, from left to right."""
+    """Return the direct operands of a node, from left to right."""
     match node:
         case Chain(first=first, rest=rest):
             return first, *(operand for _, operand in rest)
@@ -153,8 +157,13 @@ def children(node: Node) -> tuple[Node, ...]:
             return ()
 
 
+def flatten(node: Node, level: int) -> tuple[Node, ...]:
+    """Return the operands of a chain with this precedence, or the node itself."""
+    return children(node) if isinstance(node, Chain) and node.level == level else (node,)
+
+
 def binding(node: Node) -> int:
-    """How close a part holds together: an operand needs parentheses where it binds less than its operator."""
+    """Precedence of a part: as an operand of an operator with a higher one it needs parentheses."""
     match node:
         case Conditional():
             return 0
@@ -170,17 +179,12 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ESCAPED = re.compile(r'[\x00-\x1f\x7f"\\]')
 _UPPER_TO_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
-#: Says for a part how to write it, None to write it as it is.
+#: Returns another text for a part, or None.
 Override = Callable[[Node], str | None]
 
 
 def render(node: Node, override: Override = lambda _: None) -> str:
-    """The text of a tree; reading it gives the same tree.
-
-    Args:
-        node: The tree.
-        override: Asked first for every part.
-    """
+    """Write a tree as text, which parses to the same tree; `override` is called first for every part."""
     text = override(node)
     if text is not None:
         return text
@@ -207,12 +211,12 @@ def render(node: Node, override: Override = lambda _: None) -> str:
 
 
 def attribute_key(name: str) -> str:
-    """The one form of a name for the library, which takes small and capital ASCII letters as the same."""
+    """Normalize a name for the library, which ignores the case of ASCII letters."""
     return unicodedata.normalize("NFC", name).translate(_UPPER_TO_LOWER)
 
 
 def attribute_name(name: str) -> str:
-    """A name as it stands in an expression, quoted where it would not read as a name."""
+    """Write a name for an expression, quoted where necessary."""
     key = attribute_key(name)
     if _IDENTIFIER.fullmatch(key) and key not in KEYWORDS:
         return key
@@ -232,7 +236,7 @@ def _operation(node: Chain | Unary | Conditional, override: Override) -> str:
 
 
 def _within(node: Node, lowest: int, override: Override) -> str:
-    """The text of an operand, in parentheses if it would not bind close enough without."""
+    """Write an operand, in parentheses if necessary."""
     text = render(node, override)
     return text if binding(node) >= lowest else f"({text})"
 

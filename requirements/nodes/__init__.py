@@ -1,4 +1,4 @@
-"""What differs from node to node.
+"""Attributes that differ between nodes.
 
-Node attributes, partial evaluation, and what a batch system can be told of it.
+Partial evaluation at the queue, and flags for the batch system.
 """

@@ -1,4 +1,4 @@
-"""Statements about single attributes of a node, and how they join to a condition.
+"""Statements about single attributes of a node, and their combination to a condition.
 
 A condition is a list of alternatives, each a list of statements that must all hold.
 """
@@ -9,45 +9,45 @@ from dataclasses import dataclass, replace
 from requirements.nodes.node_attributes import Option
 from requirements.values import key
 
-#: Alternatives of one condition; beyond it only what they have in common is kept.
+#: Alternatives of one condition; more are replaced by the statements they have in common.
 MAX_ALTERNATIVES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLeast:
-    """The node's number is so much or more; true counts as 1, of several numbers one is enough."""
+    """The node's number is at least `value`; true counts as 1, of several numbers one is enough."""
 
     name: str  #: folded
     value: float
-    strict: bool = False  #: more, not just as much
+    strict: bool = False  #: greater, not equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtMost:
-    """The node's number is so much or less."""
+    """The node's number is at most `value`."""
 
     name: str  #: folded
     value: float
-    strict: bool = False  #: less, not just as much
+    strict: bool = False  #: less, not equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneOf:
-    """The node has one of these values, among others if it has several; true is all that counts as true."""
+    """The node has one of these values, perhaps among others; true means anything that counts as true."""
 
     name: str  #: folded
     options: tuple[Option, ...]
-    listed: bool = False  #: they are of those that the queue lists, so that it has exactly one
-    among: bool = False  #: the node's own value is a list
+    listed: bool = False  #: the options are from the queue's list, so the node has exactly one
+    among: bool = False  #: the node's value is a list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacks:
-    """The node has something of that name, but not this value."""
+    """The node has the attribute, but not this value."""
 
     name: str  #: folded
     value: str | float
-    among: bool = False  #: the node's own value may be a list, or of another kind
+    among: bool = False  #: the node's value may be a list, or of another type
 
 
 Statement = AtLeast | AtMost | OneOf | Lacks
@@ -61,13 +61,13 @@ NEVER: Condition = ()
 def some(
     attribute: str, options: Sequence[Option], *, listed: bool = False, among: bool = False
 ) -> Condition:
-    """The condition that a node has one of the options; `NEVER` without any."""
+    """Return the condition that a node has one of the options; `NEVER` without any."""
     statement = OneOf(name=attribute, options=tuple(options), listed=listed, among=among)
     return ((statement,),) if options else NEVER
 
 
 def any_of(conditions: Iterable[Condition]) -> Condition:
-    """What holds where one of the conditions does; of too many alternatives what they have in common."""
+    """Return the disjunction of conditions; of too many alternatives, what they have in common."""
     found: dict[Alternative, None] = {}
     for each in conditions:
         found.update(dict.fromkeys(each))
@@ -78,7 +78,7 @@ def any_of(conditions: Iterable[Condition]) -> Condition:
 
 
 def _merged(alternatives: list[Alternative]) -> list[Alternative]:
-    """Alternatives about one attribute each, `X == 1 || X == 2`, as one."""
+    """Merge alternatives about one attribute each: `X == 1 || X == 2`."""
     single: dict[str, OneOf] = {}
     others: list[Alternative] = []
     for each in alternatives:
@@ -91,7 +91,7 @@ def _merged(alternatives: list[Alternative]) -> list[Alternative]:
 
 
 def all_of(conditions: Iterable[Condition]) -> Condition:
-    """What holds where all of the conditions do, or less where that were too many alternatives."""
+    """Return the conjunction of conditions, weakened if it has too many alternatives."""
     whole = ALWAYS
     for each in conditions:
         left, right = sorted((whole, each), key=len)
@@ -103,23 +103,23 @@ def all_of(conditions: Iterable[Condition]) -> Condition:
 
 
 def _together(one: Alternative, two: Alternative) -> Alternative | None:
-    """Both; None: no value is in both."""
-    said: dict[tuple[object, ...], Statement] = {}
+    """Return the conjunction of two alternatives; None: they exclude each other."""
+    joined_by_key: dict[tuple[object, ...], Statement] = {}
     for each in (*one, *two):
         place = _place(each)
-        stronger = _stronger(said[place], each) if place in said else each
+        stronger = _stronger(joined_by_key[place], each) if place in joined_by_key else each
         if stronger is None:
             return None
-        said[place] = stronger
-    return tuple(said.values())
+        joined_by_key[place] = stronger
+    return tuple(joined_by_key.values())
 
 
 def _place(statement: Statement) -> tuple[object, ...]:
-    """Statements of one place are put together into one."""
+    """Return the key under which statements are merged into one."""
     if isinstance(statement, Lacks):
         return Lacks, statement.name, key(statement.value), statement.among
     if isinstance(statement, OneOf) and not statement.listed:
-        # Of a node that has several values each of two statements may be true by another value.
+        # On a node with several values, two statements may be true of different values.
         return OneOf, statement.name, frozenset(map(repr, statement.options))
     return type(statement), statement.name
 
@@ -145,7 +145,7 @@ def _united(one: OneOf, two: OneOf) -> OneOf:
 
 
 def common(alternatives: Sequence[Alternative]) -> Alternative:
-    """The strongest that all alternatives have in common, attribute by attribute."""
+    """Return the strongest statements that all alternatives have in common, by attribute."""
     weakest: dict[tuple[type[Statement], str], Statement] = {
         (type(each), each.name): each for each in reversed(alternatives[0])
     }

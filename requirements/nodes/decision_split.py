@@ -1,4 +1,4 @@
-"""What is decided where: at the queue, by the batch system that picks a node, by the matcher with facts."""
+"""Split requirements by where they are decided: at the queue, in the batch system, or by the matcher."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ from requirements.values import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarding:
-    """How the requirements of a job are decided at one queue that is eligible for them."""
+    """Where the parts of a job's requirements are decided at an eligible queue."""
 
-    at_queue: tuple[str, ...]  #: what the queue's own parameters, or all its nodes, fulfil
+    at_queue: tuple[str, ...]  #: parts fulfilled by the queue's parameters, or by all its nodes
     flags: tuple[str, ...]  #: arguments for the batch system, one by one
-    left: str | None  #: what the matcher asks the facts of the node for; None: nothing
+    left: str | None  #: parts that the matcher checks with the facts of the node; None: none
 
     def lines(self) -> tuple[str, ...]:
-        """The same for a person, one thing a line."""
-        told = " ".join(self.flags) or ("nothing that it could be told" if self.left else "nothing")
+        """Format for people, one line each."""
+        sent = " ".join(self.flags) or ("nothing that it supports" if self.left else "nothing")
         return (
             *(f"at the queue: {text}" for text in self.at_queue),
-            f"to the batch system: {told}",
+            f"to the batch system: {sent}",
             f"to the matcher, with the facts of the node: {self.left or 'nothing'}",
         )
 
     def as_json(self) -> dict[str, object]:
-        """The same for machines."""
+        """Convert to JSON types."""
         return {"at_queue": list(self.at_queue), "flags": list(self.flags), "left": self.left}
 
 
@@ -44,14 +44,14 @@ def forwarding(
     nodes: NodeAttributes,
     mapping: SiteMapping | None,
 ) -> Forwarding | None:
-    """What is decided where at a queue; None where it is not eligible (`evaluator.failing` says why).
+    """Determine where requirements are decided at a queue; None if it is not eligible.
 
     Args:
-        requirements: What a job asks.
+        requirements: Requirements of a job.
         resource: The effective parameters of the queue for the job's VO.
-        declarations: What the names mean now.
-        nodes: What its nodes may have.
-        mapping: How they are said to its batch system; None: not at all.
+        declarations: The current declarations of names.
+        nodes: Attributes that differ between its nodes.
+        mapping: Their mapping to its batch system; None: nothing can be forwarded.
     """
     standing = evaluator.decide_at_queue(requirements, resource, declarations, nodes)
     if not standing.eligible:

@@ -1,21 +1,21 @@
-"""The flags that tell a batch system which nodes a residue needs: the strongest necessary condition it knows.
+"""Flags that tell a batch system which nodes a residue needs: the strongest necessary condition it supports.
 
-From the alternatives of a condition the flags choose what holds in each of them: of every alternative one
-statement, so that `RAM > 2000 || RAM > 1000 && GPU` says `RAM > 1000`. Numbers are rounded to the
-weaker side. The flags are arguments, one by one, to be handed to the submit command without a shell.
+The flags hold in every alternative of the condition: one statement of each is combined, so that `RAM > 2000
+|| RAM > 1000 && GPU` gives `RAM > 1000`. Numbers are rounded so that the flags become weaker. Flags are
+separate arguments for the submit command, without a shell.
 """
 
 from collections.abc import Iterable, Sequence
 
 from requirements.canonical import Requirements
-from requirements.nodes.lrms_rendering import Clause, Said, Saying, arguments, place_for, weaker
+from requirements.nodes.lrms_rendering import Clause, Renderer, Term, arguments, place_for, weaker
 from requirements.nodes.lrms_vocabulary import Vocabulary
 from requirements.nodes.necessary_condition import necessary_condition
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.site_mapping import SiteMapping
 from requirements.record.declarations import Declarations
 
-#: Comparisons of statements for the flags of one residue; beyond it weaker ones are looked for.
+#: Comparisons of statements for the flags of one residue; beyond it, simpler and weaker flags are used.
 MAX_COMPARISONS = 40_000
 
 
@@ -25,31 +25,31 @@ def flags(
     declarations: Declarations,
     mapping: SiteMapping | None,
 ) -> tuple[str, ...]:
-    """The arguments for the submit command; none where nothing can be said.
+    """Return the arguments for the submit command; empty if nothing can be expressed.
 
-    For all facts that the nodes may have: where the residue is fulfilled, the flags hold. Pilots of one
-    queue that have other flags are other pilots.
+    For all facts that the nodes may have: where the residue is fulfilled, the flags hold. Pilots of one queue
+    with different flags are different kinds of pilots.
 
     Args:
-        residue: What the queue leaves open (`evaluator.standing`).
-        nodes: What its nodes may have.
-        declarations: What the names of a record mean.
-        mapping: What can be said at the queue, and how; None: nothing.
+        residue: What depends on the node (`evaluator.decide_at_queue`).
+        nodes: Attributes that differ between the nodes.
+        declarations: The declarations of a record's names.
+        mapping: The site's mapping; None: nothing can be expressed.
     """
     if residue is None or mapping is None:
         return ()
     alternatives = necessary_condition(residue, nodes, declarations)
-    saying = Saying(mapping=mapping, nodes=nodes)
-    said = [tuple(saying.of(alternative)) for alternative in alternatives]
-    return arguments(_clauses(said, mapping.vocabulary), mapping.vocabulary) if said and all(said) else ()
+    renderer = Renderer(mapping=mapping, nodes=nodes)
+    terms = [tuple(renderer.render(alternative)) for alternative in alternatives]
+    return arguments(_clauses(terms, mapping.vocabulary), mapping.vocabulary) if terms and all(terms) else ()
 
 
-def _clauses(alternatives: Sequence[tuple[Said, ...]], vocabulary: Vocabulary) -> tuple[Clause, ...]:
-    """What holds in every alternative: of each one statement; the strongest of these."""
+def _clauses(alternatives: Sequence[tuple[Term, ...]], vocabulary: Vocabulary) -> tuple[Clause, ...]:
+    """Combine one statement of every alternative to a clause, in all ways; keep the strongest clauses."""
     clauses: list[Clause] = [()]
     left = MAX_COMPARISONS
     for alternative in alternatives:
-        longer = [_extend_clause(clause, said) for clause in clauses for said in alternative]
+        longer = [_extend_clause(clause, term) for clause in clauses for term in alternative]
         left -= len(longer) ** 2
         if left < 0:
             return _single_clauses(alternatives, vocabulary)
@@ -57,29 +57,29 @@ def _clauses(alternatives: Sequence[tuple[Said, ...]], vocabulary: Vocabulary) -
     return tuple(clauses)
 
 
-def _single_clauses(alternatives: Sequence[tuple[Said, ...]], vocabulary: Vocabulary) -> tuple[Clause, ...]:
-    """The same for statements about one thing each, which are few."""
+def _single_clauses(alternatives: Sequence[tuple[Term, ...]], vocabulary: Vocabulary) -> tuple[Clause, ...]:
+    """Combine only statements about the same thing, which gives few clauses."""
     clauses: list[Clause] = []
     for first in alternatives[0]:
         whole: Clause = (first,)
         for alternative in alternatives[1:]:
-            same = [said for said in alternative if said.place == first.place]
+            same = [term for term in alternative if term.place == first.place]
             whole = _extend_clause(whole, same[0]) if whole and same else ()
         if whole and place_for(whole, vocabulary):
             clauses.append(whole)
     return tuple(_strongest(clauses))
 
 
-def _extend_clause(clause: Clause, said: Said) -> Clause:
-    """The clause, which now holds where the statement does, too."""
+def _extend_clause(clause: Clause, term: Term) -> Clause:
+    """Weaken the clause so that it also holds where the statement does."""
     places = {each.place: each for each in clause}
-    seen = places.get(said.place)
-    places[said.place] = weaker(seen, said) if seen else said
+    seen = places.get(term.place)
+    places[term.place] = weaker(seen, term) if seen else term
     return tuple(places[place] for place in sorted(places))
 
 
 def _strongest(clauses: Iterable[Clause]) -> list[Clause]:
-    """The clauses without those that hold wherever another one does."""
+    """Drop clauses that are implied by another one."""
     distinct = list(dict.fromkeys(clauses))
     return [
         each
@@ -90,4 +90,4 @@ def _strongest(clauses: Iterable[Clause]) -> list[Clause]:
 
 def _implies(one: Clause, two: Clause) -> bool:
     places = {each.place: each for each in two}
-    return all(said.place in places and said.implies(places[said.place]) for said in one)
+    return all(term.place in places and term.implies(places[term.place]) for term in one)

@@ -1,7 +1,4 @@
-"""Statements about nodes in the words of a site's batch system.
-
-What is said to a batch system, as the arguments of its submit command.
-"""
+"""Render statements about nodes in a site's batch system language, as arguments of its submit command."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,62 +15,62 @@ _STRICT = {ConditionForm.ABOVE: ConditionForm.MIN, ConditionForm.BELOW: Conditio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """A statement in words of the batch system; of several words or texts one is enough."""
+class Term:
+    """A statement in the batch system's language; of several words or texts one is enough."""
 
     form: ConditionForm
-    word: str = ""  #: empty for features, which are words themselves
+    word: str = ""  #: empty for features, which are in `texts`
     number: Fraction = Fraction(0)
     texts: frozenset[str] = frozenset()
 
     @property
     def place(self) -> tuple[str, str]:
-        """What is about the same thing has the same place."""
+        """Key of statements about the same thing."""
         return _STRICT.get(self.form, self.form), self.word
 
-    def implies(self, other: "Said") -> bool:
-        """Whether the other one, of the same place, holds wherever this one does."""
+    def implies(self, other: "Term") -> bool:
+        """Whether another statement with the same key holds wherever this one does."""
         if self.texts or other.texts:
             return self.texts <= other.texts
         return weaker(self, other) == other
 
 
-def weaker(one: Said, two: Said) -> Said:
-    """What holds where one of two statements of the same place does."""
+def weaker(one: Term, two: Term) -> Term:
+    """Return the disjunction of two statements with the same key."""
     if one.texts or two.texts:
-        return Said(form=one.form, word=one.word, texts=one.texts | two.texts)
+        return Term(form=one.form, word=one.word, texts=one.texts | two.texts)
     if one.place[0] == ConditionForm.MIN:
         return min(one, two, key=lambda each: (each.number, each.form is ConditionForm.ABOVE))
     return max(one, two, key=lambda each: (each.number, each.form is not ConditionForm.BELOW))
 
 
-def place_of(said: Said, vocabulary: Vocabulary) -> str | None:
-    """Where a language says it: as an `option`, among the `items`, `joined` with others; None: nowhere."""
-    word = vocabulary.words.get(said.word, OptionForm())
-    if said.form is ConditionForm.MIN and word.arguments:
+def find_place(term: Term, vocabulary: Vocabulary) -> str | None:
+    """Return where the language writes a statement: `option`, `items` or `joined`; None: not supported."""
+    word = vocabulary.words.get(term.word, OptionForm())
+    if term.form is ConditionForm.MIN and word.arguments:
         return "option"
     if vocabulary.items and (
-        said.form in vocabulary.items.forms or (said.form is ConditionForm.MIN and word.item)
+        term.form in vocabulary.items.forms or (term.form is ConditionForm.MIN and word.item)
     ):
         return "items"
-    return "joined" if vocabulary.joined and said.form in vocabulary.joined.forms else None
+    return "joined" if vocabulary.joined and term.form in vocabulary.joined.forms else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saying:
-    """How statements are said at one queue."""
+class Renderer:
+    """Renders statements for one queue."""
 
     mapping: SiteMapping
     nodes: NodeAttributes
 
-    def of(self, alternative: Alternative) -> Iterator[Said]:
-        """Whatever can be said of what must all hold."""
+    def render(self, alternative: Alternative) -> Iterator[Term]:
+        """Yield the terms that can be expressed for a conjunction."""
         for statement in alternative:
-            meaning = self.mapping.of(statement.name)
+            meaning = self.mapping.find(statement.name)
             if meaning is not None:
-                yield from self._in_words(statement, meaning)
+                yield from self._render_statement(statement, meaning)
 
-    def _in_words(self, statement: Statement, meaning: Meaning) -> Iterator[Said]:
+    def _render_statement(self, statement: Statement, meaning: Meaning) -> Iterator[Term]:
         match statement:
             case AtLeast(value=value, strict=strict):
                 yield from self._bound(
@@ -91,12 +88,12 @@ class Saying:
             case Lacks(value=value):
                 text, feature = meaning.text(value, self.mapping.vocabulary), meaning.feature(value)
                 if meaning.equal and text and not statement.among:
-                    yield Said(form=ConditionForm.NOT_EQUAL, word=meaning.equal, texts=frozenset({text}))
+                    yield Term(form=ConditionForm.NOT_EQUAL, word=meaning.equal, texts=frozenset({text}))
                 if feature:
-                    yield Said(form=ConditionForm.NO_FEATURE, texts=frozenset({feature}))
+                    yield Term(form=ConditionForm.NO_FEATURE, texts=frozenset({feature}))
 
-    def _hull(self, options: Sequence[Option], meaning: Meaning) -> Iterator[Said]:
-        """The least and the most of numbers, where not every node has so much anyway."""
+    def _hull(self, options: Sequence[Option], meaning: Meaning) -> Iterator[Term]:
+        """Bound numbers by the smallest and the largest option, unless all nodes are within these bounds."""
         hull, whole = _range_of(options), _range_of(self.nodes.options(meaning.name) or ())
         if hull is None:
             return
@@ -105,10 +102,10 @@ class Saying:
         if whole is None or hull[1] < whole[1]:
             yield from self._bound(ConditionForm.MAX, hull[1], meaning.maximum, meaning)
 
-    def _bound(self, form: ConditionForm, value: float, word: str | None, meaning: Meaning) -> Iterator[Said]:
-        """A bound in the word's unit, weaker if need be: whole where numbers must be, and more than 0.
+    def _bound(self, form: ConditionForm, value: float, word: str | None, meaning: Meaning) -> Iterator[Term]:
+        """Convert a bound to the word's unit, rounded to the weaker side if necessary; 0 is left out.
 
-        A zero asks for nothing or, as in Slurm's `--mem=0`, for everything.
+        A zero requests nothing or, as in Slurm's `--mem=0`, everything.
         """
         if word is None:
             return
@@ -116,14 +113,14 @@ class Saying:
         exact = Fraction(value) * meaning.factor(word)
         least = form in (ConditionForm.MIN, ConditionForm.ABOVE)
         whole = Fraction(math.floor(exact) if least else math.ceil(exact))
-        if not place_of(Said(form=form, word=word), vocabulary):
+        if not find_place(Term(form=form, word=word), vocabulary):
             form = _STRICT.get(form, form)
         if (number := exact if vocabulary.fractions else whole) > 0:
-            yield Said(form=form, word=word, number=number)
+            yield Term(form=form, word=word, number=number)
 
 
 def _range_of(options: Sequence[Option]) -> tuple[float, float] | None:
-    """The least and the most that nodes have by which options are told apart; None: they are not numbers."""
+    """Return bounds that hold for every node with one of the options; None: they are not numbers."""
     ranges = [each for option in options if (each := _range(option)) is not None]
     if not ranges or len(ranges) < len(options):
         return None
@@ -140,13 +137,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _features(options: Sequence[Option], meaning: Meaning) -> Iterator[Said]:
+def _features(options: Sequence[Option], meaning: Meaning) -> Iterator[Term]:
     features = [_feature(option, meaning) for option in options]
     if all(features):
-        yield Said(form=ConditionForm.FEATURE, texts=frozenset(each for each in features if each))
+        yield Term(form=ConditionForm.FEATURE, texts=frozenset(each for each in features if each))
 
 
-def _texts(options: Sequence[Option], meaning: Meaning, vocabulary: Vocabulary) -> Iterator[Said]:
+def _texts(options: Sequence[Option], meaning: Meaning, vocabulary: Vocabulary) -> Iterator[Term]:
     if meaning.equal is None:
         return
     texts = [
@@ -154,12 +151,12 @@ def _texts(options: Sequence[Option], meaning: Meaning, vocabulary: Vocabulary) 
         for option in options
     ]
     if all(texts):
-        said = frozenset(each for each in texts if each)
-        yield Said(form=ConditionForm.EQUAL, word=meaning.equal, texts=said)
+        term = frozenset(each for each in texts if each)
+        yield Term(form=ConditionForm.EQUAL, word=meaning.equal, texts=term)
 
 
 def _feature(option: Option, meaning: Meaning) -> str | None:
-    """A feature of every node that has the option; of several values one that has a feature."""
+    """Return a feature of every node with the option: that of any of its values."""
     items = option if isinstance(option, tuple) else (option,)
     found = (meaning.feature(item) for item in items if item is not None)
     return next((feature for feature in found if feature), None)
@@ -168,13 +165,13 @@ def _feature(option: Option, meaning: Meaning) -> str | None:
 #: Characters of one argument.
 MAX_ARGUMENT = 4_000
 
-#: Statements of which one must hold, by their place.
-Clause = tuple[Said, ...]
+#: Statements of which one must hold, sorted by key.
+Clause = tuple[Term, ...]
 
 
 def place_for(clause: Clause, vocabulary: Vocabulary) -> str | None:
-    """Where a clause is written: `option`, `items` or `joined`; None: the language cannot say it."""
-    places = {place_of(said, vocabulary) for said in clause}
+    """Return where a clause is written: `option`, `items` or `joined`; None: not supported."""
+    places = {find_place(term, vocabulary) for term in clause}
     if len(places) > 1:
         return None
     place = places.pop()
@@ -184,57 +181,57 @@ def place_for(clause: Clause, vocabulary: Vocabulary) -> str | None:
     if place is None or len(clause) > 1:
         return None
     either = vocabulary.items.either if vocabulary.items and place == "items" else None
-    [said] = clause
-    return place if len(said.texts) < 2 or (either and said.form is ConditionForm.EQUAL) else None
+    [term] = clause
+    return place if len(term.texts) < 2 or (either and term.form is ConditionForm.EQUAL) else None
 
 
 def _count(clause: Clause) -> int:
-    return sum(len(said.texts) or 1 for said in clause)
+    return sum(len(term.texts) or 1 for term in clause)
 
 
 def arguments(clauses: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, ...]:
-    """The clauses as arguments, always in one order; of two on one word, which only one can be, the first."""
+    """Render clauses as arguments in a fixed order; for a word that is allowed once, only the first."""
     by_place: dict[str, list[Clause]] = {}
     for clause in sorted(clauses, key=_order):
         by_place.setdefault(place_for(clause, vocabulary) or "", []).append(clause)
-    singles: dict[tuple[str, ...], Said] = {}
+    singles: dict[tuple[str, ...], Term] = {}
     for place in ("option", "items"):
-        for (said,) in by_place.get(place, []):
-            features = tuple(said.texts) if not said.word else ()
-            singles.setdefault((place, *said.place, *features), said)
-    options = [said for place, said in singles.items() if place[0] == "option"]
-    items = [said for place, said in singles.items() if place[0] == "items"]
+        for (term,) in by_place.get(place, []):
+            features = tuple(term.texts) if not term.word else ()
+            singles.setdefault((place, *term.place, *features), term)
+    options = [term for place, term in singles.items() if place[0] == "option"]
+    items = [term for place, term in singles.items() if place[0] == "items"]
     return (
-        *(argument for said in options for argument in _option(said, vocabulary)),
+        *(argument for term in options for argument in _option(term, vocabulary)),
         *_items(items, vocabulary),
         *_joined(by_place.get("joined", []), vocabulary),
     )
 
 
 def _order(clause: Clause) -> tuple[int, list[tuple[str, str, Fraction, list[str]]]]:
-    return len(clause), [(said.form.value, said.word, said.number, sorted(said.texts)) for said in clause]
+    return len(clause), [(term.form.value, term.word, term.number, sorted(term.texts)) for term in clause]
 
 
-def _option(said: Said, vocabulary: Vocabulary) -> Iterator[str]:
-    for argument in vocabulary.words[said.word].arguments or ():
-        yield argument.format(word=said.word, value=_number(said))
+def _option(term: Term, vocabulary: Vocabulary) -> Iterator[str]:
+    for argument in vocabulary.words[term.word].arguments or ():
+        yield argument.format(word=term.word, value=_number(term))
 
 
-def _items(items: Sequence[Said], vocabulary: Vocabulary) -> tuple[str, ...]:
+def _items(items: Sequence[Term], vocabulary: Vocabulary) -> tuple[str, ...]:
     if not items or vocabulary.items is None:
         return ()
-    listed = vocabulary.items.between.join(_item(said, vocabulary) for said in items)
+    listed = vocabulary.items.between.join(_item(term, vocabulary) for term in items)
     return _fitting(tuple(argument.format(items=listed) for argument in vocabulary.items.arguments))
 
 
-def _item(said: Said, vocabulary: Vocabulary) -> str:
+def _item(term: Term, vocabulary: Vocabulary) -> str:
     rules = vocabulary.items
-    assert rules is not None  # noqa: S101  # `place_of` found the form there
-    form = vocabulary.words.get(said.word, OptionForm()).item if said.form is ConditionForm.MIN else None
-    if not said.word:
-        return rules.forms[said.form].format(word=next(iter(said.texts)), value="")
-    value = (rules.either or "").join(sorted(said.texts)) if said.texts else _number(said)
-    return (form or rules.forms[said.form]).format(word=said.word, value=value)
+    assert rules is not None  # noqa: S101  # `find_place` found the form there
+    form = vocabulary.words.get(term.word, OptionForm()).item if term.form is ConditionForm.MIN else None
+    if not term.word:
+        return rules.forms[term.form].format(word=next(iter(term.texts)), value="")
+    value = (rules.either or "").join(sorted(term.texts)) if term.texts else _number(term)
+    return (form or rules.forms[term.form]).format(word=term.word, value=value)
 
 
 def _joined(clauses: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, ...]:
@@ -243,30 +240,30 @@ def _joined(clauses: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, ...
         return ()
     parts = []
     for clause in clauses:
-        terms = [term for said in clause for term in _terms(said, vocabulary)]
+        terms = [written for each in clause for written in _terms(each, vocabulary)]
         text = (rules.or_ or "").join(terms)
         parts.append(f"({text})" if len(terms) > 1 and len(clauses) > 1 else text)
     expression = rules.and_.join(parts)
     return _fitting(tuple(argument.format(expression=expression) for argument in rules.arguments))
 
 
-def _terms(said: Said, vocabulary: Vocabulary) -> Iterator[str]:
-    assert vocabulary.joined is not None  # noqa: S101  # `place_of` found the form there
-    form = vocabulary.joined.forms[said.form]
-    if not said.texts:
-        yield form.format(word=said.word, value=_number(said))
-    for text in sorted(said.texts):
-        yield form.format(word=said.word or text, value=text)
+def _terms(term: Term, vocabulary: Vocabulary) -> Iterator[str]:
+    assert vocabulary.joined is not None  # noqa: S101  # `find_place` found the form there
+    form = vocabulary.joined.forms[term.form]
+    if not term.texts:
+        yield form.format(word=term.word, value=_number(term))
+    for text in sorted(term.texts):
+        yield form.format(word=term.word or text, value=text)
 
 
-def _fitting(told: tuple[str, ...]) -> tuple[str, ...]:
-    return told if all(len(each) <= MAX_ARGUMENT for each in told) else ()
+def _fitting(rendered: tuple[str, ...]) -> tuple[str, ...]:
+    return rendered if all(len(each) <= MAX_ARGUMENT for each in rendered) else ()
 
 
-def _number(said: Said) -> str:
-    """A number as all languages read it, without exponent, weaker if it cannot be written exactly."""
-    number = said.number
-    least = said.place[0] == ConditionForm.MIN
+def _number(term: Term) -> str:
+    """Write a number without exponent, rounded to the weaker side if it has too many digits."""
+    number = term.number
+    least = term.place[0] == ConditionForm.MIN
     thousandths = number * 1000
     whole = math.floor(thousandths) if least else math.ceil(thousandths)
     return f"{whole // 1000}.{whole % 1000:03}".rstrip("0").rstrip(".")

@@ -1,7 +1,7 @@
-"""What the languages of batch systems can say about nodes, as data; a new batch system is a new table entry.
+"""Languages of batch systems for conditions on nodes, as data; a new batch system is a new table entry.
 
-A vocabulary says which forms a language has and how they are written, as arguments of its submit command:
-never shell text. Which attribute is which word is the site's mapping (`site_mapping`).
+A vocabulary lists the forms of a language and how they are written as arguments of its submit command, never
+as shell text. The site's mapping (`site_mapping`) assigns attributes to words.
 """
 
 import re
@@ -12,7 +12,7 @@ from fractions import Fraction
 
 
 class ConditionForm(StrEnum):
-    """Something that can be said of a node; `{word}` and `{value}` stand in its text."""
+    """Kind of condition on a node; its text contains `{word}` and `{value}`."""
 
     MIN = "min"  #: has at least
     ABOVE = "above"  #: has more than
@@ -20,11 +20,11 @@ class ConditionForm(StrEnum):
     BELOW = "below"  #: has less than
     EQUAL = "equal"  #: has this text
     NOT_EQUAL = "not_equal"  #: has another text
-    FEATURE = "feature"  #: has the feature that is the word
-    NO_FEATURE = "no_feature"  #: has it not
+    FEATURE = "feature"  #: has the feature named by the word
+    NO_FEATURE = "no_feature"  #: does not have it
 
 
-#: The units that are converted, by what they measure, in their smallest.
+#: Convertible units by quantity, in multiples of the smallest.
 UNITS: Mapping[str, Mapping[str, Fraction]] = {
     "memory": {unit: Fraction(1024**power) for power, unit in enumerate(("B", "kB", "MB", "GB", "TB"))},
     "time": {"s": Fraction(1), "min": Fraction(60), "h": Fraction(3600), "d": Fraction(86_400)},
@@ -33,46 +33,46 @@ UNITS: Mapping[str, Mapping[str, Fraction]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemForm:
-    """Things said one by one, all of which must hold: gathered in one option, since a second one may win."""
+    """Conditions listed in one option, all of which must hold: a second option may override the first."""
 
-    arguments: tuple[str, ...]  #: of the submit command; `{items}` stands in one of them
+    arguments: tuple[str, ...]  #: of the submit command; one of them contains `{items}`
     between: str = ","
     forms: Mapping[ConditionForm, str] = field(
         default_factory=dict
-    )  #: of words that the vocabulary does not list
-    either: str | None = None  #: between texts of which one is enough
+    )  #: for words that the vocabulary does not list
+    either: str | None = None  #: separator of alternative texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedForm:
-    """Things said in one expression."""
+    """Conditions combined in one expression."""
 
-    arguments: tuple[str, ...]  #: of the submit command; `{expression}` stands in one of them
+    arguments: tuple[str, ...]  #: of the submit command; one of them contains `{expression}`
     forms: Mapping[ConditionForm, str]
     and_: str
-    or_: str | None = None  #: None: the language has none; with it there are parentheses
+    or_: str | None = None  #: None: not in the language; otherwise parentheses are supported, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionForm:
-    """An option with a meaning of its own, which holds for nodes that have at least so much."""
+    """A word with its own option, which requests nodes that have at least the value."""
 
-    arguments: tuple[str, ...] | None = None  #: None: it is said as an item, or in the expression
-    item: str | None = None  #: how, if unlike the other words
+    arguments: tuple[str, ...] | None = None  #: None: written as an item, or in the expression
+    item: str | None = None  #: form as an item, if it differs from other words
     unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """What one batch system's language can say."""
+    """Language of one batch system for conditions on nodes."""
 
     name: str
-    words: Mapping[str, OptionForm]  #: the words that it knows by itself, with their units
+    words: Mapping[str, OptionForm]  #: built-in words, with their units
     items: ItemForm | None = None
     joined: JoinedForm | None = None
-    word: re.Pattern[str]  #: what a word of a site may be
-    text: re.Pattern[str]  #: what a text that is compared may be
-    fractions: bool = False  #: whether numbers may have some
+    word: re.Pattern[str]  #: allowed words of a site
+    text: re.Pattern[str]  #: allowed texts in comparisons
+    fractions: bool = False  #: whether numbers may have fractions
 
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -108,7 +108,7 @@ GRID_ENGINE = Vocabulary(
         forms={
             ConditionForm.MIN: "{word}={value}",
             ConditionForm.EQUAL: "{word}={value}",
-            # Not `=FALSE`: a host of which nothing is said would be left out.
+            # Not `=FALSE`: it would exclude hosts where the feature is not defined.
             ConditionForm.FEATURE: "{word}=TRUE",
         },
         either="|",
@@ -179,7 +179,7 @@ HTCONDOR = Vocabulary(
     fractions=True,
 )
 
-#: By name, as a site writes it.
+#: By name in the configuration.
 VOCABULARIES: Mapping[str, Vocabulary] = {
     each.name: each for each in (SLURM, GRID_ENGINE, PBS, LSF, HTCONDOR)
 }

@@ -1,6 +1,6 @@
-"""What a residue says of single attributes: a necessary condition in the form that batch systems can be told.
+"""Extract from a residue a necessary condition on single attributes, in a form that batch systems support.
 
-Whatever cannot be put into statements is left out, which makes the condition weaker, never stronger.
+Parts that cannot be expressed are left out, which makes the condition weaker, never stronger.
 
 Source: gLite's forwarding, which took every comparison as a condition, under `!`, `||` and `?:` too.
 """
@@ -18,6 +18,7 @@ from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
     AND,
     ELVIS,
+    MIRRORED,
     OR,
     Attribute,
     Call,
@@ -56,12 +57,12 @@ from requirements.values import Scalar, Value, as_number, fold, normal
 def necessary_condition(
     requirements: Requirements, nodes: NodeAttributes, declarations: Declarations
 ) -> Condition:
-    """What certainly holds of a node that fulfils a residue.
+    """Return a condition that every node fulfilling a residue fulfils.
 
     Args:
         requirements: The residue of a queue.
-        nodes: What its nodes may have; names that are not among these are passed over.
-        declarations: What the names of a record mean.
+        nodes: Attributes that differ between its nodes; other names are ignored.
+        declarations: The declarations of a record's names.
     """
     if isinstance(requirements, Record):
         return all_of(
@@ -96,11 +97,11 @@ def _entry_condition(
 
 @dataclass(slots=True, kw_only=True)
 class _Reader:
-    """The reading of one expression: what must hold for a part to count as true, or as false."""
+    """Derives from one expression what must hold for a part to count as true, or as false."""
 
     nodes: NodeAttributes
     effort: EvaluationBudget = field(default_factory=EvaluationBudget)
-    #: By id of a part and truth: conditions inside conditions would be read again and again.
+    #: Cache by id of a part and truth: nested conditionals would be evaluated repeatedly.
     _read: dict[tuple[int, bool], Condition] = field(default_factory=dict)
 
     def may_be(self, node: Node, *, truth: bool) -> Condition:
@@ -112,7 +113,7 @@ class _Reader:
     def _may_be(self, node: Node, *, truth: bool) -> Condition:
         names = self._names(node)
         if names is not None and (len(names) < 2 or not _is_logical(node)):
-            tried = self._tried(node, names, truth=truth)
+            tried = self._try_all(node, names, truth=truth)
             if tried is not None:
                 return tried
         match node:
@@ -137,7 +138,7 @@ class _Reader:
         )
 
     def _names(self, node: Node) -> list[str] | None:
-        """The attributes of a part; None: one is not an attribute of the nodes."""
+        """Return the attributes of a part; None: one of them does not differ between nodes."""
         names = {
             attribute_key(name): None
             for part in parts_of(node)
@@ -145,9 +146,9 @@ class _Reader:
         }
         return list(names) if all(name in self.nodes for name in names) else None
 
-    def _tried(self, node: Node, names: list[str], *, truth: bool) -> Condition | None:
-        """By all that the nodes may have; None: not known, or too many."""
-        options = {name: said for name in names if (said := self.nodes.options(name)) is not None}
+    def _try_all(self, node: Node, names: list[str], *, truth: bool) -> Condition | None:
+        """Evaluate a part for all values that nodes may have; None: unknown, or too many."""
+        options = {name: known for name in names if (known := self.nodes.options(name)) is not None}
         limit = math.inf if len(names) < 2 else MAX_ALTERNATIVES
         count = math.prod(map(len, options.values()))
         if len(options) < len(names) or count > limit:
@@ -176,12 +177,12 @@ class _Reader:
     def _statement(self, node: Node, *, truth: bool) -> Condition:
         match node:
             case Attribute():
-                return self._of(node, lambda name: some(name, [truth]))
+                return self._about(node, lambda name: some(name, [truth]))
             case Chain(first=first, rest=((operator, second),)) if operator in _READ:
                 if isinstance(first, Attribute):
                     return self._comparison(first, operator, second, truth=truth)
                 if isinstance(second, Attribute):
-                    return self._comparison(second, _MIRRORED.get(operator, operator), first, truth=truth)
+                    return self._comparison(second, MIRRORED.get(operator, operator), first, truth=truth)
             case Call(name=name, arguments=(first, second)) if name.lower() in _MEMBER:
                 return self._member(first, second, truth=truth)
         return ALWAYS
@@ -190,8 +191,8 @@ class _Reader:
         value = _scalar(other)
         if value is None:
             return ALWAYS
-        said = operator if truth else _NEGATED[operator]
-        return self._of(attribute, lambda name: _READ[said](name, value))
+        stated = operator if truth else _NEGATED[operator]
+        return self._about(attribute, lambda name: _READ[stated](name, value))
 
     def _member(self, first: Node, second: Node, *, truth: bool) -> Condition:
         if isinstance(second, Attribute):
@@ -204,12 +205,12 @@ class _Reader:
         if len(known) < len(values):
             return ALWAYS
         if truth:
-            return self._of(attribute, lambda name: some(name, known, among=attribute is second))
-        return self._of(attribute, lambda name: all_of(_not_among(name, each) for each in known))
+            return self._about(attribute, lambda name: some(name, known, among=attribute is second))
+        return self._about(attribute, lambda name: all_of(_not_among(name, each) for each in known))
 
-    def _of(self, attribute: Attribute, said: Callable[[str], Condition]) -> Condition:
+    def _about(self, attribute: Attribute, build: Callable[[str], Condition]) -> Condition:
         name = resource_name(attribute)
-        return said(fold(name)) if name and name in self.nodes else ALWAYS
+        return build(fold(name)) if name and name in self.nodes else ALWAYS
 
 
 def _lower_bound(name: str, value: Scalar, *, strict: bool) -> Condition:
@@ -221,7 +222,7 @@ def _upper_bound(name: str, value: Scalar, *, strict: bool) -> Condition:
 
 
 def _differs(name: str, value: Scalar) -> Condition:
-    """Of `X != true` nothing is said: 2 is another value, and counts as true."""
+    """Return the condition of `X != value`; none for true: 2 differs from true, but counts as true."""
     if isinstance(value, bool):
         return ALWAYS if value else some(name, [True])
     return ((Lacks(name=name, value=value),),)
@@ -239,17 +240,16 @@ _READ: dict[str, Callable[[str, Scalar], Condition]] = {
     "==": lambda name, value: some(name, [value]),
     "!=": _differs,
     "=?=": lambda name, value: some(name, [value]),
-    # A node without the attribute is different, too: nothing that a batch system can be told.
+    # Also true of a node without the attribute, which no batch system can express.
     "=!=": lambda name, value: ALWAYS,  # noqa: ARG005  # one signature for all
 }
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "==", "=?=": "=!=", "=!=": "=?="}
 _MEMBER = frozenset({"member", "identicalmember"})
 _LOGICAL_LEVELS = (AND, OR, ELVIS)
 
 
 def _is_logical(node: Node) -> bool:
-    """Whether a part is taken apart rather than tried as a whole."""
+    """Whether a part is decomposed rather than evaluated as a whole."""
     if isinstance(node, Call):
         return node.name.lower() == "ifthenelse"
     if isinstance(node, Unary):
@@ -258,7 +258,7 @@ def _is_logical(node: Node) -> bool:
 
 
 def _scalar(node: Node) -> Scalar | None:
-    """The value that is written out; None: it is none, or undefined."""
+    """Return the value of a literal; None: another part, or undefined."""
     if isinstance(node, Unary) and node.operator == "-" and isinstance(node.operand, Literal):
         value = node.operand.value
         return -value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,6 +1,6 @@
-"""What a queue says about its nodes: attributes that differ from node to node (`NodeAttributes`).
+"""Attributes that differ between the nodes of a queue (`NodeAttributes`).
 
-Of such an attribute the queue only knows which values there are; the pilot measures the one of its node.
+The queue states only which values occur; the pilot measures that of its node.
 
 Source: gLite, "DIY approach" to the selection of worker nodes.
 """
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from requirements.errors import InvalidInput, Problem
 from requirements.values import Value, as_value, fold, format_value, text_fault
 
-#: One thing that a node may have; None: the node has no such attribute.
+#: A possible value on a node; None: the node does not have the attribute.
 Option = Value | None
-#: In the configuration it stands where a list of values would.
+#: In the configuration, in place of a list of values.
 UNKNOWN = "unknown"
-#: Values of one attribute; more are not told apart in flags anyway, `unknown` does.
+#: Values of one attribute; for more, `unknown` is as good.
 MAX_OPTIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAttributes:
-    """What the nodes behind a queue may have, by name."""
+    """Possible values on the nodes of a queue, by attribute."""
 
-    #: Sorted by the folded name. None in place of the options: anything, or nothing of that name.
+    #: Sorted by the folded name. None in place of the options: any value, or none.
     declared: tuple[tuple[str, tuple[Option, ...] | None], ...] = ()
 
     def __bool__(self) -> bool:
@@ -34,34 +34,34 @@ class NodeAttributes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names as the configuration spells them."""
+        """The names as spelled in the configuration."""
         return tuple(name for name, _ in self.declared)
 
     def options(self, name: str) -> tuple[Option, ...] | None:
-        """What a node may have of that name; None: unknown, or no attribute of the nodes at all."""
+        """Return the possible values of an attribute; None: unknown, or not an attribute of the nodes."""
         return next((options for other, options in self.declared if fold(other) == fold(name)), None)
 
     def without_these(self, resource: Mapping[str, Value]) -> dict[str, Value]:
-        """The parameters of a queue that hold for every node: an attribute of the nodes hides a parameter."""
+        """Return the queue's parameters that hold for every node: node attributes hide parameters."""
         hidden = {fold(name) for name in self.names}
         return {name: value for name, value in resource.items() if fold(name) not in hidden}
 
     def as_json(self) -> dict[str, object]:
-        """The same as it stands in a configuration; `parse_node_attributes` reads it."""
+        """Convert to the form in the configuration, which `parse_node_attributes` reads."""
         return {name: UNKNOWN if options is None else list(options) for name, options in self.declared}
 
 
-#: A queue whose nodes are all the same.
+#: For queues with uniform nodes.
 NO_NODE_ATTRIBUTES = NodeAttributes()
 
 
 def parse_node_attributes(raw: object, path: str = "NodeAttributes") -> NodeAttributes:
-    """What a configuration says under `NodeAttributes`.
+    """Parse the section `NodeAttributes` of the configuration.
 
     Args:
         raw: `{Name: [values] | unknown}`; a value is text, a number, a boolean, a list of these (a node has
             several) or null (some nodes have none).
-        path: Where it stands, for the messages.
+        path: Its path, for messages.
 
     Raises:
         InvalidInput: With every problem.
@@ -70,9 +70,9 @@ def parse_node_attributes(raw: object, path: str = "NodeAttributes") -> NodeAttr
         raise InvalidInput([Problem(path=path, message=f"{raw!r}, allowed is {{Name: [values] or unknown}}")])
     problems: list[Problem] = []
     declared: dict[str, tuple[str, tuple[Option, ...] | None]] = {}
-    for name, said in raw.items():
+    for name, stated in raw.items():
         try:
-            options = _parse_attribute(name, said, f"{path}/{name}")
+            options = _parse_attribute(name, stated, f"{path}/{name}")
         except InvalidInput as error:
             problems.extend(error.problems)
             continue
@@ -84,27 +84,27 @@ def parse_node_attributes(raw: object, path: str = "NodeAttributes") -> NodeAttr
     return NodeAttributes(declared=tuple(declared[folded] for folded in sorted(declared)))
 
 
-def _parse_attribute(name: object, said: object, path: str) -> tuple[Option, ...] | None:
+def _parse_attribute(name: object, stated: object, path: str) -> tuple[Option, ...] | None:
     fault = None
     if not isinstance(name, str) or not name.strip():
-        fault = f"{name!r} is no name"
+        fault = f"{name!r} is not a name"
     elif text_fault(name):
         fault = text_fault(name)
-    elif not isinstance(said, list | tuple) and said != UNKNOWN:
-        fault = f"{said!r}, allowed is a list of the values that its nodes may have, or {UNKNOWN}"
-    elif not said:
-        fault = f"the list is empty; for nodes of which nothing is known it is {UNKNOWN}"
-    elif said != UNKNOWN and len(said) > MAX_OPTIONS:
-        fault = f"{len(said)} values, allowed are {MAX_OPTIONS}; beyond it is {UNKNOWN}"
+    elif not isinstance(stated, list | tuple) and stated != UNKNOWN:
+        fault = f"{stated!r}, allowed is a list of the values that its nodes may have, or {UNKNOWN}"
+    elif not stated:
+        fault = f"the list is empty; if the values are not known, write {UNKNOWN}"
+    elif stated != UNKNOWN and len(stated) > MAX_OPTIONS:
+        fault = f"{len(stated)} values, allowed are {MAX_OPTIONS}; for more, write {UNKNOWN}"
     if fault:
         raise InvalidInput([Problem(path=path, message=fault)])
-    return None if isinstance(said, str) else _options(said, path)
+    return None if isinstance(stated, str) else _options(stated, path)
 
 
-def _options(said: object, path: str) -> tuple[Option, ...]:
+def _options(stated: object, path: str) -> tuple[Option, ...]:
     options: list[Option] = []
     problems: list[Problem] = []
-    for position, item in enumerate(said if isinstance(said, list | tuple) else ()):
+    for position, item in enumerate(stated if isinstance(stated, list | tuple) else ()):
         try:
             option = None if item is None else as_value(item, f"{path}[{position}]")
         except InvalidInput as error:
@@ -120,21 +120,21 @@ def _options(said: object, path: str) -> tuple[Option, ...]:
 def merge_facts(
     resource: Mapping[str, Value], nodes: NodeAttributes, facts: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """A queue with the facts of one node: what a whole requirement is evaluated on.
+    """Combine a queue's parameters with the facts of one node.
 
-    Only facts that the queue declares count; one that it declares and the node does not state is absent.
+    Only facts that the queue declares count; a declared attribute without a fact is absent.
     """
     stated = {name: fact for name in nodes.names if (fact := _find_fact(facts, name)) is not None}
     return nodes.without_these(resource) | stated
 
 
 def format_options(options: tuple[Option, ...] | None) -> str:
-    """What nodes may have, for a person to read."""
+    """Format the possible values for people."""
     return UNKNOWN if options is None else ", ".join(format_option(option) for option in options)
 
 
 def format_option(option: Option) -> str:
-    """One thing that a node may have, for a person to read."""
+    """Format one possible value for people."""
     if option is None:
         return "none"
     return f"[{format_value(option)}]" if isinstance(option, tuple) else format_value(option)

@@ -1,13 +1,11 @@
-"""How much the evaluation of parts of one expression may take, counted before it is done.
+"""Partial evaluation of an expression: fold the parts that a queue decides, keep those that its nodes decide.
 
-A part is tried with everything that nodes may have; few combinations of a long part take as long as many of
-a short one, and a regular expression takes as long as hundreds of comparisons.
+The library evaluates every part whose values are all known, and every part whose unknowns have few
+combinations; only `&&`, `||`, `!` and `?:` are decomposed here. The order is changed only in the outermost
+`&&`, and a part is dropped only where its value makes no difference, errors included.
 
-Partial evaluation of an expression: what is known of a queue is folded away, what its nodes decide stays.
-
-The library evaluates every part of which all is known, and every part whose unknowns have few
-combinations; only `&&`, `||`, `!` and `?:` are taken apart here. Nothing is put in another order but in the
-outermost `&&`, and a part is dropped only where its value can make no difference, errors included.
+Effort is limited by a budget, which is spent before a part is evaluated: few combinations of a long part take
+as long as many of a short one, and a regular expression as long as hundreds of comparisons.
 
 Source: gLite's forwarding to batch systems, which flattens and then forgets `||`, `!` and `?:`.
 """
@@ -20,8 +18,8 @@ from requirements.classad import compiled, constants
 from requirements.classad.restrictions import is_regexp, resource_name
 from requirements.classad.syntax_tree import (
     AND,
+    COMPARISONS,
     OR,
-    PRECEDENCE,
     Attribute,
     Call,
     Chain,
@@ -49,31 +47,31 @@ from requirements.nodes.truth_values import (
 )
 from requirements.values import Value
 
-#: What one run over one expression may spend, in evaluations of an operator or a name: ten in a microsecond.
+#: Budget of one expression, in evaluations of an operator or a name: ten per microsecond.
 MAX_EFFORT = 500_000
 
-#: In the same unit: a pattern over a text of some thousand characters.
+#: Cost of a pattern on a text of some thousand characters.
 _REGEXP = 200
-#: Telling the library what an attribute is this time.
+#: Cost of setting an attribute in the library's ad.
 _NAME = 30
-#: Evaluations that take as long as making a part ready for them.
+#: Number of evaluations that cost as much as compiling the part.
 _READING = 50
 
 
 @dataclass(slots=True, kw_only=True)
 class EvaluationBudget:
-    """What is left to spend."""
+    """Remaining effort for one expression."""
 
     left: int = MAX_EFFORT
     _weights: dict[int, int] = field(default_factory=dict)  #: by id of a part of the expression
 
     def spend(self, node: Node, *, names: int, combinations: int) -> bool:
-        """Whether a part may be tried; if it may, that is spent.
+        """Spend the effort of evaluating a part, if it is left, and return whether it was.
 
         Args:
-            node: A part of the one expression, which has to outlive this.
-            names: How many attributes change between combinations.
-            combinations: How often it would be evaluated.
+            node: A part of the expression, which has to outlive this object.
+            names: Number of attributes that change between combinations.
+            combinations: Number of evaluations.
         """
         effort = (combinations + _READING) * (self._weight(node) + names * _NAME)
         if effort > self.left:
@@ -89,10 +87,8 @@ class EvaluationBudget:
         return known
 
 
-#: Combinations of what nodes may have that are tried for one part.
+#: Combinations of possible values that are evaluated for one part.
 MAX_COMBINATIONS = 4_096
-
-_COMPARED = (PRECEDENCE["=="], PRECEDENCE["<"])
 
 
 def folded(
@@ -102,30 +98,32 @@ def folded(
     *,
     effort: int = MAX_EFFORT,
 ) -> FoldedPart:
-    """What remains of an expression at a queue; as good as the whole wherever only `true` counts.
+    """Return what remains of an expression at a queue; equivalent as far as only `true` counts.
 
     Args:
         node: The tree of an expression that passed `restrictions.check`.
-        resource: What holds for every node.
-        open_: By `attribute_key`, what a node may have; None: anything, or nothing.
-        effort: The budget of the evaluation; what would take more stays open.
+        resource: Parameters that hold for every node.
+        open_: Possible values on a node, by `attribute_key`; None: any value, or none.
+        effort: The evaluation budget; parts that exceed it are kept.
     """
-    return _Folding(resource=resource, open_=open_, effort=EvaluationBudget(left=effort)).of(node, Care.WHOLE)
+    return _Folding(resource=resource, open_=open_, effort=EvaluationBudget(left=effort)).fold(
+        node, Care.WHOLE
+    )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Folding:
-    """One run over one expression."""
+    """Partial evaluation of one expression."""
 
     resource: Mapping[str, Value]
     open_: Mapping[str, Sequence[Option] | None]
     effort: EvaluationBudget
     _names: dict[int, frozenset[str]] = field(default_factory=dict)  #: by id of a part of the expression
 
-    def of(self, node: Node, care: Care) -> FoldedPart:
-        seen = self._tried(node)
+    def fold(self, node: Node, care: Care) -> FoldedPart:
+        seen = self._try_all(node)
         if seen is None:
-            return self._constant(self._taken_apart(node, care), care)
+            return self._constant(self._decompose(node, care), care)
         value = _only(seen)
         if value is not None and care is Care.VALUE:
             return FoldedPart(node=value, outcomes=frozenset({truth_values.outcome_of_value(seen[0])}))
@@ -133,7 +131,7 @@ class _Folding:
         part = self._constant(FoldedPart(node=node, outcomes=exact), care)
         if part.node is not node or not self._open_names(node):
             return part
-        inner = self._taken_apart(node, care)
+        inner = self._decompose(node, care)
         return self._constant(replace(inner, outcomes=_narrowed(inner.outcomes, exact, care)), care)
 
     def _constant(self, part: FoldedPart, care: Care) -> FoldedPart:
@@ -145,7 +143,7 @@ class _Folding:
         )
 
     def _open_names(self, node: Node) -> frozenset[str]:
-        """The names in a part that its nodes decide."""
+        """Return the names in a part that depend on the node."""
         known = self._names.get(id(node))
         if known is None:
             if isinstance(node, Attribute):
@@ -155,8 +153,8 @@ class _Folding:
             self._names[id(node)] = known
         return known
 
-    def _tried(self, node: Node) -> list[object] | None:
-        """The values that a part has over all combinations; None: not to be had, or too many."""
+    def _try_all(self, node: Node) -> list[object] | None:
+        """Return the values of a part for all combinations; None: unknown, or too many."""
         options: dict[str, Sequence[Option]] = {}
         for name in sorted(self._open_names(node)):
             known = self.open_[name]
@@ -166,29 +164,29 @@ class _Folding:
         count = math.prod(len(each) for each in options.values())
         if count > MAX_COMBINATIONS:
             return None
-        # What the nodes do not decide is tried once and for all.
+        # A part that does not depend on the node is evaluated only once.
         if options and not self.effort.spend(node, names=len(options), combinations=count):
             return None
         return list(compiled.compile_node(node).values(self.resource, options))
 
-    def _taken_apart(self, node: Node, care: Care) -> FoldedPart:
+    def _decompose(self, node: Node, care: Care) -> FoldedPart:
         match node:
             case Chain(level=level) if level == AND:
                 return self._all(node, care)
             case Chain(level=level) if level == OR:
                 return self._any(node, care)
             case Unary(operator="!", operand=operand):
-                inner = self.of(operand, Care.TRUTH)
+                inner = self.fold(operand, Care.TRUTH)
                 return FoldedPart(
                     node=replace(node, operand=inner.node), outcomes=truth_values.negated(inner.outcomes)
                 )
             case Conditional():
                 return self._conditional(node, care)
             case _:
-                return FoldedPart(node=self._with_values(node), outcomes=_of_kind(node))
+                return FoldedPart(node=self._with_values(node), outcomes=_kind_outcomes(node))
 
     def _with_values(self, node: Node) -> Node:
-        """A part that asks for the values of the parts below."""
+        """Fold the operands of a part that uses their values."""
         match node:
             case Attribute():
                 return node
@@ -210,15 +208,15 @@ class _Folding:
                 return node
 
     def _value(self, node: Node) -> Node:
-        return self.of(node, Care.VALUE).node
+        return self.fold(node, Care.VALUE).node
 
     def _all(self, node: Chain, care: Care) -> FoldedPart:
         operands = children(node)
         if care in (Care.WHOLE, Care.HOLDS):
-            return conjunction([self.of(each, Care.HOLDS) for each in operands])
+            return conjunction([self.fold(each, Care.HOLDS) for each in operands])
         last = Care.POSITIVE if care is Care.POSITIVE else Care.TRUTH
         cares = [Care.TRUTH] * (len(operands) - 1) + [last]
-        parts = [self.of(each, how) for each, how in zip(operands, cares, strict=True)]
+        parts = [self.fold(each, how) for each, how in zip(operands, cares, strict=True)]
         return fold_chain(parts, AND, stop=False)
 
     def _any(self, node: Chain, care: Care) -> FoldedPart:
@@ -226,19 +224,19 @@ class _Folding:
         inner = Care.TRUTH if care in (Care.VALUE, Care.TRUTH) else Care.POSITIVE
         last: list[FoldedPart] = []
         if inner is Care.POSITIVE and care is not Care.POSITIVE:
-            # Behind the last operand nothing is evaluated: an error there is as good as false.
+            # Nothing is evaluated after the last operand: an error there is equivalent to false.
             while operands and not last:
-                part = self.of(operands.pop(), Care.HOLDS)
+                part = self.fold(operands.pop(), Care.HOLDS)
                 last = [] if truth_of(part) is False else [part]
-        parts = [self.of(each, inner) for each in operands]
+        parts = [self.fold(each, inner) for each in operands]
         return fold_chain(parts + last, OR, stop=True)
 
     def _conditional(self, node: Conditional, care: Care) -> FoldedPart:
-        condition = self.of(node.condition, Care.TRUTH)
+        condition = self.fold(node.condition, Care.TRUTH)
         decided = truth_of(condition)
         if decided is not None:
-            return self.of(node.then if decided else node.otherwise, care)
-        then, otherwise = self.of(node.then, care), self.of(node.otherwise, care)
+            return self.fold(node.then if decided else node.otherwise, care)
+        then, otherwise = self.fold(node.then, care), self.fold(node.otherwise, care)
         may_be = truth_values.chosen(condition.outcomes, then.outcomes, otherwise.outcomes)
         if care in (Care.WHOLE, Care.HOLDS) and _counts_fully(then, otherwise, care):
             if truth_of(otherwise) is False:
@@ -252,22 +250,22 @@ class _Folding:
 
 
 def _narrowed(may_be: Outcomes, exact: Outcomes, care: Care) -> Outcomes:
-    """What a folded part may be, by what the part before was in each case."""
+    """Restrict the outcomes of a folded part to those of the original part."""
     classes = {truth_values.split_options(each, care) for each in exact}
     return frozenset(each for each in may_be if truth_values.split_options(each, care) in classes)
 
 
 def _counts_fully(then: FoldedPart, otherwise: FoldedPart, care: Care) -> bool:
-    """Whether putting the arms into `&&` makes nothing true that was a number before."""
+    """Whether a number in an arm cannot become true by moving the arm into `&&`."""
     return care is Care.HOLDS or TruthValue.NONZERO not in then.outcomes | otherwise.outcomes
 
 
-def _of_kind(node: Node) -> Outcomes:
-    return LOGICAL if isinstance(node, Chain) and node.level in _COMPARED else ANYTHING
+def _kind_outcomes(node: Node) -> Outcomes:
+    return LOGICAL if isinstance(node, Chain) and node.level in COMPARISONS else ANYTHING
 
 
 def _only(seen: list[object]) -> Node | None:
-    """The one value that a part has, written out; None: it has several, or one that cannot be written."""
+    """Return the only value of a part as a node; None: several values, or one that cannot be written."""
     first = seen[0]
     if any(type(each) is not type(first) or repr(each) != repr(first) for each in seen[1:]):
         return None

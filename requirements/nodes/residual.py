@@ -1,7 +1,4 @@
-"""What is left of an expression at a queue whose nodes differ, and why nothing would help.
-
-The rules for a record where the nodes of a queue differ: what some, all or none of them fulfil.
-"""
+"""Residue of requirements at a queue with different nodes, and the parts that no node fulfils."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,10 +25,10 @@ from requirements.values import Value, fold, format_value, lookup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remainder:
-    """What the nodes of a queue decide of an expression."""
+    """Residue of an expression at a queue."""
 
-    possible: bool  #: whether it may be true of a node; False: of none
-    text: str | None = None  #: what else must be true; None: nothing (or nothing would help)
+    possible: bool  #: whether it may be true of a node
+    text: str | None = None  #: expression that must be true of the node; None: none, or not possible
 
 
 _IMPOSSIBLE = Remainder(possible=False)
@@ -41,13 +38,13 @@ _TRUE = Literal(value=True, start=0, end=0)
 def residual(
     text: str, resource: Mapping[str, Value], nodes: NodeAttributes, *, effort: int = MAX_EFFORT
 ) -> Remainder:
-    """What a node has to fulfil so that the expression is true of queue and node together.
+    """Return what a node has to fulfil so that the expression is true of queue and node together.
 
     Args:
-        text: The expression; one that no longer reads as one is never true.
-        resource: What holds for every node of the queue.
-        nodes: What its nodes may have.
-        effort: The budget of the evaluation; what would take more stays open.
+        text: The expression; never true if it can no longer be parsed.
+        resource: Parameters that hold for every node of the queue.
+        nodes: Attributes that differ between its nodes.
+        effort: The evaluation budget; parts that exceed it are kept.
     """
     names = evaluation.names(text)
     options = {name: nodes.options(name) for name in names if name in nodes}
@@ -56,14 +53,14 @@ def residual(
     has = {
         name: value for name in names if name not in options and (value := lookup(resource, name)) is not None
     }
-    # As texts: in the key of a cache True would be 1.
+    # As texts: as cache keys, True and 1 would be equal.
     return _residual(text, json.dumps(has), json.dumps(options), effort)
 
 
 @lru_cache(maxsize=4096)
 def _residual(text: str, has: str, options: str, effort: int) -> Remainder:
     resource = {name: _value(value) for name, value in json.loads(has).items() if value is not None}
-    open_ = {attribute_key(name): _options(said) for name, said in json.loads(options).items()}
+    open_ = {attribute_key(name): _options(each) for name, each in json.loads(options).items()}
     node = read_expression(SourceText(text=text, path="Requirements"))
     part = partial_evaluation.folded(node, resource, open_, effort=effort)
     if TruthValue.TRUE not in part.outcomes:
@@ -81,7 +78,7 @@ def _options(raw: list[object] | None) -> tuple[Option, ...] | None:
 
 
 def _readable(folded: str, whole: str) -> str:
-    """What was folded, if it can be read again: long lists of the queue may have made it too long."""
+    """Return the folded text unless it cannot be parsed: long lists of the queue may make it too long."""
     try:
         read(SourceText(text=folded, path="Requirements"))
     except InvalidInput:
@@ -90,7 +87,7 @@ def _readable(folded: str, whole: str) -> str:
 
 
 def _spelled(part: Node) -> str | None:
-    """An attribute as its user spelled it."""
+    """Spell an attribute as the user did."""
     name = resource_name(part) if isinstance(part, Attribute) else None
     if name is None:
         return None
@@ -98,11 +95,11 @@ def _spelled(part: Node) -> str | None:
 
 
 def failing_parts(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tuple[FailingPart, ...]:
-    """The operands of the outermost `&&` that are true of no node; empty where the whole may be."""
+    """Return the operands of the outermost `&&` that are true of no node; empty if the whole may be true."""
     if residual(text, resource, nodes).possible:
         return ()
-    asked = evaluation.names(text)
-    if not any(name in nodes for name in asked):
+    names = evaluation.names(text)
+    if not any(name in nodes for name in names):
         return evaluation.failing_parts(text, resource)
     operands = evaluation.operands(text)
     share = MAX_EFFORT // max(1, len(operands))  # many operands together take no longer than one expression
@@ -116,8 +113,8 @@ def _why(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tup
     names = evaluation.names(text)
     if not any(name in nodes for name in names):
         return evaluation.failing_parts(text, resource)
-    said = "; ".join(_format_value(name, resource, nodes) for name in names)
-    return (FailingPart(text=text, has=said, kind=ReasonKind.EXPRESSION),)
+    values = "; ".join(_format_value(name, resource, nodes) for name in names)
+    return (FailingPart(text=text, has=values, kind=ReasonKind.EXPRESSION),)
 
 
 def _format_value(name: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> str:
@@ -128,8 +125,8 @@ def _format_value(name: str, resource: Mapping[str, Value], nodes: NodeAttribute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """One entry of a record about an attribute of the nodes."""
+class _NodeEntry:
+    """An entry of a record about an attribute of the nodes."""
 
     name: str
     wanted: Value
@@ -142,10 +139,10 @@ class _Asked:
 def impossible(
     record: Record, declarations: Declarations, nodes: NodeAttributes
 ) -> Iterator[tuple[str, Value, ReasonKind]]:
-    """The entries that no node fulfils, by themselves or together with others about the same attribute."""
+    """Yield the entries that no node fulfils, alone or together with others about the same attribute."""
     for parameter, entries in _group_by_parameter(record, declarations, nodes).items():
         options = nodes.options(parameter)
-        # Whoever has all that is asked fulfils whatever can be fulfilled at all.
+        # A node with all required values fulfils every entry that can be fulfilled.
         tried = (_everything(entries),) if options is None else options
         alone = [(each, kind) for each in entries if (kind := _never(each, tried)) is not None]
         if not alone and not any(all(each.why_not(one) is None for each in entries) for one in tried):
@@ -154,7 +151,7 @@ def impossible(
 
 
 def residual_record(record: Record, declarations: Declarations, nodes: NodeAttributes) -> Record | None:
-    """The entries that some nodes may fulfil and others not; None: there are none."""
+    """Return the entries that only some nodes may fulfil; None: there are none."""
     by_parameter = _group_by_parameter(record, declarations, nodes)
     names = {
         each.name
@@ -168,18 +165,18 @@ def residual_record(record: Record, declarations: Declarations, nodes: NodeAttri
 
 def _group_by_parameter(
     record: Record, declarations: Declarations, nodes: NodeAttributes
-) -> dict[str, list[_Asked]]:
-    found: dict[str, list[_Asked]] = {}
+) -> dict[str, list[_NodeEntry]]:
+    found: dict[str, list[_NodeEntry]] = {}
     for name, wanted in record.values:
         declaration = declarations.get(name)
         parameter = compared_parameter(name, declaration)
         if parameter in nodes:
-            asked = _Asked(name=name, wanted=wanted, declaration=declaration)
-            found.setdefault(fold(parameter), []).append(asked)
+            entry = _NodeEntry(name=name, wanted=wanted, declaration=declaration)
+            found.setdefault(fold(parameter), []).append(entry)
     return found
 
 
-def _everything(entries: list[_Asked]) -> Option:
+def _everything(entries: list[_NodeEntry]) -> Option:
     if len(entries) == 1:
         return entries[0].wanted
     return tuple(
@@ -189,14 +186,14 @@ def _everything(entries: list[_Asked]) -> Option:
     )
 
 
-def _never(asked: _Asked, options: tuple[Option, ...]) -> ReasonKind | None:
-    """Why none of the options would do; None: one would."""
-    kinds = {asked.why_not(option) for option in options}
+def _never(entry: _NodeEntry, options: tuple[Option, ...]) -> ReasonKind | None:
+    """Return why no option fulfils the entry; None: one does."""
+    kinds = {entry.why_not(option) for option in options}
     if None in kinds:
         return None
     only = kinds.pop()
     return only if not kinds else ReasonKind.NOT_AMONG
 
 
-def _always(asked: _Asked, options: tuple[Option, ...] | None) -> bool:
-    return options is not None and all(asked.why_not(option) is None for option in options)
+def _always(entry: _NodeEntry, options: tuple[Option, ...] | None) -> bool:
+    return options is not None and all(entry.why_not(option) is None for option in options)

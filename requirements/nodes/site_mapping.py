@@ -1,4 +1,4 @@
-"""A site's mapping: which attribute of its nodes is which word of its batch system."""
+"""A site's mapping from attributes of its nodes to words of its batch system."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,51 +11,53 @@ from requirements.values import Scalar, fold, key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """How one attribute is said."""
+    """Words of one attribute."""
 
     name: str
-    minimum: str | None = None  #: the word for "at least"
-    maximum: str | None = None  #: the word for "at most"
-    equal: str | None = None  #: the word that is compared with texts
-    values: tuple[tuple[Scalar, str], ...] | None = None  #: our value, its text there; None: its own
-    features: tuple[tuple[Scalar, str], ...] = ()  #: our value, the feature of nodes that have it
-    factors: tuple[tuple[str, Fraction], ...] = ()  #: by word: what our number is multiplied with
+    minimum: str | None = None  #: word for a lower bound
+    maximum: str | None = None  #: word for an upper bound
+    equal: str | None = None  #: word compared with texts
+    values: tuple[tuple[Scalar, str], ...] | None = (
+        None  #: our value and its text at the site; None: the same text
+    )
+    features: tuple[tuple[Scalar, str], ...] = ()  #: our value and the feature of nodes that have it
+    factors: tuple[tuple[str, Fraction], ...] = ()  #: by word: factor for our number
 
     def text(self, value: Scalar, vocabulary: Vocabulary) -> str | None:
-        """The text that is compared for a value; None: it is not mapped, or not fit to be written."""
+        """Return the text to compare for a value; None: it is not mapped, or cannot be written."""
         if self.values is not None:
             return _find_entry(self.values, value)
         return value if isinstance(value, str) and vocabulary.text.fullmatch(value) else None
 
     def feature(self, value: Scalar) -> str | None:
-        """The feature of nodes that have the value; None: there is none."""
+        """Return the feature of nodes that have the value; None: there is none."""
         return _find_entry(self.features, value)
 
     def factor(self, word: str) -> Fraction:
-        """What a number of ours is multiplied with to be in the unit of a word."""
+        """Return the factor that converts our number to the unit of a word."""
         return dict(self.factors).get(word, Fraction(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteMapping:
-    """How requirements on nodes are said at a queue; data only."""
+    """Mapping of node attributes at a queue; data only."""
 
     vocabulary: Vocabulary
     meanings: tuple[Meaning, ...]
 
-    def of(self, name: str) -> Meaning | None:
-        """How an attribute is said, in any case of letters; None: not at all."""
+    def find(self, name: str) -> Meaning | None:
+        """Return the words of an attribute, in any case of letters; None: it is not mapped."""
         folded = fold(name)
         return next((each for each in self.meanings if fold(each.name) == folded), None)
 
 
 def parse_mapping(raw: object, path: str = "Forwarding") -> SiteMapping:
-    """What a configuration says under `Forwarding`.
+    """Parse the section `Forwarding` of the configuration.
 
     Args:
-        raw: `{Vocabulary: name, Attributes: {Name: {…}}}`; of an attribute `min`, `max`, `equal` with
+        raw: `{Vocabulary: name, Attributes: {Name: {…}}}`; an attribute has `min`, `max`, `equal` with
             `values`, `features` or `feature`, `unit` (of ours) and `in` (of the word).
-        path: Where it stands, for the messages.
+        path: Its path, for messages.
 
     Raises:
         InvalidInput: With every problem.
@@ -64,7 +66,7 @@ def parse_mapping(raw: object, path: str = "Forwarding") -> SiteMapping:
     name = section.get("Vocabulary")
     vocabulary = VOCABULARIES.get(name) if isinstance(name, str) else None
     if vocabulary is None:
-        message = f"{name!r} is no vocabulary, allowed are {', '.join(VOCABULARIES)}"
+        message = f"{name!r} is not a vocabulary, allowed are {', '.join(VOCABULARIES)}"
         meant = did_you_mean(str(name), VOCABULARIES)
         raise InvalidInput([Problem(path=f"{path}/Vocabulary", message=message, suggestion=meant)])
     attributes = section.get("Attributes", {})
@@ -76,10 +78,10 @@ def parse_mapping(raw: object, path: str = "Forwarding") -> SiteMapping:
 def _mapping(vocabulary: Vocabulary, attributes: Mapping[object, object], path: str) -> SiteMapping:
     problems: list[Problem] = []
     meanings: list[Meaning] = []
-    for name, said in attributes.items():
+    for name, entry in attributes.items():
         reading = _Reading(vocabulary=vocabulary, path=f"{path}/{name}")
         try:
-            meanings.append(reading.meaning(str(name), said))
+            meanings.append(reading.meaning(str(name), entry))
         except InvalidInput as error:
             problems.extend(error.problems)
     problems.extend(_used_twice(meanings, path))
@@ -89,7 +91,7 @@ def _mapping(vocabulary: Vocabulary, attributes: Mapping[object, object], path: 
 
 
 def _used_twice(meanings: Sequence[Meaning], path: str) -> Iterator[Problem]:
-    """Of two conditions on one option only one would hold."""
+    """Yield conflicts: of two conditions on one option only one would hold."""
     users: dict[tuple[str, str], str] = {}
     names: dict[str, str] = {}
     for each in meanings:
@@ -97,54 +99,54 @@ def _used_twice(meanings: Sequence[Meaning], path: str) -> Iterator[Problem]:
             yield Problem(path=f"{path}/{each.name}", message=f"named twice, the other time as {other}")
         for how, word in (("min", each.minimum), ("max", each.maximum), ("equal", each.equal)):
             if word and (other := users.setdefault((how, word), each.name)) != each.name:
-                yield Problem(path=f"{path}/{each.name}/{how}", message=f"{word} is already said by {other}")
+                yield Problem(path=f"{path}/{each.name}/{how}", message=f"{word} is already used by {other}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """The reading of one attribute."""
+    """Parser of one attribute."""
 
     vocabulary: Vocabulary
     path: str
 
     def meaning(self, name: str, raw: object) -> Meaning:
         allowed = ("min", "max", "equal", "values", "features", "feature", "unit", "in")
-        said = _section(raw, self.path, allowed)
-        features = dict(self._table(said, "features", ConditionForm.FEATURE) or ())
-        if "feature" in said:
-            features[True] = self._word(said, "feature", ConditionForm.FEATURE) or ""
+        entry = _section(raw, self.path, allowed)
+        features = dict(self._table(entry, "features", ConditionForm.FEATURE) or ())
+        if "feature" in entry:
+            features[True] = self._word(entry, "feature", ConditionForm.FEATURE) or ""
         minimum, maximum = (
-            self._word(said, "min", ConditionForm.MIN),
-            self._word(said, "max", ConditionForm.MAX),
+            self._word(entry, "min", ConditionForm.MIN),
+            self._word(entry, "max", ConditionForm.MAX),
         )
         words = [word for word in (minimum, maximum) if word]
         meaning = Meaning(
             name=name,
             minimum=minimum,
             maximum=maximum,
-            equal=self._word(said, "equal", ConditionForm.EQUAL),
-            values=self._table(said, "values", ConditionForm.EQUAL),
+            equal=self._word(entry, "equal", ConditionForm.EQUAL),
+            values=self._table(entry, "values", ConditionForm.EQUAL),
             features=tuple(features.items()),
-            factors=tuple((word, self._factor(said, word)) for word in words),
+            factors=tuple((word, self._factor(entry, word)) for word in words),
         )
         if not (words or meaning.equal or features):
-            raise self._fault("", "says nothing; allowed are min, max, equal, features, feature")
+            raise self._fault("", "is empty; allowed are min, max, equal, features, feature")
         return meaning
 
-    def _word(self, said: Mapping[object, object], how: str, form: ConditionForm) -> str | None:
-        word = said.get(how)
+    def _word(self, entry: Mapping[object, object], how: str, form: ConditionForm) -> str | None:
+        word = entry.get(how)
         if word is None:
             return None
         if not isinstance(word, str) or not self.vocabulary.word.fullmatch(word):
-            raise self._fault(how, f"{word!r} is no word, allowed is {self.vocabulary.word.pattern}")
-        if not can_say(self.vocabulary, form, word):
-            raise self._fault(how, f"{self.vocabulary.name} cannot say {how} of {word}")
+            raise self._fault(how, f"{word!r} is not a word, allowed is {self.vocabulary.word.pattern}")
+        if not supports(self.vocabulary, form, word):
+            raise self._fault(how, f"{self.vocabulary.name} does not support {how} of {word}")
         return word
 
     def _table(
-        self, said: Mapping[object, object], how: str, form: ConditionForm
+        self, entry: Mapping[object, object], how: str, form: ConditionForm
     ) -> tuple[tuple[Scalar, str], ...] | None:
-        raw = said.get(how)
+        raw = entry.get(how)
         if raw is None:
             return None
         if not isinstance(raw, Mapping):
@@ -152,34 +154,34 @@ class _Reading:
         pattern = self.vocabulary.word if form is ConditionForm.FEATURE else self.vocabulary.text
         for ours, theirs in raw.items():
             if not isinstance(ours, str | bool | int | float):
-                raise self._fault(how, f"{ours!r} is no value of a node")
+                raise self._fault(how, f"{ours!r} is not a value of a node")
             if not isinstance(theirs, str) or not pattern.fullmatch(theirs):
                 raise self._fault(how, f"{theirs!r} cannot be written, allowed is {pattern.pattern}")
-            if form is ConditionForm.FEATURE and not can_say(self.vocabulary, form, theirs):
+            if form is ConditionForm.FEATURE and not supports(self.vocabulary, form, theirs):
                 raise self._fault(how, f"{self.vocabulary.name} has no features")
         return tuple(raw.items())
 
-    def _factor(self, said: Mapping[object, object], word: str) -> Fraction:
+    def _factor(self, entry: Mapping[object, object], word: str) -> Fraction:
         known = self.vocabulary.words.get(word, OptionForm()).unit
-        ours, theirs = said.get("unit"), said.get("in", known)
+        ours, theirs = entry.get("unit"), entry.get("in", known)
         if known and theirs != known:
             raise self._fault("in", f"{theirs!r}, but {word} is in {known}")
         if ours is None or (theirs is None and ours is not None):
             if ours is not None:
-                raise self._fault("unit", f"{word} has no unit that is known here; say it with `in`")
+                raise self._fault("unit", f"the unit of {word} is not known; state it with `in`")
             return Fraction(1)
         for units in UNITS.values():
             if ours in units and theirs in units:
                 return units[str(ours)] / units[str(theirs)]
         allowed = "; ".join(", ".join(units) for units in UNITS.values())
-        raise self._fault("unit", f"{ours!r} is not converted into {theirs!r}, allowed are {allowed}")
+        raise self._fault("unit", f"{ours!r} cannot be converted to {theirs!r}, allowed are {allowed}")
 
     def _fault(self, part: str, message: str) -> InvalidInput:
         return InvalidInput([Problem(path=f"{self.path}/{part}".rstrip("/"), message=message)])
 
 
-def can_say(vocabulary: Vocabulary, form: ConditionForm, word: str) -> bool:
-    """Whether a language has a form for a word."""
+def supports(vocabulary: Vocabulary, form: ConditionForm, word: str) -> bool:
+    """Whether a language supports a form for a word."""
     if word in vocabulary.words and form is ConditionForm.MIN:
         known = vocabulary.words[word]
         if known.arguments or known.item:
@@ -193,7 +195,7 @@ def _section(raw: object, path: str, allowed: tuple[str, ...]) -> Mapping[object
     problems = [
         Problem(
             path=f"{path}/{name}",
-            message=f"not known, allowed are {', '.join(allowed)}",
+            message=f"unknown, allowed are {', '.join(allowed)}",
             suggestion=did_you_mean(str(name), allowed),
         )
         for name in raw

@@ -1,8 +1,6 @@
-"""What a part of an expression may turn out to be where not everything is known, as a set of outcomes.
+"""Possible outcomes of a partially known expression, as sets of truth values.
 
-Source: the three-valued logic of HTCondor's ClassAds, as `classad2` computes it (held by a test).
-
-`&&` and `||` of parts that were folded, without those that make no difference.
+Source: the three-valued logic of HTCondor's ClassAds, as `classad2` computes it (checked by a test).
 """
 
 from collections.abc import Iterable
@@ -12,11 +10,18 @@ from enum import StrEnum
 import classad2
 
 from requirements.classad.constants import literal
-from requirements.classad.syntax_tree import AND, OR, Chain, Node, Special, children
+from requirements.classad.syntax_tree import (
+    AND,
+    LOGICAL_OPERATORS,
+    Chain,
+    Node,
+    Special,
+    flatten,
+)
 
 
 class TruthValue(StrEnum):
-    """A kind of value, as far as logic tells values apart."""
+    """Kind of a value, as far as logic distinguishes values."""
 
     TRUE = "true"
     FALSE = "false"
@@ -40,17 +45,17 @@ _NEGATED = {TruthValue.TRUE: TruthValue.FALSE, TruthValue.FALSE: TruthValue.TRUE
 
 
 class Care(StrEnum):
-    """Which outcomes the surroundings of a part tell apart."""
+    """Outcomes that the context of a part distinguishes."""
 
-    VALUE = "value"  #: all, and the values themselves
+    VALUE = "value"  #: all, and also the values
     TRUTH = "truth"  #: true, false, undefined and error; numbers count as true or false
-    POSITIVE = "positive"  #: of these, false and undefined are the same: in `||`
-    HOLDS = "holds"  #: only whether it counts as true: in an `&&` that nothing but `&&` is around
+    POSITIVE = "positive"  #: like TRUTH, but false and undefined are equivalent: in `||`
+    HOLDS = "holds"  #: only whether it counts as true: in an `&&` with only `&&` around it
     WHOLE = "whole"  #: only whether it is `true` itself, which a number is not
 
 
 def outcome_of_value(value: object) -> TruthValue:
-    """The outcome that a value of the library is."""
+    """Return the outcome of a library value."""
     if value is classad2.Value.Undefined:
         return TruthValue.UNDEFINED
     if value is classad2.Value.Error:
@@ -63,12 +68,12 @@ def outcome_of_value(value: object) -> TruthValue:
 
 
 def as_truth(outcome: TruthValue) -> TruthValue:
-    """What an outcome counts as in `&&`, `||`, `!` and as a condition."""
+    """Return the outcome as which a value counts in `&&`, `||`, `!` and as a condition."""
     return _COUNTS_AS.get(outcome, outcome)
 
 
 def split_options(outcome: TruthValue, care: Care) -> TruthValue:
-    """The one outcome that stands for all that the surroundings do not tell from it."""
+    """Return the representative of all outcomes that are equivalent in the context."""
     if care is Care.VALUE:
         return outcome
     if care is Care.WHOLE:
@@ -82,7 +87,7 @@ def split_options(outcome: TruthValue, care: Care) -> TruthValue:
 
 
 def certain(outcomes: Iterable[TruthValue], care: Care) -> bool | Special | None:
-    """The constant that is as good as a part with these outcomes; None: there is none."""
+    """Return the constant that can replace a part with these outcomes; None: there is none."""
     seen = {split_options(outcome, care) for outcome in outcomes}
     only = seen.pop() if len(seen) == 1 else None
     return _CONSTANT.get(only) if only else None
@@ -97,17 +102,17 @@ _CONSTANT: dict[TruthValue, bool | Special] = {
 
 
 def negated(operand: Outcomes) -> Outcomes:
-    """What `!x` may be."""
+    """Return the outcomes of `!x`."""
     return frozenset(_NEGATED.get(as_truth(each), as_truth(each)) for each in operand)
 
 
 def both(left: Outcomes, right: Outcomes) -> Outcomes:
-    """What `x && y` may be."""
+    """Return the outcomes of `x && y`."""
     return frozenset(_joined(as_truth(one), as_truth(two), TruthValue.FALSE) for one in left for two in right)
 
 
 def either(left: Outcomes, right: Outcomes) -> Outcomes:
-    """What `x || y` may be."""
+    """Return the outcomes of `x || y`."""
     return frozenset(_joined(as_truth(one), as_truth(two), TruthValue.TRUE) for one in left for two in right)
 
 
@@ -120,7 +125,7 @@ def _joined(left: TruthValue, right: TruthValue, deciding: TruthValue) -> TruthV
 
 
 def chosen(condition: Outcomes, then: Outcomes, otherwise: Outcomes) -> Outcomes:
-    """What `condition ? then : otherwise` may be."""
+    """Return the outcomes of `condition ? then : otherwise`."""
     truths = {as_truth(each) for each in condition}
     kept = truths & {TruthValue.UNDEFINED, TruthValue.ERROR}
     return frozenset(
@@ -130,16 +135,15 @@ def chosen(condition: Outcomes, then: Outcomes, otherwise: Outcomes) -> Outcomes
     )
 
 
-_OPERATOR = {AND: "&&", OR: "||"}
 _NO_ERROR = LOGICAL - {TruthValue.ERROR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedPart:
-    """A part of an expression after folding."""
+    """A part of an expression after partial evaluation."""
 
     node: Node
-    outcomes: Outcomes  #: what it may be; at least what it can be
+    outcomes: Outcomes  #: its possible outcomes, perhaps with impossible ones
 
 
 TRUE = FoldedPart(node=literal(True), outcomes=frozenset({TruthValue.TRUE}))  # noqa: FBT003  # the constant itself
@@ -147,20 +151,20 @@ FALSE = FoldedPart(node=literal(False), outcomes=frozenset({TruthValue.FALSE})) 
 
 
 def conjunction(parts: list[FoldedPart]) -> FoldedPart:
-    """`&&` where only its truth counts: free in its order, and false and error are the same."""
+    """Join parts with `&&` where only truth counts: in any order; false and error are equivalent."""
     if any(TruthValue.TRUE not in {as_truth(each) for each in part.outcomes} for part in parts):
         return FALSE
     kept = [part for part in parts if truth_of(part) is not True]
     flat = [
         replace(part, node=operand) if operand is part.node else FoldedPart(node=operand, outcomes=ANYTHING)
         for part in kept
-        for operand in _operands(part.node, AND)
+        for operand in flatten(part.node, AND)
     ]
     return _join_parts(flat, AND) if flat else TRUE
 
 
 def fold_chain(parts: list[FoldedPart], level: int, *, stop: bool) -> FoldedPart:
-    """`&&` or `||` in its order; the operand that decides it (`stop`) or is an error ends it."""
+    """Join parts with `&&` or `||` in order, up to the operand that decides it (`stop`) or is an error."""
     kept: list[FoldedPart] = []
     for part in parts:
         truth = truth_of(part)
@@ -188,14 +192,10 @@ def _join_parts(parts: list[FoldedPart], level: int) -> FoldedPart:
             return parts[0]
         # A number counts as true, but is not `true`: `X && true` is not `X`.
         parts = [TRUE, *parts] if level == AND else [FALSE, *parts]
-    rest = tuple((_OPERATOR[level], part.node) for part in parts[1:])
+    rest = tuple((LOGICAL_OPERATORS[level], part.node) for part in parts[1:])
     return FoldedPart(
         node=Chain(level=level, first=parts[0].node, rest=rest, start=0, end=0), outcomes=may_be
     )
-
-
-def _operands(node: Node, level: int) -> tuple[Node, ...]:
-    return children(node) if isinstance(node, Chain) and node.level == level else (node,)
 
 
 def _truths(part: FoldedPart) -> Outcomes:
@@ -203,7 +203,7 @@ def _truths(part: FoldedPart) -> Outcomes:
 
 
 def truth_of(part: FoldedPart) -> bool | None:
-    """What a part certainly counts as; None: it may differ, or is neither."""
+    """Return the certain truth of a part; None: it may differ, or is neither true nor false."""
     known = certain(part.outcomes, Care.TRUTH)
     return known if isinstance(known, bool) else None
 
@@ -213,7 +213,7 @@ def _is_error(part: FoldedPart) -> bool:
 
 
 def outcome_of_constant(constant: bool | Special) -> TruthValue:  # noqa: FBT001  # the constant itself
-    """The outcome that a constant is."""
+    """Return the outcome of a constant."""
     if isinstance(constant, Special):
         return TruthValue.UNDEFINED if constant is Special.UNDEFINED else TruthValue.ERROR
     return TruthValue.TRUE if constant else TruthValue.FALSE

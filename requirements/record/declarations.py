@@ -1,4 +1,4 @@
-"""What the configuration says about names of requirements: `Operations/JobDescription/<Name>`."""
+"""Declarations of requirement names in the configuration: `Operations/JobDescription/<Name>`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from requirements.values import Value, fold
 
 
 class ValueKind(StrEnum):
-    """What a value is."""
+    """Type of a value."""
 
     NUMBER = "number"
     STRING = "string"
@@ -18,7 +18,7 @@ class ValueKind(StrEnum):
 
 
 class MatchRule(StrEnum):
-    """How many values of a list the resource must have."""
+    """Number of values of a list that the resource must have."""
 
     ANY = "any"
     ALL = "all"
@@ -26,19 +26,19 @@ class MatchRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What one name means wherever it is asked for."""
+    """Meaning of one name in requirements."""
 
     name: str
-    kind: ValueKind | None = None  #: None: the kind follows from the two values
+    kind: ValueKind | None = None  #: None: taken from the two values
     match: MatchRule = MatchRule.ANY  #: for lists
     unit: str | None = None  #: for people; values are never converted
-    resource: str | None = None  #: the parameter of the resource that it is compared with, if named otherwise
-    minimum: float | None = None  #: smallest value that may be asked for
-    maximum: float | None = None  #: largest value that may be asked for
+    resource: str | None = None  #: parameter of the resource to compare with, if it has another name
+    minimum: float | None = None  #: smallest allowed value
+    maximum: float | None = None  #: largest allowed value
 
 
 def kind_of(value: Value) -> ValueKind:
-    """The kind that a value shows by itself."""
+    """Return the kind of a value."""
     if isinstance(value, bool):
         return ValueKind.BOOLEAN
     if isinstance(value, int | float):
@@ -47,7 +47,7 @@ def kind_of(value: Value) -> ValueKind:
 
 
 def compared_parameter(name: str, declaration: Declaration | None) -> str:
-    """The parameter of a resource that a name of requirements is compared with."""
+    """Return the parameter of a resource that is compared with this name."""
     return (declaration.resource if declaration else None) or name
 
 
@@ -69,7 +69,7 @@ class Declarations:
 
     @classmethod
     def find(cls, declared: Iterable[Declaration]) -> "Declarations":
-        """The declarations of these names.
+        """Create the declarations.
 
         Raises:
             InvalidInput: Two of the names differ only in case.
@@ -77,9 +77,9 @@ class Declarations:
         return cls(tuple(declared))
 
     def get(self, name: str) -> Declaration | None:
-        """What is declared for a name, in any case of letters; None if nothing is."""
+        """Return the declaration of a name, in any case of letters; None if there is none."""
         return self._by_fold.get(fold(name))
 
     def names(self) -> tuple[str, ...]:
-        """The declared names as they are spelled in the configuration."""
+        """Return the declared names as spelled in the configuration."""
         return tuple(declaration.name for declaration in self.declared)

@@ -1,16 +1,16 @@
-"""A job as expressions see it: the attributes that its description gives it."""
+"""Attributes of a job in expressions, from its description."""
 
 from collections.abc import Mapping
 
 from requirements.errors import InvalidInput
 from requirements.values import Value, as_value, fold
 
-#: Keywords that take several values, of which users mostly state one and compare it as such.
+#: Keywords with several values, of which users mostly state one and compare it as a single value.
 _ONE_OR_MORE = frozenset({"site", "gridce", "platform", "outputse"})
 
 
 def job_attributes(body: Mapping[str, object]) -> dict[str, Value]:
-    """The attributes of a stored description; what is no plain value is left out."""
+    """Return the attributes of a stored description; values of other types are left out."""
     found: dict[str, Value] = {}
     for name, raw in body.items():
         try:
@@ -21,7 +21,7 @@ def job_attributes(body: Mapping[str, object]) -> dict[str, Value]:
 
 
 def attribute_value(name: str, value: object) -> object:
-    """The value of one keyword: of a place or storage element that stands alone, not a list."""
+    """Return the value of a keyword; a list with a single site, CE, platform or SE as its item."""
     if fold(name) in _ONE_OR_MORE and isinstance(value, list | tuple) and len(value) == 1:
         return value[0]
     return value

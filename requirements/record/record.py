@@ -1,4 +1,4 @@
-"""Requirements as a record of named values, all of which must hold."""
+"""Requirements as a record of named values, all of which must be fulfilled."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,25 +10,25 @@ from requirements.values import Scalar, Value, as_number, as_value, fold, format
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a job asks by name, as its user spelled it.
+    """Required values by name, as spelled by the user.
 
-    To Python `True == 1`, so records are told apart by their `pool_id`, never used as keys.
+    In Python `True == 1`, so records are identified by their `pool_id`, never used as keys.
     """
 
     values: tuple[tuple[str, Value], ...]  #: sorted by the folded name
 
 
 def parse_record(raw: Mapping[str, object], declarations: Declarations, path: str = "Requirements") -> Record:
-    """The record that a job description or a request states.
+    """Parse the record in a job description or a request.
 
     Args:
         raw: Name to value, as read from a JDL, YAML or JSON.
-        declarations: What the names mean now.
-        path: Where the record stands, for the messages.
+        declarations: The current declarations of names.
+        path: Its path, for messages.
 
     Raises:
-        InvalidInput: With every problem: values that are none, names that differ only in case, and what
-            `record_problems` finds.
+        InvalidInput: With every problem: invalid values, names that differ only in case, and those found by
+            `record_problems`.
     """
     problems = list(_name_problems(raw, path))
     if problems:
@@ -48,7 +48,7 @@ def parse_record(raw: Mapping[str, object], declarations: Declarations, path: st
 
 def _name_problems(raw: Mapping[str, object], path: str) -> Iterator[Problem]:
     if not raw:
-        yield Problem(path=path, message="asks for nothing; leave it out")
+        yield Problem(path=path, message="is empty; leave it out")
     spelled: dict[str, str] = {}
     for name in raw:
         if fault := text_fault(name) or (None if name.strip() else "a name is empty"):
@@ -58,9 +58,9 @@ def _name_problems(raw: Mapping[str, object], path: str) -> Iterator[Problem]:
 
 
 def record_problems(record: Record, declarations: Declarations, path: str = "Requirements") -> list[Problem]:
-    """What the current declarations show to be wrong with a record; empty if nothing is.
+    """Check a record against the current declarations; empty if it is valid.
 
-    The optimizers ask again, since declarations may have changed after the submission.
+    The optimizers repeat the check, since declarations may have changed after the submission.
     """
     problems: list[Problem] = []
     for name, value in record.values:

@@ -1,4 +1,4 @@
-"""The rules by which one value of a record meets one parameter of a resource.
+"""Rules for comparing one value of a record with one parameter of a resource.
 
 Source: RFC #7, with the kinds that the configuration declares.
 """
@@ -10,29 +10,29 @@ from requirements.values import Scalar, Value, as_number, key, normal
 
 
 class ReasonKind(StrEnum):
-    """Why one requirement fails at a resource."""
+    """Why a requirement fails at a resource."""
 
     ABSENT = "absent"  #: the resource has no such parameter
-    TYPE = "type"  #: the two values are of kinds that do not compare
-    TOO_SMALL = "too_small"  #: a capacity below the number asked
-    DIFFERENT = "different"  #: one value each, not the same
-    NOT_AMONG = "not_among"  #: none of the values asked is one that the resource has
-    NOT_ALL = "not_all"  #: some are, but all must be (`match: all`)
-    EXPRESSION = "expression"  #: an expression is false, or no boolean
-    UNDEFINED = "undefined"  #: an expression asks for what the resource does not say
-    ERROR = "error"  #: an expression cannot be computed from what the resource has
+    TYPE = "type"  #: the kinds of the two values cannot be compared
+    TOO_SMALL = "too_small"  #: a capacity below the required number
+    DIFFERENT = "different"  #: one value each, not equal
+    NOT_AMONG = "not_among"  #: the resource has none of the required values
+    NOT_ALL = "not_all"  #: the resource has only some of the required values (`match: all`)
+    EXPRESSION = "expression"  #: an expression is false, or not a boolean
+    UNDEFINED = "undefined"  #: an expression refers to a parameter that the resource does not have
+    ERROR = "error"  #: an expression cannot be evaluated with the resource's values
 
 
 _UNDECLARED = Declaration(name="")
 
 
 def mismatch(wanted: Value, has: Value | None, declaration: Declaration | None) -> ReasonKind | None:
-    """Why a resource that has `has` is not what `wanted` asks for; None if it is."""
+    """Return why the value `has` of a resource does not fulfil `wanted`; None if it does."""
     declared = declaration or _UNDECLARED
     if has is None:
         return ReasonKind.ABSENT
     wanted, has = _read(wanted, declared), _read(has, declared)
-    # A list of one is its value, but only when asked: `[4000]` of a resource is no capacity of 4000.
+    # A required list of one is its value, but `[4000]` of a resource is not a capacity of 4000.
     wanted = normal(wanted)
     if _unfit(wanted, declared):
         return ReasonKind.TYPE
@@ -44,7 +44,7 @@ def mismatch(wanted: Value, has: Value | None, declaration: Declaration | None) 
 
 
 def _read(value: Value, declared: Declaration) -> Value:
-    """The value with numbers in place of their text, where the name is declared as a number."""
+    """Convert texts to numbers where the name is declared as a number."""
     if declared.kind is not ValueKind.NUMBER:
         return value
     return tuple(as_number(item) for item in value) if isinstance(value, tuple) else as_number(value)
@@ -72,10 +72,10 @@ def _scalar_mismatch(wanted: Scalar, has: Scalar) -> ReasonKind | None:
 def _list_mismatch(
     wanted: tuple[Scalar, ...], has: tuple[Scalar, ...], match: MatchRule
 ) -> ReasonKind | None:
-    asked, there = {key(item) for item in wanted}, {key(item) for item in has}
-    if match is MatchRule.ALL and asked and asked <= there:
+    required, present = {key(item) for item in wanted}, {key(item) for item in has}
+    if match is MatchRule.ALL and required and required <= present:
         return None
-    if asked & there:
+    if required & present:
         return None if match is MatchRule.ANY else ReasonKind.NOT_ALL
     kinds = {kind_of(item) for item in wanted} & {kind_of(item) for item in has}
     return ReasonKind.NOT_AMONG if kinds or not has or not wanted else ReasonKind.TYPE

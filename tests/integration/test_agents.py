@@ -350,8 +350,8 @@ def test_a_loop_goes_on_after_a_cycle_that_broke(now: datetime, caplog: pytest.L
     with caplog.at_level(logging.INFO):
         loop.run(cycle, name="test", every=0, stop=stop, clock=lambda: now)
     assert times == [now] * 3
-    assert "test: the cycle broke" in caplog.text
-    assert "test: the database is away" in caplog.text
+    assert "test: the cycle failed" in caplog.text
+    assert "test: the database is unavailable" in caplog.text
     assert "test: done it" in caplog.text
 
 

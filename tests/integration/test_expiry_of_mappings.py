@@ -73,7 +73,7 @@ def test_a_pool_loses_the_queue_at_the_moment_of_expiry(engine: Engine, now: dat
     assert cycle(engine, config, now + LIFE - SECOND).resolved == 0
     assert queues(engine, asks_state) == ["big"]
     result = cycle(engine, config, now + LIFE)
-    assert (result.resolved, result.jobs_told) == (2, 1)
+    assert (result.resolved, result.jobs_updated) == (2, 1)
     assert queues(engine, asks_state) == []
     assert queues(engine, asks_memory) == ["big", "small"]
     assert job(engine, asks_state).minor_status == NO_ELIGIBLE_QUEUE

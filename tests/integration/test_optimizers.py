@@ -369,7 +369,7 @@ def test_the_inline_optimizer_outlives_a_defect(engine: Engine, now: datetime) -
     first, second = submit(engine, grid(), now, JOB, JOB)
     inline.ring([first])
     inline.start()
-    while not inline._rung.empty():
+    while not inline._pending.empty():
         pass
     inline.ring([second])
     inline.stop()

@@ -171,9 +171,9 @@ def test_jobs_say_at_once_that_they_lost_their_last_queue_and_that_they_have_one
 ) -> None:
     ids = arrive(engine, grid(), now, 8000, 8000, 4000)
     poorer = changed(big=1000)
-    assert cycle(engine, poorer, now).jobs_told == 2
+    assert cycle(engine, poorer, now).jobs_updated == 2
     assert [job(engine, each).minor_status for each in ids] == [NO_ELIGIBLE_QUEUE] * 2 + [WAITS_FOR_PILOT]
-    assert cycle(engine, grid(version=3), now).jobs_told == 2
+    assert cycle(engine, grid(version=3), now).jobs_updated == 2
     assert {job(engine, each).minor_status for each in ids} == {WAITS_FOR_PILOT}
     assert [entry.minor_status for entry in log_of(engine, ids[0])][-2:] == [
         NO_ELIGIBLE_QUEUE,
@@ -196,7 +196,7 @@ def test_many_jobs_are_told(engine: Engine, now: datetime) -> None:
     text = {**JOB, "Requirements": {"Memory": 8000}, "Parameters": 2500}
     ids = submit(engine, grid(), now, text)
     batch.optimize(engine, grid(), ids, now=now)
-    assert cycle(engine, changed(big=1000), now).jobs_told == 2500
+    assert cycle(engine, changed(big=1000), now).jobs_updated == 2500
 
 
 def test_an_agent_that_died_between_the_pools_and_their_jobs_is_continued(
@@ -214,7 +214,7 @@ def test_an_agent_that_died_between_the_pools_and_their_jobs_is_continued(
             cycle(engine, changed(big=1000), now + timedelta(seconds=1))
     assert job(engine, job_id).minor_status == WAITS_FOR_PILOT
     after = now + timedelta(seconds=2)
-    assert cycle(engine, changed(big=1000), after).jobs_told == 1
+    assert cycle(engine, changed(big=1000), after).jobs_updated == 1
 
 
 def test_an_unused_pool_goes_after_the_grace_time(engine: Engine, now: datetime) -> None:

@@ -186,7 +186,7 @@ def test_redis_away_is_no_error_for_the_submitter(
     with caplog.at_level(logging.WARNING):
         bell.ring(ids)
         bell.ring(ids)
-    assert caplog.text.count("Redis is away, 5 jobs wait for the sweep") == 1
+    assert caplog.text.count("Redis is unavailable, 5 jobs wait for the sweep") == 1
     assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 5
     assert waiting(engine) == ids
 
@@ -230,6 +230,6 @@ def test_a_worker_that_cannot_reach_redis_ends_when_told(
 ) -> None:
     redis_server.kill()
     process = workers.start()
-    until(lambda: "Redis is away" in workers._log.read_text(), "the first failure")
+    until(lambda: "Redis is unavailable" in workers._log.read_text(), "the first failure")
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(PATIENCE) == 0

@@ -257,7 +257,7 @@ def test_a_sandbox_may_come_beside_or_in_the_description(engine: Engine, now: da
         (["run.sh"], None, "run.sh: not uploaded"),
         ([f"sha256:{'0' * 64}"], None, "is not stored for lhcb"),
         ([f"sha256:{'0' * 64}", f"sha256:{'1' * 64}"], None, "more than one archive"),
-        ([], "sha256:12", "is no sandbox"),
+        ([], "sha256:12", "is not a sandbox reference"),
         ([], f"sha256:{'0' * 64}", "is not stored for lhcb"),
     ],
 )

@@ -67,7 +67,7 @@ def test_silent_jobs_of_the_others_are_found(
     assert (result.stalled, result.broken) == (1, ("evil",))
     assert job(engine, of_lhcb).status is JobStatus.STALLED
     assert job(engine, of_evil).status is JobStatus.RUNNING
-    assert "lost-jobs: the work for the VO evil broke, that for the others goes on" in caplog.text
+    assert "lost-jobs: the work for the VO evil failed, the other VOs are continued" in caplog.text
 
 
 def test_a_grace_time_of_one_vo_keeps_no_job_of_another_stalled(engine: Engine, now: datetime) -> None:
@@ -98,7 +98,7 @@ def test_rows_of_the_others_are_removed(
     result = retention.cycle(engine, broken("retention", jobs=1e6), now=now, holder="me")
     assert result is not None
     assert result.broken == ("evil",)
-    assert "retention: the work for the VO evil broke" in caplog.text
+    assert "retention: the work for the VO evil failed" in caplog.text
 
 
 def test_task_queues_of_the_others_are_weighed(
@@ -120,9 +120,9 @@ def test_task_queues_of_the_others_are_weighed(
 
 def test_a_turn_that_is_lost_ends_the_work_for_all(engine: Engine, now: datetime) -> None:
     run(engine, now)
-    mine = lost_jobs.leader.take(engine, "lost-jobs", holder="me", now=now)
+    mine = lost_jobs.leader.acquire(engine, "lost-jobs", holder="me", now=now)
     assert mine is not None
-    assert lost_jobs.leader.take(engine, "lost-jobs", holder="other", now=now + MINUTE) is not None
+    assert lost_jobs.leader.acquire(engine, "lost-jobs", holder="other", now=now + MINUTE) is not None
 
     def write(vo: str) -> None:
         with mine.writing():

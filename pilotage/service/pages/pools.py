@@ -15,7 +15,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.models.paging import ListPage as Paging
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
-from requirements import formatting
+from requirements import canonical
 from taskqueue.db import database
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import listing
@@ -76,7 +76,7 @@ def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResp
     return page.render(
         "pools/show.html",
         pool=pool,
-        asks=formatting.lines(pool.original),
+        asks=canonical.format_lines(pool.original),
         queues=len(eligible),
         sites=_group_by_site(queues[:_QUEUES]),
         left=max(0, len(queues) - _QUEUES),
@@ -93,7 +93,7 @@ def _rows(conn: Connection, found: Collection[Pool]) -> list[PoolRow]:
     return [
         PoolRow(
             pool=pool,
-            asks=formatting.lines(pool.original),
+            asks=canonical.format_lines(pool.original),
             queues=queues.get(pool.pool_id, 0),
             jobs=jobs.get(pool.pool_id, {}),
         )

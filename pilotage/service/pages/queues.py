@@ -24,7 +24,7 @@ from pilotage.service.pages import pilots as pilot_pages
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute
 from pilotage.service.queries import explanations
 from pilotage.service.routing import QueueOf
-from requirements import formatting
+from requirements import canonical
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.jobs.search import JobCount
@@ -129,7 +129,7 @@ def _pools(
         ids = [each.pool_id for each in served[:_POOLS]]
         originals = pools.read_originals(conn, ids)
         jobs = listing.count_jobs_by_status(conn, ids)
-    return served, {pool_id: formatting.lines(each) for pool_id, each in originals.items()}, jobs
+    return served, {pool_id: canonical.format_lines(each) for pool_id, each in originals.items()}, jobs
 
 
 def _pilots(page: PageOf, address: QueueAddress) -> Mapping[str, PilotCounts]:

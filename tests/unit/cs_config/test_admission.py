@@ -125,7 +125,7 @@ def test_checks_are_those_that_the_queue_names_and_has() -> None:
         ("Rank: true", "allowed is a ClassAd expression or a number"),
         ("{Checks: Mine, mine: 0x10 < A}", "0x10 is hexadecimal"),
         ("Checks: [a b]", "allowed is names of attributes"),
-        ("VOs: {cms: {Requirements: CurrentTime > 1}}", "currenttime is no attribute"),
+        ("VOs: {cms: {Requirements: CurrentTime > 1}}", "currenttime is not an attribute"),
     ],
 )
 def test_what_is_no_safe_expression_is_no_configuration(text: str, wrong: str) -> None:

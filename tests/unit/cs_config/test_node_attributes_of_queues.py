@@ -144,11 +144,11 @@ def test_eligible_nodes_are_those_where_some_node_would_do() -> None:
         ("nodeattributes: {OS: [a]}", "unknown level, did you mean NodeAttributes?"),
         ("VOs: {cms: {nodeattributes: {OS: [a]}}}", "NodeAttributes and Forwarding only, did you mean NodeA"),
         ("Forwarding: Slurm", "Forwarding: 'Slurm' is a value, a section is needed here"),
-        ("Forwarding: {Vocabulary: Slrm}", "'Slrm' is no vocabulary"),
+        ("Forwarding: {Vocabulary: Slrm}", "'Slrm' is not a vocabulary"),
         ("Forwarding: {Vocabulary: Slrm}", "did you mean Slurm? (grid.yaml:1)"),
         (
             "Forwarding: {Vocabulary: Slurm, Attributes: {OS: {fetures: {}}}}",
-            "Forwarding/Attributes/OS/fetures: not known",
+            "Forwarding/Attributes/OS/fetures: unknown",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_defect_of_a_step_holds_the_job_and_is_logged(
         passage = chain.run_chain(candidate_of(context), {"JobPath": path("A"), "A": broken}, context)
     assert isinstance(passage.outcome, Hold)
     assert "ZeroDivisionError: oops" in passage.outcome.reason
-    assert "optimizer A broke on job 1" in caplog.text
+    assert "optimizer A failed on job 1" in caplog.text
 
 
 def test_a_chain_that_never_says_what_the_job_asks_fails_it(
@@ -136,7 +136,7 @@ def test_a_job_with_requirements_is_held_where_no_step_names_their_pool(
     passage = chain.run_chain(candidate, {**chain.installed_steps(), "Requirements": done}, context)
     assert isinstance(passage.outcome, Hold)
     assert passage.step == "JobScheduling"
-    assert "no optimizer has named a pool" in passage.outcome.reason
+    assert "no optimizer has set a pool" in passage.outcome.reason
 
 
 def test_job_sanity_fails_what_cannot_run_any_more(candidate_of: Make, context_of: MakeContext) -> None:

@@ -274,7 +274,7 @@ def test_requirements_may_ask_for_the_jobs_own_values(text: str, seen: str) -> N
 
 
 def test_whose_a_job_is_stands_beside_its_description() -> None:
-    with pytest.raises(InvalidJob, match=r"MY\.OwnerGroup: whose a job is.*\(job.jdl:1:"):
+    with pytest.raises(InvalidJob, match=r"MY\.OwnerGroup: the owner of a job.*\(job.jdl:1:"):
         of_jdl("Requirements = other.A == MY.OwnerGroup")
 
 

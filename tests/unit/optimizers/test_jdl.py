@@ -166,7 +166,7 @@ def test_what_is_wrong_inside_an_expression_is_shown_where_it_stands_in_the_file
     ("content", "message"),
     [
         (b'[\n  Executable = "a\xe9b";\n]', "byte 0xe9 is not UTF-8"),
-        (b'[\n  Executable = "a\0b";\n]', r"'\x00' is no character of a text"),
+        (b'[\n  Executable = "a\0b";\n]', r"'\x00' is not a valid character"),
         (b"# a comment\nExecutable: abcde\xe9b\n", "byte 0xe9 is not UTF-8"),
     ],
 )

@@ -30,29 +30,29 @@ def check(*texts: str, config: str | None = None, submitter: Submitter = ANN) ->
 def body(checked: CheckedJobs) -> dict[str, object]:
     [member] = checked.submitted.members
     return descriptions.fill_placeholders(
-        checked.submitted.body, member.parameters if checked.mould else None
+        checked.submitted.body, member.parameters if checked.template else None
     )
 
 
 def test_texts_that_differ_in_what_each_job_has_for_itself_share_a_mould() -> None:
     first, second = check(job("a", "Seed = 1;\n"), job("b", "Seed = 2;\n"))
-    assert first.mould is second.mould is not None
+    assert first.template is second.template is not None
     assert (body(first)["JobName"], body(second)["JobName"]) == ("a", "b")
     assert (body(first)["Seed"], body(second)["Seed"]) == (1, 2)
 
 
 def test_texts_that_ask_something_else_do_not() -> None:
     first, second = check(job("a"), job("b", shared=SHARED.replace("3600", "7200")))
-    assert first.mould is not second.mould
+    assert first.template is not second.template
     assert (body(first)["CPUTime"], body(second)["CPUTime"]) == (3600, 7200)
 
 
 def test_each_keeps_the_text_that_it_came_in() -> None:
     texts = [job(name, f'InputData = {{"LFN:/lhcb/{name}", "/lhcb/x"}};\n') for name in "ab"]
     for text, checked in zip(texts, check(*texts), strict=True):
-        assert checked.mould is not None
+        assert checked.template is not None
         [member] = checked.submitted.members
-        assert descriptions.fill_source(checked.mould.source, member.parameters) == text
+        assert descriptions.fill_source(checked.template.source, member.parameters) == text
 
 
 def test_a_text_that_has_nothing_cut_out_keeps_what_looks_like_a_placeholder() -> None:
@@ -86,7 +86,7 @@ def _refusal(*texts: str) -> list[str]:
 def test_an_expression_that_looks_at_its_own_job_is_read_for_each() -> None:
     shared = SHARED + "Rank = other.Memory - MY.Seed;\n"
     first, second = check(job("a", "Seed = 1;\n", shared=shared), job("b", "Seed = 2;\n", shared=shared))
-    assert first.mould is second.mould is None
+    assert first.template is second.template is None
     ranks = [checked.submitted.members[0].description.rank for checked in (first, second)]
     assert ranks[0] != ranks[1]
 
@@ -140,9 +140,9 @@ def test_a_job_among_others_is_what_it_is_alone(first: object, second: object) -
     for text, among, single in zip(texts, check(*texts), alone, strict=True):
         assert single is not None
         assert body(among) == body(single)
-        if among.mould is not None:
+        if among.template is not None:
             [member] = among.submitted.members
-            assert descriptions.fill_source(among.mould.source, member.parameters) == text
+            assert descriptions.fill_source(among.template.source, member.parameters) == text
 
 
 def _written(entries: object) -> str:

@@ -58,8 +58,8 @@ def test_keywords_are_read_without_case() -> None:
         ({"Parameters": 3, "ParameterStart": "x"}, "is not a number"),
         ({"Parameters": 900, "ParameterFactor": 10, "ParameterStart": 1}, "grow beyond"),
         ({"Parameters.A": ["x"], "Parameters.B": ["x", "y"]}, "A has 1, B has 2"),
-        ({"Parameters": 2, "ParameterStart.A": 1}, "there is no Parameters.A"),
-        ({"ParameterStart": 1, "Parameters.A": 1}, "there is no Parameters that"),
+        ({"Parameters": 2, "ParameterStart.A": 1}, "has no effect without Parameters.A"),
+        ({"ParameterStart": 1, "Parameters.A": 1}, "has no effect without Parameters"),
         ({"Parameters": ["a\0"]}, "NUL"),
     ],
 )

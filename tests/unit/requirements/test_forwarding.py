@@ -59,7 +59,7 @@ def test_what_the_queue_decides_leaves_nothing() -> None:
 def test_what_no_language_says_is_left_to_the_matcher_alone() -> None:
     found = forwarding(Expression(text="size(other.MaxRAM) > 3"), {}, DECLARED, NODES, SLURM)
     assert found is not None
-    assert "to the batch system: nothing that it could be told" in found.lines()
+    assert "to the batch system: nothing that it supports" in found.lines()
     assert found.left == "size(other.MaxRAM) > 3"
 
 

@@ -31,8 +31,8 @@ def test_a_value_that_is_listed_twice_counts_once() -> None:
         ({"Model": [float("nan")]}, "N/Model[0]: nan is not a number"),
         ({"Model": list(range(1001))}, "N/Model: 1001 values, allowed are 1000"),
         ({"Model": ["a"], "MODEL": ["b"]}, "N/MODEL: named twice, the other time as Model"),
-        ({" ": ["a"]}, "is no name"),
-        ({3: ["a"]}, "3 is no name"),
+        ({" ": ["a"]}, "is not a name"),
+        ({3: ["a"]}, "3 is not a name"),
         ({"a\0": ["a"]}, "contains the character NUL"),
     ],
 )

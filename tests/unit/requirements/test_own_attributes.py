@@ -54,7 +54,7 @@ def test_the_text_of_the_user_is_kept_beside() -> None:
 
 
 def test_without_a_description_nothing_of_its_own_is_in_scope() -> None:
-    with pytest.raises(InvalidInput, match=r"MY\.B is no attribute of the resource"):
+    with pytest.raises(InvalidInput, match=r"MY\.B is not an attribute of the resource"):
         parse_expression("other.A > MY.B")
 
 

@@ -77,7 +77,7 @@ def test_names_that_differ_only_in_case_are_refused() -> None:
 
 
 def test_an_empty_record_is_refused() -> None:
-    assert problems({}) == ["Requirements: asks for nothing; leave it out"]
+    assert problems({}) == ["Requirements: is empty; leave it out"]
 
 
 def test_an_empty_name_is_refused() -> None:

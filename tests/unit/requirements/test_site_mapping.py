@@ -23,7 +23,7 @@ def test_attributes_are_found_in_any_case_with_their_words_and_units() -> None:
             Model={"features": {"P4": "p4", 3: "three"}, "feature": "any"},
         )
     )
-    ram, cpu, model = mapping.of("ram"), mapping.of("CPU"), mapping.of("MODEL")
+    ram, cpu, model = mapping.find("ram"), mapping.find("CPU"), mapping.find("MODEL")
     assert ram is not None
     assert (ram.minimum, ram.factor("mem")) == ("mem", 1024)
     assert cpu is not None
@@ -36,12 +36,12 @@ def test_attributes_are_found_in_any_case_with_their_words_and_units() -> None:
         None,
         None,
     ]
-    assert mapping.of("Other") is None
+    assert mapping.find("Other") is None
 
 
 def test_a_word_of_the_site_may_be_in_a_unit_of_its_own() -> None:
     mapping = parse_mapping(mapped("GridEngine", Disk={"min": "scratch", "unit": "MB", "in": "GB"}))
-    disk = mapping.of("Disk")
+    disk = mapping.find("Disk")
     assert disk is not None
     assert disk.factor("scratch") == Fraction(1, 1024)
 
@@ -50,30 +50,30 @@ def test_a_word_of_the_site_may_be_in_a_unit_of_its_own() -> None:
     ("raw", "message"),
     [
         ("Slurm", "F: 'Slurm', allowed are Vocabulary, Attributes"),
-        ({"Vocabulary": "Slrum"}, "F/Vocabulary: 'Slrum' is no vocabulary, allowed are Slurm, GridEngine"),
+        ({"Vocabulary": "Slrum"}, "F/Vocabulary: 'Slrum' is not a vocabulary, allowed are Slurm, GridEngine"),
         ({"Vocabulary": "Slrum"}, "did you mean Slurm?"),
-        ({"Vocabulary": ["Slurm"]}, "is no vocabulary"),
-        ({"Vocabulary": "Slurm", "Attribute": {}}, "F/Attribute: not known"),
+        ({"Vocabulary": ["Slurm"]}, "is not a vocabulary"),
+        ({"Vocabulary": "Slurm", "Attribute": {}}, "F/Attribute: unknown"),
         ({"Vocabulary": "Slurm", "Attributes": []}, "F/Attributes: allowed is {Name: {…}}"),
-        (mapped("Slurm", RAM={}), "F/Attributes/RAM: says nothing"),
+        (mapped("Slurm", RAM={}), "F/Attributes/RAM: is empty"),
         (mapped("Slurm", RAM="mem"), "F/Attributes/RAM: 'mem', allowed are min"),
-        (mapped("Slurm", RAM={"minimum": "mem"}), "RAM/minimum: not known, allowed are min"),
-        (mapped("Slurm", RAM={"max": "mem"}), "RAM/max: Slurm cannot say max of mem"),
-        (mapped("Slurm", Model={"equal": "model"}), "Model/equal: Slurm cannot say equal of model"),
-        (mapped("PBS", Model={"equal": "model"}), "PBS cannot say equal of model"),
-        (mapped("Slurm", RAM={"min": "mem --wrap=id"}), "RAM/min: 'mem --wrap=id' is no word"),
-        (mapped("Slurm", RAM={"min": "-mem"}), "is no word"),
-        (mapped("Slurm", RAM={"min": 3}), "RAM/min: 3 is no word"),
+        (mapped("Slurm", RAM={"minimum": "mem"}), "RAM/minimum: unknown, allowed are min"),
+        (mapped("Slurm", RAM={"max": "mem"}), "RAM/max: Slurm does not support max of mem"),
+        (mapped("Slurm", Model={"equal": "model"}), "Model/equal: Slurm does not support equal of model"),
+        (mapped("PBS", Model={"equal": "model"}), "PBS does not support equal of model"),
+        (mapped("Slurm", RAM={"min": "mem --wrap=id"}), "RAM/min: 'mem --wrap=id' is not a word"),
+        (mapped("Slurm", RAM={"min": "-mem"}), "is not a word"),
+        (mapped("Slurm", RAM={"min": 3}), "RAM/min: 3 is not a word"),
         (mapped("Slurm", Model={"features": {"P4": "p4&gpu"}}), "Model/features: 'p4&gpu' cannot be written"),
-        (mapped("Slurm", Model={"features": {None: "none"}}), "None is no value of a node"),
+        (mapped("Slurm", Model={"features": {None: "none"}}), "None is not a value of a node"),
         (mapped("Slurm", Model={"features": ["P4"]}), "allowed is {value: text}"),
         (mapped("LSF", Model={"equal": "model", "values": {"P4": "p 4"}}), "'p 4' cannot be written"),
-        (mapped("Slurm", RAM={"min": "mem", "unit": "min"}), "RAM/unit: 'min' is not converted into 'MB'"),
+        (mapped("Slurm", RAM={"min": "mem", "unit": "min"}), "RAM/unit: 'min' cannot be converted to 'MB'"),
         (mapped("Slurm", RAM={"min": "mem", "in": "GB"}), "RAM/in: 'GB', but mem is in MB"),
-        (mapped("Slurm", GPU={"min": "gpu", "unit": "MB"}), "GPU/unit: gpu has no unit that is known here"),
+        (mapped("Slurm", GPU={"min": "gpu", "unit": "MB"}), "GPU/unit: the unit of gpu is not known"),
         (
             mapped("Slurm", RAM={"min": "mem"}, Memory={"min": "mem"}),
-            "F/Attributes/Memory/min: mem is already said by RAM",
+            "F/Attributes/Memory/min: mem is already used by RAM",
         ),
         (mapped("Slurm", RAM={"min": "mem"}, ram={"min": "tmp"}), "ram: named twice, the other time as RAM"),
     ],
