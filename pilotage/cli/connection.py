@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pilotage.cli import home_directory, settings
+from pilotage.cli import client_settings, home_directory
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
 
@@ -16,7 +16,7 @@ def connect(*, home: Path | None, url: str | None) -> Client:
     Raises:
         WrongUsage: Nothing says where the service is, or who we are.
     """
-    chosen = settings.load({"home": home, "url": url})
+    chosen = client_settings.load(home=home, url=url)
     written = home_directory.read_client_env(chosen.home)
     address = chosen.url or written.get("PILOTAGE_URL")
     if address is None:

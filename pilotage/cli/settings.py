@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from pilotage.cli.client_settings import FILE, PREFIX, default_home
 from requirements.errors import InvalidInput, Problem, did_you_mean
 
 #: Roles that an issuer may give. Pilots and gateways have tokens of the installation, which they renew.
@@ -88,8 +89,6 @@ class IssuerSettings(_IssuerModel):
         return self
 
 
-PREFIX = "PILOTAGE_"
-FILE = "pilotage.yaml"
 #: Settings that are more than a text; a variable says them in YAML or JSON.
 _STRUCTURED = frozenset({"issuers", "trusted_proxies"})
 
@@ -169,12 +168,6 @@ class _Layer:
     values: Mapping[str, object]
     #: How the place calls the setting `name`.
     called: str
-
-
-def default_home(environment: Mapping[str, str]) -> Path:
-    """`$XDG_DATA_HOME/pilotage`, where the XDG default stands in for an unset variable."""
-    data = environment.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser() / "pilotage"
 
 
 def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.environ) -> Settings:

@@ -18,9 +18,10 @@ from redis.exceptions import RedisError
 from pilotage.cli import engine, home_directory, issuers
 from pilotage.cli.checks import database
 from pilotage.cli.checks.finding import Finding, Health
+from pilotage.cli.client_settings import FILE
 from pilotage.cli.errors import one_line
 from pilotage.cli.processes import tls
-from pilotage.cli.settings import FILE, InvalidSettings, Settings
+from pilotage.cli.settings import InvalidSettings, Settings
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Published
 from pilotage.service.auth.oidc.issuer import Issuer
