@@ -111,9 +111,7 @@ def _build_gateway(
 def _open_batch_system(described: GatewayFile, name: str, stack: ExitStack) -> SharedBatchSystem:
     one = described.systems[name]
     return SharedBatchSystem(
-        system=ReliableSystem(
-            system=batch.open_system(one, stack), evidence=described.evidence()
-        ),
+        system=ReliableSystem(system=batch.open_system(one, stack), evidence=described.evidence()),
         shell=batch.open_shell(one, stack),
         directory=str(one.directory),
     )

@@ -53,7 +53,7 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
     if chosen.site is None:
         lines.append(f"pilotage pilot{home} --site S --ce C --queue Q")
-    return [*lines, "", "Ctrl-C stops it. Nothing is lost: run the same command to continue."]
+    return [*lines, "", "Ctrl-C ends it; started again it goes on."]
 
 
 #: Lifetime in seconds of the token in client.env; every start creates a new one.
