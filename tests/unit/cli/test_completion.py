@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.main import get_command
 
 from pilotage.cli import application
 
+Complete = Callable[[str], list[str]]
 PROGRAM = [sys.executable, "-m", "pilotage.cli"]
 
 
@@ -21,19 +23,27 @@ def run(arguments: list[str], **variables: str) -> str:
     return done.stdout
 
 
-def complete_bash(line: str) -> list[str]:
-    words = line.split(" ")
-    variables = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    return run([], _PILOTAGE_COMPLETE="complete_bash", **variables).split()
+@pytest.fixture
+def complete_bash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
+    def complete(line: str) -> list[str]:
+        words = line.split(" ")
+        monkeypatch.setenv("_PILOTAGE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        with pytest.raises(SystemExit):
+            application.main([])
+        return capsys.readouterr().out.split()
+
+    return complete
 
 
-def test_the_first_word_completes_to_every_command() -> None:
+def test_the_first_word_completes_to_every_command(complete_bash: Complete) -> None:
     assert set(complete_bash("pilotage ")) == set(application.COMMANDS)
     assert complete_bash("pilotage pilot") == ["pilot", "pilots"]
 
 
 @pytest.mark.parametrize("name", sorted(application.COMMANDS))
-def test_every_command_completes_its_subcommands_and_options(name: str) -> None:
+def test_every_command_completes_its_subcommands_and_options(name: str, complete_bash: Complete) -> None:
     command = get_command(application.application([name])).commands[name]  # type: ignore[attr-defined]
     inner = getattr(command, "commands", None)
     if inner is not None:
@@ -43,7 +53,7 @@ def test_every_command_completes_its_subcommands_and_options(name: str) -> None:
     assert expected - {"--help"} <= set(complete_bash(f"pilotage {name} --"))
 
 
-def test_options_of_the_program_complete() -> None:
+def test_options_of_the_program_complete(complete_bash: Complete) -> None:
     expected = {"--version", "--install-completion", "--show-completion", "--help"}
     assert expected <= set(complete_bash("pilotage --"))
 
