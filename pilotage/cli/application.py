@@ -1,4 +1,4 @@
-"""The command `pilotage`: which commands there are, and what its exit status means."""
+"""The command `pilotage`: its commands, their lazy import, and its exit status."""
 
 import os
 import sys
@@ -14,10 +14,10 @@ from pilotage.cli import errors, output
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the program, which is imported only when it is needed."""
+    """A command of the program, imported only when it is run or completed."""
 
-    function: str  #: that registers it, as `module:name`
-    help: str  #: its line in `pilotage --help`
+    function: str  #: registers the command, as `module:name`
+    help: str  #: line in `pilotage --help`; the first paragraph of the help of the command itself
 
     def register(self, app: typer.Typer) -> None:
         """Import the command and add it."""
@@ -30,74 +30,79 @@ class Command:
 COMMANDS: Mapping[str, Command] = {
     "up": Command(
         "pilotage.cli.processes.up:register",
-        "Run everything here: database, service, optimizers, agents and, with --site, pilots.",
+        "Run the whole system in one process: database, service, optimizers, agents; with --site, pilots.",
     ),
-    "job": Command("pilotage.cli.commands.job:register", "Submit jobs, follow them, end them."),
+    "job": Command(
+        "pilotage.cli.commands.job:register",
+        "Submit, list, inspect, kill and reschedule jobs; fetch their output.",
+    ),
     "pool": Command(
         "pilotage.cli.commands.pool:register",
-        "SubmitPools: Requirements of jobs with the queues eligible for them.",
+        "List SubmitPools: Requirements of jobs, with the queues eligible for them.",
     ),
-    "queue": Command("pilotage.cli.commands.queue:register", "Batch queues of the resource tree."),
-    "site": Command(
-        "pilotage.cli.commands.site:register", "Sites: advertisements, throttles, limits and bans."
-    ),
+    "queue": Command("pilotage.cli.commands.queue:register", "List, explain, drain and resume batch queues."),
+    "site": Command("pilotage.cli.commands.site:register", "Show, advertise, ban and allow sites."),
     "config": Command(
         "pilotage.cli.commands.config:register",
-        "The configuration: resource tree, operations options, registry.",
+        "Check, show, change, import and export the configuration.",
     ),
     "accounting": Command(
         "pilotage.cli.commands.accounting:register",
-        "Sum jobs, wall time, CPU time and what jobs waited for, as far as it concerns you.",
+        "Sum jobs, wall time, CPU time and causes of waiting of the jobs that you may see.",
     ),
     "pilot": Command(
         "pilotage.cli.commands.pilots:register_pilot",
-        "Run a pilot here, now: --site S --ce C --queue Q; see `pilotage pilot --help`.",
+        "Run a pilot on this machine: --site S --ce C --queue Q; see `pilotage pilot --help`.",
     ),
     "pilots": Command(
         "pilotage.cli.commands.pilots:register_pilots",
-        "Pilots that were sent or came: how they stand and how they fared.",
+        "List pilots, with their status and their success rates.",
     ),
     "serve": Command(
         "pilotage.cli.processes.serve:register",
-        "Serve HTTP, until SIGINT or SIGTERM; any number of these, on any hosts, behind a load balancer.",
+        "Run the HTTP service; several can run, on any hosts, behind a load balancer.",
     ),
     "worker": Command(
         "pilotage.cli.processes.worker:register",
-        "Prepare submitted jobs for matching: the optimizer chain, rung for through Redis.",
+        "Run the optimizers: they prepare submitted jobs for matching, woken through Redis.",
     ),
     "agent": Command(
         "pilotage.cli.processes.agent:register",
-        "Run agents: pools fresh, lost jobs back, missed jobs found, old rows gone.",
+        "Run background agents: refresh pools, recover lost jobs, find missed jobs, delete old data.",
     ),
     "director": Command(
         "pilotage.cli.processes.director:register",
-        "Send pilots to batch queues: follow those that are there, see what waits, submit what is missing.",
+        "Submit pilots to batch queues, as many as there is work for, and follow them.",
     ),
     "gateway": Command(
         "pilotage.cli.processes.gateway:register",
-        "Take grid jobs for the queues of a site and run each as many local jobs in its batch system.",
+        "Fetch grid jobs for the queues of a site and run each as many local jobs in its batch system.",
     ),
     "token": Command(
         "pilotage.cli.commands.tokens:register_token",
-        "Mint a token with the key of this installation and print it.",
+        "Create a token with the signing key of this installation and print it.",
     ),
     "login": Command(
         "pilotage.cli.commands.tokens:register_login",
-        "Print a link that signs a browser in to the web pages: once, within five minutes.",
+        "Print a link that signs a browser in to the web pages; valid once, for five minutes.",
     ),
     "key": Command(
         "pilotage.cli.commands.tokens:register_key",
-        "The keys that sign tokens: list them, replace the one that signs.",
+        "List, rotate and retire the keys that sign tokens.",
     ),
     "db": Command(
         "pilotage.cli.commands.db:register",
-        "The database: make or renew its tables, see whether they are right, recover from lost commits.",
+        "Create, upgrade and check the tables of the database; recover from lost commits.",
     ),
     "doctor": Command(
         "pilotage.cli.checks.doctor:register",
-        "Say what is wrong with this installation; status 1 if anything is. Changes nothing.",
+        "Check this installation and list problems; exit status 1 if there are any. Changes nothing.",
     ),
 }
+
+
+#: The variable by which the shell's script calls the program for completions (Typer derives its name).
+_COMPLETION = "_PILOTAGE_COMPLETE"
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag alone
@@ -109,10 +114,11 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with t
 def _root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """A task queue and pilot matcher: jobs state what they need, pilots at the sites pull them.
+    """A task queue and pilot matcher: jobs state their requirements, pilots at the sites pull them.
 
     Start with `pilotage up`, then `pilotage job submit FILE`.
     """
@@ -120,7 +126,7 @@ def _root(
 
 def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The program with the commands `names`."""
-    app = typer.Typer(name="pilotage", add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(name="pilotage", pretty_exceptions_enable=False)
     app.callback()(_root)
     for name in names:
         COMMANDS[name].register(app)
@@ -128,7 +134,7 @@ def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def overview() -> typer.Typer:
-    """The program as its own help lists it: names and one line each, nothing behind them."""
+    """The program with the names and help lines of all commands, none of them imported."""
     app = application(())
     for name, command in COMMANDS.items():
         app.command(name, help=command.help, add_help_option=False)(_not_imported)
@@ -136,29 +142,40 @@ def overview() -> typer.Typer:
 
 
 def _not_imported() -> None:
-    raise AssertionError("the overview lists commands, it runs none")
+    raise AssertionError("the overview only lists commands")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 refused or not found, 2 wrong usage or configuration."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    run(lambda: application([words[0]]) if words[0] in COMMANDS else overview(), words, name="pilotage")
+    typed = typed_words(os.environ) if _COMPLETION in os.environ else words
+    chosen = [name for name in typed[:1] if name in COMMANDS]
+    run(lambda: application(chosen) if chosen else overview(), words, name="pilotage")
+
+
+def typed_words(environment: Mapping[str, str]) -> list[str]:
+    """The words before the one that a shell wants completed, as Typer's scripts for the shells pass them."""
+    if "COMP_CWORD" in environment:  # bash
+        return environment.get("COMP_WORDS", "").split()[1 : int(environment["COMP_CWORD"])]
+    line = environment.get("_TYPER_COMPLETE_ARGS", "")  # zsh, fish
+    words = line.split()[1:]
+    return words if line.endswith(" ") else words[:-1]
 
 
 def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> NoReturn:
-    """Run the program that `make` gives, tell its errors in a line each, and exit."""
+    """Run the program that `make` returns, print each error as one line, and exit."""
     output.write_all_signs()
     try:
         status = make()(list(words), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has seen enough. Without this, Python complains once more at its end.
+        # The reader closed the pipe. Without this, Python reports it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = errors.REFUSED
     except KeyboardInterrupt:
         status = errors.INTERRUPTED
     except errors.SHOWN_ERRORS as error:
         status = errors.show_error(error, as_json="--json" in words)
-    except Exception as error:  # noqa: BLE001 - the entry point: whatever it is, no traceback for users
+    except Exception as error:  # noqa: BLE001 - the entry point: users see no traceback
         status = errors.show_bug(error)
     sys.exit(status or 0)

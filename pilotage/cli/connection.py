@@ -1,22 +1,21 @@
-"""From settings to a client of the service."""
+"""Builds a client of the service from the settings."""
 
 from pathlib import Path
 
-from pilotage.cli import home_directory, settings
+from pilotage.cli import client_settings, home_directory
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
 
 
 def connect(*, home: Path | None, url: str | None) -> Client:
-    """A client of the service that flags, environment or `client.env` name.
+    """A client of the service named by flags, environment or `client.env`.
 
-    The token in `client.env` is sent to the URL in `client.env` only: it must not
-    reach a service that somebody else names.
+    The token in `client.env` is sent only to the URL in `client.env`: it must not reach another service.
 
     Raises:
-        WrongUsage: Nothing says where the service is, or who we are.
+        WrongUsage: No URL or no token is configured.
     """
-    chosen = settings.load({"home": home, "url": url})
+    chosen = client_settings.load(home=home, url=url)
     written = home_directory.read_client_env(chosen.home)
     address = chosen.url or written.get("PILOTAGE_URL")
     if address is None:

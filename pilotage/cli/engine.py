@@ -1,4 +1,4 @@
-"""Opening the database that the settings name, and saying in one line when it is away."""
+"""Opens the configured database; an unreachable one becomes an error in one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ from taskqueue.db import database
 
 @contextmanager
 def open_engine(url: str, *, pool_size: int = 5) -> Iterator[Engine]:
-    """An engine for a command that does one thing.
+    """An engine for a short command.
 
     Raises:
-        InvalidSettings: The URL names no database of ours.
-        Refused: The database is away.
+        InvalidSettings: The URL is not one of a supported database.
+        CommandRefused: The database is unreachable.
     """
     engine = make_engine(url, pool_size=pool_size)
     file = engine.url.database or ""
@@ -36,7 +36,7 @@ def make_engine(url: str, *, pool_size: int) -> Engine:
     """An engine; the caller disposes of it.
 
     Raises:
-        InvalidSettings: The URL names no database of ours.
+        InvalidSettings: The URL is not one of a supported database.
     """
     try:
         return database.connect(url, pool_size=pool_size)
@@ -45,11 +45,11 @@ def make_engine(url: str, *, pool_size: int) -> Engine:
 
 
 def upgrade_schema(url: str) -> None:
-    """Make the tables, or bring them to what this release needs.
+    """Create the tables, or upgrade them to this release.
 
     Raises:
-        InvalidSettings: The URL names no database of ours.
-        Refused: The database is away.
+        InvalidSettings: The URL is not one of a supported database.
+        CommandRefused: The database is unreachable.
     """
     make_engine(url, pool_size=1).dispose()
     with translate_unreachable(url):
@@ -58,10 +58,10 @@ def upgrade_schema(url: str) -> None:
 
 @contextmanager
 def translate_unreachable(url: str) -> Iterator[None]:
-    """Turn the driver's account of an unreachable database into a message for people.
+    """Translate the driver's errors about an unreachable database.
 
     Raises:
-        Refused: The database is away.
+        CommandRefused: The database is unreachable.
     """
     try:
         yield
@@ -71,20 +71,19 @@ def translate_unreachable(url: str) -> Iterator[None]:
 
 
 def may_have_password(url: str) -> bool:
-    """Whether a URL says one, before its host or after it; so may one that cannot be read."""
+    """Whether a URL holds a password, as its user part or as a query option; True if it is invalid."""
     try:
-        said = make_url(url)
+        parsed = make_url(url)
     except (ArgumentError, ValueError):
         return True
-    return said.password is not None or bool(_password_options(said))
+    return parsed.password is not None or bool(_password_options(parsed))
 
 
 def hide_password(url: str) -> str:
     """The URL without its password."""
-    said = make_url(url)
-    return said.difference_update_query(_password_options(said)).render_as_string(hide_password=True)
+    parsed = make_url(url)
+    return parsed.difference_update_query(_password_options(parsed)).render_as_string(hide_password=True)
 
 
-def _password_options(said: URL) -> list[str]:
-    """The names of what a URL says after its host, of those that are secrets."""
-    return [name for name in said.query if "password" in name]
+def _password_options(url: URL) -> list[str]:
+    return [name for name in url.query if "password" in name]

@@ -1,4 +1,4 @@
-"""What a command says when it cannot do what it was asked, and its exit status."""
+"""Error messages and exit statuses of commands."""
 
 import json
 import os
@@ -13,27 +13,27 @@ REFUSED = 1  #: refused or not found
 WRONG = 2  #: wrong usage or configuration
 INTERRUPTED = 130  #: Ctrl-C, as shells count it
 
-#: Problems of a refused request that are told; a thousand equal jobs have a thousand equal ones.
+#: Problems to print of one rejected request: a thousand equal jobs have a thousand equal ones.
 _MOST_LINES = 20
 
-#: Errors that the user can do something about; anything else is a bug and keeps its traceback.
+#: Errors that the user can correct; anything else is a bug and keeps its traceback.
 SHOWN_ERRORS: tuple[type[Exception], ...] = (PilotageError, TyperException, OSError)
 
 
 class CommandRefused(PilotageError):
-    """The command cannot be carried out; the message says why."""
+    """The command cannot be carried out."""
 
     code = "refused"
 
 
 class WrongUsage(PilotageError):
-    """The command line or the settings make no sense."""
+    """The command line or the settings are invalid."""
 
     code = "wrong_usage"
 
 
 def show_error(error: Exception, *, as_json: bool) -> int:
-    """Tell `error` on standard error, a line for each problem, and return the exit status."""
+    """Print `error` on standard error, one line for each problem, and return the exit status."""
     if as_json:
         lines = [json.dumps({"error": _as_json(error)}, default=str)]
     else:
@@ -43,7 +43,7 @@ def show_error(error: Exception, *, as_json: bool) -> int:
 
 
 def show_bug(error: Exception) -> int:
-    """Tell of an error that is ours; its traceback only where somebody asked for it."""
+    """Print a bug of the program; its traceback only with PILOTAGE_DEBUG."""
     if os.environ.get("PILOTAGE_DEBUG"):
         traceback.print_exception(error)
     else:
@@ -76,7 +76,7 @@ def _lines(error: Exception) -> list[str]:
 
 
 def _join_excerpts(text: str) -> list[str]:
-    """The lines of a message; an indented one is an excerpt and belongs to the one before it."""
+    """The lines of a message; an indented line is an excerpt and joins the line before it."""
     lines: list[str] = []
     for line in text.splitlines():
         if lines and line.startswith(" "):

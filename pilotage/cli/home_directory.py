@@ -1,6 +1,6 @@
-"""The home directory of an installation: making it, knowing it, and keeping a second `up` out of it.
+"""The home directory of an installation, its lock against a second `up`, and its file `client.env`.
 
-`client.env` in the home directory: how commands on this machine reach the service of `pilotage up`.
+Commands on this machine read from `client.env` where the service of `pilotage up` is, and their token.
 """
 
 import fcntl
@@ -16,21 +16,17 @@ _LOCK = "up.lock"
 
 
 def make_home(home: Path) -> None:
-    """Make the directory, for its owner alone: it holds the key that signs tokens."""
+    """Create the directory, private to its owner: it holds the signing key."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def require_installation(home: Path, key: Path) -> None:
-    """Let nobody sign tokens for a mistyped home, which no service would ever accept.
+    """Reject a mistyped home directory: no service would accept tokens signed there.
 
-    An empty directory is one that somebody made for a new installation.
-
-    Args:
-        home: The home directory.
-        key: The signing key, which the start of an installation makes.
+    An empty directory passes, as one prepared for a new installation.
 
     Raises:
-        Refused: No installation was made in this home directory.
+        CommandRefused: The directory has no installation.
     """
     if key.exists() or (home.is_dir() and not any(home.iterdir())):
         return
@@ -42,10 +38,10 @@ def require_installation(home: Path, key: Path) -> None:
 
 @contextmanager
 def lock_home(home: Path) -> Iterator[None]:
-    """Be the only `pilotage up` in this home directory; the lock ends with the process, however it ends.
+    """Hold the lock of `pilotage up` in this home directory; the kernel releases it with the process.
 
     Raises:
-        Refused: Another one runs.
+        CommandRefused: Another process holds the lock.
     """
     with (home / _LOCK).open("a") as lock:
         try:
@@ -59,22 +55,26 @@ CLIENT_ENV = "client.env"
 
 
 def client_variables(*, url: str, token: str, authorities: Path | None = None) -> dict[str, str]:
-    """What tells a command where the service is, who we are, and whom to believe that it is the service."""
-    told = {"PILOTAGE_URL": url, "PILOTAGE_TOKEN": token}
-    return told if authorities is None else {**told, "PILOTAGE_AUTHORITIES": str(authorities.absolute())}
+    """The variables with URL, token and CA certificates of the service."""
+    variables = {"PILOTAGE_URL": url, "PILOTAGE_TOKEN": token}
+    return (
+        variables
+        if authorities is None
+        else {**variables, "PILOTAGE_AUTHORITIES": str(authorities.absolute())}
+    )
 
 
 def write_client_env(home: Path, *, url: str, token: str, authorities: Path | None = None) -> Path:
-    """Write them, readable by their owner alone; a shell may source the file."""
+    """Write `client.env`, readable only by its owner; a shell can source it."""
     path = home / CLIENT_ENV
-    told = client_variables(url=url, token=token, authorities=authorities)
-    text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in told.items())
+    variables = client_variables(url=url, token=token, authorities=authorities)
+    text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
     private_file.write(path, text)
     return path
 
 
 def read_client_env(home: Path) -> dict[str, str]:
-    """The variables of the file; empty if there is none."""
+    """The variables in `client.env`; empty without the file."""
     try:
         text = (home / CLIENT_ENV).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -84,5 +84,5 @@ def read_client_env(home: Path) -> dict[str, str]:
 
 
 def remove_client_env(home: Path) -> None:
-    """Remove the file: nobody is to take an old service for the new one."""
+    """Remove `client.env`, so that no command connects to the previous service."""
     (home / CLIENT_ENV).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""From settings to the issuers that a service trusts."""
+"""Builds the trusted issuers of a service from the settings."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,50 +14,52 @@ from requirements.errors import InvalidRequest, Problem
 
 
 def trusted_issuers(settings: Iterable[IssuerSettings]) -> Issuers:
-    """The issuers, each checked; none of them is asked for anything yet.
+    """The validated issuers; no request is sent to them yet.
 
     Raises:
         InvalidSettings: with every problem.
     """
-    said = list(settings)
-    if problems := [*_problems(said), *_same(said)]:
+    every = list(settings)
+    if problems := [*_problems(every), *_duplicates(every)]:
         raise InvalidSettings(problems)
-    return Issuers([TrustedIssuer(_issuer(each)) for each in said])
+    return Issuers([TrustedIssuer(_issuer(each)) for each in every])
 
 
-def _issuer(said: IssuerSettings) -> Issuer:
-    vo = said.vo.lower() if said.vo else None
-    rules = tuple(_rule(each) for each in said.roles) or issuer.rules_of_vo(vo or "")
+def _issuer(given: IssuerSettings) -> Issuer:
+    vo = given.vo.lower() if given.vo else None
+    rules = tuple(_rule(each) for each in given.roles) or issuer.rules_of_vo(vo or "")
     return Issuer(
-        name=_name(said),
-        url=said.url,
-        audiences=frozenset(said.audience),
+        name=_name(given),
+        url=given.url,
+        audiences=frozenset(given.audience),
         vo=vo,
-        user_claim=said.user_claim,
-        group_claims=said.groups_claim,
+        user_claim=given.user_claim,
+        group_claims=given.groups_claim,
         rules=rules,
-        sign_in=_sign_in(said.sign_in),
-        authorities=said.authorities,
+        sign_in=_sign_in(given.sign_in),
+        authorities=given.authorities,
     )
 
 
-def _rule(said: RoleSettings) -> RoleRule:
-    return RoleRule(**{**said.model_dump(), "role": Role(said.role)})
+def _rule(given: RoleSettings) -> RoleRule:
+    return RoleRule(**{**given.model_dump(), "role": Role(given.role)})
 
 
-def _sign_in(said: SignInSettings | None) -> SignIn | None:
-    if said is None:
+def _sign_in(given: SignInSettings | None) -> SignIn | None:
+    if given is None:
         return None
-    secret = said.client_secret_file.read_text(encoding="utf-8").strip() if said.client_secret_file else None
-    return SignIn(client_id=said.client_id, client_secret=secret, scopes=said.scopes)
+    secret = (
+        given.client_secret_file.read_text(encoding="utf-8").strip() if given.client_secret_file else None
+    )
+    return SignIn(client_id=given.client_id, client_secret=secret, scopes=given.scopes)
 
 
-def _name(said: IssuerSettings) -> str:
-    return said.name or urlsplit(said.url).hostname or ""
+def _name(given: IssuerSettings) -> str:
+    return given.name or urlsplit(given.url).hostname or ""
 
 
-def _problems(said: Iterable[IssuerSettings]) -> Iterator[Problem]:
-    for each in said:
+def _problems(issuers: Iterable[IssuerSettings]) -> Iterator[Problem]:
+    for each in issuers:
         where = f"issuers/{each.url}"
         if not discovery.is_safe(each.url):
             yield Problem(path=where, message="is no https address")
@@ -66,7 +68,7 @@ def _problems(said: Iterable[IssuerSettings]) -> Iterator[Problem]:
         files = {"authorities": each.authorities}
         if each.sign_in:
             files["client_secret_file"] = each.sign_in.client_secret_file
-        yield from (_unreadable(where, name, file) for name, file in files.items() if not _reads(file))
+        yield from (_unreadable(where, name, file) for name, file in files.items() if not _is_readable(file))
 
 
 def _rule_problems(where: str, rule: RoleSettings, vo: str | None) -> Iterator[Problem]:
@@ -77,7 +79,7 @@ def _rule_problems(where: str, rule: RoleSettings, vo: str | None) -> Iterator[P
             yield Problem(path=f"{where}/{problem.path}", message=problem.message)
 
 
-def _reads(file: Path | None) -> bool:
+def _is_readable(file: Path | None) -> bool:
     if file is None:
         return True
     try:
@@ -90,11 +92,10 @@ def _unreadable(where: str, name: str, file: Path | None) -> Problem:
     return Problem(path=f"{where}/{name}", message=f"{file} cannot be read, or is empty")
 
 
-def _same(said: Iterable[IssuerSettings]) -> Iterator[Problem]:
-    """Two that nobody could tell apart."""
+def _duplicates(issuers: Iterable[IssuerSettings]) -> Iterator[Problem]:
     for what, names in (
-        ("url", [each.url.rstrip("/") for each in said]),
-        ("name", [_name(each) for each in said]),
+        ("url", [each.url.rstrip("/") for each in issuers]),
+        ("name", [_name(each) for each in issuers]),
     ):
         for twice in sorted({name for name in names if names.count(name) > 1}):
             yield Problem(path="issuers", message=f"two have the {what} {twice}")

@@ -1,18 +1,18 @@
-"""Job ids as people type them, and filters where they name none."""
+"""Parsing and printing of job ids, and filters of jobs."""
 
 from collections.abc import Iterable, Sequence
 
 from pilotage.cli.errors import WrongUsage
 
-#: More ids than anyone names one by one: a slip of the keyboard.
+#: Maximum number of ids; more are probably a typing error.
 _MOST = 100_000
 
 
 def parse_ids(words: Sequence[str] | None) -> list[int]:
-    """Ids from words such as `12`, `12-40` or `12,13`, in order, each once.
+    """Distinct ids from words such as `12`, `12-40` or `12,13`, in order.
 
     Raises:
-        WrongUsage: A word that is no id.
+        WrongUsage: A word is not an id.
     """
     found: dict[int, None] = {}
     for word in words or ():
@@ -24,7 +24,7 @@ def parse_ids(words: Sequence[str] | None) -> list[int]:
 
 
 def format_ids(ids: Iterable[int]) -> str:
-    """Ids as short as they can be typed again: `1-300, 305`."""
+    """Ids in the shortest form that can be typed again: `1-300, 305`."""
     runs: list[list[int]] = []
     for job_id in sorted(ids):
         if runs and runs[-1][1] == job_id - 1:
@@ -45,5 +45,5 @@ def _range(part: str) -> range:
 
 
 def read_filters(**given: str | None) -> dict[str, str]:
-    """The filters that were given, by the names of the HTTP interface."""
+    """The given filters, by their names in the HTTP interface."""
     return {name: value for name, value in given.items() if value is not None}

@@ -1,8 +1,8 @@
-"""How far this host has seen the database come, kept in the home directory.
+"""The latest state of the database that this host has seen, stored in the home directory.
 
-A database that knows less than that has lost commits: a backup was restored, or a replica promoted that
-was behind. Nothing starts on it until somebody has recovered, since what was lost would be given out
-again. What this host never saw it cannot miss.
+A database behind that state has lost commits: a backup was restored, or a replica promoted that was behind.
+No process starts on it before `pilotage db recover`, since lost identifiers would be used again. Losses of
+commits that this host never saw are not detected.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ REMEDY = "run `pilotage db recover`"
 
 
 def read_last_seen(settings: Settings) -> InstallationState | None:
-    """What was seen of this database; None: nothing yet, or it cannot be read."""
+    """The latest state seen of this database; None: none yet, or the file is unreadable."""
     try:
         seen = _all(settings)[_name(settings)]
         return InstallationState(incarnation=int(seen["incarnation"]), log_id=int(seen["log_id"]))
@@ -40,13 +40,13 @@ def read_last_seen(settings: Settings) -> InstallationState | None:
 
 
 def write_last_seen(settings: Settings, standing: InstallationState) -> None:
-    """Note it, beside what was seen of other databases; several processes share a home directory.
+    """Store the state, beside those of other databases; several processes share a home directory.
 
-    What another process has seen since stays, unless the log is empty: then this is a new database.
+    A later state stored by another process is kept, unless the log is empty: then this is a new database.
     """
     file = _file(settings)
     aside = file.with_name(f".{FILE}.new")
-    # A home that is gone or not ours to write: then nothing is noted.
+    # Nothing is stored if the home directory is missing or not writable.
     with contextlib.suppress(OSError), _locked(settings):
         seen = read_last_seen(settings)
         if seen is None or not standing.log_id or not standing.is_behind(seen):
@@ -55,11 +55,11 @@ def write_last_seen(settings: Settings, standing: InstallationState) -> None:
 
 
 def compare(engine: Engine, settings: Settings) -> tuple[InstallationState, str | None]:
-    """The standing of the database, and what to report if it is behind what was seen of it; None: it is not.
+    """The state of the database, and a message if it is behind the state seen before, else None.
 
-    A log that is empty is a new database, not an old one.
+    An empty log is that of a new database, not of one that lost commits.
     """
-    # The file first: what another process notes while we look is no loss.
+    # The file first: a state that another process stores meanwhile is not a loss.
     seen = read_last_seen(settings)
     with database.reading(engine) as conn:
         standing = incarnation.read_state(conn)
@@ -74,17 +74,17 @@ def compare(engine: Engine, settings: Settings) -> tuple[InstallationState, str 
 
 
 class LastSeen:
-    """The standing of the installation, as the process saw it last."""
+    """The state of the installation that this process has seen last."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        """Look for the first time.
+        """Read and store the state.
 
         Raises:
-            Refused: The database has lost commits.
+            CommandRefused: The database has lost commits.
         """
         self._engine = engine
         self._settings = settings
-        self._told = False
+        self._reported = False
         self._standing, problem = compare(engine, settings)
         if problem is not None:
             raise CommandRefused(problem)
@@ -92,22 +92,22 @@ class LastSeen:
 
     @property
     def incarnation(self) -> int:
-        """Of the installation; grows when commits were lost."""
+        """Incarnation of the installation; it grows with each recovery from lost commits."""
         return self._standing.incarnation
 
     def look(self, _now: datetime) -> None:
-        """Look again, and note how far it has come; a database that went back is told of once."""
+        """Read and store the state again; lost commits are logged once."""
         standing, problem = compare(self._engine, self._settings)
-        if problem is not None and not self._told:
+        if problem is not None and not self._reported:
             log.error("%s", problem)
-        self._told = problem is not None
+        self._reported = problem is not None
         if problem is None:
             self._standing = standing
             write_last_seen(self._settings, standing)
 
 
 def _all(settings: Settings) -> dict[str, Any]:
-    """What was seen, by the name of the database."""
+    """All stored states by database."""
     try:
         seen = json.loads(_file(settings).read_text())
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def _all(settings: Settings) -> dict[str, Any]:
 @contextlib.contextmanager
 def _locked(settings: Settings) -> Iterator[None]:
     """Keep other processes from writing until the end of the block."""
-    with (settings.home / _LOCK).open("a") as lock:  # no directory: on NFS only what is written can be locked
+    with (settings.home / _LOCK).open("a") as lock:  # on NFS only a file open for writing can be locked
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

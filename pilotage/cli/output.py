@@ -1,11 +1,4 @@
-"""What commands print: a table for people, JSON for machines.
-
-The first entries of a list that the service gives page by page, and what lies behind them.
-
-Bars for those who wait: how many jobs are at their end, and how far the phases of grid jobs are.
-
-Telling what each round of a director or a gateway did.
-"""
+"""Output of commands: tables or JSON, lists read by pages, progress bars, and reports of cycles."""
 
 import dataclasses
 import io
@@ -26,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-#: Not a terminal: nothing is cut or wrapped, a program may be reading.
+#: Width without a terminal: lines are not cut or wrapped, since a program may read them.
 _UNLIMITED = 10_000
 
 _COLOURS = {
@@ -46,7 +39,7 @@ class DataclassInstance(Protocol):
 
 
 def write_all_signs() -> None:
-    """Write what the encoding of standard output lacks as escapes, instead of failing."""
+    """Escape characters that the encoding of standard output lacks, instead of failing."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -57,7 +50,7 @@ def console() -> Console:
 
 
 def progress_console() -> Console:
-    """Standard error, for what only a waiting person wants to see."""
+    """Standard error, for progress."""
     return Console(stderr=True, highlight=False)
 
 
@@ -71,12 +64,12 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
 
 
 def fields(record: DataclassInstance) -> dict[str, object]:
-    """A record as JSON takes it; `asdict` would count the pairs of a counter."""
+    """The fields of a record; `asdict` would turn a Counter into counts of its pairs."""
     return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:
-    """A table; a heading that starts with `#` stands over numbers."""
+    """A table; a heading that starts with `#` is that of a column of numbers."""
     result = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for heading in headings:
         if heading.startswith("#"):
@@ -89,7 +82,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: s
 
 
 def cell(value: object) -> str:
-    """`value` as a person reads it."""
+    """`value` as text of a table cell."""
     if value is None or value == "":
         return "–"
     if isinstance(value, bool):
@@ -104,12 +97,12 @@ def cell(value: object) -> str:
 
 
 def heading(field: str) -> str:
-    """A field of the interface as the heading of a column: `submit_pool` as `Submit pool`."""
+    """The heading of a column for a field of the interface: `Submit pool` for `submit_pool`."""
     return "VO" if field == "vo" else field.replace("_", " ").capitalize()
 
 
 def facts(entries: Mapping[str, object], *, title: str) -> Table:
-    """Names with their values, one a line; times as people read them."""
+    """A table of names and values; times are local."""
     rows = (
         (heading(name), local_time(value) if name.endswith("_at") and isinstance(value, str) else value)
         for name, value in entries.items()
@@ -118,12 +111,12 @@ def facts(entries: Mapping[str, object], *, title: str) -> Table:
 
 
 def escape(text: str) -> str:
-    """`text` so that Rich reads no markup in it and the terminal no orders, whoever wrote it."""
+    """`text` without Rich markup and terminal control characters."""
     return harmless(text).replace("[", r"\[")
 
 
 def harmless(text: str) -> str:
-    """`text` with what a terminal would obey written as in a program: it may come from anybody."""
+    """`text` with control characters escaped: it may come from untrusted users."""
     return text if text.isprintable() else "".join(map(_plain, text))
 
 
@@ -154,43 +147,43 @@ def ago(text: str | None, now: datetime | None = None) -> str | None:
 #: Entries in one answer of the service.
 PAGE = 1000
 
-Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+Limit = Annotated[int, typer.Option(min=1, help="Rows to show.")]
 
 Entry = Mapping[str, Any]
-#: One page, from its greatest length and the `next` of the page before.
+#: Reads one page, given its maximum length and the `next` of the previous page.
 Page = Callable[[int, object], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagedList:
-    """What was read of a list."""
+    """The entries read of a list."""
 
-    name: str  #: of the entries, as the service calls them
+    name: str  #: key of the entries in a response
     entries: Sequence[Entry]
-    next: object = None  #: goes into `--after` for what comes behind; None: nothing does
-    total: int | None = None  #: entries of the whole list, where somebody counted them
+    next: object = None  #: value of `--after` for the next page; None: this is the end
+    total: int | None = None  #: entries of the whole list, if counted
 
     def emit(self, render: Callable[[Sequence[Entry]], RenderableType], *, as_json: bool) -> None:
-        """Print it; whoever reads a table is told on standard error that it goes on."""
+        """Print the list; with a table, a line on standard error if there are more entries."""
         data = {self.name: self.entries, "next": self.next}
         emit(data, as_json=as_json, render=lambda: render(self.entries))
         if self.next is not None and not as_json:
-            sys.stderr.write(f"{self._shown()}; --limit shows more, --after {self.next} what comes next\n")
+            sys.stderr.write(f"{self._format_size()}. More: --limit N; next page: --after {self.next}\n")
 
-    def _shown(self) -> str:
+    def _format_size(self) -> str:
         if self.total is None:
-            return f"{len(self.entries):,} {self.name} shown, there are more"
-        return f"{len(self.entries):,} of {self.total:,} {self.name} shown"
+            return f"Showing {len(self.entries):,} {self.name}, there are more"
+        return f"Showing {len(self.entries):,} of {self.total:,} {self.name}"
 
 
 def read_pages(name: str, page: Page, *, limit: int | None = None, after: object = None) -> PagedList:
-    """Read page after page.
+    """Read the pages of a list.
 
     Args:
-        name: Under which a page has its entries.
-        page: Asks the service.
-        limit: Entries at most; None: all.
-        after: `next` of an earlier part.
+        name: Key of the entries in a response.
+        page: Reads one page.
+        limit: Maximum number of entries; None: all.
+        after: `next` of a previous list.
     """
     found: list[Entry] = []
     while limit is None or len(found) < limit:
@@ -204,14 +197,14 @@ def read_pages(name: str, page: Page, *, limit: int | None = None, after: object
 
 Json = Mapping[str, Any]
 
-#: Jobs whose phases are looked at, each a request of its own.
+#: Jobs whose phases are shown; each needs its own request.
 _MOST = 5
-#: Seconds between two looks at the phases.
+#: Seconds between two updates of the phases.
 _EVERY = 2.0
 
 
 class WaitingBars:
-    """Used with `with`; shows nothing where nobody looks on."""
+    """Progress bars of ended jobs and phases of grid jobs; a context manager, silent without a terminal."""
 
     def __init__(
         self,
@@ -221,26 +214,26 @@ class WaitingBars:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make them.
+        """Create the bars.
 
         Args:
-            total: Jobs that are waited for.
-            job: All about one of them.
-            console: Where to; None: standard error.
-            clock: Seconds that never go back.
+            total: Number of jobs.
+            job: Fetches one job.
+            console: None: standard error.
+            clock: Monotonic, in seconds.
         """
         shown = console or progress_console()
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[said]}", markup=False),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
         )
         self._progress = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
-        self._all = self._progress.add_task("Waiting", total=total, said=f"0 of {total} jobs")
+        self._all = self._progress.add_task("Waiting", total=total, note=f"0 of {total} jobs")
         self._job = job
         self._clock = clock
-        self._looked_at: float | None = None
+        self._updated_at: float | None = None
         self._phases: dict[tuple[int, str], TaskID] = {}
         self._many = total > 1
 
@@ -254,12 +247,12 @@ class WaitingBars:
         self._progress.stop()
 
     def show(self, *, ended: int, total: int, running: Sequence[int]) -> None:
-        """Show how many have ended, and of those that run, if they are grid jobs, how far they are."""
-        self._progress.update(self._all, completed=ended, said=f"{ended:,} of {total:,} jobs")
+        """Update the number of ended jobs, and the phases of running grid jobs."""
+        self._progress.update(self._all, completed=ended, note=f"{ended:,} of {total:,} jobs")
         now = self._clock()
-        if self._progress.disable or (self._looked_at is not None and now - self._looked_at < _EVERY):
+        if self._progress.disable or (self._updated_at is not None and now - self._updated_at < _EVERY):
             return
-        self._looked_at = now
+        self._updated_at = now
         self._show_phases(running[:_MOST])
 
     def _show_phases(self, job_ids: Sequence[int]) -> None:
@@ -271,8 +264,8 @@ class WaitingBars:
         for key in [key for key in self._phases if key not in seen]:
             self._progress.remove_task(self._phases.pop(key))
         for key, phase in seen.items():
-            said = f"{phase['done']:,} of {phase['of']:,} {phase.get('unit', '')}".strip()
-            values = {"completed": phase["done"], "total": phase["of"], "said": said}
+            note = f"{phase['done']:,} of {phase['of']:,} {phase.get('unit', '')}".strip()
+            values = {"completed": phase["done"], "total": phase["of"], "note": note}
             if key in self._phases:
                 self._progress.update(self._phases[key], **values)
             else:
@@ -284,15 +277,15 @@ log = logging.getLogger(__name__)
 
 
 class CycleSummary(DataclassInstance, Protocol):
-    """What a round did; as a text in one line."""
+    """The result of one cycle; its `str` is one line."""
 
     at: datetime
-    away: list[str]  #: what could not be asked
+    away: list[str]  #: services and batch systems that were unreachable
     problems: list[str]
 
 
 def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
-    """Log what stood in its way, and print the rest: a line, or an object of JSON in one."""
+    """Log the problems of a cycle, and print its result as one line of text or JSON."""
     for line in (*summary.away, *summary.problems):
         log.warning("%s", line)
     if as_json:

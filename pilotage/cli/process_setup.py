@@ -1,7 +1,4 @@
-"""How processes that go on for ever are told to end.
-
-Where log lines go: standard error, as text or as JSON.
-"""
+"""Signals and logs of long-running processes."""
 
 import json
 import logging
@@ -11,19 +8,19 @@ from datetime import UTC, datetime
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that Ctrl-C or SIGTERM sets: what is begun comes to its end first."""
+    """An event that Ctrl-C or SIGTERM sets, so that current work is finished first."""
     stop = threading.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stop.set())
     return stop
 
 
-#: Where the server writes each request down, at the level `debug`.
+#: Logger of requests, at the level `debug`.
 _REQUESTS = "uvicorn.access"
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """Log lines as JSON objects."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON."""
@@ -39,7 +36,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logs(level: str, *, as_json: bool = False) -> None:
-    """Send the log of this process to standard error, from `level` on."""
+    """Send the log of this process to standard error, as text or JSON."""
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if as_json else text)
@@ -48,7 +45,7 @@ def configure_logs(level: str, *, as_json: bool = False) -> None:
 
 
 def strip_query(record: logging.LogRecord) -> bool:
-    """Let the line of a request pass, without its query: one-time links and codes of issuers stand there."""
+    """Remove queries from log lines of requests: they hold one-time links and codes of issuers."""
     if isinstance(record.args, tuple):
         record.args = tuple(each.partition("?")[0] if isinstance(each, str) else each for each in record.args)
     return True

@@ -1,7 +1,4 @@
-"""Issuers in `pilotage.yaml`: whose tokens are taken beside our own, and what their groups mean here.
-
-Settings: flags, else PILOTAGE_* variables, else pilotage.yaml in the home directory.
-"""
+"""Settings: flags, else PILOTAGE_* variables, else pilotage.yaml in the home directory."""
 
 import os
 from collections.abc import Mapping
@@ -21,9 +18,10 @@ from pydantic import (
     model_validator,
 )
 
+from pilotage.cli.client_settings import FILE, PREFIX, default_home
 from requirements.errors import InvalidInput, Problem, did_you_mean
 
-#: Roles that an issuer may give. Pilots and gateways have tokens of the installation, which they renew.
+#: Roles that an issuer can grant. Pilots and gateways have tokens of the installation, which they renew.
 _ROLES = "^(user|vo_admin|site_admin|director|operator|monitor)$"
 _NAME = "^[A-Za-z0-9._-]{1,40}$"
 
@@ -33,15 +31,15 @@ class _IssuerModel(BaseModel):
 
 
 class RoleSettings(_IssuerModel):
-    """Who has a role."""
+    """A role, and the group, scope or subject that has it."""
 
     role: str = Field(pattern=_ROLES)
-    group: str | None = None  #: of the claim `wlcg.groups`, as `/cms/pilotage_admin`
+    group: str | None = None  #: in the claim `wlcg.groups`, such as `/cms/pilotage_admin`
     scope: str | None = None  #: of the token
     subject: str | None = None  #: one person or program
     vo: str | None = None
     site: str | None = None
-    owner_group: str | None = None  #: else `<vo>_user`
+    owner_group: str | None = None  #: default: `<vo>_user`
 
     @model_validator(mode="after")
     def _one_of_three(self) -> "RoleSettings":
@@ -51,10 +49,10 @@ class RoleSettings(_IssuerModel):
 
 
 class SignInSettings(_IssuerModel):
-    """How people sign in to the pages."""
+    """Client of an issuer for signing in to the web pages."""
 
     client_id: str = Field(min_length=1)
-    client_secret_file: Path | None = None  #: none: a public client
+    client_secret_file: Path | None = None  #: None: a public client
     scopes: tuple[str, ...] = ("openid", "profile", "wlcg.groups")
 
     @field_validator("scopes")
@@ -64,128 +62,120 @@ class SignInSettings(_IssuerModel):
 
 
 class IssuerSettings(_IssuerModel):
-    """One issuer."""
+    """A trusted issuer of tokens, and the roles of its groups."""
 
-    url: str  #: as its tokens have it in `iss`
-    name: str = Field(default="", pattern=f"^$|{_NAME}")  #: else its host
-    audience: tuple[str, ...] = Field(min_length=1)  #: what its tokens have in `aud` when they are for us
+    url: str  #: the claim `iss` of its tokens
+    name: str = Field(default="", pattern=f"^$|{_NAME}")  #: default: host of the URL
+    audience: tuple[str, ...] = Field(min_length=1)  #: accepted values of the claim `aud`
     vo: str | None = None
     user_claim: str = "sub"
     groups_claim: tuple[str, ...] = ("wlcg.groups", "groups")
-    roles: tuple[RoleSettings, ...] = ()  #: none: of the groups of `vo`
+    roles: tuple[RoleSettings, ...] = ()  #: empty: default roles of the groups of `vo`
     sign_in: SignInSettings | None = None
-    authorities: Path | None = None  #: CA certificates that its https is believed by
+    authorities: Path | None = None  #: CA certificates for its HTTPS; None: those of the system
 
     @field_validator("audience", "groups_claim", mode="before")
     @classmethod
-    def _one_or_many(cls, said: Any) -> Any:
-        return (said,) if isinstance(said, str) else said
+    def _one_or_many(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
 
     @model_validator(mode="after")
-    def _somebody(self) -> "IssuerSettings":
+    def _require_roles(self) -> "IssuerSettings":
         if not self.roles and self.vo is None:
             raise ValueError("needs a vo, or roles: nobody would have one")
         return self
 
 
-PREFIX = "PILOTAGE_"
-FILE = "pilotage.yaml"
-#: Settings that are more than a text; a variable says them in YAML or JSON.
+#: Settings with structure; as variables they are YAML or JSON.
 _STRUCTURED = frozenset({"issuers", "trusted_proxies"})
 
 
 class InvalidSettings(InvalidInput):
-    """A setting has a value that cannot be, or a name that is none."""
+    """A setting has an invalid value or an unknown name."""
 
     code = "config_error"
 
 
 class Settings(BaseModel):
-    """What an installation is told from outside; the same name as flag, variable and in the file."""
+    """The settings of an installation; the same names for flags, variables and the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: Path
     database_url: str
-    #: Where `database_url` leads through pgbouncer: the server itself, for upgrades and for LISTEN.
+    #: Direct connection for upgrades and LISTEN, if `database_url` goes through pgbouncer.
     database_direct_url: str | None = None
-    redis_url: str | None = None  #: none: the optimizers run inside the service
-    host: str = "127.0.0.1"  #: address that the service listens at
-    port: int = Field(default=8750, ge=0, le=65535)  #: 0: any free one
-    tls_certificate: Path | None = None  #: PEM with its chain; none: the service speaks HTTP without TLS
-    tls_key: Path | None = None  #: its key, unless that is in the same file
+    redis_url: str | None = None  #: None: the optimizers run inside the service
+    host: str = "127.0.0.1"  #: listening address
+    port: int = Field(default=8750, ge=0, le=65535)  #: 0: any free port
+    tls_certificate: Path | None = None  #: PEM with its chain; None: HTTP without TLS
+    tls_key: Path | None = None  #: None: the key is in the certificate file
     trusted_proxies: tuple[str, ...] = ()  #: addresses and networks whose X-Forwarded headers are believed
     workers: int = Field(default=1, ge=1, le=256)  #: processes of `pilotage serve`
-    resources: Path | None = None  #: configuration file that is imported at start
+    resources: Path | None = None  #: configuration file to import at start
     blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
-    key: Path  #: the private key that signs tokens; the same on all hosts
-    issuers: tuple[IssuerSettings, ...] = ()  #: whose tokens are taken beside our own
-    site: str | None = None  #: `up` keeps local pilots for its queues
-    pilots: int = Field(default=2, ge=0, le=1000)  #: how many
-    #: What the jobs of local pilots are kept from; they run as the user of the service.
+    key: Path  #: private signing key of tokens; the same on all hosts
+    issuers: tuple[IssuerSettings, ...] = ()  #: trusted besides the installation itself
+    site: str | None = None  #: `up` runs local pilots for its queues
+    pilots: int = Field(default=2, ge=0, le=1000)  #: maximum number of local pilots
+    #: Isolation of the jobs of local pilots, which run as the user of the service.
     isolation: str = Field(default="userns", pattern="^(userns|none)$")
-    vo: str | None = None  #: VO of the token that `up` writes for this machine's user
+    vo: str | None = None  #: VO of the token that `up` writes to client.env
     log_level: str = Field(default="warning", pattern="^(debug|info|warning|error)$")
-    url: str | None = None  #: for clients: where the service is
-    authorities: Path | None = None  #: for clients: CA certificates that the service is believed by
-    token: str | None = Field(default=None, repr=False)  #: for clients: who they are
+    url: str | None = None  #: for clients: the service
+    authorities: Path | None = None  #: for clients: CA certificates of the service
+    token: str | None = Field(default=None, repr=False)  #: for clients
 
     @field_validator("trusted_proxies", mode="before")
     @classmethod
-    def _one_or_many(cls, said: object) -> object:
-        return (said,) if isinstance(said, str) else said
+    def _one_or_many(cls, given: object) -> object:
+        return (given,) if isinstance(given, str) else given
 
     @field_validator("trusted_proxies")
     @classmethod
-    def _networks(cls, said: tuple[str, ...]) -> tuple[str, ...]:
-        for each in said:
+    def _check_networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for each in proxies:
             ip_network(each)
-        return said
+        return proxies
 
     @field_validator("tls_key")
     @classmethod
-    def _of_a_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
+    def _require_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
         if key is not None and info.data.get("tls_certificate") is None:
             raise ValueError("needs a tls_certificate")
         return key
 
     @property
-    def given_secrets(self) -> tuple[Path, ...]:
-        """Files with secrets that others gave us."""
+    def foreign_secrets(self) -> tuple[Path, ...]:
+        """Files with secrets that were created outside of the installation."""
         ways = [each.sign_in for each in self.issuers if each.sign_in is not None]
-        said = (self.tls_key or self.tls_certificate, *(each.client_secret_file for each in ways))
-        return tuple(path for path in said if path is not None)
+        files = (self.tls_key or self.tls_certificate, *(each.client_secret_file for each in ways))
+        return tuple(path for path in files if path is not None)
 
     @property
     def direct_url(self) -> str:
-        """The database without a pooler before it."""
+        """The URL of the database without a pooler."""
         return self.database_direct_url or self.database_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    """One place that settings come from."""
+    """One source of settings."""
 
     values: Mapping[str, object]
-    #: How the place calls the setting `name`.
-    called: str
-
-
-def default_home(environment: Mapping[str, str]) -> Path:
-    """`$XDG_DATA_HOME/pilotage`, where the XDG default stands in for an unset variable."""
-    data = environment.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser() / "pilotage"
+    #: Format of the name of a setting in messages.
+    label: str
 
 
 def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings of this process.
 
     Args:
-        flags: Settings given on the command line by their name; None means not given.
+        flags: By setting; None is a flag that was not given.
         environment: The process environment.
 
     Raises:
-        InvalidSettings: with every problem, named as it was written (flag, variable, line of the file).
+        InvalidSettings: with every problem, each with its flag, variable or line of the file.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     variables = _variables(environment)
@@ -193,14 +183,14 @@ def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.e
     home = home.expanduser().absolute()
     file = home / FILE
     layers = (
-        _Layer(values=_defaults(home), called="default {name}"),
-        _Layer(values=_read(file), called=f"{file}: {{name}}"),
-        _Layer(values=variables, called=PREFIX + "{upper}"),
-        _Layer(values=given, called="--{dashed}"),
-        _Layer(values={"home": home}, called="--home"),
+        _Layer(values=_defaults(home), label="default {name}"),
+        _Layer(values=_read(file), label=f"{file}: {{name}}"),
+        _Layer(values=variables, label=PREFIX + "{upper}"),
+        _Layer(values=given, label="--{dashed}"),
+        _Layer(values={"home": home}, label="--home"),
     )
     merged = {name: value for layer in layers for name, value in layer.values.items()}
-    origin = {name: layer.called for layer in layers for name in layer.values}
+    origin = {name: layer.label for layer in layers for name in layer.values}
     try:
         return Settings.model_validate(merged)
     except ValidationError as error:
@@ -216,14 +206,14 @@ def _defaults(home: Path) -> dict[str, object]:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, object]:
-    """Variables with a setting's name; others with our prefix belong to others (a pilot's secret)."""
+    """Values of variables named after a setting; other variables with the prefix are ignored."""
     names = {PREFIX + name.upper(): name for name in Settings.model_fields}
     given = {names[key]: value for key, value in environment.items() if key in names and value != ""}
     return {name: _structured(value) if name in _STRUCTURED else value for name, value in given.items()}
 
 
 def _structured(text: str) -> object:
-    """What a variable says in YAML; the text itself, which is then refused, if it is none."""
+    """The YAML value of a variable; text that is not YAML is returned as it is, for validation to reject."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -271,6 +261,6 @@ def _checked_names(content: Mapping[object, object], file: Path) -> dict[str, ob
 def _problem(error: Mapping[str, object], origin: Mapping[str, str]) -> Problem:
     location = error["loc"]
     name = str(location[0]) if isinstance(location, tuple) and location else "settings"
-    called = origin.get(name, name).format(name=name, upper=name.upper(), dashed=name.replace("_", "-"))
+    label = origin.get(name, name).format(name=name, upper=name.upper(), dashed=name.replace("_", "-"))
     inner = "".join(f"/{part}" for part in location[1:]) if isinstance(location, tuple) else ""
-    return Problem(path=called + inner, message=f"{error['msg']}, not {error['input']!r:.200}")
+    return Problem(path=label + inner, message=f"{error['msg']}, not {error['input']!r:.200}")

@@ -1,4 +1,4 @@
-"""The composition root: from settings to parts that run."""
+"""The composition root: builds and starts the parts of a process from the settings."""
 
 import logging
 import threading
@@ -36,9 +36,9 @@ from taskqueue.db.notify_redis import RedisTransport
 
 log = logging.getLogger(__name__)
 
-#: Seconds until a change of the configuration is seen; two are promised.
+#: Seconds between polls of the configuration; the documentation promises two at most.
 CONFIGURATION_EVERY = 1.0
-#: Seconds between notes of how far the database has come.
+#: Seconds between stored states of the database.
 SEEN_EVERY = 5.0
 #: Database connections of a service process: its request threads, claimer, optimizer and agents.
 _CONNECTIONS = 20
@@ -51,7 +51,7 @@ def open_current_engine(settings: Settings) -> Iterator[Engine]:
     """The engine of a long-running process, on a schema that this release can use.
 
     Raises:
-        Refused: The database is away, or its schema is older than this release.
+        CommandRefused: The database is unreachable, or its schema is older than this release.
     """
     engine = cli_engine.make_engine(settings.database_url, pool_size=_CONNECTIONS)
     try:
@@ -74,15 +74,15 @@ def _refuse_older(settings: Settings, state: SchemaState) -> None:
 
 
 def import_resources(engine: Engine, settings: Settings) -> int | None:
-    """Import the configuration file that the settings name, if it changed since its last import.
+    """Import the configured resources file, if it changed since its last import.
 
-    A file that is wrong or gone stops nobody who has a version already: it is told, and that one stays.
+    If a version exists already, an invalid or missing file is only logged, so that the process still starts.
 
     Returns:
-        The version that it became; None if nothing was imported.
+        The new version; None if nothing was imported.
 
     Raises:
-        ConfigError: The file is wrong, and there is no version to go on with.
+        ConfigError: The file is invalid, and there is no version yet.
     """
     if settings.resources is None:
         return None
@@ -92,23 +92,23 @@ def import_resources(engine: Engine, settings: Settings) -> int | None:
         except ConfigError as error:
             if not (current := store.current_version(conn)):
                 raise
-            log.error("version %d stays in force, this file is refused: %s", current, error)  # noqa: TRY400
+            log.error("version %d stays in force, this file is rejected: %s", current, error)  # noqa: TRY400
     return None
 
 
 @contextmanager
 def open_notifications(settings: Settings, engine: Engine) -> Iterator[NotificationHub]:
-    """What tells other processes at once of what this one commits, and this one of theirs.
+    """Notifications of commits between processes: through Redis if configured, else through PostgreSQL.
 
-    By Redis where there is one, else by PostgreSQL; with SQLite there are no others that matter.
+    With SQLite, other processes are not notified.
     """
-    rung = NotificationHub(_choose_transport(settings, engine))
-    database.set_notifier(engine, rung.publish)
-    rung.start()
+    hub = NotificationHub(_choose_transport(settings, engine))
+    database.set_notifier(engine, hub.publish)
+    hub.start()
     try:
-        yield rung
+        yield hub
     finally:
-        rung.stop()
+        hub.stop()
 
 
 def _choose_transport(settings: Settings, engine: Engine) -> NotificationTransport | None:
@@ -121,10 +121,10 @@ def _choose_transport(settings: Settings, engine: Engine) -> NotificationTranspo
 
 @contextmanager
 def track_last_seen(settings: Settings, engine: Engine) -> Iterator[LastSeen]:
-    """How far the installation has come, kept current by a thread.
+    """The last seen state of the installation, kept current by a thread.
 
     Raises:
-        Refused: The database has lost commits, and nobody has recovered from that.
+        CommandRefused: The database has lost commits and was not recovered.
     """
     seen = LastSeen(engine, settings)
     with repeat_in_thread(seen.look, name="last-seen", every=SEEN_EVERY):
@@ -132,7 +132,7 @@ def track_last_seen(settings: Settings, engine: Engine) -> Iterator[LastSeen]:
 
 
 @contextmanager
-def track_configuration(engine: Engine, rung: NotificationHub) -> Iterator[LiveConfiguration]:
+def track_configuration(engine: Engine, hub: NotificationHub) -> Iterator[LiveConfiguration]:
     """The current configuration, kept current by a thread."""
     live = LiveConfiguration()
 
@@ -142,7 +142,7 @@ def track_configuration(engine: Engine, rung: NotificationHub) -> Iterator[LiveC
 
     refresh(utc_now())
     woken = threading.Event()
-    rung.subscribe(notifications.CONFIGURATION, woken.set)
+    hub.subscribe(notifications.CONFIGURATION, woken.set)
     with repeat_in_thread(refresh, name="configuration", every=CONFIGURATION_EVERY, woken=woken):
         yield live
 
@@ -151,13 +151,13 @@ def track_configuration(engine: Engine, rung: NotificationHub) -> Iterator[LiveC
 def repeat_in_thread(
     cycle: Callable[[datetime], object], *, name: str, every: float, woken: threading.Event | None = None
 ) -> Iterator[None]:
-    """Call `cycle` in a thread of its own, again and again, until the end of the block.
+    """Call `cycle` periodically in its own thread until the end of the block.
 
     Args:
-        cycle: What is to be done.
-        name: Of the thread.
+        cycle: Takes the current time.
+        name: Name of the thread.
         every: Seconds between two calls.
-        woken: Has the next call come at once.
+        woken: Event that triggers the next call at once.
     """
     stop, woken = threading.Event(), woken or threading.Event()
     arguments = {"name": name, "every": every, "stop": stop, "woken": woken}
@@ -173,19 +173,19 @@ def repeat_in_thread(
 
 @contextmanager
 def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
-    """All parts of a service process, their threads started; ended in the reverse order."""
+    """All parts of a service process with their threads started; they stop in reverse order."""
     with ExitStack() as stack:
         seen = stack.enter_context(track_last_seen(settings, engine))
-        rung = stack.enter_context(open_notifications(settings, engine))
-        live = stack.enter_context(track_configuration(engine, rung))
+        hub = stack.enter_context(open_notifications(settings, engine))
+        live = stack.enter_context(track_configuration(engine, hub))
         metrics = Metrics()
         matcher = Matcher(engine, lambda: live.current, utc_now)
         claimer = ClaimWorker(engine, matcher)
         trusted = issuers.trusted_issuers(settings.issuers)
         claimer.start()
         stack.callback(claimer.stop)
-        rung.subscribe(notifications.CHANGES, matcher.rung)
-        rung.subscribe(notifications.CHANGES, claimer.wake)
+        hub.subscribe(notifications.CHANGES, matcher.rung)
+        hub.subscribe(notifications.CHANGES, claimer.wake)
         yield Services(
             engine=engine,
             live=live,
@@ -201,7 +201,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
 
 
 def _tokens(settings: Settings, seen: LastSeen) -> Tokens:
-    file = KeyFile(settings.key)  # looks first: a change after that is not overlooked
+    file = KeyFile(settings.key)  # created before the key is read, so that no later change is missed
     ring = keys.load_or_create(settings.key)
     return Tokens(ring, changed=file.changed, incarnation=lambda: seen.incarnation)
 
@@ -210,7 +210,7 @@ def _tokens(settings: Settings, seen: LastSeen) -> Tokens:
 def _open_optimizer_queue(
     settings: Settings, engine: Engine, live: LiveConfiguration, metrics: Metrics
 ) -> Iterator[Ring]:
-    """What tells the optimizers of new jobs: workers through Redis, or else a thread of this process."""
+    """The function that notifies the optimizers of new jobs: workers through Redis, else a local thread."""
     if settings.redis_url is not None:
         yield RQNotifier(settings.redis_url).ring
         return

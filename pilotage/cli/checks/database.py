@@ -1,4 +1,4 @@
-"""What may be wrong with the database: what is accepted must stay, and no wait may be without an end."""
+"""Checks of the database: durability, limits of waiting, schema, history, configuration and agents."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -17,9 +17,9 @@ from requirements.errors import PilotageError
 from taskqueue.db import agent_leases, database, postgresql
 from taskqueue.db.database import SchemaState
 
-#: The oldest PostgreSQL that has all we use.
+#: The oldest supported PostgreSQL.
 _POSTGRESQL = 130000
-#: What the server must not leave out, and what happens where it does.
+#: Settings that must be on, and the consequence if they are off.
 _DURABLE = {
     "fsync": "the whole database is lost when the power goes",
     "full_page_writes": "pages are torn when the power goes, and stay so",
@@ -28,11 +28,11 @@ _DURABLE = {
 
 
 def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
-    """Whether the database answers, is set up as we need it, has our tables, and is looked after."""
+    """Check connection, settings, schema, history and configuration of the database, and its agents."""
     subject = "database"
     try:
         with cli_engine.open_engine(settings.database_url, pool_size=1) as engine:
-            yield from _settings_of(engine)
+            yield from _check_settings(engine)
             yield from _check_direct_url(engine, settings)
             yield Finding(
                 subject=subject, health=Health.GOOD, message=cli_engine.hide_password(settings.database_url)
@@ -48,7 +48,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
         yield Finding(subject=subject, health=Health.BAD, message=one_line(str(error)))
 
 
-def _settings_of(engine: Engine) -> Iterator[Finding]:
+def _check_settings(engine: Engine) -> Iterator[Finding]:
     with database.reading(engine) as conn:
         if engine.dialect.name == "sqlite":
             mode = conn.execute(text("PRAGMA journal_mode")).scalar_one()
@@ -68,7 +68,7 @@ def _settings_of(engine: Engine) -> Iterator[Finding]:
 
 
 def _limits(conn: Connection) -> Iterator[Finding]:
-    """Our own connections set them; those that a pooler keeps have to get them from the role."""
+    """Check the limits of waiting: our connections set them, those of a pooler need them from the role."""
     for name, value in postgresql.LIMITS.items():
         if _show_setting(conn, name) == "0":
             role = conn.execute(text("SELECT quote_ident(current_user)")).scalar_one()
@@ -77,14 +77,12 @@ def _limits(conn: Connection) -> Iterator[Finding]:
 
 
 def _check_direct_url(engine: Engine, settings: Settings) -> Iterator[Finding]:
-    """Whether there is a way to the server itself, where a pooler stands before it."""
+    """Check the direct connection to the server, if there is a pooler."""
     with database.reading(engine) as conn:
         if not postgresql.is_pooled(conn):
             return
     if settings.database_direct_url is None:
-        message = (
-            "none beside the pooler: matchers ask for news instead of being rung; set database_direct_url"
-        )
+        message = "no direct connection beside the pooler: matchers poll for changes; set database_direct_url"
         yield Finding(subject="direct way", health=Health.WARNING, message=message)
         return
     try:
@@ -118,7 +116,7 @@ def _schema(state: SchemaState) -> Finding:
 
 
 def _history(engine: Engine, settings: Settings) -> Finding:
-    """Whether the database knows all that was seen of it from here."""
+    """Check for lost commits."""
     standing, problem = last_seen.compare(engine, settings)
     if problem is not None:
         return Finding(subject="history", health=Health.BAD, message=problem)
@@ -142,7 +140,7 @@ def _configuration(engine: Engine) -> Finding:
 
 
 def _agents(engine: Engine, now: datetime) -> Finding:
-    """Whether somebody runs every agent: one that came with a release is easily forgotten."""
+    """Check that every agent runs: an agent added by a release is easily forgotten."""
     with database.reading(engine) as conn:
         latest = agent_leases.list_last_cycles(conn)
     missing = schedule.list_overdue(latest, now=now)

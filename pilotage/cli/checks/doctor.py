@@ -1,4 +1,4 @@
-"""`pilotage doctor`."""
+"""`pilotage doctor`: print the findings of all checks."""
 
 from dataclasses import asdict
 
@@ -25,11 +25,11 @@ def doctor(
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Say what is wrong with this installation; status 1 if anything is. Changes nothing."""
+    """Check this installation and list problems; exit status 1 if there are any. Changes nothing."""
     chosen = settings.load({"home": home, "database_url": database_url, "redis_url": redis_url})
     found = list(installation.check_installation(chosen, utc_now()))
     data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
-    table = output.table(("What", "", "How it is"), ())
+    table = output.table(("Check", "", "Result"), ())
     for each in found:
         table.add_row(each.subject, _SIGNS[each.health], output.escape(each.message))
     output.emit(data, as_json=as_json, render=lambda: table)

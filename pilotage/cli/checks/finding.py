@@ -1,11 +1,11 @@
-"""The answer to one question of `pilotage doctor`."""
+"""The result of one check of `pilotage doctor`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Health(StrEnum):
-    """How a finding is meant."""
+    """Severity of a finding."""
 
     GOOD = "good"
     WARNING = "warning"  #: works, but not as it should
@@ -14,7 +14,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The answer to one question."""
+    """The result of one check."""
 
     subject: str
     health: Health

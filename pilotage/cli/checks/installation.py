@@ -1,8 +1,6 @@
-"""What may be wrong with the certificate of the service: nobody looks at it until it is over.
+"""Checks of an installation: packages, files, certificate, issuers and Redis; none changes anything.
 
-What may be wrong with the issuers whose tokens are taken: people learn no more of it than a 401.
-
-What may be wrong with an installation: one function for each question, none changes anything.
+Without them, an expired certificate is noticed when clients fail, and a wrong issuer shows only as a 401.
 """
 
 import stat
@@ -18,9 +16,10 @@ from redis.exceptions import RedisError
 from pilotage.cli import engine, home_directory, issuers
 from pilotage.cli.checks import database
 from pilotage.cli.checks.finding import Finding, Health
+from pilotage.cli.client_settings import FILE
 from pilotage.cli.errors import one_line
 from pilotage.cli.processes import tls
-from pilotage.cli.settings import FILE, InvalidSettings, Settings
+from pilotage.cli.settings import InvalidSettings, Settings
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Published
 from pilotage.service.auth.oidc.issuer import Issuer
@@ -28,12 +27,12 @@ from pilotage.service.auth.oidc.signed_claims import LEEWAY
 from pilotage.service.services import utc_now
 
 _SUBJECT = "certificate"
-#: What is over so soon should have been renewed.
+#: A certificate that expires this soon should have been renewed.
 _SOON = timedelta(days=14)
 
 
 def check_certificate(settings: Settings, now: datetime) -> Iterator[Finding]:
-    """Whether the certificate, where the service has one, fits its key and is good for a while."""
+    """Check that the certificate, if there is one, fits its key and does not expire soon."""
     if settings.tls_certificate is None:
         return
     try:
@@ -47,7 +46,7 @@ def check_certificate(settings: Settings, now: datetime) -> Iterator[Finding]:
 
 
 def _time_left(chain: list[x509.Certificate], now: datetime) -> tuple[Health, str]:
-    """As the first of them that ends: without those between it and the authority it convinces nobody."""
+    """The first expiry in the chain: a client rejects the chain without any one of them."""
     since = max(each.not_valid_before_utc for each in chain)
     ends = min(chain, key=lambda each: each.not_valid_after_utc)
     until, name = ends.not_valid_after_utc, ends.subject.rfc4514_string()
@@ -60,12 +59,12 @@ def _time_left(chain: list[x509.Certificate], now: datetime) -> tuple[Health, st
     return Health.GOOD, f"good until {until.isoformat()}"
 
 
-#: Where people sign in.
+#: Endpoints for signing in.
 _SIGN_IN = ("authorization_endpoint", "token_endpoint")
 
 
 def check_issuers(settings: Settings, clock: Callable[[], datetime]) -> Iterator[Finding]:
-    """Whether each answers, has keys that we can use, lets people sign in, and has our time."""
+    """Check that each issuer answers, has usable keys and sign-in endpoints, and agrees on the time."""
     try:
         trusted = [each.issuer for each in issuers.trusted_issuers(settings.issuers)]
     except InvalidSettings as error:
@@ -104,14 +103,14 @@ def _good_keys(published: Published) -> int:
     return len(keys)
 
 
-#: Ours at the top level of the environment; others may use the same names.
+#: Our top-level packages; other distributions may use the same names.
 PACKAGES = ("requirements", "cs_config", "taskqueue", "matcher", "optimizers", "agents", "pilotage")
-#: Seconds that a healthy Redis needs at most.
+#: Timeout in seconds for Redis.
 _PATIENCE = 3
 
 
 def check_installation(settings: Settings, now: datetime) -> Iterator[Finding]:
-    """Every finding, one after the other."""
+    """Run all checks."""
     yield from check_packages()
     yield from check_files(settings)
     yield from database.check_database(settings, now)
@@ -121,7 +120,7 @@ def check_installation(settings: Settings, now: datetime) -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Whether our top-level packages are really ours: `agents` and `matcher` are common names."""
+    """Check that our packages are not hidden by others: `agents` and `matcher` are common names."""
     home = _location("pilotage")
     for name in PACKAGES:
         place = _location(name)
@@ -144,7 +143,7 @@ def _location(package: str) -> str:
 
 
 def check_files(settings: Settings) -> Iterator[Finding]:
-    """Whether secrets are for their owner alone, and directories are there."""
+    """Check that secrets are private to their owner, and that directories exist."""
     if not settings.home.is_dir():
         message = f"{settings.home} does not exist yet; `pilotage up` and `pilotage db upgrade` make it"
         yield Finding(subject="home", health=Health.WARNING, message=message)
@@ -152,11 +151,11 @@ def check_files(settings: Settings) -> Iterator[Finding]:
     mine = [settings.key, settings.home / home_directory.CLIENT_ENV]
     urls = filter(None, (settings.database_url, settings.direct_url, settings.redis_url))
     if any(map(engine.may_have_password, urls)):
-        mine.append(settings.home / FILE)  # where it may stand
+        mine.append(settings.home / FILE)  # the URL with the password may be set there
     for path in mine:
         if path.exists():
             yield _check_secret(path, nobody=0o077)
-    for path in settings.given_secrets:
+    for path in settings.foreign_secrets:
         yield from _check_foreign(path)
     if not settings.blobs.is_dir():
         message = f"{settings.blobs} does not exist yet; the service makes it"
@@ -168,14 +167,14 @@ def check_files(settings: Settings) -> Iterator[Finding]:
 
 
 def _is_open(place: Path) -> bool:
-    """Whether a way leads there for everybody."""
+    """Whether all users can reach the directory."""
     return place.is_dir() and all(each.stat().st_mode & stat.S_IXOTH for each in (place, *place.parents))
 
 
 def _check_foreign(path: Path) -> Iterator[Finding]:
     try:
         if path.exists():
-            yield _check_secret(path, nobody=0o007)  # a group may be there for it
+            yield _check_secret(path, nobody=0o007)  # a group may own it
     except OSError as error:
         yield Finding(
             subject=path.name, health=Health.BAD, message=f"cannot be read: {error.strerror}: {path}"
@@ -183,7 +182,7 @@ def _check_foreign(path: Path) -> Iterator[Finding]:
 
 
 def _check_secret(path: Path, *, nobody: int) -> Finding:
-    """Whether a secret is one; `nobody`: bits of the mode that let those in who may not read it."""
+    """Check the mode of a secret; `nobody`: bits that must not be set."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & nobody:
         message = f"others may read it (mode {mode:o}): chmod {mode & ~nobody:o} {path}"
@@ -192,7 +191,7 @@ def _check_secret(path: Path, *, nobody: int) -> Finding:
 
 
 def check_redis(settings: Settings) -> Iterator[Finding]:
-    """Whether Redis answers, where there is one."""
+    """Check that Redis answers, if it is configured."""
     if settings.redis_url is None:
         message = "none; the optimizers run inside the service"
         yield Finding(subject="redis", health=Health.GOOD, message=message)

@@ -1,4 +1,4 @@
-"""`pilotage accounting`: what jobs used and for what they waited."""
+"""`pilotage accounting`: resource usage of jobs, and causes of their waiting."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,20 +15,23 @@ Row = Mapping[str, Any]
 
 _MOMENT = "a time, a date, or how long ago: 24h, 7d, 12w"
 _HOUR = 3600.0
-#: Causes of waiting that a table names; the others are in the sum.
+#: Causes of waiting that a table lists; the sum has all.
 _CAUSES = 2
 
 By = Annotated[
-    str, typer.Option(metavar="NAME,…", help="Of vo, site, ce, queue, owner, owner_group, status.")
+    str, typer.Option(metavar="NAME,…", help="Group by: vo, site, ce, queue, owner, owner_group, status.")
 ]
-Since = Annotated[str, typer.Option("--from", metavar="TIME", help=f"Since then, {_MOMENT}.")]
-Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Before then; now if left out.")]
+Since = Annotated[str, typer.Option("--from", metavar="TIME", help=f"Start: {_MOMENT}.")]
+Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="End (default: now).")]
 Bucket = Annotated[
     str | None,
-    typer.Option(metavar="LENGTH", help="Sums for each hour, day, month or year; else of the whole."),
+    typer.Option(metavar="LENGTH", help="Separate sums for each hour, day, month or year."),
 ]
-Status = Annotated[str | None, typer.Option(metavar="S1,S2", help="Only what ended so, as Done or Failed.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Comma-separated values on standard output.")]
+Status = Annotated[
+    str | None,
+    typer.Option(metavar="S1,S2", help="Only jobs that ended in one of these, such as Done or Failed."),
+]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -51,19 +54,19 @@ def accounting(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Sum jobs, wall time, CPU time and what jobs waited for, as far as it concerns you.
+    """Sum jobs, wall time, CPU time and causes of waiting of the jobs that you may see.
 
-    What is over is counted within seconds, what it had waited for some minutes later.
+    Ended jobs are counted within seconds, their waiting times some minutes later.
     """
     if as_csv and as_json:
         raise WrongUsage("--csv and --json exclude each other")
-    asked = job_ids.read_filters(bucket=bucket, to=until, vo=vo, site=site, owner=owner, status=status)
-    asked |= {"by": by, "from": since}
+    query = job_ids.read_filters(bucket=bucket, to=until, vo=vo, site=site, owner=owner, status=status)
+    query |= {"by": by, "from": since}
     with connect(home=home, url=url) as client:
         if as_csv:
-            sys.stdout.write(client.accounting_csv(asked))
+            sys.stdout.write(client.accounting_csv(query))
             return
-        answer = client.accounting(asked)
+        answer = client.accounting(query)
     output.emit(answer, as_json=as_json, render=lambda: _table(answer))
 
 

@@ -1,7 +1,4 @@
-"""`pilotage config set` and `apply`: change what is in force.
-
-`pilotage config preview`: what a change would do to what waits and runs now.
-"""
+"""`pilotage config set`, `apply` and `preview`: change the configuration, or show the effects of a change."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,27 +14,27 @@ from pilotage.cli.connection import connect
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
 
-Message = Annotated[str | None, typer.Option("--message", "-m", help="Why, for the history.")]
+Message = Annotated[str | None, typer.Option("--message", "-m", help="Reason, stored in the history.")]
 Guards = Annotated[
     list[str] | None,
     typer.Option(
         "--guard",
         metavar="CONDITION",
-        help="Change nothing unless this is true of the preview, as stuck_jobs=0 or running_jobs<=10; "
-        "may be repeated. The names are those of `config preview --json` under totals.",
+        help="Cancel the change unless its preview meets this condition, such as stuck_jobs=0 or "
+        "running_jobs<=10; may be repeated. Names: see totals in `config preview --json`.",
     ),
 ]
 Edits = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PATH=VALUE…",
-        help="From the top, as Resources/Sites/LCG.CERN.ch/MaxRAM=8000; a value as in the file: 8000, "
+        help="Full path and YAML value, such as Resources/Sites/LCG.CERN.ch/MaxRAM=8000; other values: "
         "\\[el8, el9], {Policy: level0}, null.",
         show_default=False,
     ),
 ]
 Removed = Annotated[
-    list[str] | None, typer.Option("--remove", metavar="PATH", help="Take this away; may be repeated.")
+    list[str] | None, typer.Option("--remove", metavar="PATH", help="Remove this path; may be repeated.")
 ]
 
 
@@ -51,9 +48,9 @@ def set_(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Change single values of what is in force; comments stay, and so do changes of others elsewhere.
+    """Change single values of the configuration; comments and changes by others are kept.
 
-    VO admins change VOs/<vo> and Operations/<vo>, site admins their site outside VOs, operators all.
+    VO admins may change VOs/<vo> and Operations/<vo>, site admins their site except VOs, operators all.
     """
     with connect(home=home, url=url) as client:
         wanted = config_request.change_from_words(client, edits or (), removed or ())
@@ -72,19 +69,19 @@ def apply(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Make a file the configuration in force; one that is wrong, or no change, leaves all as it is.
+    """Replace the configuration by a file; an invalid or unchanged file changes nothing.
 
-    VO and site admins apply what is another in their sections.
+    For VO and site admins, only differences in their sections are applied.
     """
     why = message or f"applied {file.name}"
     with connect(home=home, url=url) as client:
         wanted = config_request.change_from_file(client, file)
         version = _apply(client, wanted, why, guards) if wanted.changed else wanted.version
     changed = wanted.changed
-    said = (
+    message_line = (
         f"version {version} is in force" if changed else f"nothing changed, version {version} stays in force"
     )
-    output.emit({"version": version, "changed": changed}, as_json=as_json, render=lambda: said)
+    output.emit({"version": version, "changed": changed}, as_json=as_json, render=lambda: message_line)
 
 
 def _apply(client: Client, wanted: ConfigChange, message: str, guards: list[str] | None) -> int:
@@ -109,31 +106,31 @@ def _format_answer(answer: config_request.Answer) -> list[str]:
     return [*config_request.change_lines(answer["changes"]), f"version {answer['version']} is in force"]
 
 
-#: Entries of a list that are printed.
+#: Entries of a list to print.
 _MOST = 10
 
 
 def preview(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="YAML that would be the configuration.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="New configuration, YAML.")] = None,
     *,
     edits: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="As `config set`; may be repeated."),
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="Change one value, as `config set` does; may be repeated."
+        ),
     ] = None,
     removed: Removed = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Say what a change would do to jobs that wait and run now; nothing is changed.
+    """Show what a change would do to waiting and running jobs; nothing is changed.
 
-    Which pools gain or lose queues, which waiting jobs become stuck or free, what runs on queues that go,
-    what would be closed at once, and which parameters help nobody.
+    Lists pools that gain or lose queues, waiting jobs that become stuck or free, jobs running on removed
+    queues, throttles that would close at once, and parameters that no waiting job can use.
     """
     if (file is None) == (not edits and not removed):
-        raise WrongUsage("say a FILE, or --set PATH=VALUE and --remove PATH")
+        raise WrongUsage("give a FILE, or --set PATH=VALUE and --remove PATH")
     with connect(home=home, url=url) as client:
         if file is not None:
             wanted = config_request.change_from_file(client, file)
@@ -147,17 +144,17 @@ def preview(
 
 
 def render(answer: Answer) -> RenderableType:
-    """A preview for people."""
+    """A preview as text."""
     return Group(render_with_effects(answer["changes"], answer), "nothing is changed yet")
 
 
 def render_with_effects(changes: Sequence[Answer], answer: Answer | None) -> RenderableType:
-    """Changes, and what they would do if that was asked."""
+    """Changes, and their effects where these were computed."""
     return Group(output.escape("\n".join(config_request.change_lines(changes))), render_effects(answer))
 
 
 def render_effects(answer: Answer | None) -> RenderableType:
-    """What a change would do; nothing if that was not asked."""
+    """Effects of a change; nothing where they were not computed."""
     if answer is None:
         return Group()
     lines = output.escape("\n".join(_effect_lines(answer)))

@@ -1,9 +1,4 @@
-"""`pilotage config export`: the tree in the words of other systems.
-
-`pilotage config import dirac` and `export dirac`.
-
-`pilotage config import osg`.
-"""
+"""`pilotage config import dirac|osg` and `export classad|dirac`: configurations of other systems."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +11,14 @@ from pilotage.cli.commands import config_import, config_request
 from pilotage.cli.commands.config_change import Guards, Message
 from pilotage.cli.commands.config_import import Against, Apply, AsText, ImportOptions
 
-_PATH_HELP = "A Site, Site/CE or Site/CE/Queue, also as Resources/Sites/…; everything if it is left out."
+_PATH_HELP = "Site, Site/CE or Site/CE/Queue, also as Resources/Sites/… (default: everything)."
 
 
 def export_classad(
     path: Annotated[str, typer.Argument(metavar="[PATH]", help=_PATH_HELP, show_default=False)] = "",
     *,
     vo: Annotated[
-        str, typer.Option(metavar="VO", help="As this VO gets the queues.", show_default=False)
+        str, typer.Option(metavar="VO", help="Effective values for this VO.", show_default=False)
     ] = "",
     file: config_request.InsteadOfRunning = None,
     as_json: options.AsJson = False,
@@ -52,7 +47,7 @@ def export_classad(
 
 def import_dirac(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A .cfg of DIRAC, today's layout or the one of RFC #5.")
+        Path, typer.Argument(metavar="FILE", help="DIRAC .cfg file, current layout or that of RFC #5.")
     ],
     *,
     apply: Apply = False,
@@ -64,15 +59,16 @@ def import_dirac(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Show what a configuration of DIRAC would change, and do to waiting jobs; with --apply, change it.
+    """Show what a DIRAC configuration would change, and its effects on waiting jobs; with --apply, store it.
 
-    It is laid over what is in force: its options win, what it does not name stays; what has no place is told.
-    A node whose restriction cannot be carried over is closed (Enabled: false), else the import is refused.
+    Its options are merged into the configuration in force and win over it; options without an equivalent are
+    listed. A node whose restriction cannot be translated is disabled (Enabled: false), else the import is
+    refused.
     """
-    wishes = ImportOptions(
+    import_options = ImportOptions(
         apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
     )
-    config_import.import_file(dirac_import.propose_dirac, file, wishes, home=home, url=url)
+    config_import.import_file(dirac_import.propose_dirac, file, import_options, home=home, url=url)
 
 
 def export_dirac(
@@ -82,9 +78,9 @@ def export_dirac(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Print the configuration as a .cfg of DIRAC, today's layout; `config import dirac` reads it.
+    """Print the configuration as a DIRAC .cfg in the current layout; `config import dirac` reads it.
 
-    On standard error: what cannot be said there.
+    Parts that the format cannot express are listed on standard error.
     """
     config = config_request.configuration_from(file, home=home, url=url)
     found = dirac_export.export_dirac(config.tree)
@@ -100,7 +96,9 @@ def export_dirac(
 def import_osg(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Its XML or YAML, or a tree as in examples/osg."),
+        typer.Argument(
+            metavar="FILE", help="Factory configuration: XML, YAML, or a tree as in examples/osg."
+        ),
     ],
     *,
     apply: Apply = False,
@@ -112,14 +110,12 @@ def import_osg(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Show what the entries of a glidein factory would change, and do to waiting jobs.
+    """Show what a glidein factory would change, and its effects on waiting jobs; with --apply, store it.
 
-    With --apply, change it.
-
-    An entry becomes a queue of its name; what has no place here is told. An entry whose
-    restriction cannot be carried over is closed (Enabled: false).
+    An entry becomes a queue with the same name; settings without an equivalent are listed. An entry whose
+    restriction cannot be translated is disabled (Enabled: false).
     """
-    wishes = ImportOptions(
+    import_options = ImportOptions(
         apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
     )
-    config_import.import_file(glidein_factory.propose_factory, file, wishes, home=home, url=url)
+    config_import.import_file(glidein_factory.propose_factory, file, import_options, home=home, url=url)

@@ -1,7 +1,4 @@
-"""A proposed configuration: shown with what it would do, and stored if that is asked for.
-
-`pilotage config import`: what descriptions of other systems would change in the tree.
-"""
+"""`pilotage config import`: changes proposed by files of other systems, their preview, and storing them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,60 +27,60 @@ from requirements.errors import Problem
 _FORBIDDEN = 403
 
 
-Apply = Annotated[bool, typer.Option("--apply", help="Make it the configuration in force.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Store the result as the configuration in force.")]
 Against = Annotated[
     Path | None,
-    typer.Option("--file", metavar="FILE", help="Compare with this file instead of asking the service."),
+    typer.Option(
+        "--file", metavar="FILE", help="Compare with this file instead of the configuration in force."
+    ),
 ]
-AsText = Annotated[bool, typer.Option("--yaml", help="Print the whole configuration that would result.")]
+AsText = Annotated[bool, typer.Option("--yaml", help="Print the whole resulting configuration.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedImport:
-    """What an import makes of the configuration."""
+    """A changed configuration, as an import proposes it."""
 
     proposal: Proposal
-    notes: Sequence[Problem]  #: what could not be carried over
+    notes: Sequence[Problem]  #: parts that could not be translated
     message: str  #: for the history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """What is to be done with an import.
-
-    Raises:
-        WrongUsage: It cannot be.
-    """
+    """Options of the import commands."""
 
     apply: bool
     message: str | None
     guards: Sequence[str] | None
-    against: Path | None  #: a file that it is compared with: there is no service to ask
+    against: Path | None  #: file to compare with, instead of the configuration of the service
     as_text: bool
     as_json: bool
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Reject --apply with --file."""
         if self.apply and self.against is not None:
             raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
 
     def offer(self, proposal: Proposal, notes: Sequence[Problem], name: str) -> ProposedImport:
-        """What an import of something of that name proposes, under the message that is wished."""
+        """The proposal with its message for the history, by default the name of the import."""
         return ProposedImport(proposal=proposal, notes=notes, message=self.message or f"imported {name}")
 
 
 def import_file(
     propose: Callable[[Configuration, str, str], ImportedConfiguration],
     file: Path,
-    wishes: ImportOptions,
+    import_options: ImportOptions,
     *,
     home: Path | None,
     url: str | None,
 ) -> None:
-    """Show what a file of another system would change, as `propose` reads it; do it if that is wished."""
-    config = config_request.configuration_from(wishes.against, home=home, url=url)
+    """Show what a file of another system would change, as `propose` reads it; with --apply, store it."""
+    config = config_request.configuration_from(import_options.against, home=home, url=url)
     found = propose(config, read_text(file), str(file))
-    present_import(wishes.offer(found.proposal, found.notes, file.name), wishes, home=home, url=url)
+    present_import(
+        import_options.offer(found.proposal, found.notes, file.name), import_options, home=home, url=url
+    )
 
 
 def read_text(file: Path) -> str:
@@ -101,19 +98,19 @@ def read_text(file: Path) -> str:
 
 
 def present_import(
-    offer: ProposedImport, wishes: ImportOptions, *, home: Path | None, url: str | None
+    offer: ProposedImport, import_options: ImportOptions, *, home: Path | None, url: str | None
 ) -> None:
-    """Show what an offer changes and would do; store it if that is wished."""
-    for note in offer.notes if not wishes.as_json else ():
+    """Print the changes of an import and their effects; with --apply, store them."""
+    for note in offer.notes if not import_options.as_json else ():
         typer.echo(f"pilotage: {one_line(str(note))}", err=True)
-    if wishes.as_text and not wishes.as_json:
+    if import_options.as_text and not import_options.as_json:
         typer.echo(offer.proposal.after.source, nl=False)
         return
     preview, version = None, offer.proposal.before.version
-    if wishes.against is None and offer.proposal.differences:
+    if import_options.against is None and offer.proposal.differences:
         with connect(home=home, url=url) as client:
-            preview, version = preview_and_store(client, offer, wishes)
-    applied = wishes.apply and bool(offer.proposal.differences)
+            preview, version = preview_and_store(client, offer, import_options)
+    applied = import_options.apply and bool(offer.proposal.differences)
     changes = config_request.list_changes(offer.proposal.differences)
     data = {
         "changes": changes,
@@ -123,39 +120,41 @@ def present_import(
         "preview": preview,
     }
     output.emit(
-        data, as_json=wishes.as_json, render=lambda: config_change.render_with_effects(changes, preview)
+        data,
+        as_json=import_options.as_json,
+        render=lambda: config_change.render_with_effects(changes, preview),
     )
-    if not wishes.as_json:
+    if not import_options.as_json:
         typer.echo(_outcome_line(offer, version, applied=applied))
 
 
 def preview_and_store(
-    client: Client, offer: ProposedImport, wishes: ImportOptions
+    client: Client, offer: ProposedImport, import_options: ImportOptions
 ) -> tuple[Answer | None, int]:
-    """What an offer would do, and the version in force afterwards: it is stored if that is wished."""
+    """The effects of an import, and the version in force afterwards; with --apply, the import is stored."""
     proposal = offer.proposal
     whole = client.config().get("text") is not None
     values, removed = patch.edits_from_differences(proposal.differences)
     change = {"text": proposal.after.source} if whole else {"set": values, "remove": removed}
     preview = _preview(client, change)
     version = proposal.before.version
-    if wishes.apply and whole:
+    if import_options.apply and whole:
         version = client.put_config(
             text=proposal.after.source,
             source=proposal.after.file,
             message=offer.message,
             version=version,
-            guards=wishes.guards or (),
+            guards=import_options.guards or (),
         )
-    elif wishes.apply:
-        guards = {"guard": list(wishes.guards)} if wishes.guards else {}
+    elif import_options.apply:
+        guards = {"guard": list(import_options.guards)} if import_options.guards else {}
         body = {**change, "message": offer.message, **guards}
         version = int(client.patch_config(body, version=version)["version"])
     return preview, version
 
 
 def _preview(client: Client, change: Mapping[str, object]) -> Answer | None:
-    """What a change would do; None: it is not for us to know, who may change nothing."""
+    """The effects of a change; None: the caller is not allowed to change, and so not to preview."""
     try:
         return client.preview_config(change)
     except ApiError as error:
@@ -173,12 +172,13 @@ def _outcome_line(offer: ProposedImport, version: int, *, applied: bool) -> str:
     return f"{number} changes{left}; {stored}"
 
 
-_SITE_HELP = "Site of the CEs whose ads name none; a CE that is in the tree stays where it is."
+_SITE_HELP = "Site of CEs whose ads name none; a CE that exists already keeps its site."
 
 
 def import_classad(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="CE ads, new or old syntax; - is standard input.")
+        list[Path],
+        typer.Argument(metavar="FILE…", help="CE ads, new or old ClassAd syntax; - is standard input."),
     ],
     *,
     site: Annotated[str | None, typer.Option(metavar="SITE", help=_SITE_HELP)] = None,
@@ -191,12 +191,12 @@ def import_classad(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Show what CE ads (GLUE 1) would change in the resource tree; with --apply, change it.
+    """Show what CE ads (GLUE 1) would change in the resource tree; with --apply, store it.
 
-    Attributes become parameters of the queue. Nothing is stored if nothing would change. A queue
-    whose restriction cannot be carried over is closed (Enabled: false).
+    Attributes become parameters of the queue. A queue whose restriction cannot be translated is disabled
+    (Enabled: false).
     """
-    wishes = ImportOptions(
+    import_options = ImportOptions(
         apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
     )
     ads = {str(each): ce_ads.read_ads(read_text(each), str(each)) for each in files}
@@ -204,20 +204,22 @@ def import_classad(
     proposal = ce_ads_import.propose_ads(config, ads, site=site)
     version, preview = config.version, None
     if against is None and proposal.changes:
-        offer = wishes.offer(proposals.propose_text(config, proposal.text), proposal.notes, _name_sites(ads))
+        offer = import_options.offer(
+            proposals.propose_text(config, proposal.text), proposal.notes, _name_sites(ads)
+        )
         with connect(home=home, url=url) as client:
-            preview, version = preview_and_store(client, offer, wishes)
+            preview, version = preview_and_store(client, offer, import_options)
     for note in proposal.notes if not as_json else ():
         typer.echo(f"pilotage: {one_line(str(note))}", err=True)
     if as_text and not as_json:
         typer.echo(proposal.text, nl=False)
         return
-    said = _import_line(proposal, version, apply=apply)
+    outcome = _import_line(proposal, version, apply=apply)
     applied = apply and bool(proposal.changes)
     data = _as_json(proposal) | {"applied": applied, "version": version, "preview": preview}
     lines = output.escape("\n".join(_proposal_lines(proposal)))
     output.emit(
-        data, as_json=as_json, render=lambda: Group(lines, config_change.render_effects(preview), said)
+        data, as_json=as_json, render=lambda: Group(lines, config_change.render_effects(preview), outcome)
     )
 
 

@@ -1,8 +1,6 @@
-"""What a command line or a file wants of the configuration, as the service takes it.
+"""Configuration changes from words or files as requests to the service, and as lines of text.
 
-Changes of the configuration as lines: `+` is new, `-` goes, `~` becomes another.
-
-The configuration in force, asked of the service; or that of a file, where one is named.
+In a line, `+` is an addition, `-` a removal, `~` a new value.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,19 +27,19 @@ class ConfigChange:
 
     body: Mapping[str, object]  #: `text` with `source`, or `set` and `remove`
     version: int
-    changed: bool  #: whether it is another text at all
+    changed: bool
     differences: tuple[Difference, ...] = ()
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a whole text, which only operators may send."""
+        """Whether the change is a whole text, which only operators may send."""
         return "text" in self.body
 
 
 def change_from_file(client: Client, file: Path) -> ConfigChange:
-    """A file in place of what is in force, as far as we see that.
+    """The change that replaces the visible configuration by a file.
 
-    Who is shown a part of the tree sends what is another in that part.
+    A caller that sees only a part of the tree sends the differences in that part.
 
     Raises:
         ConfigError: The file is wrong.
@@ -59,13 +57,13 @@ def change_from_file(client: Client, file: Path) -> ConfigChange:
 
 
 def change_from_words(client: Client, words: Sequence[str], removed: Sequence[str]) -> ConfigChange:
-    """Edits that are written `PATH=VALUE`, and paths to be removed.
+    """The change made of `PATH=VALUE` words and paths to remove.
 
     Raises:
-        WrongUsage: There is nothing to do, or a word is none.
+        WrongUsage: No edit is given, or a word is not PATH=VALUE.
     """
     if not words and not removed:
-        raise WrongUsage("say PATH=VALUE, or --remove PATH")
+        raise WrongUsage("give PATH=VALUE, or --remove PATH")
     body = {"set": dict(map(_edit, words)), "remove": list(removed)}
     return ConfigChange(body=body, version=int(client.config()["version"]), changed=True)
 
@@ -78,10 +76,10 @@ def _edit(word: str) -> tuple[str, object]:
 
 
 def parse_value(written: str, path: str) -> object:
-    """What is written as it would be in the file: `8000`, `[el8, el9]`, `{Policy: level0}`, `null`.
+    """A YAML value: `8000`, `[el8, el9]`, `{Policy: level0}`, `null`.
 
     Raises:
-        WrongUsage: It is not one value.
+        WrongUsage: The text is not one value.
     """
     try:
         return yaml_writer.read_value(written, path)
@@ -90,14 +88,14 @@ def parse_value(written: str, path: str) -> object:
 
 
 def list_changes(found: Iterable[Difference]) -> list[dict[str, object]]:
-    """Differences as the service answers them."""
+    """Differences in the form in which the service returns them."""
     return [each.as_json() for each in found]
 
 
-#: What the service answers.
+#: A response of the service.
 Answer = dict[str, Any]
 
-#: Lines that are printed; machines get all.
+#: Lines to print; JSON has all.
 _MOST = 100
 
 
@@ -106,7 +104,7 @@ def change_lines(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for change in changes[:_MOST]:
         yield _line(change)
     if len(changes) > _MOST:
-        yield f"… and {len(changes) - _MOST} more (--json tells all)"
+        yield f"… and {len(changes) - _MOST} more (--json lists all)"
 
 
 def _line(change: Mapping[str, Any]) -> str:
@@ -119,28 +117,28 @@ def _line(change: Mapping[str, Any]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value or a whole section in one line, as it may stand in the file."""
+    """A value or a whole section in one line of YAML."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name}: {format_value(below)}' for name, below in value.items())}}}"
     return show.format_value(value)
 
 
-#: Of commands that look into a configuration.
+#: Option of commands that only read a configuration.
 InsteadOfRunning = Annotated[
     Path | None,
-    typer.Option("--file", metavar="FILE", help="Look into this file instead of asking the service."),
+    typer.Option("--file", metavar="FILE", help="Read this file instead of the configuration in force."),
 ]
 
 
 def configuration_from(file: Path | None, *, home: Path | None, url: str | None) -> Configuration:
-    """The configuration of a file; without one that in force."""
+    """The configuration of a file, or without one the configuration in force."""
     return validate.load_file(file) if file else fetch_configuration(home=home, url=url)
 
 
 def fetch_configuration(*, home: Path | None, url: str | None) -> Configuration:
-    """The configuration in force, as far as the service shows it to us.
+    """The visible part of the configuration in force.
 
-    Operators get the text, so that lines are those of the source; others get what they may see.
+    Operators get the text, with the line numbers of the source; others get the parts that they may see.
     """
     with connect(home=home, url=url) as client:
         answer = client.config()

@@ -1,9 +1,4 @@
-"""`pilotage config show`.
-
-`pilotage config check`.
-
-`pilotage config history`, `diff` and `rollback`.
-"""
+"""`pilotage config show`, `check`, `history`, `diff` and `rollback`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,8 +15,8 @@ from pilotage.cli.commands.config_request import Answer
 from pilotage.cli.connection import connect
 from pilotage.cli.errors import WRONG, WrongUsage, one_line
 
-_PATH_HELP = "Such as Operations or Resources/Sites/LCG.CERN.ch; also Site, Site/CE, Site/CE/Queue."
-_VO_HELP = "What holds for this VO: effective parameters of a site, CE or queue; options of Operations."
+_PATH_HELP = "Path such as Operations or Resources/Sites/LCG.CERN.ch; also Site, Site/CE, Site/CE/Queue."
+_VO_HELP = "Effective values for this VO: parameters of a site, CE or queue; options of Operations."
 
 
 def show(
@@ -30,12 +25,14 @@ def show(
     vo: Annotated[str | None, typer.Option(metavar="VO", help=_VO_HELP)] = None,
     origin: Annotated[
         bool,
-        typer.Option("--origin", help="Say where each value is written; of a queue also what it inherits."),
+        typer.Option(
+            "--origin", help="Also show where each value is set; for a queue, include inherited values."
+        ),
     ] = False,
     blame: Annotated[
         bool,
         typer.Option(
-            "--blame", help="Say also who wrote each value, when, and how many waiting jobs it keeps away."
+            "--blame", help="Also show who set each value, when, and how many waiting jobs it excludes."
         ),
     ] = False,
     file: config_request.InsteadOfRunning = None,
@@ -46,7 +43,9 @@ def show(
     """Show the configuration in force, or a part of it."""
     if blame:
         if file is not None:
-            raise WrongUsage("--blame asks the service, --file looks into a file: one of the two")
+            raise WrongUsage(
+                "--blame and --file exclude each other: --blame needs the history of the service"
+            )
         _blame(path, vo, as_json=as_json, home=home, url=url)
         return
     config = config_request.configuration_from(file, home=home, url=url)
@@ -67,7 +66,7 @@ def show(
 
 
 def _nothing_message(path: str) -> None:
-    typer.echo(f"{path}: nothing is written there; --vo VO shows what a VO gets", err=True)
+    typer.echo(f"{path}: nothing is set there; --vo VO shows effective values", err=True)
 
 
 def _blame(path: str, vo: str | None, *, as_json: bool, home: Path | None, url: str | None) -> None:
@@ -99,9 +98,9 @@ def check(
     *,
     as_json: options.AsJson = False,
 ) -> None:
-    """Look through a file, without a service: all that is wrong, with line and what would be right.
+    """Check a file, without a service: list all errors with their lines and corrections.
 
-    Status 2 if anything is; warnings alone leave it 0.
+    The exit status is 2 if there are errors, 0 if there are only warnings.
     """
     found = validate.report(validate.read_bytes(file), str(file))
     if as_json:
@@ -129,18 +128,18 @@ def _count_nodes(config: Configuration) -> str:
     return f"{len(config.sites)} sites, {len(ces)} CEs, {len(config.addresses)} queues, {len(config.vos)} VOs"
 
 
-_AT = "Only versions that changed this path, something in it, or what it stands in."
+_AT = "Only versions that changed this path, something below it, or a section that contains it."
 
 
 def history(
     *,
     path: Annotated[str, typer.Option("--path", metavar="PATH", help=_AT)] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rows to show.")] = 20,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """List the versions that changed what we may see, the newest first."""
+    """List the versions with changes that you may see, newest first."""
     with connect(home=home, url=url) as client:
         versions = client.config_versions(limit=limit, path=path)
     rows = (
@@ -166,22 +165,23 @@ def _format_paths(paths: list[str] | None) -> str:
 
 def diff(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Compare what is in force with this file.")
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Compare the configuration in force with this file."),
     ] = None,
     *,
     before: Annotated[
         int | None, typer.Option("--from", metavar="VERSION", help="Compare this version …")
     ] = None,
     after: Annotated[
-        int | None, typer.Option("--to", metavar="VERSION", help="… with this one; else with the newest.")
+        int | None, typer.Option("--to", metavar="VERSION", help="… with this one (default: the newest).")
     ] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Say what differs between two versions, or what a file would change; nothing is changed."""
+    """Show the differences between two versions, or between the configuration and a file."""
     if (file is None) == (before is None):
-        raise WrongUsage("say a FILE, or --from VERSION")
+        raise WrongUsage("give a FILE, or --from VERSION")
     with connect(home=home, url=url) as client:
         if file is not None:
             wanted = config_request.change_from_file(client, file)
@@ -194,14 +194,14 @@ def diff(
 
 
 def rollback(
-    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="See `config history`.")],
+    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version, see `config history`.")],
     *,
     message: config_change.Message = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Make what we may change as it was in an older version: for operators that is everything."""
+    """Restore an older version: of everything for operators, else of the parts that you may change."""
     with connect(home=home, url=url) as client:
         answer = client.rollback_config(version, message=message or "")
     lines = [*config_request.change_lines(answer["changes"]), f"version {answer['version']} is in force"]

@@ -1,4 +1,4 @@
-"""`pilotage db`: the schema of the database, and what to do when it has lost commits."""
+"""`pilotage db`: the schema of the database, and recovery from lost commits."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -20,7 +20,7 @@ from taskqueue.db.incarnation import RecoveryResult
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     commands = typer.Typer(
-        help="The database: make or renew its tables, see whether they are right, recover from lost commits."
+        help="Create, upgrade and check the tables of the database; recover from lost commits."
     )
     commands.command("upgrade")(upgrade)
     commands.command("check")(check)
@@ -35,7 +35,7 @@ def upgrade(
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Make the tables and the signing key, or bring the tables to what this release needs."""
+    """Create the tables and the signing key, or upgrade the tables to this release."""
     flags = {"home": home, "database_url": database_url, "database_direct_url": database_direct_url}
     chosen = settings.load(flags)
     home_directory.make_home(chosen.home)
@@ -47,7 +47,7 @@ def upgrade(
 def check(
     *, database_url: options.DatabaseUrl = None, as_json: options.AsJson = False, home: options.Home = None
 ) -> None:
-    """Say whether the tables are what this release needs; status 1 if not."""
+    """Check whether the tables fit this release; exit status 1 if not."""
     chosen = settings.load({"home": home, "database_url": database_url})
     if not _report(chosen, as_json=as_json):
         raise typer.Exit(REFUSED)
@@ -56,17 +56,18 @@ def check(
 def recover(
     *,
     wait: Annotated[
-        float, typer.Option(min=0, metavar="S", help="Seconds that pilots have to report; else 15 minutes.")
+        float,
+        typer.Option(min=0, metavar="S", help="Seconds in which pilots can report their open attempts."),
     ] = incarnation.PATIENCE.total_seconds(),
     database_url: options.DatabaseUrl = None,
     database_direct_url: options.DatabaseDirectUrl = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """After a backup was restored, or a replica promoted that was behind: go on from there.
+    """Recover after lost commits: a restored backup, or a promoted replica that was behind.
 
-    Opens a new incarnation. Attempts that are open are left alone until their pilots report, and nothing
-    that the lost commits gave out is given out again: job ids, attempts, watermarks, versions.
+    Starts a new incarnation. Open attempts stay as they are until their pilots report. Identifiers that the
+    lost commits may have used are skipped: job ids, attempts, watermarks, versions.
     """
     flags = {"home": home, "database_url": database_url, "database_direct_url": database_direct_url}
     chosen = settings.load(flags)
@@ -100,9 +101,9 @@ def _report(chosen: Settings, *, as_json: bool) -> bool:
     with cli_engine.open_engine(chosen.database_url) as engine:
         state = database.schema_state(engine)
     url = cli_engine.hide_password(chosen.database_url)
-    said = _schema_message(state)
+    message = _schema_message(state)
     data = {"database": url, "revision": state.current, "wanted": state.head, "current": state.is_current}
-    line = f"{url}: revision {state.current or 'none'}, {said}"
+    line = f"{url}: revision {state.current or 'none'}, {message}"
     output.emit(data, as_json=as_json, render=lambda: output.escape(line))
     return state.is_current or state.is_newer
 

@@ -1,11 +1,4 @@
-"""`pilotage job kill` and `reschedule`.
-
-`pilotage job wait`.
-
-`pilotage job output`.
-
-`pilotage job`: submit jobs and follow them.
-"""
+"""`pilotage job`: its subcommands; here `kill`, `reschedule`, `wait` and `output`."""
 
 import os
 import tempfile
@@ -39,7 +32,7 @@ def kill(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """End jobs, by their ids or all that pass the filters; a running payload is told to stop."""
+    """Kill jobs, by id or by filters; running payloads are stopped."""
     filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
     with connect(home=home, url=url) as client:
         result = _change(client, job_ids.parse_ids(ids), filters, one=Client.kill, many=Client.kill_all)
@@ -58,7 +51,7 @@ def reschedule(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Send jobs through the optimizers again, by their ids or all that pass the filters."""
+    """Send jobs through the optimizers again, by id or by filters."""
     filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
     with connect(home=home, url=url) as client:
         result = _change(
@@ -75,9 +68,9 @@ def _change(
     one: Callable[[Client, int], Any],
     many: Callable[[Client, Mapping[str, str]], Any],
 ) -> dict[str, list[Any]]:
-    """Ids that changed under `job_ids`, the others with the reason under `refused`."""
+    """Changed ids as `job_ids`, the others with the reason as `refused`."""
     if bool(ids) == bool(filters):
-        raise WrongUsage("name either job ids or filters such as --status")
+        raise WrongUsage("give either job ids or filters such as --status")
     if filters:
         answer = many(client, filters)
         return {"job_ids": answer["job_ids"], "refused": answer.get("refused", [])}
@@ -108,9 +101,9 @@ def _print_changed(done: str, result: Mapping[str, list[Any]], *, as_json: bool)
         raise typer.Exit(REFUSED)
 
 
-#: Seconds between two looks.
+#: Seconds between two requests for the status.
 _PAUSE = 0.5
-#: Jobs that a filter may name; more are waited for in parts.
+#: Jobs that `wait` takes from a filter at most.
 _MOST_JOBS = 100_000
 
 
@@ -122,23 +115,23 @@ def wait(
     owner: options.OwnerFilter = None,
     site: options.SiteFilter = None,
     pool: options.PoolFilter = None,
-    timeout: Annotated[float | None, typer.Option(min=0, help="Give up after so many seconds.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Give up after this many seconds.")] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Wait until jobs are at their end; status 0 if all are Done, else 1."""
+    """Wait until jobs have ended; exit status 0 if all are Done, else 1."""
     filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
     wanted = job_ids.parse_ids(ids)
     if bool(wanted) == bool(filters):
-        raise WrongUsage("name either job ids or filters such as --status")
+        raise WrongUsage("give either job ids or filters such as --status")
     with connect(home=home, url=url) as client:
         if filters:
             wanted = _ids(client, filters)
         statuses = until_final(client, wanted, timeout=timeout)
     counts = Counter(statuses.values())
-    said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    output.emit({"jobs": statuses, "counts": counts}, as_json=as_json, render=lambda: said or "no jobs")
+    summary = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    output.emit({"jobs": statuses, "counts": counts}, as_json=as_json, render=lambda: summary or "no jobs")
     if set(counts) - {JobStatus.DONE}:
         raise typer.Exit(REFUSED)
 
@@ -151,13 +144,10 @@ def _ids(client: Client, filters: Mapping[str, str]) -> list[int]:
 
 
 def until_final(client: Client, ids: Sequence[int], *, timeout: float | None) -> Mapping[int, str]:
-    """Look again and again until every job is at its end, or time is up.
-
-    Returns:
-        The status of each job when it was last looked at.
+    """The status of each job, when all have ended or time is up.
 
     Raises:
-        Refused: One of the jobs does not exist.
+        CommandRefused: One of the jobs does not exist.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     statuses: dict[int, str] = {}
@@ -178,7 +168,7 @@ def until_final(client: Client, ids: Sequence[int], *, timeout: float | None) ->
     return statuses
 
 
-#: What one output may unpack to unless it is said otherwise: whoever wrote it may mean to fill the disk.
+#: Default limit of an unpacked output: an archive may be built to fill the disk.
 _MOST_GB = 50.0
 
 
@@ -187,20 +177,22 @@ def fetch_output(
     *,
     directory: Annotated[
         Path,
-        typer.Option("--directory", "-d", metavar="DIR", help="A subdirectory for each job is made here."),
+        typer.Option("--directory", "-d", metavar="DIR", help="Create a subdirectory for each job here."),
     ] = Path(),
     most: Annotated[
         float,
-        typer.Option("--most", min=0, metavar="GB", help="Refuse an output that unpacks to more than this."),
+        typer.Option(
+            "--most", min=0, metavar="GB", help="Reject an output that is larger than this after unpacking."
+        ),
     ] = _MOST_GB,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Fetch the output files of jobs, each job's into a new directory with its id as name."""
+    """Download the output files of each job into a new directory named after its id."""
     wanted = job_ids.parse_ids(ids)
     if not wanted:
-        raise WrongUsage("name at least one job id")
+        raise WrongUsage("give at least one job id")
     targets = {job_id: directory / str(job_id) for job_id in wanted}
     for job_id, target in targets.items():
         _refuse_taken(job_id, target)
@@ -219,7 +211,7 @@ def fetch_output(
 def _fetch(
     client: Client, targets: Mapping[int, Path], *, most: int
 ) -> tuple[dict[int, list[Path]], list[str]]:
-    """The files of each job whose output came, and why the others' did not: they stop no other."""
+    """The files of each job, and a message for each job without output: one failure stops no other."""
     found: dict[int, list[Path]] = {}
     refused: list[str] = []
     for job_id, target in targets.items():
@@ -236,7 +228,7 @@ def _fetch(
 
 
 def _refuse_taken(job_id: int, target: Path) -> None:
-    """Refuse to fetch an output where something is already: it may be what somebody works on."""
+    """Raise if the target is not empty: its files may be in use."""
     is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
     if os.path.lexists(target) and not is_empty:
         raise CommandRefused(
@@ -246,7 +238,7 @@ def _refuse_taken(job_id: int, target: Path) -> None:
 
 
 def _unpack(client: Client, job_id: int, target: Path, *, most: int) -> list[Path]:
-    """Fetch one archive, and make `target` of it: whole or not at all, and nothing is written elsewhere."""
+    """Download and unpack one archive into `target`: completely or not at all, and nowhere else."""
     with tempfile.TemporaryFile() as stream:
         client.output(job_id, stream)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -258,18 +250,18 @@ def _unpack(client: Client, job_id: int, target: Path, *, most: int) -> list[Pat
             except archives.UnsafeArchive as error:
                 hint = "; --most GB allows more" if isinstance(error, archives.ArchiveTooLarge) else ""
                 raise CommandRefused(f"job {job_id}: its output {error}{hint}") from None
-            unpacked.rename(target)  # fails where somebody has put something in the meantime
+            unpacked.rename(target)  # fails if files were put there in the meantime
     return [target / name for name in files]
 
 
 def _printable_name(file: Path) -> str:
-    """Its name as text, whatever bytes it is of."""
+    """The file name as text, also where it is not UTF-8."""
     return os.fsencode(file).decode(errors="backslashreplace")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    jobs = typer.Typer(help="Submit jobs, follow them, end them.")
+    jobs = typer.Typer(help="Submit, list, inspect, kill and reschedule jobs; fetch their output.")
     jobs.command("submit")(job_submit.submit)
     jobs.command("list")(job_show.list_jobs)
     jobs.command("show")(job_show.show)

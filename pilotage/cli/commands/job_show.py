@@ -1,7 +1,4 @@
-"""Why a job does not run, as text for people.
-
-`pilotage job list`, `show`, `log` and `explain`.
-"""
+"""`pilotage job list`, `show`, `log` and `explain`, and the tables of explanations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,18 +9,17 @@ import typer
 from rich.console import Group, RenderableType
 
 from pilotage.cli import job_ids, options, output
-from pilotage.cli.commands import job_submit
 from pilotage.cli.connection import connect
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.output import PagedList
 from pilotage.fabric.client import Client
 
-#: Characters of an expression, or of what would help, that a table shows.
+#: Characters of an expression or a proposed change in a table.
 _SHOWN = 400
 
 
 def explain_job(found: Mapping[str, Any]) -> RenderableType:
-    """The answer of `GET /jobs/{id}/explain`."""
+    """A table of the response of `GET /jobs/{id}/explain`."""
     eligible, candidates = found["eligible_queues"], found["candidate_queues"]
     status = output.cell(found["status"])
     job = "Not submitted" if found["job_id"] is None else f"Job {found['job_id']} is {status}"
@@ -40,10 +36,10 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _forwarding(told: list[Mapping[str, Any]]) -> RenderableType:
-    """What is decided where, of the Requirements."""
-    if not told:
-        return "There is nothing that nodes could decide: no eligible queue, or no Requirements."
+def _forwarding(decisions: list[Mapping[str, Any]]) -> RenderableType:
+    """The parts of the Requirements that the queue, its batch system and the matcher decide."""
+    if not decisions:
+        return "Nodes have nothing to decide: no eligible queue, or no Requirements."
     rows = (
         (
             each["example"],
@@ -52,14 +48,14 @@ def _forwarding(told: list[Mapping[str, Any]]) -> RenderableType:
             " ".join(each["flags"]),
             each["left"],
         )
-        for each in told
+        for each in decisions
     )
     headings = ("Such as", "#Queues", "Decided at the queue", "Said in flags", "Left to the matcher")
     return output.table(headings, rows)
 
 
 def explain_queue(found: Mapping[str, Any]) -> RenderableType:
-    """The answer of `GET /resources/queues/{Site}/{CE}/{Queue}/explain`."""
+    """A table of the response of `GET /resources/queues/{Site}/{CE}/{Queue}/explain`."""
     waiting, serves = found["waiting"], found["serves"]
     total, served = (sum(work["jobs"] for work in each.values()) for each in (waiting, serves))
     parts: list[RenderableType] = [f"{found['queue']} may run {served} of {total} waiting jobs."]
@@ -101,7 +97,7 @@ def _example(example: Mapping[str, Any] | None) -> tuple[object, object]:
 
 
 def _shorten(text: str | None) -> str:
-    """`text`; of one that would fill the screen its begin and its end. JSON has the whole."""
+    """`text`, or its begin and end if it is too long for a table. JSON has the whole."""
     if text is None or len(text) <= _SHOWN:
         return text or ""
     half = _SHOWN // 2
@@ -110,7 +106,7 @@ def _shorten(text: str | None) -> str:
 
 Job = Mapping[str, Any]
 
-#: Characters of a bar that shows how far a phase is.
+#: Characters of the progress bar of a phase.
 _BAR = 24
 
 
@@ -124,17 +120,17 @@ def list_jobs(
     pool: options.PoolFilter = None,
     limit: output.Limit = 50,
     after: Annotated[
-        int | None, typer.Option(metavar="ID", min=1, help="Only jobs older than this one.")
+        int | None, typer.Option(metavar="ID", min=1, help="Only jobs older than this one (next page).")
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="FIELD,…", help="Count instead, by status, site, vo, owner, minor_status …"),
+        typer.Option(metavar="FIELD,…", help="Count jobs by status, site, vo, owner, minor_status …"),
     ] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """List jobs, the newest first, or count them by some of their fields."""
+    """List jobs, newest first, or count them by some of their fields."""
     wanted = job_ids.parse_ids(ids)
     filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
     with connect(home=home, url=url) as client:
@@ -151,7 +147,7 @@ def list_jobs(
 
 
 def fetch_jobs(client: Client, ids: Sequence[int]) -> Iterator[Job]:
-    """The jobs with these ids that there are."""
+    """The existing jobs with these ids."""
     for start in range(0, len(ids), output.PAGE):
         named = ",".join(map(str, ids[start : start + output.PAGE]))
         yield from client.jobs({"id": named}, limit=output.PAGE)["jobs"]
@@ -179,7 +175,7 @@ def show(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Show all that is known about one job."""
+    """Show all details of one job."""
     with connect(home=home, url=url) as client:
         found = client.job(job_id)
     output.emit(found, as_json=as_json, render=lambda: _details(found))
@@ -199,21 +195,21 @@ def log(
 
 
 def explain(
-    job: Annotated[str, typer.Argument(metavar="ID|FILE", help="A job, or a description to submit.")],
+    job: Annotated[str, typer.Argument(metavar="ID|FILE", help="Job id, or a file with a job description.")],
     *,
     forwarding: Annotated[
         bool,
         typer.Option(
-            "--forwarding", help="Also what the queue, its batch system and the matcher decide of it."
+            "--forwarding", help="Also show which parts the queue, its batch system and the matcher decide."
         ),
     ] = False,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Say why a job does not run: every requirement that excludes queues, and what would help.
+    """Explain why a job does not run: requirements that exclude queues, and changes that would help.
 
-    Of a file with a description, whether it would run, before it is submitted.
+    With a file, check its first description before it is submitted.
     """
     with connect(home=home, url=url) as client:
         found = (
@@ -228,12 +224,14 @@ def _explained_file(client: Client, file: Path, *, forwarding: bool) -> Job:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise WrongUsage(f"{file}: neither the id of a job nor a file that can be read: {error}") from None
-    first = job_submit.read_drafts(text, file=str(file), directory=file.parent)[0]
+        raise WrongUsage(f"{file}: neither a job id nor a readable file: {error}") from None
+    from pilotage.cli.commands import job_drafts
+
+    first = job_drafts.read_drafts(text, file=str(file), directory=file.parent)[0]
     if first.text is not None:
         return client.explain_description(jdl=first.text, forwarding=forwarding)
     return client.explain_description(
-        job=job_submit.description_as_json(first.content), forwarding=forwarding
+        job=job_drafts.description_as_json(first.content), forwarding=forwarding
     )
 
 
@@ -282,7 +280,7 @@ def _details(job: Job) -> RenderableType:
 
 
 def _attempt(attempt: Job) -> list[RenderableType]:
-    """The latest attempt, and of a grid job how far it is."""
+    """The latest attempt, for a grid job with the progress of its phases."""
     facts = {name: value for name, value in attempt.items() if name != "phases"}
     phases = attempt.get("phases") or []
     if not phases:

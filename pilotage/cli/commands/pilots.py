@@ -1,7 +1,4 @@
-"""`pilotage pilot`: a pilot here, now.
-
-`pilotage pilots`: the pilots that were sent, what became of them, and what their queues are worth.
-"""
+"""`pilotage pilot`: run a pilot on this machine; `pilotage pilots`: list pilots and their success rates."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +10,11 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pilotage.cli import home_directory, options, output, settings
+from pilotage.cli import client_settings, home_directory, options, output
 from pilotage.cli.connection import connect
 from pilotage.fabric.pilot import main as pilot_main
 
-#: The pilot reads its own flags: it runs also where nothing of this is installed.
+#: The pilot parses its own flags, since it also runs without this command line.
 _ITS_OWN_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -27,18 +24,18 @@ def register_pilot(app: typer.Typer) -> None:
 
 
 def pilot(context: typer.Context, *, home: options.Home = None) -> None:
-    """Run a pilot here, now: --site S --ce C --queue Q; see `pilotage pilot --help`."""
+    """Run a pilot on this machine: --site S --ce C --queue Q; see `pilotage pilot --help`."""
     raise typer.Exit(pilot_main.main(context.args, _environment(context.args, home)))
 
 
 def _environment(words: Sequence[str], home: Path | None) -> Mapping[str, str]:
-    """Our environment; what it does not say about the service comes from `client.env`.
+    """The process environment, with the service from `client.env` if it names none.
 
-    The home directory is named in it, so that the pilot can hide that from payloads.
+    It names the home directory, so that the pilot can hide that from payloads.
     """
     if "PILOTAGE_URL" in os.environ or "--url" in words:
         return os.environ
-    found = settings.load({"home": home}).home
+    found = client_settings.load(home=home).home
     return {**home_directory.read_client_env(found), **os.environ, "PILOTAGE_HOME": str(found)}
 
 
@@ -48,16 +45,20 @@ _NUMBERS = ("count", "active", "with_jobs", "empty", "broken", "jobs", "quality"
 _HEADINGS = ("#Pilots", "#Active", "#With jobs", "#Empty", "#Broken", "#Jobs", "#Quality")
 
 Vo = Annotated[str | None, typer.Option(metavar="VO", help="Only pilots of this VO.")]
-Site = Annotated[str | None, typer.Option(metavar="SITE", help="Only pilots at this site, or on their way.")]
+Site = Annotated[
+    str | None, typer.Option(metavar="SITE", help="Only pilots at this site or submitted to it.")
+]
 Status = Annotated[
     str | None,
-    typer.Option(metavar="STATUS,…", help="Only those in one of these, such as Running or Aborted."),
+    typer.Option(
+        metavar="STATUS,…", help="Only pilots with one of these statuses, such as Running or Aborted."
+    ),
 ]
 
 
 def register_pilots(app: typer.Typer) -> None:
     """Add the commands."""
-    pilots = typer.Typer(help="Pilots that were sent or came: how they stand and how they fared.")
+    pilots = typer.Typer(help="List pilots, with their status and their success rates.")
     pilots.command("list")(list_pilots)
     pilots.command("show")(show)
     pilots.command("summary")(summary)
@@ -70,12 +71,14 @@ def list_pilots(
     site: Site = None,
     status: Status = None,
     limit: output.Limit = 1000,
-    after: Annotated[str | None, typer.Option(metavar="STAMP", help="Only those behind this one.")] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="STAMP", help="Only pilots after this one (next page).")
+    ] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """List the pilots by their stamps."""
+    """List pilots, ordered by stamp."""
     filters = _filters(vo=vo, site=site, status=status)
     with connect(home=home, url=url) as client:
         found = output.read_pages(
@@ -88,13 +91,13 @@ def list_pilots(
 
 
 def show(
-    stamp: Annotated[str, typer.Argument(metavar="STAMP", help="The pilot.")],
+    stamp: Annotated[str, typer.Argument(metavar="STAMP", help="Stamp of the pilot.")],
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Show one pilot, with the end of what it wrote if it failed."""
+    """Show one pilot, and if it failed the end of its output."""
     with connect(home=home, url=url) as client:
         pilot = client.pilot(stamp)
         wrote = client.pilot_output(stamp) if pilot["has_output"] else None
@@ -105,10 +108,13 @@ def summary(
     *,
     by: Annotated[
         str,
-        typer.Option(metavar="NAME,…", help="Of status, vo, site, ce, queue, empty_reason, submitted_by."),
+        typer.Option(
+            metavar="NAME,…", help="Group by: status, vo, site, ce, queue, empty_reason, submitted_by."
+        ),
     ] = "queue",
     hours: Annotated[
-        float, typer.Option(min=0, metavar="N", help="Leave out those that ended longer ago.")
+        float,
+        typer.Option(min=0, metavar="N", help="Only pilots that are active or ended in the last N hours."),
     ] = 24,
     vo: Vo = None,
     site: Site = None,
@@ -117,9 +123,9 @@ def summary(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Count pilots, and say how they fared.
+    """Count pilots by status and outcome.
 
-    Quality is the share of pilots that got a job, among those that got one, ended without, or broke before.
+    Quality is the share of ended pilots that ran a job, among all that ran one, ended empty, or broke before.
     """
     names = [name.strip() for name in by.split(",") if name.strip()]
     since = datetime.now(UTC) - timedelta(hours=hours)
@@ -131,8 +137,8 @@ def summary(
     output.emit({"summary": found}, as_json=as_json, render=lambda: output.table(headings, rows))
 
 
-def _filters(**said: str | None) -> dict[str, str]:
-    return {name: value for name, value in said.items() if value is not None}
+def _filters(**given: str | None) -> dict[str, str]:
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _share(row: Mapping[str, Any]) -> str | None:
@@ -152,7 +158,7 @@ def _table(pilots: Sequence[Pilot]) -> RenderableType:
 
 
 def _queue_text(pilot: Pilot) -> str:
-    """Its queue; as long as a broker has not picked it, how many it picks from."""
+    """The queue of a pilot, or the number of candidates until a broker has chosen one."""
     if pilot["site"]:
         return f"{pilot['site']}/{pilot['ce']}/{pilot['queue']}"
     return f"one of {len(pilot['landings'])}" if pilot["landings"] else ""
@@ -172,4 +178,4 @@ def _details(pilot: Pilot, wrote: Mapping[str, Any] | None) -> RenderableType:
 def _output_lines(wrote: Mapping[str, Any] | None) -> Iterator[RenderableType]:
     for name, title in (("stdout", "Standard output"), ("stderr", "Standard error")):
         if wrote is not None and wrote[name]:
-            yield Text(f"{title}, its end:\n{output.harmless(wrote[name])}")
+            yield Text(f"End of the {title.lower()}:\n{output.harmless(wrote[name])}")

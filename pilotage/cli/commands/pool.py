@@ -1,4 +1,4 @@
-"""`pilotage pool`: SubmitPools, the Requirements of jobs with the queues eligible for them."""
+"""`pilotage pool`: SubmitPools, which are Requirements of jobs with the queues eligible for them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -11,17 +11,17 @@ from pilotage.cli.connection import connect
 from pilotage.cli.errors import CommandRefused
 from pilotage.fabric.client import Client
 
-#: Digits of an id that tables show; enough to name the pool by.
+#: Digits of an id in tables, enough to identify a pool.
 SHORT = 12
-#: What a pool's details do not list with its facts as they are.
-_TOLD_APART = {"queues", "requirements", "jobs", "more_jobs"}
+#: Fields of a pool that `show` formats separately.
+_SEPARATE = {"queues", "requirements", "jobs", "more_jobs"}
 
 Pool = Mapping[str, Any]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    pools = typer.Typer(help="SubmitPools: Requirements of jobs with the queues eligible for them.")
+    pools = typer.Typer(help="List SubmitPools: Requirements of jobs, with the queues eligible for them.")
     pools.command("list")(list_pools)
     pools.command("show")(show)
     app.add_typer(pools, name="pool")
@@ -31,12 +31,14 @@ def list_pools(
     *,
     vo: Annotated[str | None, typer.Option(metavar="VO", help="Only pools of this VO.")] = None,
     limit: output.Limit = 1000,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Only pools behind this one.")] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only pools after this one (next page).")
+    ] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """List the pools with their queues and jobs, by their ids."""
+    """List the pools with their numbers of queues and jobs, ordered by id."""
     filters = {"vo": vo} if vo else {}
     with connect(home=home, url=url) as client:
         found = output.read_pages(
@@ -49,7 +51,9 @@ def list_pools(
 
 
 def show(
-    pool_id: Annotated[str, typer.Argument(metavar="ID", help="The id, or enough of its first digits.")],
+    pool_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Pool id, or its first digits if they are unambiguous.")
+    ],
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,
@@ -62,7 +66,7 @@ def show(
 
 
 def pool_table(pools: Sequence[Pool]) -> RenderableType:
-    """Pools, one a line."""
+    """A table of pools."""
     rows = (
         (p["pool_id"][:SHORT], p["vo"], requirements_text(p), p["eligible_queues"], _counts(p)) for p in pools
     )
@@ -70,7 +74,7 @@ def pool_table(pools: Sequence[Pool]) -> RenderableType:
 
 
 def requirements_text(pool: Pool) -> str:
-    """The Requirements as they were written, on one line."""
+    """The Requirements as submitted, in one line."""
     requirements = pool["requirements"]
     if isinstance(requirements, Mapping):
         return "; ".join(f"{name} = {_value(value)}" for name, value in requirements.items())
@@ -82,23 +86,23 @@ def _value(value: object) -> str:
 
 
 def _counts(pool: Pool) -> str:
-    more = pool.get("more_jobs", ())  # a service of the release before does not say it
+    more = pool.get("more_jobs", ())  # services of the previous release lack it
     return ", ".join(
         f"{'more than ' if status in more else ''}{count} {status}" for status, count in pool["jobs"].items()
     )
 
 
 def _complete(client: Client, start: str) -> str:
-    """The one id that begins so; ids are listed in their order, so it is the first one behind."""
+    """The only id with this prefix; ids are listed in order, so it is the first one after the prefix."""
     behind = client.pools({}, limit=2, after=start)["pools"]
     found = [pool["pool_id"] for pool in behind if pool["pool_id"].startswith(start)]
     if len(found) != 1:
-        raise CommandRefused(f"several pools begin with {start}" if found else f"no pool {start}")
+        raise CommandRefused(f"several pools start with {start}" if found else f"no pool {start}")
     return str(found[0])
 
 
 def _details(pool: Pool) -> RenderableType:
-    facts = {name: value for name, value in pool.items() if name not in _TOLD_APART}
+    facts = {name: value for name, value in pool.items() if name not in _SEPARATE}
     facts["requirements"] = requirements_text(pool)
     facts["jobs"] = _counts(pool)
     return Group(
@@ -108,7 +112,7 @@ def _details(pool: Pool) -> RenderableType:
 
 
 def _eligible(pool: Pool) -> str:
-    """What is listed: of other VOs' pools only what is at one's own sites."""
-    told, every = len(pool["queues"]), pool["eligible_queues"]
-    number = f"{told} of {every}" if told < every else str(every)
+    """Heading of the list of queues; of other VOs' pools, only queues at the caller's sites are listed."""
+    shown, every = len(pool["queues"]), pool["eligible_queues"]
+    number = f"{shown} of {every}" if shown < every else str(every)
     return f"{number} eligible queue{'' if every == 1 else 's'}"

@@ -13,13 +13,13 @@ from pilotage.cli import options, output
 from pilotage.cli.commands import config_request, job_show
 from pilotage.cli.connection import connect
 
-#: Parameters that the list shows, where a queue has them.
+#: Parameters in the list of queues.
 _SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", "OS")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    queues = typer.Typer(help="Batch queues of the resource tree.")
+    queues = typer.Typer(help="List, explain, drain and resume batch queues.")
     queues.command("list")(list_queues)
     queues.command("show")(show)
     queues.command("explain")(explain)
@@ -56,12 +56,12 @@ def list_queues(
 def show(
     queue: options.Queue,
     *,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="As this VO gets them.")] = None,
+    vo: Annotated[str | None, typer.Option(metavar="VO", help="Effective values for this VO.")] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Show the effective parameters of a queue, each with the level and line it comes from."""
+    """Show the effective parameters of a queue, each with the level and line where it is set."""
     config = _current(home=home, url=url)
     address = config.require(QueueAddress.parse(queue))
     parameters = config.parameters(address, vo or "")
@@ -71,9 +71,9 @@ def show(
         "origins": {p.name: {"level": p.level, "file": p.file, "line": p.line} for p in ordered},
         "expired": {p.name: p.value for p in expired.values()},
     }
-    said: list[tuple[Parameter, object]] = [(p, p.value) for p in ordered]
-    said += [(p, f"expired, it was {output.cell(p.value)}") for p in expired.values()]
-    rows = ((p.name, value, p.level, f"{p.file}:{p.line}") for p, value in said)
+    listed: list[tuple[Parameter, object]] = [(p, p.value) for p in ordered]
+    listed += [(p, f"expired, it was {output.cell(p.value)}") for p in expired.values()]
+    rows = ((p.name, value, p.level, f"{p.file}:{p.line}") for p, value in listed)
     headings = ("Parameter", "Value", "Level", "Written in")
     output.emit(data, as_json=as_json, render=lambda: output.table(headings, rows))
 
@@ -85,7 +85,7 @@ def explain(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Say which waiting jobs a queue may run, what keeps it from the rest, and what it could offer."""
+    """Explain which waiting jobs a queue may run, what excludes the others, and what it could offer."""
     address = QueueAddress.parse(queue)
     with connect(home=home, url=url) as client:
         found = client.explain_queue(str(address))
@@ -96,13 +96,13 @@ def drain(
     queue: options.Queue,
     *,
     reason: Annotated[
-        str, typer.Option(metavar="R", help="Why; the history of the configuration has it.")
+        str, typer.Option(metavar="R", help="Reason, stored in the history of the configuration.")
     ] = "",
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Give a queue no new jobs; what runs there goes on to its end. It is `Enabled: false` at the queue."""
+    """Send no new jobs to a queue; running jobs continue. Sets `Enabled: false` at the queue."""
     address = QueueAddress.parse(queue)
     with connect(home=home, url=url) as client:
         stored = client.drain_queue(str(address), message=reason)
@@ -116,7 +116,7 @@ def resume(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Take back what `drain` did."""
+    """Send jobs to a drained queue again."""
     address = QueueAddress.parse(queue)
     with connect(home=home, url=url) as client:
         stored = client.resume_queue(str(address))
@@ -124,7 +124,7 @@ def resume(
 
 
 def _current(*, home: Path | None, url: str | None) -> Configuration:
-    """The configuration in force, without what has expired."""
+    """The configuration in force without expired values."""
     return config_request.fetch_configuration(home=home, url=url).at_moment(datetime.now(UTC))
 
 

@@ -1,8 +1,6 @@
-"""`pilotage site limits`: what jobs a site takes at a time, and how much of that is used.
+"""`pilotage site`: advertisements, throttles, limits and bans of sites.
 
-Advertising again and again what a command at a gateway counts.
-
-`pilotage site`: what sites advertise, and how their throttles stand.
+`advertise --watch` repeatedly runs a command that counts jobs at a gateway, and advertises its output.
 """
 
 import json
@@ -35,9 +33,9 @@ def show_limits(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Show what jobs a site takes at a time, by kind and by throttle, and how much of that is used.
+    """Show the limits of a site by kind of job and by throttle, and their current use.
 
-    Running limits and matching delays stand in the operations options, throttles at the site's own node.
+    Running limits and matching delays are set in the operations options, throttles at the node of the site.
     """
     with connect(home=home, url=url) as client:
         found = client.site(site)
@@ -70,13 +68,13 @@ def _delayed(delay: Json) -> tuple[str, str]:
     return f"one in {delay['seconds']:g} s, {delay['burst']} at once", f"{int(delay['tokens'])} at once"
 
 
-#: What only a shell understands, once what is quoted is taken away.
+#: Syntax that only a shell understands, outside of quotation marks.
 _SHELL = re.compile(r"[;|&<>`]|\$\(")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 
 
 def advertise_repeatedly(client: Client, scope: str, command: str, *, every: float) -> None:
-    """Advertise what the command counts, until interrupted; what fails is told, and tried again next time."""
+    """Advertise the output of a command until interrupted; failures are reported and retried next time."""
     words = split(command)
     while True:
         began = time.monotonic()
@@ -88,17 +86,17 @@ def advertise_repeatedly(client: Client, scope: str, command: str, *, every: flo
 
 
 def advertise_once(client: Client, scope: str, words: list[str], *, patience: float) -> None:
-    """Fetch a watermark, then count, then advertise: in this order nothing is counted twice or not at all."""
+    """Fetch a watermark, count, advertise; this order avoids counting a job twice or not at all."""
     as_of = client.watermark(scope.partition("/")[0])
-    said = parse_counts(_run_command(words, max(patience, 1)))
-    print_warnings(client.advertise(scope, {**said, "as_of": as_of}))
+    counts = parse_counts(_run_command(words, max(patience, 1)))
+    print_warnings(client.advertise(scope, {**counts, "as_of": as_of}))
 
 
 def split(command: str) -> list[str]:
-    """The words of a command, which no shell reads.
+    """The words of a command, which runs without a shell.
 
     Raises:
-        WrongUsage: It has none, an open quotation mark, or what only a shell understands.
+        WrongUsage: The command is empty, has an open quotation mark, or needs a shell.
     """
     try:
         words = shlex.split(command)
@@ -113,7 +111,7 @@ def split(command: str) -> list[str]:
 
 
 def print_warnings(answer: Mapping[str, Any]) -> None:
-    """Say what the service found odd."""
+    """Print the warnings of a response."""
     for each in answer.get("warnings", ()):
         sys.stderr.write(f"pilotage: {one_line(each)}\n")
 
@@ -143,21 +141,21 @@ def _run_command(words: list[str], patience: float) -> str:
 
 
 def parse_counts(text: str) -> dict[str, object]:
-    """What a command printed: a JSON object, or lines of K=V."""
+    """The counts in the output of a command: a JSON object, or lines of K=V."""
     if not text.lstrip().startswith("{"):
         return pairs(line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#"))
     try:
-        said: dict[str, object] = json.loads(text, object_pairs_hook=_unique_entries)
+        counts: dict[str, object] = json.loads(text, object_pairs_hook=_unique_entries)
     except json.JSONDecodeError as error:
         raise WrongUsage(f"no JSON object: {error.msg.lower()} in line {error.lineno}") from None
-    return said
+    return counts
 
 
 def pairs(words: Iterable[str]) -> dict[str, object]:
-    """`CurrentJobs=12` … as names and values; numbers, true and false are such, all else is text.
+    """Names and values of `CurrentJobs=12` …; a value is a number, a bool or text.
 
     Raises:
-        WrongUsage: One is not K=V, or a name is given twice.
+        WrongUsage: A word is not K=V, or a name is given twice.
     """
     found: list[tuple[str, object]] = []
     for word in words:
@@ -169,7 +167,7 @@ def pairs(words: Iterable[str]) -> dict[str, object]:
 
 
 def _unique_entries(entries: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """Names and values; which of two would count, nobody can tell."""
+    """Names and values; a repeated name is ambiguous."""
     names = Counter(name.lower() for name, _ in entries)
     for name, _ in entries:
         if names[name.lower()] > 1:
@@ -189,7 +187,7 @@ def _value(text: str) -> object:
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    sites = typer.Typer(help="Sites: advertisements, throttles, limits and bans.")
+    sites = typer.Typer(help="Show, advertise, ban and allow sites.")
     sites.command("list")(list_sites)
     sites.command("show")(show)
     sites.command("advertise")(advertise)
@@ -205,7 +203,7 @@ def list_sites(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """List the sites with what limits matches there."""
+    """List the sites with their bans and throttles."""
     with connect(home=home, url=url) as client:
         found = output.read_pages("sites", lambda most, last: client.sites(limit=most, after=last))
     found.emit(_table, as_json=as_json)
@@ -218,35 +216,41 @@ def show(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Show limits, counters, reservations and the last advertisements of a site."""
+    """Show the ban, throttles and latest advertisements of a site."""
     with connect(home=home, url=url) as client:
         found = client.site(site)
     output.emit(found, as_json=as_json, render=lambda: _details(found))
 
 
 def advertise(
-    site: Annotated[str, typer.Argument(metavar="SITE[/CE[/QUEUE]]", help="Whose jobs are counted.")],
+    site: Annotated[str, typer.Argument(metavar="SITE[/CE[/QUEUE]]", help="Site, CE or queue to advertise.")],
     state: Annotated[
         list[str] | None,
-        typer.Argument(metavar="K=V", help="CurrentJobs=12 CurrentSubmittingJobs=1 …", show_default=False),
+        typer.Argument(
+            metavar="K=V", help="Counts, such as CurrentJobs=12 CurrentSubmittingJobs=1.", show_default=False
+        ),
     ] = None,
     *,
     watch: Annotated[
         str | None,
-        typer.Option(metavar="COMMAND", help="Run it again and again; it prints K=V lines or a JSON object."),
+        typer.Option(
+            metavar="COMMAND", help="Run this command repeatedly; it prints K=V lines or a JSON object."
+        ),
     ] = None,
-    every: Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds between its runs.")] = 300,
+    every: Annotated[
+        float, typer.Option(metavar="S", min=0.1, help="Seconds between runs of the command.")
+    ] = 300,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Say how many jobs a site, CE or queue has; once, or again and again from what a command counts.
+    """Advertise the numbers of jobs of a site, CE or queue; once, or repeatedly from a command.
 
-    With --watch a watermark is fetched before each run, so that what was matched meanwhile is told apart
-    exactly. Given by hand, or by a plain script, it counts as taken after the advertisement before.
+    --watch fetches a watermark before each run, so that jobs matched since then are counted exactly.
+    Without a watermark, jobs matched since the previous advertisement stay reserved.
     """
     if (watch is None) == (not state):
-        raise WrongUsage("state K=V, or a command with --watch, which prints them")
+        raise WrongUsage("give K=V, or --watch COMMAND, which prints them")
     with connect(home=home, url=url) as client:
         if watch is not None:
             advertise_repeatedly(client, site, watch, every=every)
@@ -259,15 +263,16 @@ def advertise(
 def ban(
     site: options.Site,
     *,
-    reason: Annotated[str, typer.Option(metavar="R", help="Why; people are shown it.")],
+    reason: Annotated[str, typer.Option(metavar="R", help="Reason, shown to users.")],
     until: Annotated[
-        datetime | None, typer.Option(metavar="T", help="End, local time; without it until it is allowed.")
+        datetime | None,
+        typer.Option(metavar="T", help="End of the ban, local time (default: until `site allow`)."),
     ] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Give a site no jobs but those of the type Test."""
+    """Send no jobs to a site, except those of type Test."""
     end = None if until is None else until.astimezone().isoformat()
     with connect(home=home, url=url) as client:
         found = client.ban(site, reason=reason, until=end)
@@ -281,7 +286,7 @@ def allow(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Give a site jobs again."""
+    """Send jobs to a banned site again."""
     with connect(home=home, url=url) as client:
         found = client.allow(site)
     output.emit(found, as_json=as_json, render=lambda: f"{site}: allowed")

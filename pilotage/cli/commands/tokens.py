@@ -1,10 +1,6 @@
-"""Tokens by the key of the installation: who holds it needs nobody to ask.
+"""`pilotage token`, `login` and `key`: tokens, sign-in links and the keys that sign them.
 
-`pilotage token`: mint a token with the installation's own key.
-
-`pilotage login`: a link that signs a browser in.
-
-`pilotage key`: the keys that sign this installation's tokens.
+A user who can read the signing key needs no token: `token` and `login` sign one locally.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -30,7 +26,7 @@ def mint_token(chosen: Settings, grant: Grant, *, now: datetime) -> tuple[str, d
     """A token for the grant, and when it expires.
 
     Raises:
-        Refused: No installation was made in this home directory.
+        CommandRefused: The home directory has no installation.
     """
     home_directory.require_installation(chosen.home, chosen.key)
     seen = last_seen.read_last_seen(chosen)
@@ -46,32 +42,42 @@ def register_token(app: typer.Typer) -> None:
 def token(
     *,
     role: Annotated[
-        str, typer.Option(help="user, vo_admin, site_admin, director, gateway, pilot, monitor or operator.")
+        str,
+        typer.Option(help="Role: user, vo_admin, site_admin, director, gateway, pilot, monitor or operator."),
     ],
     vo: Annotated[
-        str | None, typer.Option(metavar="VO", help="The VO; for directors and gateways VO1,VO2.")
+        str | None, typer.Option(metavar="VO", help="VO; for directors and gateways VO1,VO2.")
     ] = None,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="The person; of a user else you.")] = None,
-    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Owner group; else <vo>_user.")] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Owner of the token; for the role user, the default is your login name."
+        ),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Owner group (default: <vo>_user).")
+    ] = None,
     site: Annotated[
-        str | None, typer.Option(metavar="SITE", help="The site, for roles that belong to one.")
+        str | None, typer.Option(metavar="SITE", help="Site, for roles that belong to one.")
     ] = None,
     queue: Annotated[
         str | None,
-        typer.Option(metavar="Site/CE/Queue", help="Queue of a pilot; else the first one it states."),
+        typer.Option(
+            metavar="Site/CE/Queue", help="Queue of a pilot (default: the first queue that it reports)."
+        ),
     ] = None,
     stamp: Annotated[
-        str | None, typer.Option(metavar="STAMP", help="A pilot's own id; else a new one.")
+        str | None, typer.Option(metavar="STAMP", help="Stamp of a pilot (default: a new one).")
     ] = None,
     ttl: Annotated[
-        float | None, typer.Option(metavar="S", help="Seconds that it is good; else a day.")
+        float | None, typer.Option(metavar="S", help="Lifetime in seconds (default: 1 day).")
     ] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Mint a token with the key of this installation and print it.
+    """Create a token with the signing key of this installation and print it.
 
-    Whoever can read the home directory is an operator: keep it to yourself.
+    Everyone who can read the home directory can act as operator: protect it.
     """
     if role == Role.USER and user is None:
         user = getuser()
@@ -84,7 +90,7 @@ def token(
     output.emit(data, as_json=as_json, render=lambda: text)
 
 
-#: Seconds that the token of who has the key is good, and so the session at most.
+#: Lifetime in seconds of a token that `login` signs, and the maximum of the session.
 _LONGEST_SESSION = 43_200
 
 
@@ -97,39 +103,44 @@ def login(
     *,
     role: Annotated[
         str | None,
-        typer.Option(help="Operators: sign in as user, vo_admin, site_admin or operator; else as who asks."),
+        typer.Option(
+            help="For operators: sign in as user, vo_admin, site_admin or operator (default: your own role)."
+        ),
     ] = None,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="With --role: the VO.")] = None,
+    vo: Annotated[str | None, typer.Option(metavar="VO", help="With --role: VO.")] = None,
     user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --role: the person; of a user else you.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --role: user name; for the role user, the default is your login name."
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="With --role: owner group; else <vo>_user.")
+        str | None, typer.Option(metavar="GROUP", help="With --role: owner group (default: <vo>_user).")
     ] = None,
-    site: Annotated[str | None, typer.Option(metavar="SITE", help="With --role: the site.")] = None,
+    site: Annotated[str | None, typer.Option(metavar="SITE", help="With --role: site.")] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Print a link that signs a browser in to the web pages: once, within five minutes.
+    """Print a link that signs a browser in to the web pages; valid once, for five minutes.
 
-    Its session has the rights of your token, for twelve hours at most. Beside the installation's key no
-    token is needed.
+    The session has the rights of your token, for at most twelve hours. No token is needed if you can read the
+    signing key of the installation.
     """
-    wishes = {"role": role, "vo": vo, "user": user, "group": group, "site": site}
-    if role is None and any(wishes.values()):
-        raise WrongUsage("--vo, --user, --group and --site say who a --role is: name it, too")
+    wanted = {"role": role, "vo": vo, "user": user, "group": group, "site": site}
+    if role is None and any(wanted.values()):
+        raise WrongUsage("--vo, --user, --group and --site need --role")
     if role == "user" and user is None:
-        wishes["user"] = getuser()
+        wanted["user"] = getuser()
     with _signing_client(home=home, url=url) as client:
-        answer = client.login_link({name: value for name, value in wishes.items() if value is not None})
+        answer = client.login_link({name: value for name, value in wanted.items() if value is not None})
         link = f"{client.url}{answer['path']}"
     data = {"link": link, "expires_at": answer["expires_at"]}
     output.emit(data, as_json=as_json, render=lambda: link)
 
 
 def _signing_client(*, home: Path | None, url: str | None) -> Client:
-    """Who asks: the token that is known, else whoever holds the key."""
+    """A client with the configured token, or else with a token signed by the local key."""
     chosen = settings.load({"home": home, "url": url})
     if chosen.token or home_directory.read_client_env(chosen.home) or not chosen.key.exists():
         return connect(home=home, url=url)
@@ -145,14 +156,14 @@ def _mint_operator_token(chosen: Settings) -> str:
     return mint_token(chosen, grant, now=datetime.now(UTC))[0]
 
 
-#: Days that the earlier key verifies unless it is said otherwise: most tokens have ended by then.
+#: Default days that the previous key still verifies tokens: most tokens have expired by then.
 _KEPT_DAYS = 30.0
 _LONGEST_DAYS = 366.0
 
 
 def register_key(app: typer.Typer) -> None:
     """Add the commands."""
-    commands = typer.Typer(help="The keys that sign tokens: list them, replace the one that signs.")
+    commands = typer.Typer(help="List, rotate and retire the keys that sign tokens.")
     commands.command("list")(show_keys)
     commands.command("rotate")(rotate)
     commands.command("retire")(retire)
@@ -160,7 +171,7 @@ def register_key(app: typer.Typer) -> None:
 
 
 def show_keys(*, as_json: options.AsJson = False, home: options.Home = None) -> None:
-    """List the keys that verify tokens, and until when."""
+    """List the keys that verify tokens, with their end dates."""
     _show(keys.load(_installation(home).key), as_json=as_json)
 
 
@@ -172,15 +183,15 @@ def rotate(
             min=0,
             max=_LONGEST_DAYS,
             metavar="DAYS",
-            help="Tokens of the earlier key stay good so long; 0: they end now.",
+            help="Tokens of the previous key stay valid for this long; 0: they become invalid now.",
         ),
     ] = _KEPT_DAYS,
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Have a new key sign tokens from now on; running services notice within seconds.
+    """Replace the key that signs tokens; running services reload it within seconds.
 
-    Where hosts do not share the key's file, copy it to the others right after.
+    If hosts do not share the key file, copy it to the other hosts now.
     """
     chosen = _installation(home)
     ring = keys.rotate(chosen.key, keep=timedelta(days=keep), now=utc_now())
@@ -188,16 +199,16 @@ def rotate(
 
 
 def retire(
-    key_id: Annotated[str, typer.Argument(metavar="KEY", help="Its name, as `pilotage key list` shows it.")],
+    key_id: Annotated[str, typer.Argument(metavar="KEY", help="Key name, see `pilotage key list`.")],
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Accept no token of an earlier key any more, as when it has leaked."""
+    """Reject all tokens of a previous key, for example after a leak."""
     ring = keys.retire(_installation(home).key, key_id, now=utc_now())
     if ring is None:
         raise CommandRefused(
-            f"{key_id}: no earlier key; the one that signs is replaced by `pilotage key rotate`"
+            f"{key_id}: no previous key has this name; `pilotage key rotate` replaces the signing key"
         )
     _show(ring, as_json=as_json)
 

@@ -1,1 +1,1 @@
-"""The commands that run for long (up, serve, worker, agent, director, gateway) and what only they need."""
+"""The long-running commands (up, serve, worker, agent, director, gateway) and their parts."""

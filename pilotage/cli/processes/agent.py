@@ -1,7 +1,4 @@
-"""The agents by the names that `pilotage agent` takes, and how often each looks for work.
-
-`pilotage agent`: the loops that keep things moving.
-"""
+"""`pilotage agent`: the background agents by name, each in a thread."""
 
 import os
 import socket
@@ -29,50 +26,54 @@ from taskqueue.blobs import BlobStore, DirectoryBlobStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """What agents work with."""
+    """Shared parts of all agents of a process."""
 
     engine: Engine
     current: Callable[[], Configuration]
     blobs: BlobStore
-    holder: str  #: this process, by a name that no other ever has
+    holder: str  #: unique name of this process
     weighing: priorities.PriorityState = field(default_factory=priorities.PriorityState)
     ended: wait_times.WaitTimesState = field(default_factory=wait_times.WaitTimesState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """One agent."""
+    """An agent: its cycle and how often it runs."""
 
     every: float  #: seconds between two cycles
     cycle: Callable[[AgentContext, datetime], object]
 
 
-def _run_pools(its: AgentContext, now: datetime) -> object:
-    return pools.cycle(its.engine, its.current(), now=now, holder=its.holder)
+def _run_pools(context: AgentContext, now: datetime) -> object:
+    return pools.cycle(context.engine, context.current(), now=now, holder=context.holder)
 
 
-def _run_lost_jobs(its: AgentContext, now: datetime) -> object:
-    return lost_jobs.cycle(its.engine, its.current(), now=now, holder=its.holder)
+def _run_lost_jobs(context: AgentContext, now: datetime) -> object:
+    return lost_jobs.cycle(context.engine, context.current(), now=now, holder=context.holder)
 
 
-def _run_priorities(its: AgentContext, now: datetime) -> object:
-    return priorities.cycle(its.engine, its.current(), now=now, holder=its.holder, memory=its.weighing)
+def _run_priorities(context: AgentContext, now: datetime) -> object:
+    return priorities.cycle(
+        context.engine, context.current(), now=now, holder=context.holder, memory=context.weighing
+    )
 
 
-def _run_sweep(its: AgentContext, now: datetime) -> object:
-    return sweep.cycle(its.engine, its.current(), now=now, holder=its.holder)
+def _run_sweep(context: AgentContext, now: datetime) -> object:
+    return sweep.cycle(context.engine, context.current(), now=now, holder=context.holder)
 
 
-def _run_retention(its: AgentContext, now: datetime) -> object:
-    return retention.cycle(its.engine, its.current(), now=now, holder=its.holder, store=its.blobs)
+def _run_retention(context: AgentContext, now: datetime) -> object:
+    return retention.cycle(
+        context.engine, context.current(), now=now, holder=context.holder, store=context.blobs
+    )
 
 
-def _run_waits(its: AgentContext, now: datetime) -> object:
-    return wait_times.cycle(its.engine, now=now, holder=its.holder, memory=its.ended)
+def _run_waits(context: AgentContext, now: datetime) -> object:
+    return wait_times.cycle(context.engine, now=now, holder=context.holder, memory=context.ended)
 
 
-def _run_accounting(its: AgentContext, now: datetime) -> object:
-    return accounting.cycle(its.engine, now=now, holder=its.holder)
+def _run_accounting(context: AgentContext, now: datetime) -> object:
+    return accounting.cycle(context.engine, now=now, holder=context.holder)
 
 
 _CYCLES: Mapping[str, Callable[[AgentContext, datetime], object]] = {
@@ -90,27 +91,27 @@ AGENTS: Mapping[str, Agent] = {
 
 
 def unique_holder() -> str:
-    """A name for this process that no other ever has, and that tells people where it runs."""
+    """A unique name for this process, with its host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
 
 
 @contextmanager
-def run_agents(names: Sequence[str], its: AgentContext) -> Iterator[None]:
-    """The agents, each in a thread of its own, until the end of the block."""
+def run_agents(names: Sequence[str], context: AgentContext) -> Iterator[None]:
+    """Run each agent in its own thread until the end of the block."""
     with ExitStack() as stack:
         for name in names:
             agent = AGENTS[name]
-            stack.enter_context(wiring.repeat_in_thread(_bound(agent, its), name=name, every=agent.every))
+            stack.enter_context(wiring.repeat_in_thread(_bound(agent, context), name=name, every=agent.every))
         yield
 
 
-def run_once(name: str, its: AgentContext, now: datetime) -> object:
-    """One cycle of one agent; what it says about it, None if it is another process's turn."""
-    return AGENTS[name].cycle(its, now)
+def run_once(name: str, context: AgentContext, now: datetime) -> object:
+    """Run one cycle of one agent; None if another process holds its lease."""
+    return AGENTS[name].cycle(context, now)
 
 
-def _bound(agent: Agent, its: AgentContext) -> Callable[[datetime], object]:
-    return lambda now: agent.cycle(its, now)
+def _bound(agent: Agent, context: AgentContext) -> Callable[[datetime], object]:
+    return lambda now: agent.cycle(context, now)
 
 
 def register(app: typer.Typer) -> None:
@@ -119,10 +120,10 @@ def register(app: typer.Typer) -> None:
 
 
 def agent(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help=f"Of {', '.join(AGENTS)}; or all.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help=f"Agents: {', '.join(AGENTS)}; or all.")],
     *,
     once: Annotated[
-        bool, typer.Option("--once", help="One cycle of each, tell what it did, and end.")
+        bool, typer.Option("--once", help="Run one cycle of each, print its result, and exit.")
     ] = False,
     database_url: options.DatabaseUrl = None,
     redis_url: options.RedisUrl = None,
@@ -130,9 +131,9 @@ def agent(
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Run agents: pools fresh, lost jobs back, missed jobs found, old rows gone.
+    """Run background agents: refresh pools, recover lost jobs, find missed jobs, delete old data.
 
-    May run on several hosts; each agent's work is done by one of them at a time.
+    They can run on several hosts; each agent is active on one of them at a time.
     """
     flags = {"home": home, "database_url": database_url, "redis_url": redis_url, "log_level": log_level}
     chosen = settings.load(flags)
@@ -142,19 +143,19 @@ def agent(
     with (
         wiring.open_current_engine(chosen) as engine,
         wiring.track_last_seen(chosen, engine),
-        wiring.open_notifications(chosen, engine) as bell,
-        wiring.track_configuration(engine, bell) as live,
+        wiring.open_notifications(chosen, engine) as notifications,
+        wiring.track_configuration(engine, notifications) as live,
     ):
-        surroundings = AgentContext(
+        context = AgentContext(
             engine=engine,
             current=lambda: live.current,
             blobs=DirectoryBlobStore(chosen.blobs),
             holder=unique_holder(),
         )
         if once:
-            _run_each_once(wanted, surroundings, chosen, as_json=as_json)
+            _run_each_once(wanted, context, chosen, as_json=as_json)
         else:
-            with run_agents(wanted, surroundings):
+            with run_agents(wanted, context):
                 process_setup.stop_on_signals().wait()
 
 
@@ -169,12 +170,12 @@ def _check_names(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _run_each_once(names: list[str], surroundings: AgentContext, chosen: Settings, *, as_json: bool) -> None:
+def _run_each_once(names: list[str], context: AgentContext, chosen: Settings, *, as_json: bool) -> None:
     with cli_engine.translate_unreachable(chosen.database_url):
-        results = {name: run_once(name, surroundings, utc_now()) for name in names}
+        results = {name: run_once(name, context, utc_now()) for name in names}
     data = {name: _facts(result) for name, result in results.items()}
     rows = (
-        (name, "another process does it" if facts is None else _format_facts(facts))
+        (name, "active in another process" if facts is None else _format_facts(facts))
         for name, facts in data.items()
     )
     output.emit(data, as_json=as_json, render=lambda: output.table(("Agent", "Did"), rows))

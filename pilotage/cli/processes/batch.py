@@ -1,7 +1,4 @@
-"""From the settings of a batch system to the adapter that works it.
-
-`pilotage-batch-check`: whether a batch system does what directors and job managers rely on.
-"""
+"""Adapters of batch systems from settings; `pilotage-batch-check` checks a batch system with real jobs."""
 
 import contextlib
 import logging
@@ -54,24 +51,21 @@ _OWN: Mapping[BatchSystemKind, Callable[..., BatchSystem]] = {
 }
 
 
-def open_system(told: SystemSettings, stack: ExitStack) -> BatchSystem:
-    """The batch system that a file describes; its connections end with the stack."""
-    if told.ce is not None:
-        return open_arc(told.ce, stack, flags=told.flags)
-    directory = str(told.directory)
-    if told.kind is BatchSystemKind.LOCAL:
-        return LocalHost(directory=directory, cores=told.cores or 0, memory=told.memory or 0)
-    areas = WorkAreas(directory=directory, shell=open_shell(told, stack))
-    return build_command_system(told.kind, areas, flags=told.flags, dialect=told.dialect)
+def open_system(described: SystemSettings, stack: ExitStack) -> BatchSystem:
+    """The batch system described by settings; the stack closes its connections."""
+    if described.ce is not None:
+        return open_arc(described.ce, stack, flags=described.flags)
+    directory = str(described.directory)
+    if described.kind is BatchSystemKind.LOCAL:
+        return LocalHost(directory=directory, cores=described.cores or 0, memory=described.memory or 0)
+    areas = WorkAreas(directory=directory, shell=open_shell(described, stack))
+    return build_command_system(described.kind, areas, flags=described.flags, dialect=described.dialect)
 
 
 def warn_of_readable(secrets: Iterable[Path], systems: Mapping[str, SystemSettings]) -> None:
-    """Warn of secrets that jobs can read: those on the file system of the jobs' files, of the same account.
+    """Warn of secrets that jobs can read: on the file system of the jobs' files, with the same account.
 
-    Args:
-        secrets: Files and directories of our own.
-        systems: By name. Those over SSH have jobs of another account, HTCondor shares no directory with its
-            nodes, and ARC has none.
+    Not affected: systems over SSH (jobs of another account), HTCondor (no shared directory), ARC.
     """
     for name, each in systems.items():
         if each.ssh is None and each.directory is not None and each.kind is not BatchSystemKind.HTCONDOR:
@@ -92,17 +86,17 @@ def _share_a_disk(one: Path, other: Path) -> bool:
         return False
 
 
-def open_shell(told: SystemSettings, stack: ExitStack) -> Shell:
-    """Where the commands of a batch system are; its connection ends with the stack."""
-    if told.ssh is None:
-        return LocalShell(environment=told.environment)
+def open_shell(described: SystemSettings, stack: ExitStack) -> Shell:
+    """The shell for the commands of a batch system; the stack closes its connection."""
+    if described.ssh is None:
+        return LocalShell(environment=described.environment)
     host = Host(
-        name=told.ssh.host,
-        known_hosts=told.ssh.known_hosts,
-        user=told.ssh.user,
-        key=told.ssh.key,
-        port=told.ssh.port,
-        environment=told.environment,
+        name=described.ssh.host,
+        known_hosts=described.ssh.known_hosts,
+        user=described.ssh.user,
+        key=described.ssh.key,
+        port=described.ssh.port,
+        environment=described.environment,
     )
     remote = SshShell(host)
     stack.callback(remote.close)
@@ -112,7 +106,7 @@ def open_shell(told: SystemSettings, stack: ExitStack) -> Shell:
 def build_command_system(
     kind: BatchSystemKind, areas: WorkAreas, *, flags: tuple[str, ...] = (), dialect: Dialect | None = None
 ) -> BatchSystem:
-    """A batch system that is worked by commands; one that is told in a dialect needs it."""
+    """A batch system driven by commands; `dialect` is for the kinds without an adapter of their own."""
     if dialect is not None:
         return DialectSystem(areas=areas, flags=flags, dialect=dialect)
     return _OWN[kind](areas=areas, flags=flags)
@@ -125,7 +119,7 @@ def open_arc(
     flags: tuple[str, ...] = (),
     connect: Connect = arc_rest.connect,
 ) -> BatchSystem:
-    """A CE that is worked over HTTP; its connections end with the stack."""
+    """An ARC CE, driven over HTTP; the stack closes its connections."""
     rest = ArcRest(ce.url, ce.credentials(), connect=connect)
     stack.callback(rest.close)
     return Arc(rest=rest, environments=flags)
@@ -133,12 +127,12 @@ def open_arc(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOutcome:
-    """What one check found."""
+    """The result of one check."""
 
     check: str
     passed: bool
     seconds: float
-    message: str  #: what must hold, or what did not
+    message: str  #: the rule, or how it was violated
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -154,33 +148,33 @@ def _application() -> typer.Typer:
 
 
 def batch_check(
-    kind: Annotated[BatchSystemKind, typer.Argument(help="The batch system.")],
+    kind: Annotated[BatchSystemKind, typer.Argument(help="Kind of batch system.")],
     *,
     directory: Annotated[
         Path | None,
-        typer.Option(help="Where the jobs' files lie; the batch system's nodes have to see it, too."),
+        typer.Option(help="Directory for the files of jobs, shared with the nodes of the batch system."),
     ] = None,
-    queue: Annotated[str, typer.Option(help="The queue that takes the jobs.")] = QUEUE,
-    memory: Annotated[int | None, typer.Option(min=1, help="MB that each job asks for.")] = None,
-    wall_time: Annotated[int | None, typer.Option(min=60, help="Seconds that each job asks for.")] = None,
+    queue: Annotated[str, typer.Option(help="Batch queue for the jobs.")] = QUEUE,
+    memory: Annotated[int | None, typer.Option(min=1, help="Memory of each job in MB.")] = None,
+    wall_time: Annotated[int | None, typer.Option(min=60, help="Wall time of each job in seconds.")] = None,
     dialect: Annotated[
         Path | None,
-        typer.Option(help="For command: its commands and answers (YAML); for pbs and lsf: what differs."),
+        typer.Option(help="For command: dialect file (YAML); for pbs and lsf: changes of their dialect."),
     ] = None,
     ce: Annotated[
-        Path | None, typer.Option(help="For arc: what a director's file says under `ce` (YAML).")
+        Path | None, typer.Option(help="For arc: file with the section `ce` of a director file (YAML).")
     ] = None,
-    patience: Annotated[float, typer.Option(help="Seconds until a small job has ended.")] = 120,
-    only: Annotated[list[str] | None, typer.Option(help="This check only; may be repeated.")] = None,
+    patience: Annotated[float, typer.Option(help="Timeout in seconds for a small job.")] = 120,
+    only: Annotated[list[str] | None, typer.Option(help="Run only this check; may be repeated.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run every check that a batch system has to pass, with real jobs of one core, and remove them again."""
+    """Check a batch system with real jobs of one core, which are removed afterwards."""
     names = _choose_checks(only)
     with contextlib.ExitStack() as stack:
         bench = _bench(kind, queue, stack, directory=directory, dialect=dialect, ce=ce)
         bench.resources, bench.patience = JobResources(memory=memory, wall_time=wall_time), patience
         outcomes = list(_run_checks(bench, names, quiet=as_json))
-    table = output.table(("", "Check", "#Seconds", "What must hold, or does not"), ())
+    table = output.table(("", "Check", "#Seconds", "Rule, or its violation"), ())
     for each in outcomes:
         sign = "[green]passed[/]" if each.passed else "[red]failed[/]"
         table.add_row(sign, each.check, f"{each.seconds:.1f}", output.escape(each.message))
@@ -222,7 +216,7 @@ def _computing_element(file: Path | None) -> ComputingElement:
 
 
 def _dialect(kind: BatchSystemKind, file: Path | None) -> Dialect | None:
-    """The shipped dialect with what the file changes, or the file's own."""
+    """The shipped dialect with the changes of the file, or the dialect of the file."""
     if kind not in SPOKEN:
         if file is not None:
             raise WrongUsage(f"--dialect: {kind} has none, it is for {', '.join(sorted(SPOKEN))}")

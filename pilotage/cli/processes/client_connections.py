@@ -1,7 +1,6 @@
-"""Connections of clients: what one that sends a request for ever, or none at all, may cost the service.
+"""Size and time limits for HTTP connections of clients.
 
-Nobody has shown a token yet when the head of a request is read, and the server itself bounds neither its size
-nor the time that it takes.
+The head of a request is read before any token is checked, and uvicorn limits neither its size nor its time.
 """
 
 import asyncio
@@ -10,67 +9,67 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-#: Bytes between two steps of a request: its head, with the token of a large community, has them at most.
+#: Limit in bytes between two steps of a request; a head with the token of a large community is smaller.
 _LONGEST = 64 << 10
-#: Seconds until the head of a request is there, from its first byte or from the connection.
+#: Limit in seconds for the head of a request, from its first byte or from the connection.
 _HEAD = 30.0
-#: Seconds without a byte of a body that we wait for; longer than those who read one do.
+#: Limit in seconds without a byte of a body; longer than the timeouts of the readers of a body.
 _SILENCE = 120.0
 
 
 class ClientConnection(HttpToolsProtocol):
-    """HTTP/1.1 that a client speaks with us."""
+    """An HTTP/1.1 connection with limits."""
 
-    _taken = 0  # bytes since the last step
-    _heard_at = 0.0  # on the clock of the loop
+    _received = 0  # bytes since the last step
+    _received_at = 0.0  # on the clock of the loop
     _head_since: float | None = None  # None: no head is being read
-    _is_open = False  # whether a request has begun and is not whole
+    _is_open = False  # whether a request has started and is not complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has come."""
+        """Start the time limit of the first head."""
         super().connection_made(transport)
-        self._heard_at = self._head_since = self.loop.time()
+        self._received_at = self._head_since = self.loop.time()
 
     def data_received(self, data: bytes) -> None:
-        """It says something."""
-        self._heard_at = self.loop.time()
-        self._taken += len(data)
+        """Count received bytes, and reject a head that is too long."""
+        self._received_at = self.loop.time()
+        self._received += len(data)
         super().data_received(data)
-        if self._taken > _LONGEST and not self.transport.is_closing():
+        if self._received > _LONGEST and not self.transport.is_closing():
             self._refuse()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start the time limit of a head."""
         super().on_message_begin()
-        self._head_since, self._is_open = self._heard_at, True
+        self._head_since, self._is_open = self._received_at, True
 
     def on_headers_complete(self) -> None:
-        """Its head is there."""
-        self._taken, self._head_since = 0, None
+        """End the limits of the head."""
+        self._received, self._head_since = 0, None
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of its body is."""
-        self._taken = 0
+        """Reset the byte count: bodies are limited elsewhere."""
+        self._received = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """It is whole."""
-        self._taken, self._is_open = 0, False
+        """Mark the request as complete."""
+        self._received, self._is_open = 0, False
         super().on_message_complete()
 
     def end_if_silent(self, now: float) -> None:
-        """End the connection if its client lets us wait for a request, or for the rest of one.
+        """Abort the connection if a request, or the rest of one, is overdue.
 
         Args:
-            now: On the clock of the loop.
+            now: On the clock of the event loop.
         """
         if not self._is_answering and (self._head_is_late(now) or self._body_is_late(now)):
             self.transport.abort()
 
     @property
     def _is_answering(self) -> bool:
-        """Whether it waits for an answer, and has begun the next request already."""
+        """Whether a response is pending while the next request has started already."""
         answer: RequestResponseCycle | None = self.cycle
         return self._head_since is not None and answer is not None and not answer.response_complete
 
@@ -78,7 +77,7 @@ class ClientConnection(HttpToolsProtocol):
         return self._head_since is not None and now - self._head_since > _HEAD
 
     def _body_is_late(self, now: float) -> bool:
-        return self._is_open and not self.flow.read_paused and now - self._heard_at > _SILENCE
+        return self._is_open and not self.flow.read_paused and now - self._received_at > _SILENCE
 
     def _refuse(self) -> None:
         if self._is_answering:
@@ -88,6 +87,6 @@ class ClientConnection(HttpToolsProtocol):
 
 
 def end_silent(connections: Iterable[Any], *, now: float) -> None:
-    """End those whose clients let us wait; others than ours are left alone."""
+    """Abort connections with overdue requests; ignore connections of other classes."""
     for each in [each for each in connections if isinstance(each, ClientConnection)]:
         each.end_if_silent(now)

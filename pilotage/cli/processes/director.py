@@ -1,6 +1,6 @@
-"""From the file of a director to its parts: clients, batch systems, the script of its pilots.
+"""`pilotage director`: submits pilots to batch queues, as many as there is work for.
 
-`pilotage director`: pilots into the batch queues of sites, as many as there is work for.
+Builds the parts of a director from its file: clients, batch systems and the script of its pilots.
 """
 
 import logging
@@ -27,55 +27,58 @@ from requirements.values import fold
 
 
 def read_director_file(file: Path) -> DirectorFile:
-    """What the file of a director says.
+    """The settings in the file of a director.
 
     Raises:
-        InvalidDirector: It cannot be read as what it should be; with every problem.
+        InvalidDirector: with every problem.
     """
     return configuration.read_file(site_file.parse_file(file, InvalidDirector), str(file))
 
 
 @contextmanager
-def open_director(told: DirectorFile) -> Iterator[Director]:
-    """The director that a file describes; its connections end with the block."""
+def open_director(described: DirectorFile) -> Iterator[Director]:
+    """The director described by a file; its connections are closed at the end of the block."""
     with ExitStack() as stack:
         clients = {
-            fold(vo): stack.enter_context(_client(told, vo, each.token_file)) for vo, each in told.vos.items()
+            fold(vo): stack.enter_context(_client(described, vo, each.token_file))
+            for vo, each in described.vos.items()
         }
         systems = {
-            name: ReliableSystem(system=batch.open_system(each, stack), evidence=told.evidence())
-            for name, each in told.systems.items()
+            name: ReliableSystem(system=batch.open_system(each, stack), evidence=described.evidence())
+            for name, each in described.systems.items()
         }
         sites = DirectorTargets(
-            outlets={each.queue: each.outlet() for each in told.queues},
-            brokers={name: each.broker(name) for name, each in told.brokers.items()},
+            outlets={each.queue: each.outlet() for each in described.queues},
+            brokers={name: each.broker(name) for name, each in described.brokers.items()},
             systems=systems,
-            habits=told.habits(),
-            script=_script(told),
+            habits=described.habits(),
+            script=_script(described),
         )
         yield Director(sites=sites, clients=clients)
 
 
-def _client(told: DirectorFile, vo: str, file: Path) -> Client:
+def _client(described: DirectorFile, vo: str, file: Path) -> Client:
     shown = site_file.token_reader(file, InvalidDirector)
-    return Client(told.url, shown, whose=f"vos/{vo}/token_file: {file}", authorities=told.authorities)
+    return Client(
+        described.url, shown, whose=f"vos/{vo}/token_file: {file}", authorities=described.authorities
+    )
 
 
-def _script(told: DirectorFile) -> Callable[[PilotIntent], str]:
-    """Makes the text that holds a whole pilot."""
+def _script(described: DirectorFile) -> Callable[[PilotIntent], str]:
+    """The function that builds the script of a pilot, which contains the whole program."""
     zipapp = bundle.content()
-    authorities = None if told.authorities is None else told.authorities.read_text(encoding="ascii")
+    authorities = None if described.authorities is None else described.authorities.read_text(encoding="ascii")
 
     def script(intent: PilotIntent) -> str:
         wanted = PilotScript(
-            url=told.pilot_url or told.url,
+            url=described.pilot_url or described.url,
             stamp=intent.stamp,
             secret=intent.secret,
             queue=intent.outlet.queue,
             landings=intent.landings,
             pools=intent.pools,
             authorities=authorities,
-            words=(*_slot_arguments(intent), *told.pilot),
+            words=(*_slot_arguments(intent), *described.pilot),
         )
         return node_script.pilot_text(wanted, zipapp)
 
@@ -83,7 +86,7 @@ def _script(told: DirectorFile) -> Callable[[PilotIntent], str]:
 
 
 def _slot_arguments(intent: PilotIntent) -> list[str]:
-    """What the pilot is told of its slot; what it is not told it takes from the queue's parameters."""
+    """Options for the size of the slot; for all others the pilot takes the parameters of the queue."""
     asked = intent.outlet.resources
     known: Mapping[str, int | None] = {
         "--lifetime": asked.wall_time,
@@ -105,26 +108,29 @@ def register(app: typer.Typer) -> None:
 def director(
     *,
     config: Annotated[
-        Path, typer.Option("--config", metavar="FILE", help="The service, the VOs, batch systems and queues.")
+        Path,
+        typer.Option(
+            "--config", metavar="FILE", help="Director file: service, VOs, batch systems and queues."
+        ),
     ],
-    once: Annotated[bool, typer.Option("--once", help="One cycle, tell what it did, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run one cycle, print its result, and exit.")] = False,
     log_level: options.LogLevel = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Send pilots to batch queues: follow those that are there, see what waits, submit what is missing.
+    """Submit pilots to batch queues, as many as there is work for, and follow them.
 
-    Tells of each cycle in a line. May be killed at any time; started again it goes on where it was.
+    Prints one line for each cycle. It can be killed at any time: a new start continues from there.
     """
     chosen = settings.load({"home": home, "log_level": log_level})
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
-    told = read_director_file(config)
-    with open_director(told) as made:
-        batch.warn_of_readable([each.token_file for each in told.vos.values()], told.systems)
+    described = read_director_file(config)
+    with open_director(described) as made:
+        batch.warn_of_readable([each.token_file for each in described.vos.values()], described.systems)
         if once:
             output.report_cycle(made.cycle(datetime.now(UTC)), as_json=as_json)
         else:
-            _run(made, every=told.every, as_json=as_json)
+            _run(made, every=described.every, as_json=as_json)
 
 
 def _run(made: Director, *, every: float, as_json: bool) -> None:
@@ -133,7 +139,7 @@ def _run(made: Director, *, every: float, as_json: bool) -> None:
         try:
             output.report_cycle(made.cycle(datetime.now(UTC)), as_json=as_json)
         except (ServiceAway, ApiError) as error:
-            log.error("the cycle was cut off, the next one goes on: %s", error)  # noqa: TRY400 - theirs
+            log.error("the cycle was interrupted, the next one continues: %s", error)  # noqa: TRY400 - not our bug
         except Exception:
-            log.exception("the cycle broke")
+            log.exception("the cycle failed")
         stop.wait(every)

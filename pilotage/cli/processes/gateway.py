@@ -1,6 +1,6 @@
-"""From the file of a gateway to its parts: the service, batch systems, the job manager and its book.
+"""`pilotage gateway`: fetches grid jobs and runs them as local jobs in the batch systems of a site.
 
-`pilotage gateway`: grid jobs from the service, materialised as local jobs in a site's batch systems.
+Builds the parts of a gateway from its file: the service, batch systems, the job manager and its journal.
 """
 
 import logging
@@ -40,46 +40,50 @@ from requirements.errors import Problem, did_you_mean
 
 
 def read_gateway_file(file: Path) -> GatewayFile:
-    """What the file of a gateway says.
+    """The settings in the file of a gateway.
 
     Raises:
-        InvalidGateway: It cannot be read as what it should be; with every problem.
+        InvalidGateway: with every problem.
     """
     return configuration.read_file(site_file.parse_file(file, InvalidGateway), str(file))
 
 
 @contextmanager
-def open_gateway(told: GatewayFile, file: Path) -> Iterator[Gateway]:
-    """The gateway that a file describes; its book and connections are closed with the block.
+def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
+    """The gateway described by a file; its journal and connections are closed at the end of the block.
 
     Raises:
-        InvalidGateway: A handler, the token, or an authority is not as it should be.
-        StateUnusable: Its directory cannot be used, or another gateway does.
+        InvalidGateway: A handler, the token, or an authority is invalid.
+        StateUnusable: The directory cannot be used, or another gateway uses it.
     """
-    known = _handlers(told, file)
+    known = _handlers(described, file)
     with ExitStack() as stack:
-        book = Journal(told.directory)
-        stack.callback(book.close)
-        kept = KeptToken(file=told.directory / "token")
-        token = kept.later_of(site_file.read_token(told.token_file, InvalidGateway))
-        service = GatewayService(Transport(told.url, token, context=_tls(told, file)), kept.write)
+        journal = Journal(described.directory)
+        stack.callback(journal.close)
+        kept = KeptToken(file=described.directory / "token")
+        token = kept.later_of(site_file.read_token(described.token_file, InvalidGateway))
+        service = GatewayService(Transport(described.url, token, context=_tls(described, file)), kept.write)
         permits = Permits()
         station = ManagerContext(
-            farms={name: _open_batch_system(told, name, stack) for name in told.systems},
-            outlets={each.queue: each.outlet() for each in told.queues},
+            farms={name: _open_batch_system(described, name, stack) for name in described.systems},
+            outlets={each.queue: each.outlet() for each in described.queues},
             handlers=known,
             sandboxes=service,
-            limits={name: each.limits() for name, each in told.job_types.items()},
+            limits={name: each.limits() for name, each in described.job_types.items()},
             may_gather=permits.may_gather,
         )
-        manager = Manager(station=station, habits=told.habits(), book=book)
+        manager = Manager(station=station, habits=described.habits(), book=journal)
         life = credentials.life_left(credentials.read_claims(token), time.time())
         stack.enter_context(TokenRenewal(service, life=life).going_on())
-        yield _build_gateway(told, service, manager, permits, tuple(sorted(known)))
+        yield _build_gateway(described, service, manager, permits, tuple(sorted(known)))
 
 
 def _build_gateway(
-    told: GatewayFile, service: GatewayService, manager: Manager, permits: Permits, job_types: tuple[str, ...]
+    described: GatewayFile,
+    service: GatewayService,
+    manager: Manager,
+    permits: Permits,
+    job_types: tuple[str, ...],
 ) -> Gateway:
     leases = GatewayLeases(service=service, manager=manager)
     return Gateway(
@@ -87,15 +91,16 @@ def _build_gateway(
         permits=permits,
         leases=leases,
         advertising=GatewayAdvertising(
-            service=service, manager=manager, permits=permits, scopes=told.scopes()
+            service=service, manager=manager, permits=permits, scopes=described.scopes()
         ),
         pulling=GridJobPulling(
             service=service,
             manager=manager,
             permits=permits,
-            requests=RequestNames(told.directory / "requests.json"),
+            requests=RequestNames(described.directory / "requests.json"),
             gates=[
-                PullQueue(outlet=each.outlet(), most=each.max_grid_jobs, vos=told.vos) for each in told.queues
+                PullQueue(outlet=each.outlet(), most=each.max_grid_jobs, vos=described.vos)
+                for each in described.queues
             ],
             job_types=job_types,
         ),
@@ -103,20 +108,20 @@ def _build_gateway(
     )
 
 
-def _open_batch_system(told: GatewayFile, name: str, stack: ExitStack) -> SharedBatchSystem:
-    described = told.systems[name]
+def _open_batch_system(described: GatewayFile, name: str, stack: ExitStack) -> SharedBatchSystem:
+    one = described.systems[name]
     return SharedBatchSystem(
-        system=ReliableSystem(system=batch.open_system(described, stack), evidence=told.evidence()),
-        shell=batch.open_shell(described, stack),
-        directory=str(described.directory),
+        system=ReliableSystem(system=batch.open_system(one, stack), evidence=described.evidence()),
+        shell=batch.open_shell(one, stack),
+        directory=str(one.directory),
     )
 
 
-def _handlers(told: GatewayFile, file: Path) -> Mapping[str, Handler]:
-    """All handlers that are installed.
+def _handlers(described: GatewayFile, file: Path) -> Mapping[str, Handler]:
+    """All installed handlers.
 
     Raises:
-        InvalidGateway: One cannot be used, or is missing for a job type of the file.
+        InvalidGateway: A handler cannot be used, or is missing for a job type of the file.
     """
     try:
         known = handlers.installed_handlers()
@@ -129,19 +134,19 @@ def _handlers(told: GatewayFile, file: Path) -> Mapping[str, Handler]:
             suggestion=did_you_mean(name, sorted(known)),
             file=str(file),
         )
-        for name in told.job_types
+        for name in described.job_types
         if name not in known
     ]
-    if not known:  # who asks for no type in particular gets all of them
+    if not known:  # a request that names no type would get jobs of all types
         missing = [Problem(path=handlers.GROUP, message="no handler is installed: install the program anew")]
     if missing:
         raise InvalidGateway(missing)
     return known
 
 
-def _tls(told: GatewayFile, file: Path) -> ssl.SSLContext:
+def _tls(described: GatewayFile, file: Path) -> ssl.SSLContext:
     try:
-        return transport.tls_context(told.authorities)
+        return transport.tls_context(described.authorities)
     except ValueError as error:
         raise InvalidGateway([Problem(path="authorities", message=str(error), file=str(file))]) from None
 
@@ -157,26 +162,29 @@ def register(app: typer.Typer) -> None:
 def gateway(
     *,
     config: Annotated[
-        Path, typer.Option("--config", metavar="FILE", help="The service, batch systems, queues, job types.")
+        Path,
+        typer.Option(
+            "--config", metavar="FILE", help="Gateway file: service, batch systems, queues and job types."
+        ),
     ],
-    once: Annotated[bool, typer.Option("--once", help="One round, tell what it did, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run one cycle, print its result, and exit.")] = False,
     log_level: options.LogLevel = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Take grid jobs for the queues of a site and run each as many local jobs in its batch system.
+    """Fetch grid jobs for the queues of a site and run each as many local jobs in its batch system.
 
-    Tells of each round in a line. May be killed at any time; started again it goes on where it was.
+    Prints one line for each cycle. It can be killed at any time: a new start continues from there.
     """
     chosen = settings.load({"home": home, "log_level": log_level})
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
-    told = read_gateway_file(config)
-    with open_gateway(told, config) as made:
-        batch.warn_of_readable([told.token_file, told.directory], told.systems)
+    described = read_gateway_file(config)
+    with open_gateway(described, config) as made:
+        batch.warn_of_readable([described.token_file, described.directory], described.systems)
         if once:
             _once(made, as_json=as_json)
         else:
-            _run(made, told, as_json=as_json)
+            _run(made, described, as_json=as_json)
 
 
 def _once(made: Gateway, *, as_json: bool) -> None:
@@ -189,19 +197,19 @@ def _once(made: Gateway, *, as_json: bool) -> None:
     output.report_cycle(summary, as_json=as_json)
 
 
-def _run(made: Gateway, told: GatewayFile, *, as_json: bool) -> None:
+def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
     stop = process_setup.stop_on_signals()
-    every = told.work_every
+    every = described.work_every
     with _repeat_in_thread("work", made.work, every), _repeat_in_thread("delivery", made.deliver, every):
         while not stop.is_set():
             _isolate_errors(
                 "talk", lambda: output.report_cycle(made.talk(datetime.now(UTC)), as_json=as_json)
             )
-            stop.wait(min(told.every, made.leases.heartbeat_seconds or told.every))
+            stop.wait(min(described.every, made.leases.heartbeat_seconds or described.every))
 
 
 def _repeat_in_thread(name: str, step: Callable[[], object], every: float) -> PeriodicThread:
-    """Does a step in a thread of its own, again and again."""
+    """Run a step periodically in its own thread."""
 
     def turn() -> float:
         _isolate_errors(name, step)
@@ -211,12 +219,12 @@ def _repeat_in_thread(name: str, step: Callable[[], object], every: float) -> Pe
 
 
 def _isolate_errors(name: str, step: Callable[[], object]) -> None:
-    """Whatever goes wrong, the next round goes on."""
+    """Log any error of a step, so that the next cycle still runs."""
     try:
         step()
     except Away as error:
-        log.warning("%s: the service is away: %s", name, error)
+        log.warning("%s: the service is unreachable: %s", name, error)
     except StateUnusable as error:
-        log.error("%s: the round was cut off: %s", name, error)  # noqa: TRY400 - the directory's fault
+        log.error("%s: the cycle was interrupted: %s", name, error)  # noqa: TRY400 - not our bug
     except Exception:
-        log.exception("%s: the round broke", name)
+        log.exception("%s: the cycle failed", name)

@@ -1,4 +1,4 @@
-"""Several processes that do the same, kept alive by the one that started them."""
+"""A supervisor of equal child processes, which restarts those that die."""
 
 import logging
 import multiprocessing
@@ -15,26 +15,26 @@ from pilotage.cli.errors import CommandRefused
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a process that lives has proven that it can.
+#: Seconds after which a start counts as successful.
 _PROVEN = 30.0
-#: Seconds before the second try after a start that failed; twice as long before each that follows.
+#: Seconds before the second restart after a failed start; doubled for each further one.
 _FIRST_REST = 1.0
 _LONGEST_REST = 60.0
 _LOOK_EVERY = 0.5  # seconds
 
 
 def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], None] = lambda: None) -> None:
-    """Run `count` processes until SIGINT or SIGTERM; one that dies is started again.
+    """Run `count` processes until SIGINT or SIGTERM; one that dies is restarted.
 
-    They are spawned, not forked: each makes its own engine and threads. They end when this process does.
+    They are spawned, not forked: each makes its own engine and threads. They end with this process.
 
     Args:
-        target: What each does until SIGTERM; it has to be picklable.
-        count: How many.
-        ending: Called when the end was asked for, before the processes are told.
+        target: Runs until SIGTERM; must be picklable.
+        count: Number of processes.
+        ending: Called at shutdown, before the processes are terminated.
 
     Raises:
-        Refused: One of the first ended by itself before it had proven that it can live.
+        CommandRefused: The first start of a process failed.
     """
     context = multiprocessing.get_context("spawn")
     stop = process_setup.stop_on_signals()
@@ -58,46 +58,45 @@ def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], N
 
 
 class ChildProcess(Protocol):
-    """A process, as far as it is kept alive."""
+    """The supervised part of a process."""
 
     @property
     def exitcode(self) -> int | None:
-        """None while it lives; below zero: the signal that ended it."""
+        """None while it runs; negative: the signal that ended it."""
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
 
     def join(self) -> None:
-        """Wait until it has."""
+        """Wait for its end."""
 
 
 class ProcessSlot:
-    """One of the processes, and those that stood in for it before.
+    """One process and its restarts.
 
-    One that ends soon after its start may do so each time: the next one rests first, longer each time.
-    Where that was the very first, and nobody killed it, the configuration is to blame, and somebody waits
-    to hear so.
+    Restarts after failed starts are delayed, longer each time. A failure of the very first start without a
+    signal is an error of configuration, so it ends the command with a message.
     """
 
     def __init__(self, start: Callable[[], ChildProcess], *, now: float) -> None:
-        """Start the first.
+        """Start the first process.
 
         Args:
-            start: A process.
-            now: Seconds of a clock that never goes back.
+            start: Starts a process.
+            now: Monotonic, in seconds.
         """
         self._start = start
         self._since = now
-        self._until: float | None = None  # when it ended and rests, if it does
+        self._until: float | None = None  # time of the restart; None: it runs
         self._is_first = True
         self._failed = 0  # in a row
         self.child = start()
 
     def look(self, *, now: float) -> None:
-        """Start it again where it has ended and rested.
+        """Restart the process if it has ended and its delay is over.
 
         Raises:
-            Refused: It is the first, and ended by itself before it had proven that it can live.
+            CommandRefused: The first start failed.
         """
         if self._until is None and (status := self.child.exitcode) is not None:
             self._until = now + self._rest(status, lived=now - self._since)
@@ -105,19 +104,19 @@ class ProcessSlot:
             self.child, self._since, self._until, self._is_first = self._start(), now, None, False
 
     def _rest(self, status: int, *, lived: float) -> float:
-        """Seconds until the next one starts."""
-        said = f"a process ended {lived:.0f} s after its start, with status {status}"
+        """The delay of the restart in seconds."""
+        message = f"a process ended {lived:.0f} s after its start, with status {status}"
         failed = lived < _PROVEN
         if failed and self._is_first and status >= 0:
-            raise CommandRefused(f"{said}; see above")
+            raise CommandRefused(f"{message}; see above")
         self._failed = self._failed + 1 if failed else 0
         rest = min(_FIRST_REST * 2 ** min(self._failed - 2, 10), _LONGEST_REST) if self._failed > 1 else 0.0
-        _log.error("%s; it is started again in %.0f s", said, rest)
+        _log.error("%s; restart in %.0f s", message, rest)
         return rest
 
 
 def _run(target: Callable[[], None]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent sends SIGTERM
     threading.Thread(target=_end_with_parent, daemon=True).start()
     target()
 

@@ -1,4 +1,4 @@
-"""What the jobs of local pilots are kept from: they run as the user of the service, who holds its keys."""
+"""Isolation of the jobs of local pilots: they run as the user of the service, who can read its keys."""
 
 import logging
 import os
@@ -18,14 +18,14 @@ from pilotage.fabric.pilot.payload import isolation
 
 log = logging.getLogger(__name__)
 
-#: What SQLite keeps beside a database, by the end of its name.
+#: Suffixes of the files of an SQLite database.
 _BESIDE = ("", "-wal", "-shm", "-journal")
-#: Where PostgreSQL listens when an address names no host. It trusts whoever connects there as our account.
+#: Directories of the default sockets of PostgreSQL, where it trusts connections of our account.
 _POSTGRESQL = ("/run/postgresql", "/var/run/postgresql")
 
 
 def words(chosen: Settings) -> tuple[str, ...]:
-    """The arguments of a pilot whose jobs see nothing of the installation."""
+    """Arguments of a pilot that hide the installation from its jobs."""
     if chosen.isolation == isolation.NONE:
         return ("--isolation", isolation.NONE)
     hidden = (word for path in _own(chosen) for word in ("--hide", str(path)))
@@ -33,10 +33,10 @@ def words(chosen: Settings) -> tuple[str, ...]:
 
 
 def check(chosen: Settings) -> None:
-    """Try the isolation of local pilots.
+    """Test the isolation of local pilots.
 
     Raises:
-        Refused: It cannot be had on this machine.
+        CommandRefused: This machine does not support it.
     """
     try:
         kind = isolation.choose_isolation(
@@ -62,19 +62,19 @@ def check(chosen: Settings) -> None:
 
 
 def _own(chosen: Settings) -> Iterator[Path]:
-    """Files and directories of the installation, and the sockets by which it is served."""
-    yield from (chosen.home, chosen.blobs, chosen.key, *chosen.given_secrets, *_program())
-    if chosen.resources is not None:  # who can change it changes who may do what
+    """Files, directories and sockets of the installation."""
+    yield from (chosen.home, chosen.blobs, chosen.key, *chosen.foreign_secrets, *_program())
+    if chosen.resources is not None:  # it defines permissions
         yield chosen.resources
     for url in sorted({chosen.database_url, chosen.direct_url}):
-        yield from _of_database(url)
+        yield from _database_paths(url)
     redis = urlsplit(chosen.redis_url or "")
     if redis.scheme == "unix":
         yield Path(redis.path)
 
 
 def _program() -> Iterator[Path]:
-    """What the next local pilot is started from: a job that could change it would run as that pilot."""
+    """Directories of the program: a job that could change them would run code in the next local pilot."""
     if sys.prefix != sys.base_prefix:
         yield Path(sys.prefix)
     source = Path(pilotage.__file__).absolute().parents[1]
@@ -82,7 +82,7 @@ def _program() -> Iterator[Path]:
         yield source
 
 
-def _of_database(url: str) -> Iterator[Path]:
+def _database_paths(url: str) -> Iterator[Path]:
     database = make_url(url)
     if database.get_backend_name() == "sqlite":
         if database.database:

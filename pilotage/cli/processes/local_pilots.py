@@ -1,6 +1,6 @@
-"""Which local pilots there is work for: what the matcher would give to each queue of the site.
+"""Local pilots: processes on this machine that run jobs for the queues of one site.
 
-Local pilots: processes that take jobs for the queues of one site, on this machine.
+A pilot is started for a VO and a queue if the matcher has a job for them.
 """
 
 import logging
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class LocalQueue:
-    """Where a pilot may be needed: the jobs of a VO at a queue."""
+    """A queue with the VO that a pilot would serve there."""
 
     vo: str
     address: QueueAddress
 
 
 def list_queues_with_work(parts: Services, site: str) -> list[LocalQueue]:
-    """The posts of a site for which jobs wait now."""
+    """The queues of a site, each with a VO, for which jobs wait now."""
     config = parts.live.current
     usable = [
         LocalQueue(vo=vo, address=address)
@@ -50,7 +50,7 @@ def list_queues_with_work(parts: Services, site: str) -> list[LocalQueue]:
 
 
 def _has_work(parts: Services, post: LocalQueue) -> bool:
-    """Ask as the pilot itself would; where that is refused, no pilot is needed, and the others go on."""
+    """Match with the offer that a pilot would send; a rejected request counts as no work."""
     address = post.address
     place = QueuePlace(site=address.site, ce=address.ce, queue=address.queue)
     values = {
@@ -67,15 +67,15 @@ def _has_work(parts: Services, post: LocalQueue) -> bool:
         return False
 
 
-#: Seconds between two looks at what there is to do.
+#: Seconds between two checks for work.
 _EVERY = 1.0
-#: A post whose pilot ended sooner than this, in seconds, is not tried again at once …
+#: After a pilot that ended sooner than this, in seconds, the next one for its queue is delayed …
 _HASTY = 3.0
-#: … but after so many seconds, if it ended as it should …
+#: … by this many seconds if it succeeded …
 _PAUSE = 3.0
-#: … or so many, if it failed.
+#: … or this many if it failed.
 _PENALTY = 30.0
-#: Seconds that pilots get to hand back their jobs at the end.
+#: Seconds that pilots have at shutdown to return their jobs.
 _GRACE = 20.0
 
 
@@ -88,7 +88,7 @@ class _Running:
 
 
 class LocalPilots:
-    """Keeps as many pilots as there is work for, up to a number."""
+    """Runs as many pilots as there is work for, up to a maximum."""
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class LocalPilots:
         directory: Path,
         words: Sequence[str] = (),
     ) -> None:
-        """Make the keeper; `start` starts it.
+        """Prepare the thread; `start` starts it.
 
         Args:
-            most: Pilots at a time.
-            wanted: The posts that have waiting jobs now.
-            environment: The variables of a pilot, by its post and stamp: where the service is, and its token.
-            directory: Each pilot works in a directory of its own below it.
+            most: Maximum number of pilots at a time.
+            wanted: Lists the queues that have waiting jobs now.
+            environment: Variables of a pilot, with service and token, given its queue and stamp.
+            directory: Parent of the working directories.
             words: Further arguments of each pilot.
         """
         self._most = most
@@ -119,11 +119,11 @@ class LocalPilots:
         self._thread = threading.Thread(target=self._run, name="local-pilots", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End every pilot; each hands back the job it has."""
+        """Stop all pilots; each returns its job."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -135,7 +135,7 @@ class LocalPilots:
         self._reap()
 
     def look(self) -> None:
-        """Clear away pilots that ended, and start those that are wanted."""
+        """Remove ended pilots, and start new ones for queues with work."""
         self._reap()
         if len(self._running) >= self._most:
             return
@@ -154,7 +154,7 @@ class LocalPilots:
             try:
                 self.look()
             except Exception:
-                log.exception("the local pilots could not be looked after")
+                log.exception("the check of local pilots failed")
 
     def _launch(self, post: LocalQueue) -> None:
         stamp = token_hex(8)
@@ -175,7 +175,7 @@ class LocalPilots:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is for us; we tell the pilots when it is their turn
+                start_new_session=True,  # Ctrl-C must not reach the pilots: `stop` terminates them
             )
         self._running.append(
             _Running(post=post, process=process, directory=directory, since=time.monotonic())

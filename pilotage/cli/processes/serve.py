@@ -1,7 +1,4 @@
-"""Serving an application over HTTP: the socket, the signals, the banner at the right moment.
-
-`pilotage serve`: the HTTP service of an installation with PostgreSQL and Redis.
-"""
+"""`pilotage serve`: the HTTP service, and the server with its socket and signals that `up` shares."""
 
 import asyncio
 import signal
@@ -24,18 +21,18 @@ from pilotage.cli.processes import client_connections, keep_alive, tls
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
 
-#: Seconds that requests under way get to end.
+#: Seconds that running requests have to finish.
 _GRACE = 10
-#: Ticks of the server, ten a second, between two looks for clients that fell silent.
+#: Ticks of the server, ten a second, between two checks for silent clients.
 _LOOK_EVERY = 50
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket at this address; port 0 takes a free one.
+    """A bound socket; port 0 takes a free port.
 
     Raises:
-        Refused: The address is taken, or not ours.
+        CommandRefused: The address is in use, or not of this host.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family)
@@ -52,7 +49,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def url_of(bound: socket.socket, *, tls: bool = False) -> str:
-    """The URL under which this machine reaches what listens at the socket."""
+    """The URL of the socket for clients on this machine."""
     host, port = bound.getsockname()[:2]
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"{'https' if tls else 'http'}://{name}:{port}"
@@ -67,15 +64,15 @@ def serve_application(
     ready: Callable[[], None] = lambda: None,
     ending: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then end what is under way and return.
+    """Serve until SIGINT or SIGTERM, then finish running requests and return.
 
     Args:
         app: The application.
-        bound: Where it listens.
+        bound: The listening socket.
         chosen: The settings of the installation.
-        tls: What it speaks TLS with; None: it does not.
-        ready: Called when requests are answered.
-        ending: Called when the end was asked for, while requests are still answered.
+        tls: None: HTTP without TLS.
+        ready: Called when the server accepts requests.
+        ending: Called at shutdown, while the server still accepts requests.
     """
     config = configuration(app, log_level=chosen.log_level, tls=tls, trusted_proxies=chosen.trusted_proxies)
     with _keep_signals():
@@ -89,13 +86,13 @@ def configuration(
     tls: ssl.SSLContext | None = None,
     trusted_proxies: Sequence[str] = (),
 ) -> uvicorn.Config:
-    """How the server is to behave.
+    """The settings of uvicorn.
 
     Args:
-        app: What it serves.
-        log_level: From which level on it says what it does.
-        tls: What it speaks TLS with; None: it does not.
-        trusted_proxies: Addresses and networks whose word on where a request came from is taken.
+        app: The application.
+        log_level: `debug` also logs each request.
+        tls: None: HTTP without TLS.
+        trusted_proxies: Addresses and networks whose X-Forwarded headers are believed.
     """
     return uvicorn.Config(
         app,
@@ -113,7 +110,7 @@ def configuration(
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it is ready and when it is about to end."""
+    """A server with callbacks at startup and before shutdown."""
 
     def __init__(
         self, config: uvicorn.Config, *, ready: Callable[[], None], ending: Callable[[], None]
@@ -139,7 +136,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def _keep_signals() -> Iterator[None]:
-    """The server raises a signal again when it has ended; that must not cut off our own end."""
+    """Ignore the signal that uvicorn raises again at its end: it would interrupt our own cleanup."""
     before = {each: signal.signal(each, lambda *_: None) for each in _SIGNALS}
     try:
         yield
@@ -161,7 +158,9 @@ def serve(
     tls_key: options.TlsKey = None,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Processes that share the port (else PILOTAGE_WORKERS, else 1)."),
+        typer.Option(
+            metavar="N", help="Number of processes that share the port (default: PILOTAGE_WORKERS or 1)."
+        ),
     ] = None,
     resources: options.Resources = None,
     database_url: options.DatabaseUrl = None,
@@ -170,10 +169,10 @@ def serve(
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Serve HTTP, until SIGINT or SIGTERM; any number of these, on any hosts, behind a load balancer.
+    """Run the HTTP service; several can run, on any hosts, behind a load balancer.
 
-    The tables are made by `pilotage db upgrade`; workers and agents are processes of their own. With --json
-    log lines are JSON.
+    Run `pilotage db upgrade` first; workers and agents are separate processes. SIGINT or SIGTERM stops the
+    service. With --json, log lines are JSON.
     """
     chosen = settings.load(
         {
@@ -199,12 +198,12 @@ def serve(
     if chosen.workers == 1:
         one()
     else:
-        # As long as we held the socket open, connections would be taken that nobody serves any more.
+        # While this process holds the socket open, the kernel would accept connections that no one serves.
         keep_alive.keep_alive(one, chosen.workers, ending=bound.close)
 
 
 def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
-    """One process of the service."""
+    """Run one process of the service."""
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     gc_tuning.collect_seldom()
     with (

@@ -1,4 +1,4 @@
-"""Files that directors and gateways are told by: parsed, or refused in the words of who reads them."""
+"""Settings and token files of directors and gateways; `invalid` is the class of the caller's errors."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,10 +10,10 @@ from requirements.errors import InvalidInput, Problem
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a name that stands twice, of which YAML would silently take the last."""
+    """Rejects duplicate names, of which YAML would silently take the last."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Look at the names as they stand, before those that are merged in by `<<`."""
+        """Check the names before those of `<<` are merged in."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if str(key.value) in lines:
@@ -24,10 +24,10 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def parse_file(file: Path, invalid: type[InvalidInput]) -> object:
-    """What a file of YAML holds.
+    """The content of a YAML file.
 
     Raises:
-        InvalidInput: Of the class `invalid`: it is none.
+        InvalidInput: Of the class `invalid`: the file is not valid YAML.
     """
     try:
         return yaml.load(file.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a safe one
@@ -44,7 +44,7 @@ def read_token(file: Path, invalid: type[InvalidInput]) -> str:
     """The token in a file.
 
     Raises:
-        InvalidInput: Of the class `invalid`: there is none.
+        InvalidInput: Of the class `invalid`: the file has no token.
     """
     text = file.read_text(encoding="utf-8", errors="replace").strip()
     if not text or not text.isascii() or len(text.split()) != 1:
@@ -53,10 +53,10 @@ def read_token(file: Path, invalid: type[InvalidInput]) -> str:
 
 
 def token_reader(file: Path, invalid: type[InvalidInput]) -> Callable[[], str]:
-    """Tells the token that is in a file at that moment; while there is none, the one that was there before.
+    """A function that returns the current token of a file, or the previous one while the file has none.
 
     Raises:
-        InvalidInput: Of the class `invalid`: there is none now.
+        InvalidInput: Of the class `invalid`: the file has no token now.
     """
     last = read_token(file, invalid)
 

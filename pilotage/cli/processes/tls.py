@@ -1,4 +1,4 @@
-"""TLS of the service itself: its certificate, which is read anew when it was renewed."""
+"""TLS of the service: its certificate, reloaded when the files change."""
 
 import logging
 import os
@@ -14,50 +14,50 @@ from requirements.errors import Problem
 
 _log = logging.getLogger(__name__)
 
-#: Seconds until a renewed certificate is shown to who connects.
-_LOOKED_AT_EVERY = 10.0
-#: What the server speaks above TLS.
+#: Seconds between two checks for a renewed certificate.
+_CHECK_EVERY = 10.0
+#: Application protocols (ALPN).
 _PROTOCOLS = ["http/1.1"]
 
 
 class Certificate:
-    """A certificate with its key, in files that somebody renews."""
+    """A certificate with its key, in files that change when it is renewed."""
 
     def __init__(self, certificate: Path, key: Path | None) -> None:
-        """Read it.
+        """Read the files.
 
         Args:
-            certificate: PEM, the server's own first, then those between it and the authority.
-            key: PEM; None: it is in the same file.
+            certificate: PEM, the server's own first, then the intermediate ones.
+            key: PEM; None: in the same file.
 
         Raises:
-            InvalidSettings: The files cannot be read, or do not belong together.
+            InvalidSettings: The files cannot be read, or do not match.
         """
         self._files = (certificate, key or certificate)
-        self._seen = self._look()
+        self._seen = self._stamps()
         try:
             self._current = self._read()
         except (OSError, ssl.SSLError) as error:
-            raise InvalidSettings([Problem(path="tls_certificate", message=self._told(error))]) from None
+            raise InvalidSettings([Problem(path="tls_certificate", message=self._describe(error))]) from None
         self.context = _context()
-        # Asked at each handshake: so a connection that begins has the whole old or the whole new one.
-        self.context.sni_callback = self._answer
+        # Called at each handshake: a connection has either the old or the new certificate with its key.
+        self.context.sni_callback = self._select
         self.context.load_cert_chain(*self._files)
 
     def renew(self, _now: datetime) -> None:
-        """Read the files again if they are others; what does not fit together changes nothing."""
-        look = self._look()
-        if look == self._seen:
+        """Reload the files if they changed; files that do not match are ignored."""
+        stamps = self._stamps()
+        if stamps == self._seen:
             return
         try:
             self._current = self._read()
         except (OSError, ssl.SSLError) as error:
-            _log.error("the certificate stays as it was: %s", self._told(error))
+            _log.error("the certificate was not reloaded: %s", self._describe(error))
         else:
             _log.info("the certificate was renewed: %s", self._files[0])
-        self._seen = look
+        self._seen = stamps
 
-    def _answer(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def _select(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._current
 
     def _read(self) -> ssl.SSLContext:
@@ -65,10 +65,10 @@ class Certificate:
         context.load_cert_chain(*self._files)
         return context
 
-    def _look(self) -> list[tuple[int, int]]:
+    def _stamps(self) -> list[tuple[int, int]]:
         return [(facts.st_ino, facts.st_mtime_ns) for file in self._files if (facts := _stat(file))]
 
-    def _told(self, error: OSError) -> str:
+    def _describe(self, error: OSError) -> str:
         certificate, key = self._files
         return f"{certificate} with {key}: {getattr(error, 'reason', None) or error.strerror or error}"
 
@@ -88,10 +88,10 @@ def _context() -> ssl.SSLContext:
 
 
 def read_certificate(settings: Settings) -> Certificate | None:
-    """The certificate that the settings name, if they do.
+    """The certificate in the settings, if there is one.
 
     Raises:
-        InvalidSettings: It is no good.
+        InvalidSettings: It is invalid.
     """
     if settings.tls_certificate is None:
         return None
@@ -100,9 +100,9 @@ def read_certificate(settings: Settings) -> Certificate | None:
 
 @contextmanager
 def watch_certificate(certificate: Certificate | None) -> Iterator[ssl.SSLContext | None]:
-    """What a server speaks TLS with; renewed certificates are shown within seconds."""
+    """The TLS context of a server; renewed certificates are used within seconds."""
     if certificate is None:
         yield None
         return
-    with wiring.repeat_in_thread(certificate.renew, name="certificate", every=_LOOKED_AT_EVERY):
+    with wiring.repeat_in_thread(certificate.renew, name="certificate", every=_CHECK_EVERY):
         yield certificate.context

@@ -1,7 +1,4 @@
-"""What `pilotage up` says when it is ready.
-
-`pilotage up`: the whole system in one process on this machine.
-"""
+"""`pilotage up`: the whole system in one process on this machine."""
 
 import json
 import os
@@ -15,8 +12,8 @@ from rich.panel import Panel
 
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
+from pilotage.cli import client_settings, home_directory, options, output, process_setup, settings, wiring
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import home_directory, options, output, process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import agent, local_isolation, local_pilots, serve, tls
 from pilotage.cli.processes.agent import AGENTS, AgentContext
@@ -29,7 +26,7 @@ from requirements.errors import did_you_mean
 
 
 def show_banner(chosen: Settings, config: Configuration, url: str, *, as_json: bool) -> None:
-    """Say where the service is and what to do next."""
+    """Print the URL of the service and the next commands."""
     if as_json:
         facts = {
             "url": url,
@@ -51,7 +48,7 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
         lines.append("no queues yet: pilotage config apply FILE, or start with --resources FILE")
     if chosen.site is not None:
         lines.append(f"up to {chosen.pilots} pilots at {chosen.site} as jobs need them")
-    home = "" if chosen.home == settings.default_home(os.environ) else f" --home {chosen.home}"
+    home = "" if chosen.home == client_settings.default_home(os.environ) else f" --home {chosen.home}"
     lines += ["", f"pilotage login{home}   (a link to the web pages)"]
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
     if chosen.site is None:
@@ -59,7 +56,7 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
     return [*lines, "", "Ctrl-C ends it; started again it goes on."]
 
 
-#: Seconds that the token of this machine's user is good; every start makes a new one.
+#: Lifetime in seconds of the token in client.env; every start creates a new one.
 _TOKEN_LIFE = 366 * 86400
 
 
@@ -77,30 +74,30 @@ def up(
     tls_key: options.TlsKey = None,
     site: Annotated[
         str | None,
-        typer.Option(metavar="SITE", help="Run local pilots for the queues of this site, as jobs need them."),
+        typer.Option(
+            metavar="SITE", help="Run local pilots for the queues of this site while jobs wait for them."
+        ),
     ] = None,
     pilots: Annotated[
-        int | None, typer.Option(metavar="N", help="At most so many local pilots at a time; else 2.")
+        int | None, typer.Option(metavar="N", help="Maximum number of local pilots at a time (default: 2).")
     ] = None,
     isolation: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="What jobs of local pilots are kept from: userns (default), they see nothing of the "
-            "installation; or none, they may read its keys and do all that you may.",
+            help="Isolation of the jobs of local pilots: userns (default) hides the installation from them; "
+            "none lets them read its keys and act with your rights.",
         ),
     ] = None,
-    vo: Annotated[
-        str | None, typer.Option(metavar="VO", help="VO that you submit for unless the job says another.")
-    ] = None,
+    vo: Annotated[str | None, typer.Option(metavar="VO", help="VO of jobs that name none.")] = None,
     database_url: options.DatabaseUrl = None,
     log_level: options.LogLevel = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Run everything here: database, service, optimizers, agents and, with --site, pilots.
+    """Run the whole system in one process: database, service, optimizers, agents; with --site, pilots.
 
-    Needs no server and no root. Ctrl-C ends it; the next start goes on where it was.
+    Needs no server and no root. Ctrl-C stops it; the next start continues from there.
     """
     chosen = settings.load(
         {
@@ -132,17 +129,17 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         engine = stack.enter_context(wiring.open_current_engine(chosen))
         wiring.import_resources(engine, chosen)
         bound = stack.enter_context(serve.bind_socket(chosen.host, chosen.port))
-        context = stack.enter_context(tls.watch_certificate(tls.read_certificate(chosen)))
+        tls_context = stack.enter_context(tls.watch_certificate(tls.read_certificate(chosen)))
         url = _url(chosen, bound)
         parts = stack.enter_context(wiring.run_services(chosen, engine))
         _check_site(chosen, parts)
-        surroundings = AgentContext(
+        context = AgentContext(
             engine=engine,
             current=lambda: parts.live.current,
             blobs=parts.blobs,
             holder=agent.unique_holder(),
         )
-        stack.enter_context(agent.run_agents(list(AGENTS), surroundings))
+        stack.enter_context(agent.run_agents(list(AGENTS), context))
         local = _local_pilots(chosen, parts, url)
 
         def ready() -> None:
@@ -151,13 +148,15 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             local.start()
             show_banner(chosen, parts.live.current, url, as_json=as_json)
 
-        serve.serve_application(create_app(parts), bound, chosen, tls=context, ready=ready, ending=local.stop)
+        serve.serve_application(
+            create_app(parts), bound, chosen, tls=tls_context, ready=ready, ending=local.stop
+        )
     if not as_json:
-        typer.echo("Ended. Start it again and it goes on.")
+        typer.echo("Stopped. Start it again to continue.")
 
 
 def _url(chosen: Settings, bound: socket.socket) -> str:
-    """Where the service is for this machine; under TLS by the name that its certificate has."""
+    """The URL for clients on this machine; with TLS the one that matches the certificate."""
     if chosen.tls_certificate is None:
         return serve.url_of(bound)
     return chosen.url or serve.url_of(bound, tls=True)
@@ -192,7 +191,7 @@ def _check_site(chosen: Settings, parts: Services) -> None:
 
 
 def _token(chosen: Settings, parts: Services) -> str:
-    """A token of an operator: whoever may read the home directory can do everything anyway."""
+    """A token of an operator: a reader of the home directory has all rights anyway."""
     vos = parts.live.current.vos
     vo = chosen.vo or (next(iter(vos)) if len(vos) == 1 else None)
     grant = callers.grant(role="operator", vo=vo, ttl=_TOKEN_LIFE)

@@ -1,4 +1,4 @@
-"""`pilotage worker`: a pool of RQ workers that run the optimizers."""
+"""`pilotage worker`: RQ workers that run the optimizers."""
 
 from functools import partial
 from typing import Annotated
@@ -21,19 +21,19 @@ def register(app: typer.Typer) -> None:
 def worker(
     *,
     workers: Annotated[
-        int, typer.Option(metavar="N", min=1, max=256, help="Processes that work side by side.")
+        int, typer.Option(metavar="N", min=1, max=256, help="Number of parallel processes.")
     ] = 1,
-    burst: Annotated[bool, typer.Option("--burst", help="End when there is nothing to do.")] = False,
+    burst: Annotated[bool, typer.Option("--burst", help="Exit when there is no work.")] = False,
     database_url: options.DatabaseUrl = None,
     redis_url: options.RedisUrl = None,
     log_level: options.LogLevel = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
-    """Prepare submitted jobs for matching: the optimizer chain, rung for through Redis.
+    """Run the optimizers: they prepare submitted jobs for matching, woken through Redis.
 
-    Any number of workers on any hosts; of one command, those that die are started again. With --json log
-    lines are JSON.
+    Workers can run on several hosts. With --workers, processes that die are restarted. With --json, log lines
+    are JSON.
     """
     flags = {"home": home, "database_url": database_url, "redis_url": redis_url, "log_level": log_level}
     chosen = settings.load(flags)
@@ -51,7 +51,7 @@ def worker(
 
 
 def run(chosen: Settings, redis_url: str, *, burst: bool, as_json: bool) -> None:
-    """One worker, until SIGTERM; a batch that it has begun comes to its end."""
+    """Run one worker until SIGTERM; it finishes the current batch first."""
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     gc_tuning.collect_seldom()
     with engine.translate_unreachable(chosen.database_url):

@@ -39,7 +39,7 @@ def test_a_list_that_goes_on_says_so_beside_the_table(capsys: pytest.CaptureFixt
     part = output.read_pages("jobs", page, limit=2)
     replace(part, total=2500).emit(_table, as_json=False)
     said = capsys.readouterr().err
-    assert "2 of 2,500 jobs shown" in said
+    assert "Showing 2 of 2,500 jobs" in said
     assert "--after 2499" in said
     output.read_pages("jobs", page).emit(_table, as_json=False)
     assert not capsys.readouterr().err

@@ -69,6 +69,6 @@ def test_one_that_always_breaks_rests_longer_each_time_and_not_for_ever(caplog: 
             nursery.look(after=0.5)
     pairs = zip(nursery.started[1:], nursery.started[2:], strict=False)
     assert [later - earlier - 5 for earlier, later in pairs] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert "started again in 60 s" in caplog.text
+    assert "restart in 60 s" in caplog.text
     nursery.ends(1, after=31)
     assert nursery.started[-1] == nursery.now, "it had lived well"
