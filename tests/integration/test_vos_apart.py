@@ -23,6 +23,7 @@ from taskqueue.leases import assignment, claim, lifecycle, lifecycle_batch
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import LeaseHolder
 from taskqueue.states import JobStatus
+from tests.stored import service_up
 from tests.submitted import GRID, OPERATOR, grid, job, submit, way
 
 MINUTE = timedelta(minutes=1)
@@ -54,6 +55,7 @@ def run(engine: Engine, now: datetime) -> tuple[int, int]:
         given = [claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
         for each in claim.open_attempts(conn, given, now=now):
             lifecycle.start(conn, each.lease, lease_time=5 * MINUTE, now=now)
+    service_up(engine, now, now + 120 * MINUTE)
     return ids
 
 
