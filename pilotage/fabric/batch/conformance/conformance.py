@@ -166,7 +166,7 @@ def kill_by_stamp(bench: Bench) -> None:
     bench.until(handle, State.KILLED)
 
 
-def finds_by_stamp(bench: Bench) -> None:
+def found_by_stamp(bench: Bench) -> None:
     """A job is found by its stamp; one that was never submitted is not."""
     handle = bench.submit(_SLEEPS)
     nobody = bench.stamp()
@@ -309,7 +309,7 @@ CHECKS: Mapping[str, Callable[[Bench], None]] = {
         kill_running,
         kill_unknown,
         kill_by_stamp,
-        finds_by_stamp,
+        found_by_stamp,
         listed_by_prefix,
         wrong_reference,
         many_in_one_query,
