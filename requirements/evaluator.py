@@ -21,8 +21,8 @@ from requirements.record.rules import ReasonKind, mismatch
 from requirements.values import Value, deduplicate, format_value, lookup, normal
 
 __all__ = [
-    *("Reason", "ReasonKind", "Standing", "eligible", "failing", "in_words", "operands"),
-    *("parameters", "parts", "reworded", "standing", "without"),
+    *("QueueDecision", "Reason", "ReasonKind", "decide_at_queue", "eligible", "failing", "format_requirement"),
+    *("operands", "parameters", "parts", "remove_operand", "replace_operand"),
 ]
 
 

@@ -42,7 +42,7 @@ def _beat(pilot: httpx.Client, matches: Sequence[dict]) -> list[httpx.Response]:
 
 
 def _noting(service: Service) -> str:
-    return "beat_each" if service.engine.dialect.name == "sqlite" else "beat"
+    return "record_heartbeats_sqlite" if service.engine.dialect.name == "sqlite" else "record_heartbeats"
 
 
 def _progress(service: Service, match: dict) -> str:

@@ -154,7 +154,7 @@ def test_an_issuer_that_is_away_makes_its_tokens_401_and_nothing_else(
 ):
     away = replace(
         issuers_of_settings.trusted_issuers([settings_of(issuer, authority)])
-        .of(issuer.token("a", US))
+        .find(issuer.token("a", US))
         .issuer,
         url="https://localhost:9",
         name="away",
