@@ -21,8 +21,8 @@ from requirements.record.rules import ReasonKind, mismatch
 from requirements.values import Value, deduplicate, format_value, lookup, normal
 
 __all__ = [
-    *("QueueDecision", "Reason", "ReasonKind", "decide_at_queue", "eligible", "failing", "format_requirement"),
-    *("operands", "parameters", "parts", "remove_operand", "replace_operand"),
+    *("QueueDecision", "Reason", "ReasonKind", "decide_at_queue", "eligible", "failing"),
+    *("format_requirement", "operands", "parameters", "parts", "remove_operand", "replace_operand"),
 ]
 
 

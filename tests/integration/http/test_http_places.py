@@ -108,13 +108,13 @@ def test_a_pilot_is_not_at_several_places(service: Service, name: str) -> None:
     place = {"Site": "LCG.C.org", "GridCE": "ce1", "Queue": "long"}
     names = list(place)[: list(place).index(name) + 1]
     said = {each: place[each] for each in names} | {name: [place[name], "other"]}
-    assert problem(service.pilot(), **said).startswith(f"{name} names several")
+    assert problem(service.pilot(), **said).startswith(f"{name} has several values")
 
 
 def test_of_sites_where_nothing_holds_a_pilot_may_name_several(service: Service) -> None:
     submit(service, 1)
     nowhere = ["LCG.X.org", "LCG.Y.org"]
-    assert problem(service.pilot(), Site=[*nowhere, "lcg.c.org"]).startswith("Site names several")
+    assert problem(service.pilot(), Site=[*nowhere, "lcg.c.org"]).startswith("Site has several values")
     assert given(service.pilot(), Site=nowhere) == 1
 
 

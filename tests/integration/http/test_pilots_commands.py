@@ -52,8 +52,8 @@ def test_the_list_says_where_pilots_are_and_why_they_ended(run: Run):
 
 def test_one_is_shown_with_the_end_of_what_it_wrote(run: Run):
     said = run("show", "north.any.1")
-    assert "Standard error, its end:\n\\x1b[31mno such [library]" in said
-    assert "Standard output" not in said
+    assert "End of the standard error:\n\\x1b[31mno such [library]" in said
+    assert "standard output" not in said
     assert json.loads(run("show", "north.any.2", "--json"))["output"] is None
     assert "pilot nobody does not exist" in run("show", "nobody", status=1)
 
