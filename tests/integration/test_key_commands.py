@@ -24,7 +24,7 @@ def test_keys_are_listed_rotated_and_retired(tmp_path: Path, capsys: pytest.Capt
     status, text, _ = pilotage(capsys, "key", "list", *home)
     assert (status, "verifies until" in text) == (0, True)
     status, _, error = pilotage(capsys, "key", "retire", rotated[0]["key"], *home)
-    assert (status, "no earlier key" in error) == (1, True)
+    assert (status, "no previous key" in error) == (1, True)
     assert pilotage(capsys, "key", "retire", first["key"], *home)[0] == 0
     assert "verifies until" not in pilotage(capsys, "key", "list", *home)[1]
 

@@ -419,7 +419,7 @@ def test_a_task_queue_that_a_limit_keeps_out_here_is_drawn_elsewhere(engine: Eng
         ("RunningLimit: {S: {JobType: {MC: many}}}", "S/JobType/MC: 'many' is no number of jobs"),
         ("RunningLimit: {S: {JobType: 3}}", "S/JobType: a section is needed"),
         ("MatchingDelay: {S: {JobType: {MC: slow}}}", "no number of seconds"),
-        ("MatchingDelay: {S: {JobType: {MC: 1}, Burst: {JobType: {MC: 0}}}}", "allowed are 1 or more"),
+        ("MatchingDelay: {S: {JobType: {MC: 1}, Burst: {JobType: {MC: 0}}}}", "allowed are 1 to 1000000"),
     ],
 )
 def test_wrong_limits_are_told(options: str, said: str) -> None:

@@ -213,7 +213,7 @@ def test_queue_classes_of_another_release_are_computed_anew_with_all_mappings(
     assert batch.optimize(engine, config, [job_id], now=now).waiting == (job_id,)
     assert not standing(engine).is_ours
     assert cycle(engine, config, now).resolved == 2
-    assert "of another release" in caplog.text
+    assert "by another release" in caplog.text
     assert standing(engine).is_of((1, 0), refreshed_after=now)
     assert wrong(engine, config, _ASKED[:2]) == []
     with database.reading(engine) as conn:

@@ -89,13 +89,13 @@ _CONVERSATION = """
 import io, sys
 sys.path.insert(0, sys.argv.pop(1))
 import pilotage
-from pilotage.fabric.pilot.service.service_client import Service
-from pilotage.fabric.pilot.settings import QueuePlace
-from pilotage.fabric.pilot.service.transport import Transport
+from pilotage.fabric.pilot.service import Service
+from pilotage.fabric.pilot.settings import Place
+from pilotage.fabric.pilot.transport import Transport
 
 assert ".pyz" in pilotage.__file__
 url, token, *place = sys.argv[1:]
-service, place = Service(Transport(url, token)), QueuePlace(*place)
+service, place = Service(Transport(url, token)), Place(*place)
 offer = {"Site": place.site, "GridCE": place.ce, "Queue": place.queue, "NumberOfProcessors": 1}
 offer["CPUTime"] = service.queue_parameters(place, None)["CPUTime"]
 offer["SubmitPool"] = service.submit_pools(place)

@@ -1,6 +1,5 @@
 """Isolation of the jobs of local pilots: they run as the user of the service, who can read its keys."""
 
-import logging
 import os
 import sys
 import tempfile
@@ -15,8 +14,6 @@ from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.fabric.pilot.errors import HostTrouble
 from pilotage.fabric.pilot.payload import isolation
-
-log = logging.getLogger(__name__)
 
 #: Suffixes of the files of an SQLite database.
 _BESIDE = ("", "-wal", "-shm", "-journal")
@@ -53,12 +50,6 @@ def check(chosen: Settings) -> None:
             f"tokens in {chosen.home}: {error}; where you trust everybody who submits jobs, "
             "add --isolation none"
         ) from None
-    if kind.kind != isolation.NONE and os.getuid() == 0:
-        log.warning(
-            "jobs of local pilots run as root: they do not see %s, but may change programs and settings of "
-            "this machine, and so take it over; start the service as another user",
-            chosen.home,
-        )
 
 
 def _own(chosen: Settings) -> Iterator[Path]:

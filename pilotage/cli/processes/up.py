@@ -48,6 +48,10 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
         lines.append("no queues yet: pilotage config apply FILE, or start with --resources FILE")
     if chosen.site is not None:
         lines.append(f"up to {chosen.pilots} pilots at {chosen.site} as jobs need them")
+        if os.getuid() == 0:
+            lines.append(
+                "[yellow]their jobs run as root and can change this machine: start it as another user[/]"
+            )
     home = "" if chosen.home == client_settings.default_home(os.environ) else f" --home {chosen.home}"
     lines += ["", f"pilotage login{home}   (a link to the web pages)"]
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
