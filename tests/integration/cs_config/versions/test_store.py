@@ -1,0 +1,200 @@
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
+from cs_config.versions import file_imports
+from cs_config.versions import store as versions_store
+from taskqueue.db import database
+
+TEXT = "Resources: {Sites: {S: {MaxRAM: %d, CEs: {C: {Queues: {Q: }}}}}}\n"
+WRONG = "Resources: {Sites: {S: {MaxRamm: 1}}}\n"
+
+
+def store(
+    engine: Engine,
+    text: str,
+    now: datetime,
+    expected: int | None = None,
+    author: str = "ann",
+    source: str = "api",
+) -> int:
+    with database.writing(engine) as conn:
+        return versions_store.store_text(
+            conn, text, author=author, message="why", source=source, expected=expected, now=now
+        )
+
+
+def import_file(engine: Engine, path: Path, now: datetime) -> int | None:
+    with database.writing(engine) as conn:
+        return file_imports.import_changed(conn, path, author="start", now=now)
+
+
+def current(engine: Engine) -> int:
+    with database.reading(engine) as conn:
+        return versions_store.current_version(conn)
+
+
+def together(count: int, action: Callable[[], object]) -> list[object]:
+    """What each of `count` threads gets that do the same at the same time: its answer or its error."""
+    barrier = threading.Barrier(count)
+
+    def run() -> object:
+        barrier.wait()
+        try:
+            return action()
+        except VersionConflict as error:
+            return error
+
+    with ThreadPoolExecutor(count) as threads:
+        return [each.result() for each in [threads.submit(run) for _ in range(count)]]
+
+
+def test_before_anything_is_stored_there_is_version_zero(engine: Engine) -> None:
+    assert current(engine) == 0
+    with database.reading(engine) as conn, pytest.raises(VersionNotFound):
+        versions_store.load_version(conn)
+
+
+def test_versions_are_numbered_without_gaps_and_keep_their_text(engine: Engine, now: datetime) -> None:
+    assert [store(engine, TEXT % ram, now) for ram in (1, 2, 3)] == [1, 2, 3]
+    with database.reading(engine) as conn:
+        assert versions_store.read_text(conn, 2) == TEXT % 2
+        loaded = versions_store.load_version(conn)
+        assert (loaded.version, loaded.author, loaded.file) == (3, "ann", "api")
+        assert loaded.values(loaded.addresses[0], "cms") == {"MaxRAM": 3}
+        assert versions_store.load_version(conn, 1).version == 1
+        with pytest.raises(VersionNotFound):
+            versions_store.load_version(conn, 4)
+
+
+def test_history_tells_who_when_and_why_newest_first(engine: Engine, now: datetime) -> None:
+    store(engine, TEXT % 1, now, author="ann")
+    store(engine, TEXT % 2, now, author="bob")
+    with database.reading(engine) as conn:
+        newest, oldest = versions_store.list_versions(conn)
+        assert (newest.version, newest.author, newest.message, newest.source) == (2, "bob", "why", "api")
+        assert newest.created_at == now
+        assert oldest.digest == versions_store.text_digest(TEXT % 1)
+        assert versions_store.list_versions(conn, 1) == [newest]
+
+
+def test_a_version_that_is_wrong_is_not_stored(engine: Engine, now: datetime) -> None:
+    store(engine, TEXT % 1, now)
+    with pytest.raises(ConfigError, match=r"did you mean MaxRAM\? \(api:1\)"):
+        store(engine, WRONG, now)
+    assert current(engine) == 1
+
+
+def test_a_version_made_from_an_old_one_is_refused(engine: Engine, now: datetime) -> None:
+    store(engine, TEXT % 1, now, expected=0)
+    store(engine, TEXT % 2, now, expected=1)
+    with pytest.raises(VersionConflict, match="at version 2, not at 1") as error:
+        store(engine, TEXT % 3, now, expected=1)
+    assert error.value.details == {"expected": 1, "current": 2}
+    assert current(engine) == 2
+
+
+def test_of_many_at_once_one_wins_and_the_others_are_told(engine: Engine, now: datetime) -> None:
+    for version in range(4):
+        answers = together(6, partial(store, engine, TEXT % 1, now, version))
+        assert [answer for answer in answers if answer == version + 1] == [version + 1]
+        assert sum(isinstance(answer, VersionConflict) for answer in answers) == 5
+        assert current(engine) == version + 1
+
+
+def test_the_primary_key_decides_between_transactions_that_do_not_see_each_other(
+    postgres_url: str, now: datetime
+) -> None:
+    engine = database.connect(postgres_url)
+    with database.writing(engine) as first, ThreadPoolExecutor(1) as other:
+        versions_store.store_text(first, TEXT % 1, author="a", message="", source="api", expected=0, now=now)
+        second = other.submit(store, engine, TEXT % 2, now, 0)
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.2)  # it waits for the first one's end
+        first.commit()
+        with pytest.raises(VersionConflict):
+            second.result()
+    assert current(engine) == 1
+    engine.dispose()
+
+
+def test_a_file_is_imported_when_it_changed(engine: Engine, now: datetime, tmp_path: Path) -> None:
+    path = tmp_path / "resources.yaml"
+    path.write_text(TEXT % 1)
+    assert import_file(engine, path, now) == 1
+    assert import_file(engine, path, now) is None
+    path.write_text(TEXT % 2)
+    assert import_file(engine, path, now) == 2
+    with database.reading(engine) as conn:
+        assert versions_store.list_versions(conn)[0].source == "resources.yaml"
+        assert versions_store.load_version(conn).file == "resources.yaml"
+
+
+def test_an_unchanged_file_does_not_undo_later_edits(engine: Engine, now: datetime, tmp_path: Path) -> None:
+    path = tmp_path / "resources.yaml"
+    path.write_text(TEXT % 1)
+    import_file(engine, path, now)
+    store(engine, TEXT % 5, now, expected=1)
+    assert import_file(engine, path, now) is None
+    assert current(engine) == 2
+
+
+def test_a_file_that_was_applied_is_not_imported_again_over_later_edits(
+    engine: Engine, now: datetime, tmp_path: Path
+) -> None:
+    path = tmp_path / "resources.yaml"
+    path.write_text(TEXT % 1)
+    import_file(engine, path, now)
+    path.write_text(TEXT % 2)
+    store(engine, TEXT % 2, now, source="resources.yaml")
+    store(engine, TEXT % 5, now)
+    assert [import_file(engine, path, now) for _ in range(2)] == [None, None]
+    assert current(engine) == 3
+    path.write_text(TEXT % 1)  # back to what it was at first: that is a change
+    assert import_file(engine, path, now) == 4
+
+
+def test_each_file_is_compared_with_its_own_last_import(
+    engine: Engine, now: datetime, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(TEXT % 1)
+    two.write_text(TEXT % 1)
+    assert [import_file(engine, path, now) for path in (one, two, one, two)] == [1, 2, None, None]
+
+
+def test_a_file_that_is_wrong_or_gone_changes_nothing(engine: Engine, now: datetime, tmp_path: Path) -> None:
+    path = tmp_path / "resources.yaml"
+    path.write_text(TEXT % 1)
+    import_file(engine, path, now)
+    path.write_text(WRONG)
+    with pytest.raises(ConfigError, match=r"resources.yaml:1"):
+        import_file(engine, path, now)
+    path.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        import_file(engine, path, now)
+    assert current(engine) == 1
+
+
+def test_processes_that_start_together_import_a_file_once(
+    engine: Engine, now: datetime, tmp_path: Path
+) -> None:
+    path = tmp_path / "resources.yaml"
+    path.write_text(TEXT % 1)
+    answers = together(6, lambda: import_file(engine, path, now))
+    assert sorted(answers, key=str) == [1, None, None, None, None, None]
+    assert current(engine) == 1
+
+
+def test_the_real_grid_is_stored_and_loaded(engine: Engine, now: datetime) -> None:
+    path = Path(__file__).parents[4] / "examples" / "osg" / "resources.yaml"
+    assert import_file(engine, path, now) == 1
+    with database.reading(engine) as conn:
+        assert len(versions_store.load_version(conn).addresses) == 980

@@ -1,0 +1,101 @@
+"""A request that names a job gets this one or none. Source: DIRAC's matches by JobID."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import Engine
+
+from matcher.claim.claim_loop import ClaimResult
+from requirements.errors import InvalidResource
+from taskqueue.db import database
+from taskqueue.task_queues.requirement_class import RequirementClass
+from tests import waiting
+from tests.waiting import request
+
+DATA = yaml.safe_load((Path(__file__).parents[3] / "data" / "share_scenarios.yaml").read_text())
+ASKED = RequirementClass(vo="lhcb", cpu_time=21_600)
+
+
+def look(engine: Engine, now: datetime, count: int = 1, **said: object) -> ClaimResult:
+    [found] = waiting.matcher(engine, now).serve([request(count=count, **said)])
+    assert isinstance(found, ClaimResult)
+    return found
+
+
+def given(engine: Engine, now: datetime, count: int = 1, **said: object) -> list[int]:
+    return [each.job_id for each in look(engine, now, count, **said).claimed]
+
+
+@pytest.mark.parametrize("case", DATA["pick"], ids=lambda case: case["name"])
+def test_a_request_gets_the_job_that_dirac_gives_it(
+    engine: Engine, now: datetime, case: Mapping[str, Any]
+) -> None:
+    """Where DIRAC answers with an error that there is no such job among what fits, we answer: nothing."""
+    assert {each["name"] for each in DATA["pick"] if "dirac" in each} == {
+        "a request for one job that does not fit gets nothing"
+    }
+    ids: dict[int, int] = {}
+    with database.writing(engine) as conn:
+        for name, said in case["jobs"].items():
+            asked = replace(ASKED, sites=frozenset(said.get("Sites", ())))
+            [ids[name]] = waiting.put(conn, now, asked=asked, priority=10)
+    said = dict(case["resource"])
+    if "JobID" in said:
+        said["JobID"] = ids[said["JobID"]]
+    assert given(engine, now, **said) == ([] if case["expect"] is None else [ids[case["expect"]]])
+
+
+def test_the_named_job_comes_before_better_ones_and_alone(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        first, named, last = waiting.put(conn, now, 3, asked=ASKED)
+        [urgent] = waiting.put(conn, now, asked=ASKED, priority=9)
+    assert given(engine, now, count=3, JobID=named) == [named]
+    assert given(engine, now, count=9) == [urgent, first, last]
+
+
+def test_a_job_that_is_gone_is_not_worth_another_look(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        named, _ = waiting.put(conn, now, 2, asked=ASKED)
+    assert given(engine, now, JobID=named) == [named]
+    for job_id in (named, 10**9):
+        found = look(engine, now, JobID=job_id)
+        assert (found.claimed, found.in_other_hands) == ((), False)
+
+
+def test_of_two_requests_for_one_job_one_gets_it(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        named, _ = waiting.put(conn, now, 2, asked=ASKED)
+    found = waiting.matcher(engine, now).serve([request(JobID=named), request(JobID=named), request()])
+    claimed = [[job.job_id for job in each.claimed] for each in found if isinstance(each, ClaimResult)]
+    assert claimed.count([named]) == 1
+    assert sum(map(len, claimed)) == 2
+
+
+def test_the_job_of_another_vo_is_not_given(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [named] = waiting.put(conn, now, asked=replace(ASKED, vo="cms"))
+    assert given(engine, now, JobID=named) == []
+
+
+def test_a_throttled_place_lets_a_named_job_in_only_with_room(engine: Engine, now: datetime) -> None:
+    throttle = "Throttle: {Policy: level0, MaxSubmittingJobs: 1, Stale: derived}"
+    config = waiting.grid(waiting.GRID.replace("A.B.ch:\n", f"A.B.ch:\n      {throttle}\n"))
+    with database.writing(engine) as conn:
+        _, named, other = waiting.put(conn, now, 3, asked=ASKED)
+    matcher = waiting.matcher(engine, now, config)
+    for job_id, expected in ((named, [named]), (other, [])):
+        [found] = matcher.serve([request(JobID=job_id, **waiting.at(waiting.LONG))])
+        assert isinstance(found, ClaimResult)
+        assert [each.job_id for each in found.claimed] == expected
+    assert found.refused == "throttled"
+
+
+@pytest.mark.parametrize("wrong", ["12", 0, -1, 1.5, True])
+def test_a_job_is_named_by_its_number(wrong: object) -> None:
+    with pytest.raises(InvalidResource, match="JobID"):
+        request(JobID=wrong)

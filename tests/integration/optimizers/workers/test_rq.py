@@ -1,0 +1,235 @@
+"""The optimizers behind Redis: real workers, killed and cut off at the worst moments."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from rq import Queue
+from rq.registry import StartedJobRegistry
+from rq.serializers import JSONSerializer
+from sqlalchemy import Engine
+
+from agents import sweep
+from optimizers.workers import rq
+from optimizers.workers.rq import RQNotifier
+from taskqueue.states import JobStatus
+from tests.redis_server import RedisServer
+from tests.submitted import GRID, grid, job, store_grid, submit, waiting, way
+
+JOB = {"Executable": "a.sh", "Requirements": {"Memory": 4000}}
+ROOT = Path(__file__).parents[4]
+PATIENCE = 60
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.02)
+
+
+class Workers:
+    """Worker processes of one test."""
+
+    def __init__(self, database_url: str, redis_url: str, directory: Path) -> None:
+        self._arguments = [database_url, redis_url, str(directory / "began")]
+        self._log = directory / "worker.log"
+        self.began = directory / "began"
+        self.slow = directory / "slow"
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log_file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.optimizer_worker", *self._arguments],
+                cwd=ROOT,
+                stdout=log_file,
+                stderr=log_file,
+            )
+        self._processes.append(process)
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """The worker and what it forked, at once."""
+        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+        for member in family:
+            member.suspend()
+        for member in family:
+            member.kill()
+        process.wait(PATIENCE)
+
+    def end(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                self.kill(process)
+
+
+@pytest.fixture
+def workers(database_url: str, redis_server: RedisServer, tmp_path: Path) -> Iterator[Workers]:
+    made = Workers(database_url, redis_server.url, tmp_path)
+    yield made
+    made.end()
+
+
+def sweep_up(engine: Engine, now: datetime) -> sweep.SweepResult:
+    result = sweep.cycle(engine, grid(), now=now, holder="test")
+    assert result is not None
+    return result
+
+
+def test_a_worker_does_what_is_rung_for(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> None:
+    store_grid(engine, now)
+    ids = submit(engine, grid(), now, *([JOB] * 50))
+    RQNotifier(redis_server.url).ring(ids)
+    process = workers.start()
+    until(lambda: waiting(engine) == ids, "the arrival of all jobs")
+    assert job(engine, ids[0]).minor_status == "Pilot Agent Submission"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_a_worker_follows_the_configuration(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> None:
+    store_grid(engine, now)
+    workers.start()
+    [first] = submit(engine, grid(), now, JOB)
+    RQNotifier(redis_server.url).ring([first])
+    until(lambda: waiting(engine) == [first], "the arrival of the first job")
+    store_grid(
+        engine,
+        now,
+        GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n",
+    )
+    [second] = submit(engine, grid(), now, JOB)
+    RQNotifier(redis_server.url).ring([second])
+    until(lambda: job(engine, second).status is JobStatus.FAILED, "the failure of the second job")
+
+
+def test_only_job_ids_go_through_redis(redis_server: RedisServer) -> None:
+    RQNotifier(redis_server.url).ring(range(1, 2201))
+    with redis_server.client() as client:
+        queue = Queue(rq.QUEUE, connection=client, serializer=JSONSerializer)
+        batches = [client.hget(f"rq:job:{each}", "data") for each in queue.job_ids]
+    calls = [json.loads(zlib.decompress(data)) for data in batches if isinstance(data, bytes)]
+    assert [call[0] for call in calls] == ["optimizers.workers.rq.optimize_jobs"] * 3
+    assert [job_id for call in calls for job_id in call[2][0]] == list(range(1, 2201))
+
+
+def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> None:
+    store_grid(engine, now)
+    workers.slow.touch()
+    ids = submit(engine, grid(), now, *([JOB] * 20))
+    process = workers.start()
+    RQNotifier(redis_server.url).ring(ids)
+    until(workers.began.exists, "the beginning of the batch")
+    workers.kill(process)
+    assert waiting(engine) == []
+    assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 20
+    assert waiting(engine) == ids
+    assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
+
+
+def test_a_worker_that_comes_late_after_the_sweep_does_nothing_twice(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> None:
+    store_grid(engine, now)
+    workers.slow.touch()
+    ids = submit(engine, grid(), now, *([JOB] * 20))
+    workers.start()
+    RQNotifier(redis_server.url).ring(ids)
+    until(workers.began.exists, "the beginning of the batch")
+    assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 20
+    workers.slow.unlink()
+    with redis_server.client() as client:
+        started = StartedJobRegistry(rq.QUEUE, connection=client, serializer=JSONSerializer)
+        until(lambda: not started.get_job_ids(cleanup=False), "the end of the batch")
+    assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
+
+
+def test_a_flushed_redis_loses_nothing(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> None:
+    store_grid(engine, now)
+    ids = submit(engine, grid(), now, *([JOB] * 20))
+    bell = RQNotifier(redis_server.url)
+    bell.ring(ids)
+    redis_server.flush()
+    workers.start()
+    [later] = submit(engine, grid(), now, JOB)
+    bell.ring([later])
+    until(lambda: waiting(engine) == [later], "the arrival of the job that was rung for after the flush")
+    sweep_up(engine, now + timedelta(seconds=10))
+    assert waiting(engine) == [*ids, later]
+
+
+def test_redis_away_is_no_error_for_the_submitter(
+    engine: Engine, now: datetime, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = submit(engine, grid(), now, *([JOB] * 5))
+    bell = RQNotifier(redis_server.url)
+    redis_server.kill()
+    with caplog.at_level(logging.WARNING):
+        bell.ring(ids)
+        bell.ring(ids)
+    assert caplog.text.count("Redis is unavailable, 5 jobs wait for the sweep") == 1
+    assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 5
+    assert waiting(engine) == ids
+
+
+def test_a_worker_outlives_the_loss_of_redis_in_the_middle_of_a_batch(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> None:
+    store_grid(engine, now)
+    workers.slow.touch()
+    first = submit(engine, grid(), now, *([JOB] * 20))
+    process = workers.start()
+    RQNotifier(redis_server.url).ring(first)
+    until(workers.began.exists, "the beginning of the batch")
+    redis_server.kill()
+    workers.slow.unlink()
+    until(lambda: waiting(engine) == first, "the end of the batch without Redis")
+    redis_server.start()
+    second = submit(engine, grid(), now, *([JOB] * 3))
+    RQNotifier(redis_server.url).ring(second)
+    until(lambda: waiting(engine) == [*first, *second], "the arrival of jobs after the return of Redis")
+    assert process.poll() is None
+    assert {tuple(way(engine, job_id)) for job_id in [*first, *second]} == {("Received", "Waiting")}
+
+
+def test_several_workers_share_the_work(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> None:
+    store_grid(engine, now)
+    bell = RQNotifier(redis_server.url)
+    ids = [job_id for _ in range(20) for ids in [submit(engine, grid(), now, *([JOB] * 5))] for job_id in ids]
+    for start in range(0, 100, 5):
+        bell.ring(ids[start : start + 10])
+    for _ in range(2):
+        workers.start()
+    until(lambda: waiting(engine) == ids, "the arrival of all jobs")
+    assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
+
+
+def test_a_worker_that_cannot_reach_redis_ends_when_told(
+    database_url: str, redis_server: RedisServer, workers: Workers
+) -> None:
+    redis_server.kill()
+    process = workers.start()
+    until(lambda: "Redis is unavailable" in workers._log.read_text(), "the first failure")
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0

@@ -1,0 +1,207 @@
+"""Which role may see and do what on the pages; asked without a browser."""
+
+import logging
+from collections.abc import Iterable, Iterator
+
+import httpx
+import pytest
+from starlette.routing import BaseRoute
+
+from pilotage.service.pages import ROUTERS, sessions
+from pilotage.service.pages.page import PageRoute
+from tests.integration.pilotage.service.auth.test_access import TOKENS
+from tests.running_service import Service
+
+QUEUE = "LCG.A.org/ce1/long"
+JOBS = {"user", "vo_admin"}
+SITES = {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}
+EDITORS = {"vo_admin", "site_admin"}
+PILOTS = {"vo_admin", "site_admin", "director", "gateway"}
+EVERYBODY = set(TOKENS)
+
+#: Page, and the roles that may use it beside the operator.
+PAGES = [
+    ("GET", "/", EVERYBODY),
+    ("GET", "/jobs", JOBS),
+    ("GET", "/jobs/change", JOBS),
+    ("POST", "/jobs/change", JOBS),
+    ("GET", "/explain", JOBS),
+    ("GET", "/jobs/new", JOBS),
+    ("POST", "/jobs/new", JOBS),
+    ("GET", "/jobs/{job_id}", JOBS),
+    ("GET", "/jobs/{job_id}/output", JOBS),
+    ("GET", "/jobs/{job_id}/output.tar", JOBS),
+    ("GET", "/jobs/{job_id}/why", SITES),
+    ("GET", "/pools", SITES),
+    ("GET", "/pools/{pool_id}", SITES),
+    ("GET", "/task-queues", {"user", "vo_admin", "director"}),
+    ("GET", "/sites", SITES),
+    ("GET", "/sites/{site}", SITES),
+    ("GET", "/sites/{site}/offers", SITES),
+    ("POST", "/sites/{site}/ban", {"site_admin"}),
+    ("POST", "/sites/{site}/allow", {"site_admin"}),
+    ("GET", "/sites/{site}/{ce}/{queue}", SITES),
+    ("POST", "/sites/{site}/{ce}/{queue}/drain", {"site_admin"}),
+    ("POST", "/sites/{site}/{ce}/{queue}/resume", {"site_admin"}),
+    ("GET", "/pilots", PILOTS),
+    ("GET", "/pilots/{stamp}", PILOTS),
+    ("GET", "/managers", {"user", "vo_admin", "site_admin", "gateway"}),
+    ("GET", "/configuration", SITES),
+    ("GET", "/configuration/paths", SITES),
+    ("POST", "/configuration/check", EDITORS),
+    ("POST", "/configuration/preview", EDITORS),
+    ("POST", "/configuration/apply", EDITORS),
+    ("POST", "/configuration/rebase", EDITORS),
+    ("GET", "/configuration/history", EDITORS),
+    ("GET", "/configuration/diff", EDITORS),
+    ("GET", "/configuration/rollback", EDITORS),
+    ("POST", "/configuration/rollback", EDITORS),
+    ("GET", "/accounting", {"user", "vo_admin", "site_admin"}),
+    ("GET", "/accounting.csv", {"user", "vo_admin", "site_admin"}),
+    ("POST", "/logout", EVERYBODY),  # last: it ends the session
+]
+NAMES = {
+    "{job_id}": "1",
+    "{pool_id}": "0",
+    "{site}/{ce}/{queue}": QUEUE,
+    "{site}": "LCG.A.org",
+    "{stamp}": "nope",
+}
+
+
+def session(service: Service, role: str, **wishes: object) -> httpx.Client:
+    """A browser that is signed in, and shows what our forms show."""
+    token = service.token(role, **wishes)
+    port = service.url.rpartition(":")[2]
+    headers = {
+        "Cookie": f"pilotage-{port}={token}",
+        "Origin": service.url,
+        "X-CSRF-Token": sessions.csrf_of(token),
+        "Accept": "text/html",
+    }
+    return httpx.Client(base_url=service.url, headers=headers, trust_env=False, timeout=120)
+
+
+def address(page: str) -> str:
+    for name, value in NAMES.items():
+        page = page.replace(name, value)
+    return page
+
+
+def test_each_role_may_use_its_pages_and_no_other(service: Service, caplog: pytest.LogCaptureFixture):
+    wrong, refused = [], 0
+    with caplog.at_level(logging.INFO, logger="pilotage.audit"):
+        for role, wishes in TOKENS.items():
+            with session(service, role, **wishes) as browser:
+                answers = [browser.request(method, address(page)) for method, page, _ in PAGES]
+            for (method, page, roles), answer in zip(PAGES, answers, strict=True):
+                assert answer.status_code < 500, (method, page, role, answer.text)
+                refused += answer.status_code == 403
+                if (answer.status_code == 403) == (role in roles | {"operator"}):
+                    wrong.append((method, page, role, answer.status_code, answer.text[-400:]))
+    assert not wrong
+    lines = [record.getMessage() for record in caplog.records if '"action": "refused"' in record.getMessage()]
+    assert len([line for line in lines if "may not" in line]) == refused
+
+
+def test_the_table_above_has_every_page():
+    pages = {
+        (method, route.path)  # type: ignore[attr-defined]
+        for router in ROUTERS
+        for route in _all(router.routes)
+        if isinstance(route, PageRoute)
+        for method in route.methods - {"HEAD"}
+    }
+    assert pages == {(method, page) for method, page, _ in PAGES}
+
+
+def _all(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        yield from _all(inner.routes) if inner is not None else (route,)
+
+
+def test_without_a_session_every_page_leads_to_the_login(service: Service):
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=60) as nobody:
+        for method, page, _ in PAGES:
+            answer = nobody.request(method, address(page), headers={"Origin": service.url})
+            assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/login"), page
+
+
+def test_what_belongs_to_another_vo_is_not_there(service: Service):
+    dune = service.user("dan", vo="dune")
+    [job_id] = dune.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).json()["job_ids"]
+    pool_id = dune.get(f"/api/v1/jobs/{job_id}").json()["submit_pool"]
+    pages = [f"/jobs/{job_id}", f"/jobs/{job_id}/output", f"/jobs/{job_id}/why", f"/pools/{pool_id}"]
+    for role in ("user", "vo_admin"):
+        with session(service, role, vo="cms", user="ada") as browser:
+            assert [browser.get(page).status_code for page in pages] == [404] * len(pages)
+            assert "dan" not in browser.get("/jobs").text
+        with session(service, role, vo="dune", user="dan") as browser:
+            assert browser.get(f"/jobs/{job_id}").status_code == 200
+
+
+def test_a_change_without_the_token_of_its_session_is_refused(service: Service):
+    with session(service, "operator", user="root") as browser:
+        changes = [address(page) for method, page, _ in PAGES if method == "POST"]
+        for forged in ({"X-CSRF-Token": "x"}, {"Origin": "https://evil.example.org"}, {"Origin": ""}):
+            answers = {browser.post(page, headers=forged).status_code for page in changes}
+            assert answers == {403}, forged
+
+
+#: Addresses that no page of ours has a link to.
+ODD = [
+    f"/accounting?by={'vo,' * 10}vo",
+    "/accounting?by=vo,site",
+    "/accounting?by=,",
+    "/accounting?by=%20vo",
+    "/accounting?from=99999w&to=99999w",
+    "/accounting?from=9999-12-31T23:59:59-14:00",
+    "/accounting?vo=,,,&status=nonsense",
+    "/accounting.csv?bucket=hour&from=2000-01-01",
+    "/jobs?ids=9223372036854775808",
+    "/jobs?ids=9223372036854775807&after=1&sort=job",
+    "/jobs?status=Nonsense",
+    "/jobs/change?do=kill&ids=",
+    "/jobs/9223372036854775808",
+    "/pilots?hours=nan",
+    "/pilots?hours=8784&status=Nonsense",
+    "/pilots?after=%F0%9F%98%80",
+    "/pools?after=zzz&vo=%2e%2e",
+    "/task-queues?after=9223372036854775807",
+    "/managers?after=9223372036854775807",
+    "/sites?sort=-nonsense&after=1000000&q=%25&state=x",
+    "/sites/LCG.A.org?vo=nope",
+    "/sites/nope%2Fce/x/y",
+    "/sites/LCG.A.org/ce1/long?vo=nope",
+    "/configuration?path=Resources%2FNope&as=text",
+    "/configuration?path=/////&as=text",
+    "/configuration?path=Resources/Sites/LCG.A.org/VO/x&as=text&set=&set=a//b&value=%5B",
+    "/configuration/paths?path=%2F%2F%2F..%2F",
+    "/configuration/diff?from=1&to=2147483647",
+    "/configuration/rollback?version=2147483647",
+    "/configuration/history?path=%2F%2F&limit=1000",
+    "/?hours=24&part=course",
+]
+
+
+def test_an_address_that_no_page_has_a_link_to_is_refused_and_no_defect(service: Service):
+    broken = []
+    for role, wishes in TOKENS.items():
+        with session(service, role, **wishes) as browser:
+            for page in ODD:
+                for headers in ({}, {"HX-Request": "true"}):
+                    answer = browser.get(page, headers=headers)
+                    if answer.status_code >= 500:
+                        broken.append((role, page, answer.status_code))
+    assert not broken
+
+
+def test_only_operators_have_a_whole_text_moved_onto_the_version_in_force(service: Service):
+    text = "Registry: {VO: {cms: {}}}"
+    form = {"way": "text", "section": "", "version": "0", "text": text}
+    with session(service, "vo_admin", vo="cms", user="eve") as browser:
+        answer = browser.post("/configuration/rebase", data=form)
+    assert answer.status_code == 403
+    with session(service, "operator", user="root") as browser:
+        assert browser.post("/configuration/rebase", data=form).status_code == 200

@@ -1,0 +1,201 @@
+"""Whatever comes in, the answer is never 5xx, and always in the one shape."""
+
+import asyncio
+import json
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pilotage.service import routing
+from tests.integration.pilotage.service.auth.test_access import ROUTES
+from tests.running_service import Service
+
+BODIES = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"x"',
+    b"1e999",
+    b"{}",
+    b'{"a": NaN}',
+    b"\xff\xfe\x00",
+    b'{"x": "\\u0000"}',
+    b'{"x": "\\ud800"}',
+    b"[" * 20_000,
+    b'{"a":' * 2_000 + b"1" + b"}" * 2_000,
+    b"9" * 10_000,
+    b'{"count": -1, "limit": -1, "ids": [-1], "version": -1, "CPUTime": -1}',
+    b'{"count": 99999999999999999999, "version": 99999999999999999999}',
+    b'{"count": 9223372036854775807, "CPUTime": 9223372036854775807, "version": 9223372036854775807}',
+    b'{"jdl": "[[[[[["}',
+    b'{"jdl": ""}',
+    b'{"jobs": [null, 5, "x", []]}',
+    b'{"jobs": [{"Executable": {"a": {"b": []}}}]}',
+    b'{"jobs": [{"Executable": "x", "CPUTime": 9223372036854775807, "Priority": 1e308}]}',
+    b'{"queues": ["", "a", "a/b", "a/b/c/d", "../../etc", "a/b/c"]}',
+    b'{"Site": {}, "CPUTime": [[]], "Tag": [{}], "MaxRAM": "x", "SubmitPool": 5}',
+    b'{"queue": {"MaxRAM": {"a": 1}}, "ce": {"": []}, "vo": ""}',
+    b'{"config": {"Resources": {"Sites": []}}, "message": ""}',
+    b'{"text": "a: &a [*a]", "message": ""}',
+    b'{"stamp": "", "queue": "x"}',
+    b'{"status": "Flying", "exit_code": 1e400}',
+    b'{"token": "x"}',
+]
+
+
+def check(answer, what: object) -> None:
+    assert answer.status_code < 500, (what, answer.status_code, answer.text[:500])
+    if answer.status_code >= 400:
+        assert set(answer.json()["error"]) == {"code", "message", "details"}, what
+
+
+def test_no_body_makes_a_route_fail(service: Service):
+    operator = service.operator()
+    for body, (method, path, _, _) in product(BODIES, ROUTES):
+        answer = operator.request(
+            method, f"/api/v1{path}", content=body, headers={"Content-Type": "application/json"}
+        )
+        check(answer, (method, path, body))
+
+
+VALUES = ["%00", "%ff", "%ed%a0%80", "-1", "0", "99999999999999999999", "..", "%2e%2e%2f", "a" * 300, "%0a"]
+
+
+PATHS = [
+    ("GET", "/jobs/{}"),
+    ("GET", "/jobs/{}/log"),
+    ("GET", "/jobs/{}/explain"),
+    ("GET", "/jobs/{}/output"),
+    ("GET", "/pools/{}"),
+    ("GET", "/resources/queues/{}/{}/{}"),
+    ("GET", "/leases/{}/sandbox"),
+    ("GET", "/nothing/{}"),
+    ("POST", "/leases/{}/finish"),
+    ("POST", "/pilots/{}/status"),
+    ("POST", "/jobs/{}/kill"),
+]
+
+
+def test_no_path_makes_a_route_fail(service: Service):
+    operator = service.operator()
+    for value, (method, pattern) in product(VALUES, PATHS):
+        path = pattern.format(value, value, value)
+        check(operator.request(method, f"/api/v1{path}", json={"status": "Done"}), path)
+
+
+LISTS = ["/jobs", "/pools", "/pilots", "/config/versions", "/jobs/summary"]
+QUERIES = [
+    "limit=-1",
+    "limit=1e9",
+    "after=%00",
+    "after=-9223372036854775809",
+    "vo=%00",
+    "vo=%f0%9f%92%a9",
+    "by=%00",
+    "status=%00",
+]
+
+
+def test_no_query_makes_a_list_fail(service: Service):
+    operator = service.operator()
+    for path, query in product(LISTS, QUERIES):
+        check(operator.get(f"/api/v1{path}?{query}"), (path, query))
+
+
+@pytest.mark.parametrize("key", ["x" * 256, "é".encode().decode("latin-1")])
+def test_no_idempotency_key_makes_a_submission_fail(service: Service, key: str):
+    answer = service.user().post(
+        "/api/v1/jobs",
+        content=json.dumps({"jobs": [{"Executable": "x"}]}),
+        headers=[(b"Idempotency-Key", key.encode("latin-1")), (b"Content-Type", b"application/json")],
+    )
+    check(answer, key)
+
+
+def test_a_body_beyond_the_limit_is_413_whether_it_says_its_length_or_not(service: Service):
+    limit = service.parts.limits.json_bytes
+    user = service.user()
+    answer = user.post("/api/v1/jobs", content=b"x" * (limit + 1))
+    assert answer.status_code == 413
+    assert answer.json()["error"]["details"] == {"limit_bytes": limit}
+
+    def chunks():
+        for _ in range(limit // (1 << 20) + 2):
+            yield b"x" * (1 << 20)
+
+    assert user.post("/api/v1/jobs", content=chunks()).status_code == 413
+
+
+def test_a_pilot_that_says_too_much_is_413(service: Service):
+    body = {"CPUTime": 1, "Tag": [""] * 100_000}
+    answer = service.pilot().post("/api/v1/matcher/requestJob", json=body)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["details"] == {"limit_bytes": 256 * 1024}
+
+
+@pytest.mark.parametrize("report", ["start", "heartbeat", "finish", "release"])
+def test_a_report_on_a_job_that_says_too_much_is_413(service: Service, report: str):
+    body = {"progress": "x", "more": [""] * 100_000}
+    answer = service.pilot().post(f"/api/v1/leases/some/{report}", json=body)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["details"] == {"limit_bytes": 256 * 1024}
+
+
+def test_an_advertisement_may_list_all_attempts_that_it_may_but_not_more(service: Service):
+    gateway = service.as_role("gateway", vo="cms", site="LCG.A.org")
+    seen = [{"job_id": 2**62 + each, "epoch": 2**31 - 1} for each in range(100_000)]
+    path = "/api/v1/sites/LCG.A.org/advertisement"
+    assert gateway.post(path, json={"attempts_seen": seen}).status_code == 200
+    answer = gateway.post(path, json={"attempts_seen": seen, "more": "x" * (4 << 20)})
+    assert answer.status_code == 413
+
+
+def test_a_large_body_is_parsed_beside_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch):
+    beside = []
+
+    def parse(body: bytes, parse=routing.parse) -> object:
+        beside.append(asyncio._get_running_loop() is None)
+        return parse(body)
+
+    monkeypatch.setattr(routing, "parse", parse)
+    for arguments in ("x", "x" * 100_000):
+        jobs = [{"Executable": "x", "Arguments": arguments}]
+        service.user().post("/api/v1/jobs", json={"jobs": jobs}).raise_for_status()
+    assert beside == [False, True]
+
+
+def test_a_body_of_another_type_is_400(service: Service):
+    answer = service.user().post("/api/v1/jobs", data={"jdl": "x"})
+    assert answer.status_code == 400
+
+
+def test_unknown_routes_and_methods_have_the_same_shape(service: Service):
+    operator = service.operator()
+    assert operator.get("/api/v1/nothing").json()["error"]["code"] == "not_found"
+    assert operator.delete("/api/v1/jobs").json()["error"]["code"] == "method_not_allowed"
+    assert operator.get("/api/v1/jobs/").status_code == 404
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = ["jdl", "jobs", "Executable", "Requirements", "CPUTime", "Site", "queue", "ce", "vo", "ids", "status"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4))
+def test_random_bodies_make_nothing_fail(service: Service, body: dict[str, object]):
+    operator = service.operator()
+    job = {"jobs": [{"VO": "cms", "Owner": "ada", **body}]}
+    for path, content in (
+        ("/jobs", body),
+        ("/jobs", job),
+        ("/resources/getEligibleNodes", body),
+        ("/jobs/kill", body),
+    ):
+        check(operator.post(f"/api/v1{path}", content=json.dumps(content)), (path, content))

@@ -1,0 +1,122 @@
+"""Behind pgbouncer in transaction mode: what a session was told is not there for the next transaction."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from pilotage.cli import settings
+from pilotage.cli.checks import database
+from pilotage.cli.checks.finding import Health
+from taskqueue.db import database as db_database
+from taskqueue.db import postgresql
+from tests import stored, waiting
+from tests.pgbouncer import SERVER_CONNECTIONS, Pgbouncer
+
+pytestmark = pytest.mark.debian("pgbouncer")
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def pooled_url(pgbouncer: Pgbouncer, postgres_url: str) -> str:
+    return pgbouncer.url(postgres_url)
+
+
+@pytest.fixture
+def pooled(pooled_url: str) -> Iterator[Engine]:
+    engine = db_database.connect(pooled_url)
+    yield engine
+    engine.dispose()
+
+
+def test_a_pooler_is_noticed_and_its_absence_too(pooled: Engine, postgres_url: str) -> None:
+    direct = db_database.connect(postgres_url)
+    with db_database.reading(pooled) as conn, db_database.reading(direct) as other:
+        assert (postgresql.is_pooled(conn), postgresql.is_pooled(other)) == (True, False)
+    direct.dispose()
+
+
+def test_statements_may_be_repeated_although_each_transaction_has_another_session(pooled: Engine) -> None:
+    """Prepared ones would fail: psycopg prepares what it sees for the sixth time."""
+
+    def sessions(_number: int) -> set[int]:
+        seen = set()
+        for _ in range(30):
+            with db_database.writing(pooled) as conn:
+                seen.add(conn.execute(text("SELECT pg_backend_pid() + :zero"), {"zero": 0}).scalar_one())
+        return seen
+
+    used = set().union(*stored.at_once(8, sessions))
+    assert 1 < len(used) <= SERVER_CONNECTIONS
+
+
+def test_the_settings_of_sessions_that_others_share_are_left_alone(pooled: Engine) -> None:
+    with db_database.writing(pooled) as conn:
+        assert conn.execute(text("SHOW statement_timeout")).scalar_one() == "0"
+
+
+def test_a_reading_transaction_through_a_pooler_leaves_no_session_read_only(pooled: Engine) -> None:
+    for _ in range(2 * SERVER_CONNECTIONS):
+        with db_database.reading(pooled) as conn:
+            assert conn.execute(text("SHOW transaction_read_only")).scalar_one() == "on"
+        with db_database.writing(pooled) as conn:
+            assert conn.execute(text("SHOW transaction_read_only")).scalar_one() == "off"
+
+
+def test_pilots_of_several_processes_drain_everything_once(
+    pooled: Engine, pooled_url: str, now: datetime
+) -> None:
+    with db_database.writing(pooled) as conn:
+        asked = [replace(waiting.EVERYWHERE, cpu_time=1000 + number) for number in range(20)]
+        ids = [job_id for each in asked for job_id in waiting.put(conn, now, 20, asked=each)]
+    command = [sys.executable, "-m", "tests.draining_process", pooled_url, "8", "2"]
+    processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    taken = Counter(job_id for output in outputs for job_id in json.loads(output))
+    assert (set(taken), max(taken.values())) == (set(ids), 1)
+
+
+def test_the_schema_is_upgraded_through_a_pooler_by_many_at_once(
+    pgbouncer: Pgbouncer, postgres_url: str
+) -> None:
+    engine = db_database.connect(postgres_url)
+    with db_database.writing(engine) as conn:
+        conn.execute(text("DROP SCHEMA public CASCADE"))
+        conn.execute(text("CREATE SCHEMA public"))
+    stored.at_once(4, lambda _: db_database.upgrade(pgbouncer.url(postgres_url)))
+    assert db_database.schema_state(engine).is_current
+    engine.dispose()
+
+
+def test_a_pooler_that_was_restarted_costs_no_request_an_error(pgbouncer: Pgbouncer, pooled: Engine) -> None:
+    with db_database.reading(pooled) as conn:
+        conn.execute(text("SELECT 1"))
+    pgbouncer.stop()
+    with pytest.raises(db_database.UNAVAILABLE), db_database.reading(pooled):
+        pass
+    pgbouncer.start()
+    with db_database.reading(pooled) as conn:
+        assert postgresql.is_pooled(conn)
+
+
+def test_the_doctor_names_what_a_pooled_database_lacks(
+    pooled_url: str, postgres_url: str, tmp_path: Path, now: datetime
+) -> None:
+    def found(direct: str | None) -> dict[str, Health]:
+        flags = {"home": tmp_path, "database_url": pooled_url, "database_direct_url": direct}
+        chosen = settings.load(flags, {})
+        return {each.subject: each.health for each in database.check_database(chosen, now)}
+
+    alone = found(None)
+    assert {alone[name] for name in postgresql.LIMITS} == {Health.WARNING}
+    assert alone["direct way"] is Health.WARNING
+    assert found(postgres_url)["direct way"] is Health.GOOD
+    assert found(pooled_url)["direct way"] is Health.BAD

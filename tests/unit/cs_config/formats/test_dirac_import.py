@@ -1,0 +1,322 @@
+"""DIRAC's configuration text: its grammar, its layouts, and the way there and back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs_config import validate
+from cs_config.errors import ConfigError
+from cs_config.formats import dirac_export, dirac_import, dirac_text
+from cs_config.formats.dirac_import import DiracLayout
+from cs_config.source.sections import to_plain
+from cs_config.versions import diff
+from cs_config.versions.live import NOTHING
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+
+
+def tree(text: str) -> Any:
+    return to_plain(dirac_text.read_text(text, "x.cfg"))
+
+
+def test_a_section_opens_on_its_line_or_on_the_next_and_values_are_lines():
+    text = """
+    # a comment
+    A
+    {
+      x = 1 # stays
+      y=a=b
+      z =
+      B { C { } }
+      l = one
+      l += two
+      l += three
+    }
+    x = 1
+    x = 2
+    """
+    section = {"x": "1 # stays", "y": "a=b", "z": "", "B": {"C": {}}, "l": "one, two, three"}
+    assert tree(text) == {"A": section, "x": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A\n{\n x = 1\n", "x.cfg:1"),
+        ("}\n", "closes nothing"),
+        ("{\n}\n", "without the name"),
+        ("A {\n}\nA {\n}\n", "A is defined twice, the first time in line 1"),
+        ("A {\n}\nA = 1\n", "A is a section already, in line 1"),
+        ("word\nx = 1\n", "'word' is neither an option nor a section"),
+        ("word", "'word' is neither an option nor a section"),
+        (" = 1", "an option has a name"),
+        ("A {" * 60, "nested more than 50 deep"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(text: str, said: str):
+    with pytest.raises(ConfigError, match=said) as caught:
+        tree(text)
+    assert all(problem.line for problem in caught.value.problems)
+
+
+CURRENT = """
+DIRAC
+{
+  Setup = Production
+}
+Resources
+{
+  Sites
+  {
+    LCG
+    {
+      LCG.CERN.ch
+      {
+        Name = CERN, Geneva
+        VO = lhcb, biomed
+        CEs
+        {
+          CEType = HTCondorCE
+          ce503.cern.ch
+          {
+            architecture = x86_64
+            VO = lhcb
+            Queues
+            {
+              long
+              {
+                maxCPUTime = 2880
+                SI00 = 3100
+                Tag = Multi
+                Tag += Long
+                WholeNode = True
+                MaxRAMM = 5
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  Computing
+  {
+    OSCompatibility
+    {
+      x86_64-el9 = x86_64-el8, x86_64-el9
+    }
+    CEDefaults
+    {
+      MaxRAM = 2048
+      CEType = Local
+      NumberOfProcessors = 1
+    }
+    HTCondorCE
+    {
+      NumberOfProcessors = 8
+    }
+    CREAM
+    {
+      MaxRAM = 1
+    }
+  }
+  StorageElements
+  {
+  }
+}
+Operations
+{
+  Defaults
+  {
+    JobScheduling
+    {
+      MaxRescheduling = 5
+      CheckJobLimits = True
+    }
+  }
+}
+Registry
+{
+  Users
+  {
+  }
+  VO
+  {
+    lhcb
+    {
+    }
+  }
+}
+"""
+
+
+def test_todays_layout_becomes_ours_and_what_is_left_out_is_told():
+    found = dirac_import.propose_dirac(NOTHING, CURRENT, "dirac.cfg")
+    site = found.proposal.after.tree["Resources"]["Sites"]["LCG.CERN.ch"]
+    assert site == {
+        "Name": "CERN, Geneva",
+        "VO": ["lhcb", "biomed"],
+        "CEType": "HTCondorCE",
+        "CEs": {
+            "ce503.cern.ch": {
+                "architecture": "x86_64",
+                "VO": "lhcb",
+                "MaxRAM": 2048,
+                "NumberOfProcessors": 8,
+                "Queues": {
+                    "long": {"maxCPUTime": 2880, "SI00": 3100, "Tag": ["Multi", "Long"], "WholeNode": True}
+                },
+            }
+        },
+    }
+    assert found.proposal.after.os_compatibility == {"x86_64-el9": ("x86_64-el8", "x86_64-el9")}
+    assert found.proposal.after.tree["Operations"]["Defaults"] == {"JobScheduling": {"MaxRescheduling": 5}}
+    notes = {note.path: note.message for note in found.notes}
+    assert set(notes) == {
+        "DIRAC",
+        "Resources/StorageElements",
+        "Resources/Computing/CREAM",
+        "Resources/Sites/LCG.CERN.ch/CEs/ce503.cern.ch/Queues/long/MaxRAMM",
+        "Operations/Defaults/JobScheduling/CheckJobLimits",
+        "Registry/Users",
+    }
+    assert (
+        "did you mean MaxRAM?" in notes["Resources/Sites/LCG.CERN.ch/CEs/ce503.cern.ch/Queues/long/MaxRAMM"]
+    )
+
+
+RFC5 = """
+Resources
+{
+  Domains
+  {
+    EGI
+    {
+      Description = European
+    }
+  }
+  Sites
+  {
+    CNAF
+    {
+      Domains = EGI, LCG
+      Country = IT
+      Communities = lhcb, biomed
+      Computing
+      {
+        ce01.cnaf.it
+        {
+          CEType = ARC
+          lhcb
+          {
+            MaxRAM = 4000
+          }
+          Queues
+          {
+            prod
+            {
+              MaxRAM = 2000
+              Communities = lhcb
+              biomed
+              {
+                MaxRAM = 3000
+              }
+            }
+          }
+        }
+      }
+      Storage
+      {
+        disk
+        {
+        }
+      }
+    }
+  }
+}
+"""
+
+
+def test_the_layout_of_rfc_5_becomes_ours():
+    found = dirac_import.propose_dirac(NOTHING, RFC5, "rfc5.cfg")
+    config = found.proposal.after
+    assert config.tree["Resources"]["Sites"]["EGI.CNAF.it"]["VO"] == ["lhcb", "biomed"]
+    [queue] = config.addresses
+    assert str(queue) == "EGI.CNAF.it/ce01.cnaf.it/prod"
+    assert config.usable(queue, "lhcb")
+    assert not config.usable(queue, "biomed")
+    assert [config.values(queue, vo)["MaxRAM"] for vo in ("lhcb", "biomed", "")] == [2000, 3000, 2000]
+    notes = {note.path: note.message for note in found.notes}
+    assert set(notes) == {"Resources/Domains", "CNAF", "CNAF/Storage"}
+    assert "not in LCG" in notes["CNAF"]
+
+
+def test_an_import_is_laid_over_what_is_there_and_says_what_changes():
+    config = validate.parse(
+        "# ours\nResources:\n  Sites:\n    LCG.CERN.ch:\n      VO: [lhcb, biomed]\n      OS: el9  # kept\n",
+        "x",
+    )
+    proposal = dirac_import.propose_dirac(config, CURRENT, "dirac.cfg").proposal
+    assert "OS: el9  # kept" in proposal.after.source
+    assert "Resources/Sites/LCG.CERN.ch/VO" not in proposal.paths
+    assert "Resources/Sites/LCG.CERN.ch/CEs" in proposal.paths
+    again = dirac_import.propose_dirac(proposal.after, CURRENT, "dirac.cfg").proposal
+    assert again.paths == ()
+    assert again.after.source == proposal.after.source
+
+
+def without(tree: Any, left_out: tuple[str, ...]) -> Any:
+    """The tree without what could not be said; names without anything are empty sections."""
+    gone = {each.split(": ")[0] for each in left_out}
+
+    def walk(entry: Any, path: tuple[str, ...]) -> Any:
+        if not isinstance(entry, dict):
+            return entry
+        kept = {name: walk(below, (*path, name)) for name, below in entry.items()}
+        return {name: below for name, below in kept.items() if "/".join((*path, name)) not in gone}
+
+    return walk(tree, ())
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/resources.yaml")), ids=lambda file: file.parent.name)
+def test_the_examples_come_back_as_they_were(file: Path):
+    config = validate.load_file(file)
+    exported = dirac_export.export_dirac(config.tree)
+    found = dirac_import.propose_dirac(NOTHING, exported.text, "back.cfg")
+    assert found.notes == ()
+    wanted = without(config.tree, exported.left_out)
+    assert diff.compare(wanted, found.proposal.after.tree) == ()
+    assert len(exported.left_out) < 10
+
+
+WORDS = st.sampled_from(
+    ["el9", "8", "1e3", "True", "null", "a, b", "x #y", " blank ", "", "a=b", "{", "two\nlines"]
+)
+VALUES = st.one_of(
+    WORDS, st.integers(-5, 5), st.booleans(), st.floats(0, 1), st.none(), st.lists(WORDS, max_size=3)
+)
+SITES = st.dictionaries(
+    st.sampled_from(["LCG.A.ch", "LCG.B.ch", "Plain"]),
+    st.dictionaries(st.sampled_from(["OS", "Own", "Other", "Mine=x", "#odd"]), VALUES, max_size=4).map(
+        lambda values: {**values, "CEs": {"ce": {"VOs": {"cms": values}, "Queues": {"q": {}}}}}
+    ),
+    max_size=3,
+)
+
+
+@given(SITES)
+def test_what_the_text_can_say_comes_back_and_the_rest_is_told(sites):
+    whole = {"Resources": {"Sites": sites}}
+    exported = dirac_export.export_dirac(whole)
+    back = DiracLayout(file="x").to_our_layout(dirac_text.read_text(exported.text, "x"))
+    assert diff.compare(without(whole, exported.left_out), back) == ()
+
+
+@given(VALUES)
+def test_a_value_that_is_written_is_read_again(value):
+    written = dirac_text.write_value("Own", value)
+    if written is not None:
+        joined = ", ".join(written) if isinstance(written, list) else written
+        assert repr(dirac_text.read_value("Own", joined)) == repr(value)

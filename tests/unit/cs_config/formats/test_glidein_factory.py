@@ -1,0 +1,129 @@
+from pathlib import Path
+
+import pytest
+
+from cs_config import validate
+from cs_config.errors import ConfigError
+from cs_config.formats import glidein_factory
+from cs_config.versions.live import NOTHING
+
+FACTORY = """
+<glidein factory_name="gfactory">
+  <entries>
+    <entry name="CMSHTPC_T3_TW_TIDC" enabled="True" gatekeeper="ce1.example.tw ce1.example.tw:9619"
+           gridtype="condor" rsl="(queue=long)(jobtype=single)">
+      <config><max_jobs><per_entry glideins="5000" held="10" idle="500"/></max_jobs></config>
+      <attrs>
+        <attr name="GLIDEIN_CPUS" value="8"/>
+        <attr name="GLIDEIN_MaxMemMBs" value="64000"/>
+        <attr name="GLIDEIN_Max_Walltime" value="259200"/>
+        <attr name="GLIDEIN_Site" value="ASGC"/>
+        <attr name="GLIDEIN_Country" value="TW"/>
+        <attr name="GLIDEIN_Supported_VOs" value="CMS, OSGVO"/>
+        <attr name="GLIDEIN_CMSSite" value="T3_TW_TIDC"/>
+        <attr name="GLIDEIN_ResourceName" value="TIDC"/>
+      </attrs>
+    </entry>
+    <entry name="LIGO_TW" enabled="False" gatekeeper="https://arc.example.tw:443/arex" gridtype="arc">
+      <attrs><attr name="GLIDEIN_CPUS" value="4"/></attrs>
+    </entry>
+    <entry name="Second" enabled="False" gatekeeper="https://ce1.example.tw:2811/arex" gridtype="arc">
+      <attrs><attr name="GLIDEIN_Site" value="ASGC"/><attr name="GLIDEIN_Country" value="TW"/></attrs>
+    </entry>
+  </entries>
+</glidein>
+"""
+
+
+def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
+    found = glidein_factory.propose_factory(NOTHING, FACTORY, "factory.xml")
+    config = found.proposal.after
+    first, second = config.addresses
+    assert str(first) == "OSG.ASGC.tw/ce1.example.tw/CMSHTPC_T3_TW_TIDC"
+    assert config.tree["Resources"]["Sites"]["OSG.ASGC.tw"]["Country"] == "TW"
+    assert dict(config.values(first, "cms")) == {
+        "Name": "ASGC",
+        "Country": "TW",
+        "CEType": "HTCondorCE",
+        "NumberOfProcessors": 8,
+        "MaxRAM": 64000,
+        "maxWallClockTime": 259200,
+        "VO": ("cms", "osgvo"),
+        "SiteName": "T3_TW_TIDC",
+        "BatchQueue": "long",
+        "MaxTotalJobs": 5000,
+        "MaxWaitingJobs": 500,
+        "Enabled": True,
+    }
+    assert config.usable(first, "osgvo")
+    assert not config.usable(second, "osgvo")
+    assert {note.path: note.message.partition(":")[0] for note in found.notes} == {
+        "entry CMSHTPC_T3_TW_TIDC": "not carried over",
+        "entry 'LIGO_TW'": "not carried over",
+        "entry Second": "no VO in GLIDEIN_Supported_VOs",
+    }
+    again = glidein_factory.propose_factory(config, FACTORY, "factory.xml")
+    assert again.proposal.differences == ()
+
+
+@pytest.mark.parametrize("text", ["", "<glidein>", "<glidein/>", "name: x"])
+def test_what_is_no_factory_is_refused(text: str):
+    with pytest.raises(ConfigError, match=r"f\.xml"):
+        glidein_factory.propose_factory(NOTHING, text, "f.xml")
+
+
+IN_YAML = """
+CedarCluster:
+  ce28.example.edu:
+    GLUEX_US_cedar:
+      gridtype: condor
+      attrs:
+        GLIDEIN_CPUS: {value: 4}
+        GLIDEIN_MaxMemMBs: {type: int, value: 2500}
+        GLIDEIN_Retire_Time:
+        GLIDEIN_Site: {value: Cedar}
+        GLIDEIN_Country: {value: US}
+        GLIDEIN_Supported_VOs: {value: "GLUEX,OSGVO"}
+      limits: {entry: {glideins: 100}}
+      submit_attrs: {+maxMemory: 2500, +queue: "&quot;osg&quot;"}
+    Plain:
+      enabled: False
+      attrs: {}
+Two Words:
+  ce1.example.edu:
+    DEFAULT_ENTRY:
+    Other: {attrs: {}}
+"""
+
+
+def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
+    found = glidein_factory.propose_factory(NOTHING, IN_YAML, "OSG.yml")
+    config = found.proposal.after
+    assert sorted(map(str, config.addresses)) == [
+        "OSG.Cedar.us/ce28.example.edu/GLUEX_US_cedar",
+        "OSG.CedarCluster/ce28.example.edu/Plain",
+    ]
+    values = {str(each): dict(config.values(each, "gluex")) for each in config.addresses}
+    assert values["OSG.Cedar.us/ce28.example.edu/GLUEX_US_cedar"] == {
+        "Name": "Cedar",
+        "Country": "US",
+        "CEType": "HTCondorCE",
+        "NumberOfProcessors": 4,
+        "MaxRAM": 2500,
+        "VO": ("gluex", "osgvo"),
+        "BatchQueue": "osg",
+        "MaxTotalJobs": 100,
+        "Enabled": True,
+    }
+    assert values["OSG.CedarCluster/ce28.example.edu/Plain"]["Enabled"] is False
+    assert [note.path for note in found.notes] == ["entry Plain", "entry 'Other'"]
+
+
+def test_the_grid_of_the_examples_is_laid_over_what_is_in_force():
+    text = (Path(__file__).parents[4] / "examples/osg/resources.yaml").read_text()
+    mine = validate.parse("Resources: {Sites: {LCG.A.org: {CEs: {ce1: {Queues: {long: {}}}}}}}\n")
+    found = glidein_factory.propose_factory(mine, text, "resources.yaml")
+    assert len(found.proposal.after.addresses) == 981
+    assert found.notes == ()
+    again = glidein_factory.propose_factory(found.proposal.after, text, "resources.yaml")
+    assert again.proposal.differences == ()

@@ -1,0 +1,147 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs_config import validate
+from cs_config.classes import queue_classes, queue_selection
+from cs_config.tree import glue
+from cs_config.tree.address import QueueAddress
+from requirements.classad.expression import parse_expression
+from requirements.values import Value
+
+DOCS = Path(__file__).parents[4] / "docs"
+ADDRESS = QueueAddress(site="EGEE.Milano.it", ce="atlfarm006.mi.infn.it:2119", queue="blah-pbs-long")
+TREE = """\
+Resources:
+  Sites:
+    S:
+      CEs:
+        C:
+          CPUTime: 172800
+          Queues:
+            a: {SI00: 400}
+            b: {SI00: 600}
+            twin: {SI00: 600}
+            own: {SI00: 600, glueHostBenchmarkSI00: 100}
+"""
+BY_ADDRESS = TREE + "Operations: {cms: {Pools: {ByAddress: true}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "seen"),
+    [
+        ({"CPUTime": 172_800}, "GlueCEPolicyMaxCPUTime", 2880),
+        ({"CPUTime": 3659}, "GlueCEPolicyMaxCPUTime", 60),
+        ({"maxCPUTime": 700}, "GlueCEPolicyMaxCPUTime", 700),
+        ({"maxCPUTime": 700, "cputime": 600}, "GlueCEPolicyMaxCPUTime", 10),
+        ({"maxWallClockTime": 7200}, "GlueCEPolicyMaxWallClockTime", 120),
+        ({"SI00": 400}, "GlueHostBenchmarkSI00", 400),
+        ({"MaxRAM": 1001}, "GlueHostMainMemoryRAMSize", 1001),
+        ({"NumberOfProcessors": 2}, "GlueHostArchitectureSMPSize", 2),
+        ({"CPUModel": "PIII"}, "GlueHostProcessorModel", "PIII"),
+        ({"OS": ("SLC",)}, "GlueHostOperatingSystemName", "SLC"),
+        ({"Tag": "APP1"}, "GlueHostApplicationSoftwareRunTimeEnvironment", ("APP1",)),
+        ({"SE": ("a", "b"), "CloseSE": "a"}, "GlueCESEBindGroupSEUniqueID", ("a",)),
+        ({"VO": ("EGEE", "cms")}, "GlueCEAccessControlBaseRule", ("VO:EGEE", "VO:cms")),
+        ({"Enabled": True}, "GlueCEStateStatus", "Production"),
+        ({"Enabled": False}, "GlueCEStateStatus", "Closed"),
+        ({"BatchQueue": "infinite"}, "GlueCEName", "infinite"),
+    ],
+)
+def test_glue_names_follow_from_parameters(values: dict[str, Value], name: str, seen: Value) -> None:
+    assert glue.build_ad(values)[name] == seen
+
+
+def test_what_is_not_stated_says_nothing() -> None:
+    assert glue.build_ad({}) == {}
+    assert "GlueHostOperatingSystemName" not in glue.build_ad({"OS": ("a", "b")})
+
+
+def test_what_a_queue_states_itself_stays() -> None:
+    assert glue.build_ad({"SI00": 400, "GLUEHOSTBENCHMARKSI00": 100}) == {
+        "SI00": 400,
+        "GLUEHOSTBENCHMARKSI00": 100,
+    }
+
+
+def test_an_address_gives_the_ids_that_a_ce_ad_has() -> None:
+    ad = glue.build_ad({"BatchQueue": "infinite"}, ADDRESS)
+    assert ad["GlueCEUniqueID"] == "atlfarm006.mi.infn.it:2119/blah-pbs-long"
+    assert ad["GlueCEInfoHostName"] == "atlfarm006.mi.infn.it"
+    assert ad["QueueName"] == "infinite"
+    assert glue.build_ad({}, ADDRESS)["QueueName"] == "blah-pbs-long"
+
+
+PARAMETERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "CPUTime": st.integers(0, 10_000).map(lambda minutes: minutes * 60),
+        "maxWallClockTime": st.integers(0, 10_000).map(lambda minutes: minutes * 60),
+        "SI00": st.integers(0, 10_000),
+        "MaxRAM": st.integers(0, 10_000),
+        "NumberOfProcessors": st.integers(1, 128),
+        "CPUModel": st.text(min_size=1),
+        "SoftwareTag": st.lists(st.text(min_size=1), max_size=3).map(tuple),
+        "CloseSE": st.lists(st.text(min_size=1), max_size=3).map(tuple),
+        "VO": st.lists(st.sampled_from(["cms", "EGEE"]), max_size=2).map(tuple),
+        "CEQueueName": st.text(min_size=1),
+    },
+)
+
+
+@given(PARAMETERS)
+def test_the_way_back_gives_the_parameters(values: dict[str, Value]) -> None:
+    only_glue = {name: value for name, value in glue.build_ad(values).items() if name not in values}
+    assert glue.parameters_from_glue(only_glue) == values
+
+
+@pytest.mark.parametrize(
+    ("rules", "vos"),
+    [
+        (("VO:EGEE", "/DC=it/CN=A"), ("EGEE",)),
+        (("VOMS:/cms/Role=production",), ()),
+        (("vo:EGEE", "DENY:VOMS:/EGEE/guests"), ()),
+        ((), ()),
+        (5, ()),
+    ],
+)
+def test_rules_of_no_whole_vo_let_nobody_in(rules: Value, vos: Value) -> None:
+    assert glue.parameters_from_glue({"GlueCEAccessControlBaseRule": rules}) == {"VO": vos}
+
+
+def test_a_ce_that_is_not_in_production_is_switched_off() -> None:
+    assert glue.parameters_from_glue({"GlueCEStateStatus": "Draining"}) == {"Enabled": False}
+    assert glue.parameters_from_glue({"gluecestatestatus": "production"}) == {}
+
+
+def test_pools_and_selections_see_the_names() -> None:
+    config = validate.parse(TREE)
+    asked = parse_expression("other.GlueHostBenchmarkSI00 > 500 && other.GlueCEPolicyMaxCPUTime > 1000")
+    assert [each.queue for each in sorted(queue_selection.eligible_queues(config, "cms", asked))] == [
+        "b",
+        "twin",
+    ]
+    found = queue_selection.get_eligible_nodes(
+        config, vo="cms", ce={"GlueCEPolicyMaxCPUTime": 2880}, queue={"GlueHostBenchmarkSI00": 500}
+    )
+    assert list(found["S"]["C"]) == ["b", "twin"]
+    assert found["S"]["C"]["b"] == {"CPUTime": 172_800, "SI00": 600}
+    assert queue_selection.get_eligible_nodes(config, vo="cms", ce={"GlueCEPolicyMaxCPUTime": 2881}) == {}
+
+
+def test_addresses_do_not_split_classes_unless_the_vo_asks_for_it() -> None:
+    config = validate.parse(BY_ADDRESS)
+    asked = parse_expression('other.GlueCEUniqueID == "C/twin"')
+    assert len(queue_classes.queue_classes(config, "atlas")) == 3
+    assert queue_selection.eligible_queues(config, "atlas", asked) == frozenset()
+    assert len(queue_classes.queue_classes(config, "cms")) == 4
+    assert [each.queue for each in queue_selection.eligible_queues(config, "cms", asked)] == ["twin"]
+
+
+@pytest.mark.parametrize("entry", glue.TABLE, ids=lambda each: f"{each.name} of {each.parameter}")
+def test_every_glue_name_is_documented(entry: glue.GlueName) -> None:
+    unit = f" ({entry.unit})" if entry.unit else ""
+    text = (DOCS / "site-admin" / "glue.md").read_text()
+    assert f"| `{entry.name}` | `{entry.parameter}` | {entry.form}{unit} |" in text

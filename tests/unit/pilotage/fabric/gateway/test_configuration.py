@@ -1,0 +1,88 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pilotage.fabric.gateway import configuration
+from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
+
+PAGE = Path(__file__).parents[5] / "docs" / "site-admin" / "job-managers.md"
+
+
+def said(**more: Any) -> dict[str, Any]:
+    return {
+        "url": "https://pilotage.example.org",
+        "name": "gate",
+        "token_file": "/etc/gateway.token",
+        "vos": ["cms"],
+        "directory": "/var/lib/gateway",
+        "systems": {"farm": {"kind": "slurm", "directory": "/shared"}},
+        "queues": [{"queue": "LCG.A.org/ce1/long", "system": "farm", "max_grid_jobs": 3}],
+        **more,
+    }
+
+
+def test_the_queues_and_all_above_them_are_advertised_unless_others_are_named() -> None:
+    queues = [{"queue": f"LCG.A.org/ce1/{name}", "system": "farm"} for name in ("long", "short")]
+    told = configuration.read_file(said(queues=queues), "g.yaml")
+    assert told.scopes() == (
+        "LCG.A.org",
+        "LCG.A.org/ce1",
+        "LCG.A.org/ce1/long",
+        "LCG.A.org/ce1/short",
+    )
+    assert configuration.read_file(said(advertise=["LCG.A.org/ce1"]), "g.yaml").scopes() == ("LCG.A.org/ce1",)
+
+
+def test_what_a_site_says_of_a_job_type_reaches_its_handler() -> None:
+    told = configuration.read_file(said(job_types={"montecarlo": {"cpu_per_event": 2.5}}), "g.yaml")
+    limits = told.job_types["montecarlo"].limits()
+    assert (limits.cpu_per_event, limits.max_cpu_per_job) == (2.5, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"name": "gate.1"}, "name: String should match pattern"),
+        ({"evry": 5}, "evry: unknown setting, did you mean every?"),
+        ({"vos": []}, "vos: Tuple should have at least 1 item"),
+        ({"directory": "state"}, "directory: state is not absolute"),
+        ({"job_types": {"montecarlo": {"cpu_per_evnt": 1}}}, "did you mean cpu_per_event?"),
+        ({"retries": {"tries": 0}}, "retries/tries: Input should be greater than or equal to 1"),
+        (
+            {"queues": [{"queue": "A/b/c", "system": "farm", "max_grid_job": 2}]},
+            "unknown setting, did you mean max_grid_jobs?",
+        ),
+        (
+            {"queues": [{"queue": "A/b/c", "system": "fram"}]},
+            "there is no system fram, only farm, did you mean farm?",
+        ),
+        (
+            {"systems": {"farm": {"kind": "arc", "ce": {"url": "https://ce/arex", "token_file": "/t"}}}},
+            "systems/farm/kind: a job manager needs a directory that nodes share; arc has none",
+        ),
+        ({"advertise": ["LCG.A.org/ce2"]}, "advertise/0: LCG.A.org/ce2: none of the queues is there"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidGateway) as error:
+        configuration.read_file(said(**more), "g.yaml")
+    assert message in str(error.value)
+    assert "g.yaml" in str(error.value)
+
+
+def test_every_setting_is_documented() -> None:
+    text = PAGE.read_text()
+    example = text[text.index("```yaml") : text.index("```\n\nSystems")]
+    missing = [
+        name for name in GatewayFile.model_fields if f"`{name}`" not in text and f"{name}:" not in example
+    ]
+    assert missing == []
+
+
+def test_the_example_of_the_page_is_taken() -> None:
+    text = PAGE.read_text()
+    example = text[text.index("```yaml") + 7 : text.index("```\n\nSystems")]
+    told = configuration.read_file(yaml.safe_load(example), "page.yaml")
+    assert told.job_types["montecarlo"].cpu_per_event == 120
