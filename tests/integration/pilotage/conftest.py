@@ -11,6 +11,17 @@ from tests.running_service import CONFIG, Service, running
 
 
 @pytest.fixture
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A fresh database: SQLite, and PostgreSQL where a module is marked `tests.databases.BOTH`.
+
+    Interface, pages and commands stand on functions that are tested on both;
+    `service/routes/test_every_route.py` walks every route and page on PostgreSQL.
+    """
+    url: str = request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url")
+    return url
+
+
+@pytest.fixture
 def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
     with running(engine, tmp_path, CONFIG) as service:
         yield service

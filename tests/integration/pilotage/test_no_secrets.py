@@ -18,7 +18,7 @@ from pilotage.service.auth.callers import grant
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.services import utc_now
 from tests.acceptance.processes import PILOTAGE
-from tests.integration.pilotage.service.auth.test_access import QUEUE, TOKENS
+from tests.access import QUEUE, TOKENS
 from tests.postgres import Postgres
 
 DATABASE_PASSWORD = "db-horse-battery-staple"

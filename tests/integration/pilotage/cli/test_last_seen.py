@@ -15,7 +15,7 @@ from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
 from taskqueue.db import database, incarnation
 from taskqueue.db.incarnation import InstallationState
-from tests import waiting
+from tests import databases, waiting
 
 Overtaken = Callable[[Connection], InstallationState]
 READ = incarnation.read_state
@@ -49,6 +49,7 @@ def _grow(engine: Engine, now: datetime) -> InstallationState:
         return READ(conn)
 
 
+@databases.BOTH
 def test_what_another_process_notes_while_we_look_is_no_loss(
     engine: Engine,
     chosen: Settings,
@@ -67,6 +68,7 @@ def test_what_another_process_notes_while_we_look_is_no_loss(
         assert last_seen.read_last_seen(chosen) == READ(conn), "it is not lowered by who looked earlier"
 
 
+@databases.BOTH
 def test_a_loss_is_reported_and_stays_noted(engine: Engine, chosen: Settings, now: datetime) -> None:
     standing = _grow(engine, now)
     ahead = replace(standing, log_id=standing.log_id + 1)
@@ -76,6 +78,7 @@ def test_a_loss_is_reported_and_stays_noted(engine: Engine, chosen: Settings, no
     assert last_seen.read_last_seen(chosen) == ahead
 
 
+@databases.BOTH
 def test_a_new_database_at_the_same_address_has_lost_nothing(
     engine: Engine, chosen: Settings, now: datetime
 ) -> None:

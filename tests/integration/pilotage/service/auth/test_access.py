@@ -1,127 +1,13 @@
 import logging
 from datetime import timedelta
-from uuid import uuid4
 
 import pytest
 
 from pilotage.service.auth.access import allow, allowed_roles
 from pilotage.service.auth.callers import Role, grant
 from pilotage.service.services import utc_now
+from tests.access import QUEUE, ROUTES, TOKENS, TREE
 from tests.running_service import Service
-
-QUEUE = "LCG.A.org/ce1/long"
-TREE = {"config": {"Resources": {}}, "message": ""}
-
-TOKENS = {
-    "user": {"vo": "cms", "user": "ada"},
-    "vo_admin": {"vo": "cms", "user": "eve"},
-    "site_admin": {"vo": "cms", "site": "LCG.A.org"},
-    "director": {"vo": "cms", "site": "LCG.A.org"},
-    "gateway": {"vo": "cms", "site": "LCG.A.org"},
-    "pilot": {"vo": "cms", "queue": QUEUE},
-    "operator": {"user": "root"},
-    "monitor": {},
-}
-
-#: Route, body, and the roles that may use it beside the operator.
-ROUTES = [
-    ("POST", "/jobs", {"jobs": [{"Executable": "x"}]}, {"user", "vo_admin"}),
-    ("GET", "/jobs", None, {"user", "vo_admin"}),
-    ("GET", "/accounting", None, {"user", "vo_admin", "site_admin"}),
-    ("GET", "/accounting.csv", None, {"user", "vo_admin", "site_admin"}),
-    ("GET", "/jobs/summary", None, {"user", "vo_admin", "site_admin"}),
-    ("GET", "/jobs/1", None, {"user", "vo_admin"}),
-    ("GET", "/jobs/1/log", None, {"user", "vo_admin"}),
-    ("GET", "/jobs/1/output", None, {"user", "vo_admin"}),
-    ("POST", "/jobs/1/kill", None, {"user", "vo_admin"}),
-    ("POST", "/jobs/1/reschedule", None, {"user", "vo_admin"}),
-    ("POST", "/jobs/kill", {"ids": [1]}, {"user", "vo_admin"}),
-    ("POST", "/jobs/reschedule", {"ids": [1]}, {"user", "vo_admin"}),
-    ("POST", "/sandboxes", None, {"user", "vo_admin"}),
-    (
-        "GET",
-        "/jobs/1/explain",
-        None,
-        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
-    ),
-    (
-        "GET",
-        "/jobs/1/queues",
-        None,
-        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
-    ),
-    ("POST", "/explain", {"jobs": [{"Executable": "x"}]}, {"user", "vo_admin"}),
-    (
-        "GET",
-        f"/resources/queues/{QUEUE}/explain",
-        None,
-        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
-    ),
-    ("POST", f"/resources/queues/{QUEUE}/drain", {"message": ""}, {"site_admin"}),
-    ("POST", f"/resources/queues/{QUEUE}/resume", {"message": ""}, {"site_admin"}),
-    ("GET", "/pools", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
-    ("GET", "/pools/0", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
-    (
-        "GET",
-        f"/resources/queues/{QUEUE}",
-        None,
-        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
-    ),
-    (
-        "POST",
-        "/resources/getEligibleNodes",
-        {},
-        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
-    ),
-    ("GET", "/config", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
-    ("PUT", "/config", TREE, set()),
-    ("PATCH", "/config", {"set": {"Resources/X": 1}}, {"vo_admin", "site_admin"}),
-    ("POST", "/config/preview", {}, {"vo_admin", "site_admin"}),
-    ("GET", "/config/versions", None, {"vo_admin", "site_admin"}),
-    (
-        "GET",
-        f"/config/blame?path={QUEUE}&vo=cms",
-        None,
-        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
-    ),
-    ("GET", "/config/diff?from=1", None, {"vo_admin", "site_admin"}),
-    ("POST", "/config/rollback", {"version": 1}, {"vo_admin", "site_admin"}),
-    ("POST", "/matcher/getSubmitPoolsForQueue", {"queues": [QUEUE]}, {"director", "gateway", "pilot"}),
-    (
-        "POST",
-        "/matcher/requestJob",
-        {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 1},
-        {"gateway", "pilot"},
-    ),
-    ("POST", "/matcher/getMatchingTaskQueues", {"CPUTime": 1, "Site": "LCG.A.org"}, {"director"}),
-    ("POST", "/leases/nope/start", {}, {"gateway", "pilot"}),
-    ("POST", "/leases/nope/heartbeat", {}, {"gateway", "pilot"}),
-    ("POST", "/leases/nope/finish", {"status": "Done"}, {"gateway", "pilot"}),
-    ("POST", "/leases/nope/release", {}, {"gateway", "pilot"}),
-    ("GET", "/leases/nope/sandbox", None, {"gateway", "pilot"}),
-    ("PUT", "/leases/nope/output", None, {"gateway", "pilot"}),
-    ("POST", "/pilots", {"stamp": "s1", "queue": QUEUE}, {"director"}),
-    ("POST", "/pilots/nope/status", {"status": "Done"}, {"director", "pilot"}),
-    ("GET", "/pilots", None, {"vo_admin", "site_admin", "director", "gateway"}),
-    ("GET", "/pilots/nope", None, {"vo_admin", "site_admin", "director", "gateway"}),
-    ("GET", "/pilots/nope/output", None, {"vo_admin", "site_admin", "director", "gateway"}),
-    ("POST", "/pilots/nope/output", {"stdout": "x"}, {"director"}),
-    ("GET", "/pilots/summary", None, {"vo_admin", "site_admin", "director", "gateway"}),
-    ("POST", "/pilots/standings", {"stamps": ["s1"]}, {"director"}),
-    ("POST", "/sites/LCG.A.org/ban", {"reason": "x"}, {"site_admin"}),
-    ("POST", "/sites/LCG.A.org/allow", None, {"site_admin"}),
-    ("GET", "/sites", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
-    ("GET", "/sites/LCG.A.org", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
-    ("POST", "/sites/LCG.A.org/watermark", None, {"site_admin", "gateway"}),
-    ("POST", "/sites/LCG.A.org/advertisement", {}, {"site_admin", "gateway"}),
-    ("POST", "/sites/LCG.A.org/ces/ce1/advertisement", {}, {"site_admin", "gateway"}),
-    ("POST", "/sites/LCG.A.org/ces/ce1/queues/long/advertisement", {}, {"site_admin", "gateway"}),
-    # Whoever shows no good secret is nobody, whatever its role: 401.
-    ("POST", "/pilots/nope/token", {"request_id": str(uuid4())}, set(TOKENS)),
-    ("POST", "/tokens/renew", None, {"gateway", "pilot"}),
-    ("POST", "/login-links", {}, {"user", "vo_admin", "site_admin"}),
-    ("POST", "/tokens/revoke", {"jti": "x"}, set()),
-]
 
 
 def test_each_role_may_use_its_routes_and_no_other(service: Service, caplog: pytest.LogCaptureFixture):

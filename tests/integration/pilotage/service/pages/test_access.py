@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute
 
 from pilotage.service.pages import ROUTERS, sessions
 from pilotage.service.pages.page import PageRoute
-from tests.integration.pilotage.service.auth.test_access import TOKENS
+from tests.access import TOKENS
 from tests.running_service import Service
 
 QUEUE = "LCG.A.org/ce1/long"

@@ -12,7 +12,10 @@ from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.leases import attempts, expiry, lifecycle_batch
 from taskqueue.leases.lifecycle_batch import HeartbeatReport
+from tests import databases
 from tests.running_service import Service
+
+pytestmark = databases.BOTH
 
 QUEUE = "LCG.A.org/ce1/long"
 ASKED = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilotage.service import routing
-from tests.integration.pilotage.service.auth.test_access import ROUTES
+from tests.access import ROUTES
 from tests.running_service import Service
 
 BODIES = [

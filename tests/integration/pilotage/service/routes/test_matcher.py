@@ -10,7 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from matcher.claim.matcher import Matcher
+from tests import databases
 from tests.running_service import Service
+
+pytestmark = databases.BOTH
 
 QUEUE = "LCG.A.org/ce1/long"
 OTHER = "LCG.B.org/ce2/all"

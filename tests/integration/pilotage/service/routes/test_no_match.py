@@ -7,8 +7,10 @@ import httpx
 import pytest
 
 from taskqueue.db import database
-from tests import waiting
+from tests import databases, waiting
 from tests.running_service import Service, optimize
+
+pytestmark = databases.BOTH
 
 QUEUE = "LCG.A.org/ce1/long"
 OFFER = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}

@@ -11,7 +11,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import APIOperation, Case, GenerationMode
 
-from tests.integration.pilotage.service.auth.test_access import QUEUE, TOKENS
+from tests.access import QUEUE, TOKENS
 from tests.running_service import Service, running_on_sqlite
 
 #: Requests to each route that fit its description, and that do not: each as an operator and as another role.

@@ -10,7 +10,10 @@ from sqlalchemy import Engine, select
 
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
+from tests import databases
 from tests.running_service import Service, running
+
+pytestmark = databases.BOTH
 
 CONFIG = """
 Resources:

@@ -8,8 +8,10 @@ import pytest
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.leases import expiry, uptime
-from tests import waiting
+from tests import databases, waiting
 from tests.running_service import Service
+
+pytestmark = databases.BOTH
 
 QUEUE = "LCG.A.org/ce1/long"
 ASKED = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}

@@ -1,0 +1,213 @@
+"""Every route and every page answers on PostgreSQL: the life of a job, its pilot and its configuration."""
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+from starlette.routing import compile_path
+
+from taskqueue.db import database
+from tests.access import QUEUE, ROUTES
+from tests.integration.pilotage.service.pages.test_access import PAGES, session
+from tests.postgres import Postgres
+from tests.running_service import CONFIG, Service, running
+
+SITE, CE, NAME = QUEUE.split("/")
+RESOURCE = {"Site": SITE, "GridCE": CE, "Queue": NAME, "CPUTime": 100_000}
+
+
+class Walk:
+    """Requests that succeed, and the routes of the interface that they went to."""
+
+    def __init__(self, service: Service) -> None:
+        paths = service.client().get("/openapi.json").json()["paths"]
+        self.described = {
+            (method.upper(), path)
+            for path, methods in paths.items()
+            for method in methods
+            if path.startswith("/api/v1")
+        }
+        self.left = set(self.described)
+
+    def go(self, client: httpx.Client, method: str, path: str, **more: Any) -> httpx.Response:
+        """Send a request, which has to succeed."""
+        answer = client.request(method, f"/api/v1{path}", **more)
+        assert answer.is_success, (method, path, answer.status_code, answer.text)
+        plain = answer.url.path
+        self.left -= {(m, t) for m, t in self.left if m == method and self._fits(t, plain)}
+        return answer
+
+    def _fits(self, template: str, path: str) -> bool:
+        """Whether the path is one of the template and of no template without a parameter there."""
+        if template == path:
+            return True
+        exact = any(path == known for _, known in self.described)
+        return not exact and bool(compile_path(template)[0].match(path))
+
+
+@pytest.fixture(scope="module")
+def engine(postgres: Postgres) -> Iterator[Engine]:
+    with postgres.fresh() as url:
+        engine = database.connect(url)
+        yield engine
+        engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def service(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(engine, tmp_path_factory.mktemp("service"), CONFIG) as service:
+        yield service
+
+
+def test_every_route_succeeds(service: Service):
+    walk = Walk(service)
+    user, operator = service.user(), service.operator()
+    director = service.as_role("director", vo="cms", site=SITE)
+    sandbox = walk.go(user, "POST", "/sandboxes", content=_archive()).json()["sandbox"]
+    job = {"Executable": "true", "Requirements": {"Memory": 100}}
+    ids = walk.go(user, "POST", "/jobs", json={"jobs": [job] * 3, "sandbox": sandbox}).json()["job_ids"]
+
+    _look_at_jobs(walk, user, ids[0])
+    waiting = _match(walk, service, director, ids)
+    _kill_and_reschedule(walk, user, waiting)
+    _administer_site(walk, service.as_role("site_admin", vo="cms", site=SITE))
+    _configure(walk, operator)
+    walk.go(operator, "POST", "/tokens/revoke", json={"token": service.token("user", vo="cms", user="bob")})
+    walk.go(user, "POST", "/login-links", json={})
+
+    assert walk.left == set()
+    assert {method for method, *_ in ROUTES} == {"GET", "POST", "PUT", "PATCH"}
+
+
+def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
+    for page in ("", "/summary", f"/{job_id}", f"/{job_id}/log", f"/{job_id}/explain", f"/{job_id}/queues"):
+        walk.go(user, "GET", f"/jobs{page}")
+    walk.go(
+        user, "POST", "/explain", json={"jobs": [{"Executable": "true", "Requirements": {"Memory": 10**6}}]}
+    )
+    [pool, *_] = walk.go(user, "GET", "/pools").json()["pools"]
+    walk.go(user, "GET", f"/pools/{pool['pool_id']}")
+    walk.go(user, "GET", "/accounting")
+    walk.go(user, "GET", "/accounting.csv")
+    walk.go(user, "POST", "/resources/getEligibleNodes", json={})
+
+
+def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int]) -> list[int]:
+    """A pilot's life: its first job ends, its second one is given back; return the jobs that wait."""
+    pools = walk.go(director, "POST", "/matcher/getSubmitPoolsForQueue", json={"queues": [QUEUE]}).json()
+    assert pools["pools"][QUEUE]
+    walk.go(director, "POST", "/matcher/getMatchingTaskQueues", json=RESOURCE)
+    registered = walk.go(
+        director, "POST", "/pilots", json={"stamp": "s1", "queue": QUEUE, "secret": True}
+    ).json()
+    secret = service.client(registered["secret"])
+    token = walk.go(secret, "POST", "/pilots/s1/token", json={"request_id": REQUEST}).json()["token"]
+    pilot = service.client(token)
+    leases = [_request_job(walk, pilot) for _ in range(2)]
+    walk.go(pilot, "POST", f"/leases/{leases[1]}/release", json={})
+    walk.go(pilot, "POST", f"/leases/{leases[0]}/start", json={})
+    walk.go(pilot, "GET", f"/leases/{leases[0]}/sandbox")
+    walk.go(pilot, "POST", f"/leases/{leases[0]}/heartbeat", json={})
+    walk.go(pilot, "POST", "/tokens/renew")
+    walk.go(pilot, "PUT", f"/leases/{leases[0]}/output", content=_archive())
+    walk.go(pilot, "POST", f"/leases/{leases[0]}/finish", json={"status": "Done"})
+    states = [walk.go(service.user(), "GET", f"/jobs/{job_id}").json()["status"] for job_id in ids]
+    assert sorted(states) == ["Done", "Waiting", "Waiting"]
+    walk.go(service.user(), "GET", f"/jobs/{ids[states.index('Done')]}/output")
+    walk.go(director, "POST", "/pilots/s1/output", json={"stdout": "x"})
+    walk.go(director, "POST", "/pilots/s1/status", json={"status": "Done"})
+    walk.go(director, "POST", "/pilots/standings", json={"stamps": ["s1"]})
+    for page in ("", "/summary", "/s1", "/s1/output"):
+        walk.go(director, "GET", f"/pilots{page}")
+    return [job_id for job_id, state in zip(ids, states, strict=True) if state == "Waiting"]
+
+
+#: An advertisement without a job.
+STATE = {"CurrentJobs": 0, "CurrentSubmittingJobs": 0, "CurrentPendingJobs": 0, "CurrentRunningJobs": 0}
+#: The id of a pilot's request for its token.
+REQUEST = "0b6f1e0a-5a55-4d0c-9d9f-3f1f8f0f5a11"
+
+
+def _request_job(walk: Walk, pilot: httpx.Client) -> str:
+    [match] = walk.go(pilot, "POST", "/matcher/requestJob", json=RESOURCE).json()["matches"]
+    return str(match["lease"])
+
+
+def _kill_and_reschedule(walk: Walk, user: httpx.Client, waiting: list[int]) -> None:
+    walk.go(user, "POST", f"/jobs/{waiting[0]}/reschedule")
+    walk.go(user, "POST", f"/jobs/{waiting[0]}/kill")
+    walk.go(user, "POST", "/jobs/reschedule", json={"ids": waiting})
+    walk.go(user, "POST", "/jobs/kill", json={"ids": waiting})
+
+
+def _administer_site(walk: Walk, admin: httpx.Client) -> None:
+    walk.go(admin, "GET", f"/resources/queues/{QUEUE}")
+    walk.go(admin, "GET", f"/resources/queues/{QUEUE}/explain")
+    walk.go(admin, "POST", f"/resources/queues/{QUEUE}/drain", json={"message": "repairs"})
+    walk.go(admin, "POST", f"/resources/queues/{QUEUE}/resume", json={"message": ""})
+    walk.go(admin, "GET", "/sites")
+    walk.go(admin, "GET", f"/sites/{SITE}")
+    walk.go(admin, "POST", f"/sites/{SITE}/ban", json={"reason": "repairs"})
+    walk.go(admin, "POST", f"/sites/{SITE}/allow")
+    for scope in ("", f"/ces/{CE}", f"/ces/{CE}/queues/{NAME}"):
+        watermark = walk.go(admin, "POST", f"/sites/{SITE}/watermark").json()["watermark"]
+        state = {**STATE, "as_of": watermark}
+        walk.go(admin, "POST", f"/sites/{SITE}{scope}/advertisement", json=state)
+
+
+def _configure(walk: Walk, operator: httpx.Client) -> None:
+    read = walk.go(operator, "GET", "/config")
+    as_read = {"If-Match": read.headers["ETag"]}
+    body = {"config": read.json()["config"], "message": "again"}
+    changed = walk.go(operator, "PUT", "/config", json=body, headers=as_read).json()
+    edits = {"set": {f"Resources/Sites/{SITE}/MaxRAM": 3000}}
+    walk.go(operator, "POST", "/config/preview", json=edits)
+    as_changed = {"If-Match": str(changed["version"])}
+    walk.go(operator, "PATCH", "/config", json={**edits, "message": "less memory"}, headers=as_changed)
+    walk.go(operator, "GET", "/config/versions")
+    walk.go(operator, "GET", "/config/diff?from=1")
+    walk.go(operator, "GET", f"/config/blame?path={QUEUE}&vo=cms")
+    walk.go(operator, "POST", "/config/rollback", json={"version": 1, "message": "back"})
+
+
+def _archive() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        member = tarfile.TarInfo("out.txt")
+        member.size = 2
+        archive.addfile(member, io.BytesIO(b"ok"))
+    return buffer.getvalue()
+
+
+def test_every_page_is_shown(service: Service, tmp_path: Path):
+    user = service.user()
+    job = {"Executable": "true", "Requirements": {"Memory": 100}}
+    [job_id] = user.post("/api/v1/jobs", json={"jobs": [job]}).json()["job_ids"]
+    pool = user.get(f"/api/v1/jobs/{job_id}").json()["submit_pool"]
+    director = service.as_role("director", vo="cms", site=SITE)
+    assert director.post("/api/v1/pilots", json={"stamp": "s2", "queue": QUEUE}).status_code == 201
+    names = {"job_id": job_id, "pool_id": pool, "stamp": "s2", "site": SITE, "ce": CE, "queue": NAME}
+
+    with session(service, "operator", user="root") as browser:
+        shown = {
+            page: browser.get(page.format(**names), params=_QUERIES.get(page)).status_code
+            for method, page, _ in PAGES
+            if method == "GET"
+        }
+
+    assert {page for page, status in shown.items() if status != 200} == _WITHOUT_OUTPUT
+
+
+_QUERIES = {
+    "/configuration/diff": {"from": "1"},
+    "/configuration/rollback": {"version": "1"},
+    "/configuration/paths": {"q": "Resources"},
+    "/jobs/change": {"do": "kill", "ids": "1"},
+}
+#: The job has not run.
+_WITHOUT_OUTPUT = {"/jobs/{job_id}/output", "/jobs/{job_id}/output.tar"}
