@@ -91,6 +91,7 @@ class ClaimWorker:
     def stop(self) -> None:
         """Serve the queued requests, then end."""
         self._stopping.set()
+        self.wake()
         self._thread.join()
 
     @property
