@@ -9,6 +9,8 @@ from typing import Any
 
 #: Tag of jobs that need a whole node, and of queues that offer one.
 WHOLE_NODE = "wholenode"
+#: Variable with the names of GPUs: those of the slot in our environment, those of a payload in its own.
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import archives, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.archives import PackedOutput
 from pilotage.fabric.pilot.payload.description import PayloadDescription, UnfitDescription
-from pilotage.fabric.pilot.payload.execution import Execution
-from pilotage.fabric.pilot.payload.monitor import Excess, MonitoredEnd, SlotMemory
+from pilotage.fabric.pilot.payload.monitor import Excess, Execution, MonitoredEnd, SlotMemory
 from pilotage.fabric.pilot.payload.payload import NotStarted, Report
 from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
@@ -209,7 +208,7 @@ class _Attempt:
         heart = self._make_heartbeat(execution)
         heart.obey(news)
         with execution, heart.beating():
-            watched = execution.until_end(heart, self._around.stop, grace=self._care.grace)
+            watched = execution.monitor.until_end(heart, self._around.stop, grace=self._care.grace)
             return self._settle(watched, ready, area)
 
     def _make_heartbeat(self, execution: Execution) -> Heartbeat:

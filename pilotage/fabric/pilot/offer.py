@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotage.fabric.pilot.allotment import WHOLE_NODE, Allotment
+from pilotage.fabric.pilot.allotment import DEVICES, WHOLE_NODE, Allotment
 from pilotage.fabric.pilot.node import facts
-from pilotage.fabric.pilot.payload.environment import DEVICES
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
 #: CPU time offered if the length of the slot is unknown: three days.

@@ -1,4 +1,4 @@
-"""Limits of a payload, and the monitor that ends it when it exceeds one or has to end.
+"""Execution of a prepared job: its limits, and the monitor that ends it when it exceeds one or has to end.
 
 Payloads may use memory that others leave free. When all together use more than the slot has, the one that
 exceeds its own part most is ended. The parts add up to no more than the slot, so a payload that keeps to its
@@ -10,11 +10,17 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Callable
 
 from pilotage.fabric.pilot.node.linux import Usage
+from pilotage.fabric.pilot.payload import payload as payloads
+from pilotage.fabric.pilot.payload import work_area
 from pilotage.fabric.pilot.payload.description import PayloadDescription
 from pilotage.fabric.pilot.payload.payload import Payload, PayloadEnd
+from pilotage.fabric.pilot.payload.preparation import Prepared
+from pilotage.fabric.pilot.payload.supervisor import SupervisorOrder
+from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service.heartbeat import Heartbeat
 
 #: Seconds before the end of the slot at which the payload is ended, so that its output can still be sent.
@@ -232,3 +238,56 @@ class PayloadMonitor:
         return self._limits.passed_by_memory(resident, proportional) or self._memory.passed(
             resident, proportional
         )
+
+
+#: Characters of progress that are sent.
+_LONGEST = 500
+
+
+class Execution:
+    """Starts the payload when created; a context manager that closes its files."""
+
+    def __init__(self, ready: Prepared, area: WorkArea, limits: Limits, memory: MemoryAccount) -> None:
+        """Start the payload; raises `UnfitDescription`, `NotStarted` or `HostTrouble`."""
+        asked = ready.description
+        self._area = area
+        self._files = work_area.make_standard_files(area.home, output=asked.std_output, error=asked.std_error)
+        try:
+            self._payload = Payload(
+                SupervisorOrder(
+                    words=ready.words,
+                    directory=str(area.home),
+                    environment=ready.environment,
+                    output=self._files.output,
+                    error=self._files.error,
+                    area=str(area.top),
+                )
+            )
+        except BaseException:
+            self._files.close()
+            raise
+        self.monitor = PayloadMonitor(self._payload, limits, memory)
+
+    def __enter__(self) -> Execution:  # noqa: PYI034 - Self is of Python 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._payload.close()
+        self._files.close()
+
+    def news(self) -> dict[str, object]:
+        """The content of a heartbeat."""
+        usage, elapsed = self.monitor.usage, self.monitor.elapsed
+        measured = f"{elapsed:.0f} s, CPU {usage.cpu_seconds:.0f} s, {usage.resident >> 20} MB"
+        return {
+            "progress": payloads.printable(
+                payloads.last_line(payloads.tail_of_path(self._area.progress)) or measured, _LONGEST
+            ),
+            "output_tail": self._files.tail(),
+            "cpu_seconds": round(usage.cpu_seconds, 1),
+            "wall_seconds": round(elapsed, 1),
+            "memory_mb": usage.resident >> 20,
+            "processes": usage.processes,
+        }

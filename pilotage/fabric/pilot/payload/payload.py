@@ -13,7 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from pilotage.fabric.pilot.errors import HostTrouble
 from pilotage.fabric.pilot.node import linux
 from pilotage.fabric.pilot.node.linux import Usage
+from pilotage.fabric.pilot.payload.supervisor import SupervisorOrder
 
 #: Directory or zip file that contains the package `pilotage`.
 _ROOT = str(Path(__file__).parents[4])
@@ -48,47 +49,21 @@ class PayloadEnd:
 class Payload:
     """A running payload with all processes that it started."""
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        *,
-        directory: Path,
-        environment: Mapping[str, str],
-        output: int,
-        error: int,
-        area: Path,
-    ) -> None:
-        """Start it.
-
-        Args:
-            words: The program, as a path, and its arguments.
-            directory: Its work directory.
-            environment: Its complete environment.
-            output: Descriptor of a file for its standard output.
-            error: Descriptor of a file for its standard error.
-            area: Directory to remove if the pilot dies.
-
-        Raises:
-            NotStarted: The program cannot be executed.
-            HostTrouble: No process can be started here.
-        """
-        self._supervisor = _start_supervisor({output, error})
-        order = {
-            "words": list(words),
-            "directory": str(directory),
-            "environment": dict(environment),
-            "output": output,
-            "error": error,
-            "area": str(area),
-        }
+    def __init__(self, order: SupervisorOrder) -> None:
+        """Start it; raises `NotStarted`, or `HostTrouble` where no process can be started."""
+        self._supervisor = _start_supervisor({order.output, order.error})
         self._received = b""
-        self._send(order)
-        self._session = self._first_news()
+        self._send({**vars(order), "environment": dict(order.environment)})
+        news = self._news()
+        if news is None:
+            self.close()
+            raise HostTrouble("the supervisor of the payload ended at once")
+        self._session = int(news["pid"])  # of the payload, which has not started yet
         news = self._news()
         if news is not None and "problem" in news:
             self._news()  # its end, without further information
             self.close()
-            raise NotStarted(f"{words[0]}: {news['problem']}")
+            raise NotStarted(f"{order.words[0]}: {news['problem']}")
 
     def wait(self, timeout: float) -> PayloadEnd | None:
         """Wait up to `timeout` seconds; None if the payload still runs.
@@ -124,14 +99,6 @@ class Payload:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
         self._supervisor.wait()
-
-    def _first_news(self) -> int:
-        """The process id of the payload, which has not started yet."""
-        news = self._news()
-        if news is None:
-            self.close()
-            raise HostTrouble("the supervisor of the payload ended at once")
-        return int(news["pid"])
 
     def _send(self, news: Mapping[str, Any]) -> None:
         stdin = self._supervisor.stdin

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import logging
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
-from pilotage.fabric.pilot.service.heartbeat import PeriodicThread
+from pilotage.fabric.pilot.service import heartbeat
 from pilotage.fabric.pilot.service.service_client import Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
 
@@ -45,7 +45,7 @@ def read_secret(source: str, *, stamp: str) -> Credential:
     """
     secret = _checked(_text(source), source, "secret")
     if source != "-":
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             Path(source).unlink()
     return Credential(secret, stamp)
 
@@ -136,9 +136,9 @@ class TokenRenewal:
         self._refusal = ""
         self._due = None if life is None else clock() + life * _PART
 
-    def going_on(self) -> PeriodicThread:
+    def going_on(self) -> AbstractContextManager[None]:
         """Renew the token while in a `with` block."""
-        return PeriodicThread(self.turn, name="token")
+        return heartbeat.call_periodically(self.turn, name="token")
 
     def refusal(self) -> str:
         """Why the token cannot be renewed any more; empty while it can."""
