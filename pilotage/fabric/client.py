@@ -66,17 +66,10 @@ class ApiConnection:
         timeout: float = 30.0,
         authorities: Path | None = None,
     ) -> None:
-        """Make it.
-
-        Args:
-            url: Of the service.
-            token: What is shown, or tells what is shown this time.
-            whose: Where the token comes from; told if it is refused.
-            timeout: Seconds until a service that does not answer is away.
-            authorities: CA certificates that it is believed by, as pilots have them; None: the system's.
+        """With the token, or a function that returns it, and `whose` it is, for messages if it is refused.
 
         Raises:
-            ValueError: There are no such certificates.
+            ValueError: There are no such CA certificates.
         """
         self.url = url.rstrip("/")
         self._token = token
@@ -169,12 +162,7 @@ class Client(ApiConnection):
     """
 
     def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
-        """Store a tar archive; its name, to be given when jobs are submitted.
-
-        Args:
-            archive: Read from where it stands.
-            vo: Whose it is; needed where the token does not say.
-        """
+        """Store a tar archive, read from where it stands, for the VO of the token or `vo`; return its name."""
         owner = {} if vo is None else {"vo": vo}
         answer = self._call("POST", "/sandboxes", content=_chunks(archive), params=owner)
         return str(answer["sandbox"])
@@ -187,13 +175,9 @@ class Client(ApiConnection):
         sandbox: str | None = None,
         idempotency_key: str,
     ) -> list[int]:
-        """Submit descriptions, as texts or as objects; all or none is stored.
+        """Submit descriptions, JDL or YAML texts or JSON objects; all or none is stored.
 
-        Args:
-            jdls: JDL or YAML texts.
-            jobs: Descriptions as JSON objects; instead of texts.
-            sandbox: Input sandbox of all of them, from `upload_sandbox`.
-            idempotency_key: The same key again gives the same ids, not more jobs.
+        The same `idempotency_key` again gives the same ids, not more jobs.
         """
         body: Json = {"jdls": list(jdls)} if jdls else {"jobs": list(jobs)}
         if sandbox is not None:
@@ -337,15 +321,10 @@ class Client(ApiConnection):
         secret: bool = False,
         secret_lifetime: float | None = None,
     ) -> Json:
-        """Store the intent to submit a pilot to a queue, or through a broker; again changes nothing else.
+        """Store the intent to submit a pilot to a queue, or through a broker that picks one of the landings.
 
-        Args:
-            stamp: Our name of it, unique for ever.
-            queue: Where it goes, `Site/CE/Queue`.
-            landings: Instead: the queues among which a broker picks.
-            vo: Whose it is; needed where the token does not say.
-            secret: Ask for a one-use secret for its script, under `secret`; one given before is void.
-            secret_lifetime: Seconds within which it has to be used; None: as long as may be.
+        Doing so again changes nothing else. With `secret`, a one-use secret for its script is returned under
+        `secret`, to be used within `secret_lifetime` seconds; one given before is void.
         """
         body: Json = {"stamp": stamp, "vo": vo, "secret": secret}
         body |= {"landings": list(landings)} if landings else {"queue": queue}

@@ -108,12 +108,7 @@ class PilotScript:
 
 
 def pilot_text(script: PilotScript, zipapp: bytes) -> str:
-    """Generate the script of a pilot.
-
-    Args:
-        script: Parameters of the pilot.
-        zipapp: The pilot itself, `pilot.bundle.content()`.
-    """
+    """Generate the script of a pilot around its archive, `pilot.bundle.content()`."""
     return NodeScript(
         name="pilot",
         about="A pilot. Its secret is good for one start: a second one ends at once and touches nothing.",

@@ -95,12 +95,6 @@ def run_attempt(
 ) -> AttemptOutcome:
     """Run a job to its end and report it.
 
-    Args:
-        match: The matched job.
-        around: Objects shared by all attempts.
-        share: Part of the slot that the job may use.
-        seconds_left: Returns the seconds until the slot ends; None: no end.
-
     Raises:
         HostTrouble: This host cannot run the job; it was given back.
     """
@@ -167,7 +161,6 @@ class _Attempt:
         return self._execute(ready, area, news)
 
     def _prepare(self, area: WorkArea) -> Prepared | Report:
-        """Prepare the job, or return the report of why no pilot can run it."""
         prepare = self._around.preparer.prepare
         try:
             return self._patiently(
@@ -235,7 +228,6 @@ class _Attempt:
         return self.outcome(RELEASED, reason)
 
     def _deliver(self, report: Report, ready: Prepared, area: WorkArea) -> Report:
-        """Send the output; return the report with any problem added."""
         packed = pack_output(ready.description, area, limit=self._care.output_limit)
         report = with_shortcomings(report, packed)
         try:

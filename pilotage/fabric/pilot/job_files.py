@@ -32,24 +32,14 @@ _CHUNK = 1 << 20
 def read_end(directory: str, name: str, *, last: int) -> bytes:
     """Read the last bytes of a file; empty if there is none.
 
-    Args:
-        directory: Trusted, including links in its path.
-        name: Path below it, not trusted.
-        last: Number of bytes.
-
-    Raises:
-        OSError: The directory cannot be read.
+    The directory is trusted, including links in its path; the path below it is not.
     """
     with _open_trusted(directory) as place, _open_file(place, name) as file:
         return b"" if file is None else _read(file, max(0, os.fstat(file).st_size - last), last)
 
 
 def read_small(directory: str, names: Sequence[str], *, most: int) -> dict[str, bytes]:
-    """Read small files, by name; entries that are no files, or larger than `most` bytes, are left out.
-
-    Raises:
-        OSError: The directory cannot be read.
-    """
+    """Read small files, by name; entries that are no files, or larger than `most` bytes, are left out."""
     contents = {}
     with _open_trusted(directory) as place:
         for name in names:

@@ -37,12 +37,7 @@ _TWIN = "secret_used"
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a pilot; return its exit status.
-
-    Args:
-        words: The command line without the program.
-        environment: The process environment.
-    """
+    """Run a pilot; return its exit status."""
     linux.keep_private()
     parser = arguments.parser()
     options = parser.parse_args(words)
@@ -111,7 +106,6 @@ class Pilot:
         return ending
 
     def _introduce(self) -> None:
-        """Exchange the secret, if any, for a token, and read the token's claims."""
         shown, stamp = self._credential.text, self._credential.stamp
         if stamp is None:
             self._claims = credentials.read_claims(shown)
@@ -179,11 +173,7 @@ class Pilot:
 
 
 def _call_first(request: Callable[[], T]) -> T:
-    """Make the first request with a token or a secret: if it is not accepted now, it is wrong.
-
-    Raises:
-        Refused: Also for any 401.
-    """
+    """Make the first request with a token or a secret: if it is not accepted now (any 401), it is refused."""
     try:
         return request()
     except TokenNotAccepted as error:

@@ -41,12 +41,7 @@ class Offer:
     cpu_power: float = _UNSTATED  #: normalised seconds per second of this host
 
     def at(self, elapsed: float, free: Allotment | None = None) -> dict[str, object]:
-        """Make the request for jobs.
-
-        Args:
-            elapsed: Seconds since the start of the pilot.
-            free: Free part of the slot; None: all of it.
-        """
+        """Make the request for jobs, `elapsed` seconds after the pilot's start; `free` None: all is free."""
         said: dict[str, object] = {
             "Site": self.place.site,
             "GridCE": self.place.ce,
@@ -114,14 +109,9 @@ def make_offer(
     parameters: Mapping[str, Any],
     measured: Mapping[str, object] | None = None,
 ) -> Offer:
-    """Make the offer of a slot.
+    """Make the offer of a slot from its settings, and from the effective parameters of its queue otherwise.
 
-    Args:
-        place: Its queue.
-        slot: The pilot's settings, which take precedence.
-        wishes: Filters for jobs.
-        parameters: Effective parameters of the queue, by name.
-        measured: Facts about this node; those in `slot` take precedence.
+    Facts in `slot` take precedence over `measured` ones, too.
     """
     known = {name.lower(): value for name, value in parameters.items()}
     cpu_time = slot.cpu_time or _number(known, "cputime") or _number(known, "maxwallclocktime")
@@ -193,11 +183,7 @@ _PARTS = 3
 
 
 def read_landings(file: str) -> Mapping[str, str]:
-    """Read a JSON file that maps batch queues to queues of the resource tree.
-
-    Raises:
-        ValueError: The file is unreadable or has another format.
-    """
+    """Read a JSON file that maps batch queues to queues of the resource tree; raises ValueError."""
     try:
         said = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -211,11 +197,6 @@ def find_place(
     landings: Mapping[str, str], environment: Mapping[str, str], file: Path = QUEUE_FILE
 ) -> QueuePlace:
     """Find the queue by the site's variable, the batch queue, or the node's file, in this order.
-
-    Args:
-        landings: `Site/CE/Queue` by batch queue; may be empty.
-        environment: The process environment.
-        file: The node's file.
 
     Raises:
         ValueError: None of them names the queue.

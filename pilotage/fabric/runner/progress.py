@@ -31,12 +31,7 @@ class Progress:
 
 
 def read_progress(text: str, before: Iterable[Progress] = ()) -> tuple[Progress, ...]:
-    """Read the progress from a payload's lines; the last line of a phase counts.
-
-    Args:
-        text: Lines, possibly only the end of the output.
-        before: Progress from earlier lines.
-    """
+    """Read the progress from a payload's lines, added to `before`; the last line of a phase counts."""
     found = {each.name: each for each in before}
     for line in text.split("\n"):
         said = _LINE.fullmatch(line.strip())
@@ -49,11 +44,7 @@ def read_progress(text: str, before: Iterable[Progress] = ()) -> tuple[Progress,
 
 
 def progress_from_status(raw: object) -> tuple[Progress, ...]:
-    """Read the progress from a status file, which is not trusted.
-
-    Args:
-        raw: `[[name, done, of], …]` from JSON; anything else is ignored.
-    """
+    """Read the progress from a status file, which is not trusted: `[[name, done, of], …]`."""
     rows = raw if isinstance(raw, list) else []
     lines = [
         f"{row[0]} {row[1]} of {row[2]}"
@@ -64,12 +55,7 @@ def progress_from_status(raw: object) -> tuple[Progress, ...]:
 
 
 def summed(each: Iterable[tuple[Progress, ...]], missing: Mapping[str, int]) -> tuple[Progress, ...]:
-    """Sum up the progress of several jobs.
-
-    Args:
-        each: Progress of every job that reported any.
-        missing: By phase, the units of jobs that have not reported it yet.
-    """
+    """Sum up the progress of several jobs; `missing` are the units of jobs that did not report a phase yet."""
     done: dict[str, int] = {}
     of: dict[str, int] = {}
     for phases in each:

@@ -51,10 +51,7 @@ class ProbedFacts:
 def run_probes(directory: Path, environment: Mapping[str, str], *, patience: float = PATIENCE) -> ProbedFacts:
     """Run all executables of a directory in the order of their names; later values replace earlier ones.
 
-    Args:
-        directory: Other files in it, and names that begin with a dot, are ignored.
-        environment: The pilot's; its own variables (PILOTAGE_*) are not passed on.
-        patience: Timeout of each probe in seconds.
+    The pilot's own variables (PILOTAGE_*) are not passed on; `patience` is the timeout of each in seconds.
     """
     seen = {name: value for name, value in environment.items() if not name.startswith(_OURS)}
     said, failed = ProbedFacts(), []
@@ -71,7 +68,6 @@ def run_probes(directory: Path, environment: Mapping[str, str], *, patience: flo
 
 
 def _run_one(probe: Path, environment: Mapping[str, str], patience: float) -> ProbedFacts | str:
-    """Return the probe's facts and tags, or the reason why it failed."""
     try:
         return _read(_output(probe, environment, patience))
     except (_Failure, OSError) as error:
@@ -189,12 +185,7 @@ _FOREVER = 3 * 365 * 86_400
 
 
 def slot_seconds_left(environment: Mapping[str, str], now: float) -> int | None:
-    """Seconds until the slot ends; None: unlimited, or unknown from the batch system.
-
-    Args:
-        environment: The one that the batch system gave to the pilot.
-        now: Seconds since the epoch.
-    """
+    """Seconds until the slot ends; None: unlimited, or unknown from the batch system."""
     ends = [number - now for name in _ENDS if (number := _variable_number(environment, name))]
     lengths = [number for name in _LENGTHS if (number := _variable_number(environment, name))]
     known = [int(left) for left in (*ends, *lengths) or _ask_batch_system(environment) if left < _FOREVER]
@@ -221,7 +212,6 @@ def _seconds(days: int, hours: int, minutes: int, seconds: int) -> int:
 
 
 def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Output of a command; empty if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -240,14 +230,7 @@ def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> st
 def complete_slot(
     slot: Slot, environment: Mapping[str, str], *, now: float, measured: Mapping[str, object] | None = None
 ) -> Slot:
-    """Add to the slot what can be found out here; the pilot's own settings take precedence.
-
-    Args:
-        slot: From the pilot's settings.
-        environment: The one that the batch system gave to the pilot.
-        now: Seconds since the epoch.
-        measured: Facts about the node; None: measure them.
-    """
+    """Add to the slot what can be found out here; the pilot's own settings take precedence."""
     known = facts.measure_facts() if measured is None else measured
     found = run_probes(slot.probes, environment) if slot.probes else ProbedFacts()
     power = node_facts.measure_cpu_power() if slot.measures_cpu else slot.cpu_power
@@ -264,7 +247,6 @@ def complete_slot(
 
 
 def _with_node(slot: Slot, known: Mapping[str, object]) -> Slot:
-    """Fill in the resources of the whole node where the slot has none."""
     return replace(
         slot,
         processors=slot.processors or _fact_number(known, "Cores"),

@@ -47,7 +47,6 @@ def measure_gpus(of_driver: Path = _OF_DRIVER) -> dict[str, object]:
 
 
 def _query_driver() -> list[tuple[str, int | None]]:
-    """Model and memory of each GPU, from nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -88,7 +87,6 @@ def measure_os(os_release: Path = _OS_RELEASE) -> dict[str, object]:
 
 
 def _assignments(os_release: Path) -> dict[str, str]:
-    """Parse the assignments, with values quoted as in a shell."""
     try:
         lines = os_release.read_text(encoding="utf-8", errors="replace").splitlines()
         words = shlex.split("\n".join(line for line in lines if "=" in line), comments=True)
@@ -127,12 +125,7 @@ def merge_facts(*layers: Mapping[str, object]) -> dict[str, object]:
 
 
 def reportable_facts(facts: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, object]:
-    """Leave out long facts that the queue has no parameter for.
-
-    Args:
-        facts: All facts.
-        parameters: Parameters of the queue, by name in lower case.
-    """
+    """Leave out long facts that the queue has no parameter for (their names are in lower case)."""
     asked = f"nodeattributes/{LONG.lower()}" in parameters
     return {name: value for name, value in facts.items() if value is not None and (asked or name != LONG)}
 
@@ -146,11 +139,7 @@ def machine_memory() -> int | None:
 
 
 def read_facts(path: Path) -> dict[str, object]:
-    """Read the facts from a file with a JSON object.
-
-    Raises:
-        ValueError: The file is unreadable or has another format.
-    """
+    """Read the facts from a file with a JSON object; raises ValueError."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -168,7 +157,6 @@ def _text(cpuinfo: Path) -> str:
 
 
 def _processor_facts(text: str) -> dict[str, object]:
-    """Model and flags, if they are the same for all processors."""
     models, flags = set(), set()
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -194,17 +182,12 @@ _ROUND, _ROUNDS = 150_000, 3
 
 
 def measure_cpu_power(clock: Callable[[], float] = time.process_time) -> float:
-    """Power of one processor from a short benchmark, rounded to two decimals.
-
-    Args:
-        clock: CPU seconds of this process.
-    """
+    """Power of one processor from a short benchmark, rounded to two decimals."""
     powers = [_REFERENCE / (_seconds(clock) * _NUMBERS / _ROUND) for _ in range(_ROUNDS)]
     return round(statistics.median(powers), 2)
 
 
 def _seconds(clock: Callable[[], float]) -> float:
-    """CPU seconds of one round of the benchmark."""
     draw = random.Random(1).normalvariate
     total = squares = 0.0
     began = clock()

@@ -79,12 +79,7 @@ _PRIVATE = (
 
 
 def private_paths(own: Mapping[str, str], *more: Path | None) -> tuple[Path, ...]:
-    """Paths to hide from payloads: temporary files, sockets, paths in the pilot's environment, and more.
-
-    Args:
-        own: The pilot's environment.
-        more: Further files and directories; None is ignored.
-    """
+    """Paths to hide from payloads: temporary files, sockets, paths in the pilot's environment, and more."""
     named = [Path(own[name]) for name in _PRIVATE if own.get(name)]
     paths = [
         Path(tempfile.gettempdir()),
@@ -96,11 +91,7 @@ def private_paths(own: Mapping[str, str], *more: Path | None) -> tuple[Path, ...
 
 
 def namespace_words(hidden: Sequence[Path]) -> tuple[str, ...]:
-    """The wrapper command for `userns`; `{area}` stands for the payload's work area.
-
-    Args:
-        hidden: Absolute paths of files and directories to hide.
-    """
+    """The wrapper command for `userns`; `{area}` stands for the payload's work area."""
     arguments = ("{area}", str(os.getuid()), str(os.getgid()), *map(str, hidden), "--")
     return (*_UNSHARE, "/bin/sh", "-c", _SCRIPT, "sh", *arguments)
 
@@ -146,14 +137,7 @@ class Isolation:
     def wrapped(
         self, words: Sequence[str], payload: Mapping[str, str], own: Mapping[str, str], area: WorkArea
     ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-        """Command and environment to execute for an isolated payload.
-
-        Args:
-            words: The payload's command.
-            payload: The payload's environment.
-            own: The pilot's environment.
-            area: Directories of the payload.
-        """
+        """Command and environment to execute for an isolated payload; `own` is the pilot's environment."""
         if self.kind == NONE:
             return tuple(words), payload
         directories = {"{home}": area.home, "{scratch}": area.scratch, "{area}": area.top}
@@ -166,18 +150,7 @@ class Isolation:
 def choose_isolation(
     kind: str, *, command: str | None, image: str | None, hidden: Sequence[Path], own: Mapping[str, str]
 ) -> Isolation:
-    """Make the isolation from the command line's options.
-
-    Args:
-        kind: One of `KINDS`.
-        command: Wrapper command, or the command that runs a container.
-        image: Container image.
-        hidden: Files and directories to hide from payloads.
-        own: The pilot's environment.
-
-    Raises:
-        ValueError: An option is missing or does not fit the kind.
-    """
+    """Make the isolation from the command line's options; raises ValueError if they do not fit the kind."""
     if (image is not None) != (kind == APPTAINER):
         raise ValueError(f"--isolation {kind}: --image goes with {APPTAINER}, and only with that")
     if command is not None and kind in (NONE, USERNS):
@@ -195,16 +168,7 @@ def choose_isolation(
 
 
 def check_isolation(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> None:
-    """Check the isolation with an empty payload, so that no job fails because of it.
-
-    Args:
-        isolation: The isolation to check.
-        below: Directory of the work areas.
-        own: The pilot's environment.
-
-    Raises:
-        HostTrouble: It does not work on this host.
-    """
+    """Check the isolation with an empty payload, so that no job fails because of it; raises `HostTrouble`."""
     if isolation.kind == NONE:
         return
     try:
@@ -216,7 +180,6 @@ def check_isolation(isolation: Isolation, *, below: Path, own: Mapping[str, str]
 
 
 def _try_isolation(isolation: Isolation, below: Path, own: Mapping[str, str]) -> tuple[int, str]:
-    """Return exit status and the end of standard error."""
     area = work_area.make_work_area(below, job_id=0, epoch=0)
     try:
         words, environment = isolation.wrapped(("/bin/sh", "-c", ":"), {}, own, area)

@@ -55,9 +55,8 @@ class Limits:
     def passed_by_memory(self, resident: int, proportional: Callable[[], int | None]) -> Excess | None:
         """The excess if the memory exceeds the limit.
 
-        Args:
-            resident: Bytes, with shared pages counted for each process.
-            proportional: Returns the exact sum, None where not available; slow, called only if needed.
+        `resident` bytes count shared pages for each process. `proportional` returns the exact sum, None where
+        not available; it is slow, and called only if needed.
         """
         if self.memory is None or resident <= self.memory:
             return None
@@ -71,26 +70,14 @@ class Limits:
 def seconds_missing(
     description: PayloadDescription, *, seconds_left: float | None, cpu_power: float
 ) -> float:
-    """Seconds by which the slot is too short for the CPU time that a job requests; 0: it fits.
-
-    Args:
-        description: Of the job.
-        seconds_left: Until the slot ends; None: no end.
-        cpu_power: Normalised seconds per second of this host.
-    """
+    """Seconds by which the slot is too short for the CPU time that a job requests; 0: it fits."""
     if seconds_left is None or description.cpu_time is None:
         return 0.0
     return max(0.0, description.cpu_time / cpu_power - seconds_left)
 
 
 def job_limits(description: PayloadDescription, *, seconds_left: float | None, max_ram: int | None) -> Limits:
-    """The smaller of a job's own limits and those of the slot.
-
-    Args:
-        description: Of the job.
-        seconds_left: Until the slot ends; None: no end.
-        max_ram: MB that the slot offers; None: unknown.
-    """
+    """The smaller of a job's own limits and those of the slot."""
     left = None if seconds_left is None else max(1.0, seconds_left - min(MARGIN, seconds_left / 10))
     times = [float(time) for time in (description.wall_time, left) if time is not None]
     memories = [memory * _MB for memory in (description.max_ram, max_ram) if memory is not None]
@@ -137,9 +124,7 @@ class MemoryAccount:
     def passed(self, resident: int, proportional: Callable[[], int | None]) -> Excess | None:
         """The excess if the slot's memory is exhausted and this payload exceeds its part most.
 
-        Args:
-            resident: Bytes, with shared pages counted for each process.
-            proportional: Returns the exact sum, None where not available; slow, called only if needed.
+        The arguments are those of `Limits.passed_by_memory`.
         """
         if not self._memory.is_crowded(self, resident):
             return None
@@ -199,15 +184,10 @@ class PayloadMonitor:
         return self._clock() - self._began
 
     def until_end(self, heart: Heartbeat, stop: threading.Event, *, grace: float) -> MonitoredEnd:
-        """Wait for the end of the payload; end it for a reason.
+        """Wait for the end of the payload; end it for a reason, with `grace` seconds between TERM and KILL.
 
         A batch system that ends a slot signals every process of it, and the payload may end before the
         pilot's own signal comes: a failure counts as the payload's own only if no signal follows shortly.
-
-        Args:
-            heart: Its heartbeat, which learns of a killed job or a closed attempt.
-            stop: Set when the pilot has to end.
-            grace: Seconds between TERM and KILL.
         """
         why: str | Excess | None = None
         try:

@@ -152,9 +152,7 @@ _MOST_BYTES = 4096
 def tail_of_files(descriptors: dict[str, int]) -> str:
     """The last lines of each file, with its name as header if several files have content.
 
-    Args:
-        descriptors: By file name. The files are read through these, never by name: the payload may have
-            replaced them.
+    Files are read through their descriptors, never by name: the payload may have replaced them.
     """
     tails = {name: _last_lines(descriptor) for name, descriptor in descriptors.items()}
     filled = {name: text for name, text in tails.items() if text}

@@ -46,10 +46,7 @@ class Sandboxes(Protocol):
     def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
         """Write the input sandbox of an attempt to a file; False if its job has none.
 
-        Raises:
-            Away: The service does not respond; retry later.
-            Refused: The service does not send it.
-            TooLarge: It has more than `limit` bytes.
+        Raises `Away`, `Refused`, or `TooLarge` if it has more than `limit` bytes.
         """
         ...
 
@@ -65,12 +62,7 @@ class Preparer:
     environment: Mapping[str, str]  #: the pilot's own
 
     def prepare(self, match: Match, area: WorkArea, share: Allotment) -> Prepared:
-        """Fill the work area of a job.
-
-        Args:
-            match: The job.
-            area: Its work area.
-            share: Part of the slot that it may use.
+        """Fill the work area of a job, which may use a share of the slot.
 
         Raises:
             CannotRun: The job is to blame.

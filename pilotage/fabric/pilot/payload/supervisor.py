@@ -116,7 +116,6 @@ class _Supervisor:
         return None if self._kill_at is None else _ROUND
 
     def _listen(self, timeout: float | None) -> None:
-        """Wait for the pilot or for the end of a child."""
         inputs = [_INPUT, self._woken] if self._pilot_lives else [self._woken]
         ready, _, _ = select.select(inputs, [], [], timeout)
         if self._woken in ready:
@@ -147,7 +146,6 @@ class _Supervisor:
             linux.send_signal(linux.descendants(os.getpid()), signal.SIGKILL)
 
     def _end_the_rest(self) -> None:
-        """End the processes that the payload left running."""
         if self._kill_at is None:
             self._end(0.0)
         give_up = time.monotonic() + _HOPELESS
@@ -188,7 +186,6 @@ def _cpu_seconds() -> float:
 
 
 def _become(order: SupervisorOrder, failure: int) -> NoReturn:
-    """Turn this forked process into the payload."""
     try:
         os.setsid()
         linux.die_with_parent()

@@ -41,11 +41,7 @@ class WorkArea:
 
 
 def make_work_area(below: Path, *, job_id: int, epoch: int) -> WorkArea:
-    """Create a new area that only this user may enter.
-
-    Raises:
-        OSError: This host has no space for it.
-    """
+    """Create a new area that only this user may enter; raises OSError if this host has no space for it."""
     below.mkdir(parents=True, exist_ok=True)
     top = Path(tempfile.mkdtemp(prefix=f"job-{job_id}-{epoch}-", dir=below)).resolve()
     area = WorkArea(top=top, home=top / "work", scratch=top / "tmp")

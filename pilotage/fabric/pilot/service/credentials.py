@@ -34,11 +34,7 @@ class Credential:
 
 
 def read_secret(source: str, *, stamp: str) -> Credential:
-    """Read the one-use secret of the pilot `stamp`, and remove its file if possible.
-
-    Args:
-        source: Path of its file, `-` for standard input.
-        stamp: Of the pilot that was registered with it.
+    """Read the one-use secret of the pilot `stamp`, and remove its file if possible; `-`: standard input.
 
     Raises:
         NoToken: It is missing or malformed.
@@ -51,11 +47,7 @@ def read_secret(source: str, *, stamp: str) -> Credential:
 
 
 def read_token(source: str | None, environment: Mapping[str, str]) -> Credential:
-    """Read the token.
-
-    Args:
-        source: Path of its file, `-` for standard input, None for the variable PILOTAGE_TOKEN.
-        environment: The pilot's own.
+    """Read the token from a file, from standard input (`-`), or from the variable PILOTAGE_TOKEN (None).
 
     Raises:
         NoToken: It is missing or malformed.
@@ -106,12 +98,7 @@ _RENEWABLE = frozenset({"pilot", "gateway"})
 
 
 def life_left(claims: Mapping[str, object], now: float) -> float | None:
-    """Seconds until a token expires by the local clock; None: it cannot be renewed.
-
-    Args:
-        claims: Of the token.
-        now: Seconds since the epoch.
-    """
+    """Seconds until a token expires by the local clock; None: it cannot be renewed."""
     expires = claims.get("exp")
     if claims.get("role") not in _RENEWABLE or not isinstance(expires, (int, float)):
         return None
@@ -124,13 +111,7 @@ class TokenRenewal:
     def __init__(
         self, service: Service, *, life: float | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Set up the renewal.
-
-        Args:
-            service: Client whose transport uses the token.
-            life: Seconds until the token expires; None: it is not renewed.
-            clock: Monotonic seconds.
-        """
+        """With the seconds until the token expires; None: it is not renewed."""
         self._service = service
         self._clock = clock
         self._refusal = ""

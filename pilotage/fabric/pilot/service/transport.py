@@ -38,13 +38,8 @@ class Proxy:
 def choose_proxy(url: str, said: str | None, environment: Mapping[str, str]) -> Proxy | None:
     """Choose the proxy for a service; None: connect directly.
 
-    Args:
-        url: Address of the service.
-        said: Address of the proxy, or `none`; None: use the environment.
-        environment: With HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in lower or upper case.
-
-    Raises:
-        ValueError: The address is invalid.
+    `said` is its address or `none`; None: the environment's HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in lower or
+    upper case. Raises ValueError for an invalid address.
     """
     if said is not None:
         return None if said.lower() == NONE else _parse_proxy(said)
@@ -204,12 +199,7 @@ class Transport:
         return Answer(body=answer, at=_date(response))
 
     def download(self, path: str, to: BinaryIO, *, limit: int) -> None:
-        """Download an archive into a file.
-
-        Raises:
-            TooLarge: It has more than `limit` bytes.
-            Away: Also when the connection ends early.
-        """
+        """Download an archive into a file; raises `TooLarge` beyond `limit` bytes."""
         with self._response("GET", path, None, {}, None) as response:
             length, received = response.length, 0
             while chunk := response.read(_CHUNK):
@@ -329,10 +319,7 @@ _PATTERNS = ("*.pem", "*.crt")
 
 
 def tls_context(authorities: Path | None) -> ssl.SSLContext:
-    """Make the TLS context with the given CA certificates.
-
-    Args:
-        authorities: File of CA certificates, or directory of them as grid sites have it; None: the system's.
+    """Make the TLS context with a file of CA certificates, or a directory of them as grid sites have it.
 
     Raises:
         ValueError: No CA certificate was found.
