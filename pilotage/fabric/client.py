@@ -51,10 +51,10 @@ _API: Final = "/api/v1"
 _ABOUT_THE_TOKEN: Final = frozenset({401, 403})
 
 
-class ApiConnection:
-    """Calls one service with one token; to be closed.
+class Client:
+    """Speaks for the bearer of one token with one service; to be closed.
 
-    Raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
+    Every method raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
     """
 
     def __init__(
@@ -101,68 +101,8 @@ class ApiConnection:
         except httpx.TransportError:
             return False
 
-    def _page(self, path: str, filters: Mapping[str, str], *, limit: int, after: object) -> Json:
-        cursor = {} if after is None else {"after": str(after)}
-        return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
-
-    def _show(self, request: httpx.Request) -> httpx.Request:
-        token = self._token if isinstance(self._token, str) else self._token()
-        request.headers["Authorization"] = f"Bearer {token}"
-        return request
-
-    def _call(self, method: str, path: str, **request: Any) -> Json:
-        answer: Json = self._request(method, path, **request).json()
-        return answer
-
-    def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
-        with self._away_if_silent():
-            response = self._http.request(method, f"{_API}{path}", **request)
-        if not response.is_success:
-            raise _refusal(response, self._whose)
-        return response
-
-    def _stream(self, path: str) -> Iterator[bytes]:
-        """What is at a path, a part at a time."""
-        with self._away_if_silent(), self._http.stream("GET", f"{_API}{path}") as response:
-            if not response.is_success:
-                response.read()
-                raise _refusal(response, self._whose)
-            yield from response.iter_bytes(CHUNK)
-
-    @contextmanager
-    def _away_if_silent(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.TimeoutException:
-            raise ServiceAway(f"{self.url} does not answer in time") from None
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
-
-
-def _refusal(response: httpx.Response, whose: str) -> ApiError:
-    try:
-        error = response.json()["error"]
-        message, code, details = str(error["message"]), str(error["code"]), dict(error.get("details") or {})
-    except (ValueError, KeyError, TypeError):
-        message, code, details = f"the service answers {response.status_code}", "error", {}
-    if whose and response.status_code in _ABOUT_THE_TOKEN:
-        message = f"{whose}: {message}"
-    wait = response.headers.get("Retry-After", "")
-    retry_after = float(wait) if wait.isdecimal() else None
-    return ApiError(message, status=response.status_code, code=code, details=details, retry_after=retry_after)
-
-
-__all__ = ["ApiError", "Client", "ServiceAway"]
-
-
-class Client(ApiConnection):
-    """Speaks for the bearer of one token with one service.
-
-    Every method raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
-    """
-
     def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
-        """Store a tar archive, read from where it stands, for the VO of the token or `vo`; return its name."""
+        """Store a tar archive, read from where it stands, for the token's VO or `vo`; return its name."""
         owner = {} if vo is None else {"vo": vo}
         answer = self._call("POST", "/sandboxes", content=_chunks(archive), params=owner)
         return str(answer["sandbox"])
@@ -195,9 +135,7 @@ class Client(ApiConnection):
 
     def summary(self, *, by: Sequence[str], filters: Mapping[str, str]) -> list[Json]:
         """Numbers of jobs by some of their fields."""
-        answer = self._call("GET", "/jobs/summary", params={"by": ",".join(by), **filters})
-        rows: list[Json] = answer["summary"]
-        return rows
+        return self._rows("GET", "/jobs/summary", "summary", params={"by": ",".join(by), **filters})
 
     def accounting(self, asked: Mapping[str, str]) -> Json:
         """What was used: the query of `GET /accounting`."""
@@ -209,8 +147,7 @@ class Client(ApiConnection):
 
     def job_log(self, job_id: int) -> list[Json]:
         """Every change of a job's status, in order."""
-        entries: list[Json] = self._call("GET", f"/jobs/{job_id}/log")["log"]
-        return entries
+        return self._rows("GET", f"/jobs/{job_id}/log", "log")
 
     def explain(self, job_id: int, *, forwarding: bool = False) -> Json:
         """Why a job does not run; with `forwarding` also what is decided where."""
@@ -278,9 +215,7 @@ class Client(ApiConnection):
 
     def matching_task_queues(self, resource: Mapping[str, object]) -> list[Json]:
         """The task queues that a resource may serve now."""
-        answer = self._call("POST", "/matcher/getMatchingTaskQueues", json=dict(resource))
-        task_queues: list[Json] = answer["task_queues"]
-        return task_queues
+        return self._rows("POST", "/matcher/getMatchingTaskQueues", "task_queues", json=dict(resource))
 
     def pilots(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of pilots under `pilots`."""
@@ -301,9 +236,7 @@ class Client(ApiConnection):
 
     def pilot_summary(self, *, by: Sequence[str], filters: Mapping[str, str]) -> list[Json]:
         """Numbers of pilots by some of their fields, with how they fared."""
-        answer = self._call("GET", "/pilots/summary", params={"by": ",".join(by), **filters})
-        rows: list[Json] = answer["summary"]
-        return rows
+        return self._rows("GET", "/pilots/summary", "summary", params={"by": ",".join(by), **filters})
 
     def pilot_standings(self, stamps: Sequence[str]) -> Mapping[str, str]:
         """By stamp whether there is such a pilot of anybody: `active`, `ended` or `unknown`."""
@@ -380,12 +313,9 @@ class Client(ApiConnection):
         self, *, text: str, source: str, message: str, version: int, guards: Sequence[str] = ()
     ) -> int:
         """Make a text the configuration in force; `version` is the one that it replaces."""
-        body = {
-            "text": text,
-            "source": source,
-            "message": message,
-            **({"guard": list(guards)} if guards else {}),
-        }
+        body: Json = {"text": text, "source": source, "message": message}
+        if guards:
+            body["guard"] = list(guards)
         return int(self._call("PUT", "/config", json=body, headers={"If-Match": str(version)})["version"])
 
     def patch_config(self, edits: Mapping[str, object], *, version: int) -> Json:
@@ -403,9 +333,8 @@ class Client(ApiConnection):
 
     def config_versions(self, *, limit: int = 100, path: str = "") -> list[Json]:
         """The latest versions of the configuration that changed something at a path, the newest first."""
-        answer = self._call("GET", "/config/versions", params={"limit": str(limit), "path": path})
-        versions: list[Json] = answer["versions"]
-        return versions
+        params = {"limit": str(limit), "path": path}
+        return self._rows("GET", "/config/versions", "versions", params=params)
 
     def config_blame(self, path: str, vo: str | None) -> Json:
         """Where the values at a path are written, by whom, and which jobs they keep away."""
@@ -415,6 +344,59 @@ class Client(ApiConnection):
         """What differs between two versions of the configuration; None: the newest."""
         params = {"from": str(before)} | ({} if after is None else {"to": str(after)})
         return self._call("GET", "/config/diff", params=params)
+
+    def _page(self, path: str, filters: Mapping[str, str], *, limit: int, after: object) -> Json:
+        cursor = {} if after is None else {"after": str(after)}
+        return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
+
+    def _show(self, request: httpx.Request) -> httpx.Request:
+        token = self._token if isinstance(self._token, str) else self._token()
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+    def _call(self, method: str, path: str, **request: Any) -> Json:
+        answer: Json = self._request(method, path, **request).json()
+        return answer
+
+    def _rows(self, method: str, path: str, key: str, **request: Any) -> list[Json]:
+        rows: list[Json] = self._call(method, path, **request)[key]
+        return rows
+
+    def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
+        with self._away_if_silent():
+            response = self._http.request(method, f"{_API}{path}", **request)
+        if not response.is_success:
+            raise _refusal(response, self._whose)
+        return response
+
+    def _stream(self, path: str) -> Iterator[bytes]:
+        with self._away_if_silent(), self._http.stream("GET", f"{_API}{path}") as response:
+            if not response.is_success:
+                response.read()
+                raise _refusal(response, self._whose)
+            yield from response.iter_bytes(CHUNK)
+
+    @contextmanager
+    def _away_if_silent(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException:
+            raise ServiceAway(f"{self.url} does not answer in time") from None
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
+
+
+def _refusal(response: httpx.Response, whose: str) -> ApiError:
+    try:
+        error = response.json()["error"]
+        message, code, details = str(error["message"]), str(error["code"]), dict(error.get("details") or {})
+    except (ValueError, KeyError, TypeError):
+        message, code, details = f"the service answers {response.status_code}", "error", {}
+    if whose and response.status_code in _ABOUT_THE_TOKEN:
+        message = f"{whose}: {message}"
+    wait = response.headers.get("Retry-After", "")
+    retry_after = float(wait) if wait.isdecimal() else None
+    return ApiError(message, status=response.status_code, code=code, details=details, retry_after=retry_after)
 
 
 def scope_path(scope: str) -> str:

@@ -90,7 +90,8 @@ def _open_file(place: int | None, name: str) -> Iterator[int | None]:
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
-        yield descriptor if descriptor is not None and _is_regular(descriptor) else None
+        is_regular = descriptor is not None and stat.S_ISREG(os.fstat(descriptor).st_mode)
+        yield descriptor if is_regular else None
     finally:
         if descriptor is not None:
             os.close(descriptor)
@@ -122,10 +123,6 @@ def _enter(parent: int, name: str, *, make: bool = False) -> int:
     descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
     os.close(parent)
     return descriptor
-
-
-def _is_regular(descriptor: int) -> bool:
-    return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
 def _read(file: int, offset: int, most: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import sys
@@ -41,12 +40,21 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     linux.keep_private()
     parser = arguments.parser()
     options = parser.parse_args(words)
-    _log_to_stderr(verbose=options.verbose)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if options.verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
     try:
         settings = arguments.read_settings(options, environment)
-        transport = _transport(settings, environment)
+        tls = service_transport.tls_context(settings.authorities)
+        proxy = service_transport.choose_proxy(settings.url, settings.proxy, environment)
+        transport = Transport(settings.url, "", context=tls, proxy=proxy)
         # Last: removes the secret's file, which would be lost if something else failed before.
-        credential = _credential(options, environment)
+        if options.secret_file is None:
+            credential = credentials.read_token(options.token_file, environment)
+        else:
+            credential = credentials.read_secret(options.secret_file, stamp=options.stamp)
         transport.use_token(credential.text)
     except (ValueError, OSError, credentials.NoToken) as error:
         parser.print_usage(sys.stderr)
@@ -57,7 +65,10 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     pilot = Pilot(settings, Service(transport), environment, credential)
     pilot.orders.listen()
     ending = pilot.run()
-    _print_summary(ending, pilot, options)
+    log.info("the pilot ends: %s (%d jobs)", ending.reason, len(pilot.jobs))
+    if options.json:
+        summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
+        sys.stdout.write(json.dumps(summary) + "\n")
     return ending.exit_status
 
 
@@ -94,7 +105,11 @@ class Pilot:
         except HostTrouble as error:
             ending = Ending(HOST, f"trouble with this host: {error}")
         except Refused as error:
-            ending = _refused(error)
+            is_twin = error.code == _TWIN
+            ending = Ending(
+                TWIN if is_twin else REFUSED,
+                f"{'another process is this pilot' if is_twin else 'the service refuses us'}: {error}",
+            )
         except Away as error:
             told = self.orders.stop.is_set()
             ending = Ending(
@@ -135,7 +150,10 @@ class Pilot:
 
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings
-        log.info("at %s, offering %s", settings.place, json.dumps(_format_offer(offered)))
+        request = offered.at(0)
+        pools = request.pop("SubmitPool", ())
+        shown = {**request, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
+        log.info("at %s, offering %s", settings.place, json.dumps(shown))
         whole = offered.whole(self._environment)
         preparer = Preparer(
             service=self._service,
@@ -178,42 +196,3 @@ def _call_first(request: Callable[[], T]) -> T:
         return request()
     except TokenNotAccepted as error:
         raise error.as_refusal() from None
-
-
-def _credential(options: argparse.Namespace, environment: Mapping[str, str]) -> Credential:
-    if options.secret_file is not None:
-        return credentials.read_secret(options.secret_file, stamp=options.stamp)
-    return credentials.read_token(options.token_file, environment)
-
-
-def _refused(error: Refused) -> Ending:
-    if error.code == _TWIN:
-        return Ending(TWIN, f"another process is this pilot: {error}")
-    return Ending(REFUSED, f"the service refuses us: {error}")
-
-
-def _format_offer(offered: Offer) -> dict[str, object]:
-    request = offered.at(0)
-    pools = request.pop("SubmitPool", ())
-    return {**request, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
-
-
-def _transport(settings: PilotSettings, environment: Mapping[str, str]) -> Transport:
-    tls = service_transport.tls_context(settings.authorities)
-    on_the_way = service_transport.choose_proxy(settings.url, settings.proxy, environment)
-    return Transport(settings.url, "", context=tls, proxy=on_the_way)
-
-
-def _log_to_stderr(*, verbose: bool) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
-
-
-def _print_summary(ending: Ending, pilot: Pilot, options: argparse.Namespace) -> None:
-    log.info("the pilot ends: %s (%d jobs)", ending.reason, len(pilot.jobs))
-    if options.json:
-        summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
-        sys.stdout.write(json.dumps(summary) + "\n")

@@ -46,7 +46,7 @@ class Offer:
             "Site": self.place.site,
             "GridCE": self.place.ce,
             "Queue": self.place.queue,
-            "CPUTime": self._cpu_time_left(elapsed),
+            "CPUTime": int(self._cpu_time_left(elapsed) * self.cpu_power),
             **self._room(free),
         }
         return {**{name: value for name, value in said.items() if value not in (None, [])}, **self.rest}
@@ -95,11 +95,8 @@ class Offer:
 
     def _cpu_time_left(self, elapsed: float) -> int:
         if self.lifetime is None:
-            return self._normalised(self.cpu_time)
-        return self._normalised(min(self.cpu_time, self.seconds_offered(self.lifetime - elapsed)))
-
-    def _normalised(self, seconds: int) -> int:
-        return int(seconds * self.cpu_power)
+            return self.cpu_time
+        return min(self.cpu_time, self.seconds_offered(self.lifetime - elapsed))
 
 
 def make_offer(

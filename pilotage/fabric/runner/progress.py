@@ -55,7 +55,7 @@ def progress_from_status(raw: object) -> tuple[Progress, ...]:
 
 
 def summed(each: Iterable[tuple[Progress, ...]], missing: Mapping[str, int]) -> tuple[Progress, ...]:
-    """Sum up the progress of several jobs; `missing` are the units of jobs that did not report a phase yet."""
+    """Sum up the progress of several jobs; `missing` are the units of jobs that have not reported one."""
     done: dict[str, int] = {}
     of: dict[str, int] = {}
     for phases in each:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from pilotage.fabric.pilot.node import facts
 from pilotage.fabric.pilot.node import facts as node_facts
 from pilotage.fabric.pilot.settings import Slot
 
@@ -56,28 +55,18 @@ def run_probes(directory: Path, environment: Mapping[str, str], *, patience: flo
     seen = {name: value for name, value in environment.items() if not name.startswith(_OURS)}
     said, failed = ProbedFacts(), []
     for probe in _executables(directory):
-        more = _run_one(probe, seen, patience)
-        if isinstance(more, ProbedFacts):
-            more = _together(said, more)
-        if isinstance(more, ProbedFacts):
-            said = more
-        else:
-            log.warning("probe %s: %s", probe.name, more)
-            failed.append(f"{probe.name[:40]}: {more}"[:120])
+        try:
+            said = _together(said, _read(_output(probe, seen, patience)))
+        except (_Failure, OSError) as error:  # noqa: PERF203 - one probe must not stop the others
+            log.warning("probe %s: %s", probe.name, error)
+            failed.append(f"{probe.name[:40]}: {error}"[:120])
     return replace(said, facts={**said.facts, FAILED: failed}) if failed else said
 
 
-def _run_one(probe: Path, environment: Mapping[str, str], patience: float) -> ProbedFacts | str:
-    try:
-        return _read(_output(probe, environment, patience))
-    except (_Failure, OSError) as error:
-        return str(error)
-
-
-def _together(said: ProbedFacts, more: ProbedFacts) -> ProbedFacts | str:
+def _together(said: ProbedFacts, more: ProbedFacts) -> ProbedFacts:
     found = ProbedFacts({**said.facts, **more.facts}, tuple(dict.fromkeys((*said.tags, *more.tags))))
     if len(json.dumps([found.facts, found.tags])) > _MOST_IN_ALL:
-        return f"with it all say more than {_MOST_IN_ALL} characters"
+        raise _Failure(f"with it all say more than {_MOST_IN_ALL} characters")
     return found
 
 
@@ -150,9 +139,7 @@ def _value(text: str) -> object:
         value = json.loads(text, parse_constant=str)
     except ValueError:
         return _printable(text)
-    if isinstance(value, list) and all(_is_plain(each) for each in value):
-        return value
-    if value is None or _is_plain(value):
+    if value is None or all(map(_is_plain, value if isinstance(value, list) else [value])):
         return value
     return _printable(text)
 
@@ -204,11 +191,11 @@ def _ask_batch_system(environment: Mapping[str, str]) -> list[int]:
         if environment.get(name)
     ]
     found = [_LEFT.fullmatch(text) for text in texts]
-    return [_seconds(*(int(each or 0) for each in match.groups())) for match in found if match]
-
-
-def _seconds(days: int, hours: int, minutes: int, seconds: int) -> int:
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return [
+        int(match[1] or 0) * 86_400 + int(match[2] or 0) * 3600 + int(match[3]) * 60 + int(match[4])
+        for match in found
+        if match
+    ]
 
 
 def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
@@ -231,27 +218,24 @@ def complete_slot(
     slot: Slot, environment: Mapping[str, str], *, now: float, measured: Mapping[str, object] | None = None
 ) -> Slot:
     """Add to the slot what can be found out here; the pilot's own settings take precedence."""
-    known = facts.measure_facts() if measured is None else measured
+    known = node_facts.measure_facts() if measured is None else measured
     found = run_probes(slot.probes, environment) if slot.probes else ProbedFacts()
     power = node_facts.measure_cpu_power() if slot.measures_cpu else slot.cpu_power
     if slot.measures_cpu:
         log.info("a processor of this node has the power %g", power)
-    slot = _with_node(slot, known) if slot.whole_node else slot
+    if slot.whole_node:
+        slot = replace(
+            slot,
+            processors=slot.processors or _fact_number(known, "Cores"),
+            max_ram=slot.max_ram or _fact_number(known, "Memory"),
+            gpus=slot.gpus or _fact_number(known, "GPUs"),
+        )
     return replace(
         slot,
         lifetime=slot.lifetime or slot_seconds_left(environment, now),
         cpu_power=power,
         tags=(*slot.tags, *found.tags),
-        facts=facts.merge_facts(known, found.facts, slot.facts),
-    )
-
-
-def _with_node(slot: Slot, known: Mapping[str, object]) -> Slot:
-    return replace(
-        slot,
-        processors=slot.processors or _fact_number(known, "Cores"),
-        max_ram=slot.max_ram or _fact_number(known, "Memory"),
-        gpus=slot.gpus or _fact_number(known, "GPUs"),
+        facts=node_facts.merge_facts(known, found.facts, slot.facts),
     )
 
 

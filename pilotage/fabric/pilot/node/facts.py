@@ -55,7 +55,7 @@ def _query_driver() -> list[tuple[str, int | None]]:
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return []
     lines = [line.rpartition(",") for line in done.stdout.splitlines() if "," in line]
-    return [(name.strip(), _number(memory)) for name, _, memory in lines]
+    return [(name.strip(), int(memory) if memory.strip().isdigit() else None) for name, _, memory in lines]
 
 
 def _listed(directory: Path) -> list[tuple[str, int | None]]:
@@ -66,10 +66,6 @@ def _listed(directory: Path) -> list[tuple[str, int | None]]:
             models = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
             found += [(model, None) for model in models]
     return found
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.strip().isdigit() else None
 
 
 _OS_RELEASE = Path("/etc/os-release")
@@ -109,7 +105,7 @@ def measure_facts(cpuinfo: Path = _CPUINFO) -> dict[str, object]:
         "Memory": machine_memory(),
         "Cores": os.cpu_count(),
         "Architecture": platform.machine() or None,
-        **_processor_facts(_text(cpuinfo)),
+        **_processor_facts(cpuinfo),
         **measure_os(),
         **measure_gpus(),
     }
@@ -149,30 +145,22 @@ def read_facts(path: Path) -> dict[str, object]:
     return found
 
 
-def _text(cpuinfo: Path) -> str:
+def _processor_facts(cpuinfo: Path) -> dict[str, object]:
+    """Model and flags, if they are the same for all processors."""
     try:
-        return cpuinfo.read_text(encoding="utf-8", errors="replace")
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return ""
-
-
-def _processor_facts(text: str) -> dict[str, object]:
-    models, flags = set(), set()
-    for line in text.splitlines():
+        return {}
+    models, seen = set(), set()
+    for line in lines:
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             models.add(" ".join(value.split()))
         elif name.strip() in ("flags", "Features"):
-            flags.add(value)
-    return {"CPUModel": models.pop() if len(models) == 1 else None, LONG: _flags(flags)}
-
-
-def _flags(seen: set[str]) -> list[str] | None:
-    if len(seen) != 1:
-        return None
-    flags = sorted(set(seen.pop().split()))
-    sane = flags and len(flags) <= _MOST_FLAGS and all(len(flag) <= _LONGEST_FLAG for flag in flags)
-    return flags if sane else None
+            seen.add(value)
+    flags = sorted(set(seen.pop().split())) if len(seen) == 1 else []
+    is_sane = flags and len(flags) <= _MOST_FLAGS and all(len(flag) <= _LONGEST_FLAG for flag in flags)
+    return {"CPUModel": models.pop() if len(models) == 1 else None, LONG: flags if is_sane else None}
 
 
 _REFERENCE = 250.0

@@ -125,7 +125,11 @@ def find_program(name: str, *, home: Path, environment: Mapping[str, str], on_ho
     """
     path = PurePosixPath(name)
     if path.is_absolute():
-        return _on_host(name) if on_host else name
+        if on_host and not Path(name).is_file():
+            raise NotFound(f"{name}: not on this host")
+        if on_host and not os.access(name, os.X_OK):
+            raise NotFound(f"{name}: not executable")
+        return name
     if ".." in path.parts:
         raise NotFound(f"{name}: leads out of the work directory")
     own = home / path
@@ -141,11 +145,3 @@ def find_program(name: str, *, home: Path, environment: Mapping[str, str], on_ho
     if found is None:
         raise NotFound(f"{name}: neither in the input sandbox nor in PATH")
     return str(Path(found).absolute())
-
-
-def _on_host(name: str) -> str:
-    if not Path(name).is_file():
-        raise NotFound(f"{name}: not on this host")
-    if not os.access(name, os.X_OK):
-        raise NotFound(f"{name}: not executable")
-    return name

@@ -207,9 +207,8 @@ class PayloadMonitor:
             return KILL_WANTED
         if stop.is_set():
             return STOPPED
-        return self._limits.passed_by_time(self.elapsed) or self._excess_of_memory()
-
-    def _excess_of_memory(self) -> Excess | None:
+        if excess := self._limits.passed_by_time(self.elapsed):
+            return excess
         if self._clock() < self._measure_at:
             return None
         self._measure_at = self._clock() + _MEASURE

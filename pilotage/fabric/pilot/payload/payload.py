@@ -70,7 +70,12 @@ class Payload:
 
         None of its processes is left once this returns its end.
         """
-        if not self._has_news(timeout):
+        stdout = self._supervisor.stdout
+        if (
+            stdout is not None
+            and b"\n" not in self._received
+            and not select.select([stdout], [], [], timeout)[0]
+        ):
             return None
         news = self._news()
         self.close()
@@ -109,13 +114,6 @@ class Payload:
             stdin.flush()
         except BrokenPipeError:
             return  # the supervisor has ended, which `_news` notices
-
-    def _has_news(self, timeout: float) -> bool:
-        stdout = self._supervisor.stdout
-        if stdout is None or b"\n" in self._received:
-            return True
-        ready, _, _ = select.select([stdout], [], [], timeout)
-        return bool(ready)
 
     def _news(self) -> dict[str, Any] | None:
         """The next line from the supervisor; None: it has ended."""

@@ -39,7 +39,7 @@ def read_secret(source: str, *, stamp: str) -> Credential:
     Raises:
         NoToken: It is missing or malformed.
     """
-    secret = _checked(_text(source), source, "secret")
+    secret = _check(_text(source), source, "secret")
     if source != "-":
         with suppress(OSError):
             Path(source).unlink()
@@ -53,7 +53,7 @@ def read_token(source: str | None, environment: Mapping[str, str]) -> Credential
         NoToken: It is missing or malformed.
     """
     text, where = (environment.get(VARIABLE, ""), VARIABLE) if source is None else (_text(source), source)
-    return Credential(_checked(text, where, "token"))
+    return Credential(_check(text, where, "token"))
 
 
 def read_claims(token: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def read_claims(token: str) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _checked(text: str, where: str, what: str) -> str:
+def _check(text: str, where: str, what: str) -> str:
     shown = text.strip()
     where = "standard input" if where == "-" else where
     if not shown:

@@ -6,7 +6,6 @@ Also the choice of the site's HTTP proxy and of the CA certificates.
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import json
 import ssl
@@ -188,15 +187,7 @@ class Transport:
         """Send a JSON object and return the response."""
         data = None if body is None else json.dumps(body).encode("utf-8")
         said = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
-        with self._response(method, path, data, said, timeout) as response:
-            text = response.read(_LONGEST_ANSWER)
-        try:
-            answer = json.loads(text) if text else {}
-        except ValueError:
-            raise Away(f"{self.url}{path} sent a response that is not JSON: {text[:80]!r}") from None
-        if not isinstance(answer, dict):
-            raise Away(f"{self.url}{path} sent {text[:80]!r} instead of a JSON object")
-        return Answer(body=answer, at=_date(response))
+        return self._exchange_json(method, path, data, said, timeout)
 
     def download(self, path: str, to: BinaryIO, *, limit: int) -> None:
         """Download an archive into a file; raises `TooLarge` beyond `limit` bytes."""
@@ -214,12 +205,25 @@ class Transport:
         """Send an archive from its start."""
         archive.seek(0)
         headers = {"Content-Type": "application/x-tar", "Content-Length": str(size)}
-        with self._response("PUT", path, archive, headers, None) as response:
+        return self._exchange_json("PUT", path, archive, headers, None)
+
+    def _exchange_json(
+        self,
+        method: str,
+        path: str,
+        data: bytes | BinaryIO | None,
+        headers: Mapping[str, str],
+        timeout: float | None,
+    ) -> Answer:
+        with self._response(method, path, data, headers, timeout) as response:
             text = response.read(_LONGEST_ANSWER)
         try:
-            return Answer(body=json.loads(text) if text else {}, at=_date(response))
+            answer = json.loads(text) if text else {}
         except ValueError:
             raise Away(f"{self.url}{path} sent a response that is not JSON: {text[:80]!r}") from None
+        if not isinstance(answer, dict):
+            raise Away(f"{self.url}{path} sent {text[:80]!r} instead of a JSON object")
+        return Answer(body=answer, at=_date(response))
 
     @contextmanager
     def _response(
@@ -329,17 +333,14 @@ def tls_context(authorities: Path | None) -> ssl.SSLContext:
     try:
         if not authorities.is_dir():
             return ssl.create_default_context(cafile=str(authorities))
-        return _read_directory(authorities)
+        made = ssl.create_default_context(capath=str(authorities))
+        indexed = any(authorities.glob("*.0"))
+        files = sorted(file for pattern in _PATTERNS for file in authorities.glob(pattern))
     except (OSError, ssl.SSLError) as error:
         raise ValueError(f"authorities {authorities}: {error}") from None
-
-
-def _read_directory(directory: Path) -> ssl.SSLContext:
-    made = ssl.create_default_context(capath=str(directory))
-    indexed = any(directory.glob("*.0"))
-    for file in sorted(file for pattern in _PATTERNS for file in directory.glob(pattern)):
-        with contextlib.suppress(OSError, ssl.SSLError):  # one bad file among hundreds must not matter
+    for file in files:
+        with suppress(OSError, ssl.SSLError):  # one bad file among hundreds must not matter
             made.load_verify_locations(cafile=str(file))
     if not indexed and not made.cert_store_stats()["x509_ca"]:
-        raise ValueError(f"authorities {directory}: contains no CA certificate")
+        raise ValueError(f"authorities {authorities}: contains no CA certificate")
     return made
