@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Callable, TypeVar
 
 from pilotage.fabric.pilot import arguments, offer
@@ -25,7 +26,7 @@ from pilotage.fabric.pilot.service import transport as service_transport
 from pilotage.fabric.pilot.service.credentials import Credential, TokenRenewal
 from pilotage.fabric.pilot.service.service_client import Service
 from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted, Transport
-from pilotage.fabric.pilot.settings import JobFilters, PilotSettings
+from pilotage.fabric.pilot.settings import PilotSettings
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +146,7 @@ class Pilot:
 
         parameters = _call_first(ask) if self._credential.stamp is None else ask()
         pools = wishes.pools or self._service.submit_pools(place)
-        wishes = JobFilters(**{**vars(wishes), "pools": pools})
-        return offer.make_offer(place, self._slot, wishes, parameters)
+        return offer.make_offer(place, self._slot, replace(wishes, pools=pools), parameters)
 
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings

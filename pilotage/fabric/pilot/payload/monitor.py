@@ -7,6 +7,7 @@ part is safe.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -162,26 +163,17 @@ class MonitoredEnd:
 class PayloadMonitor:
     """Monitors one payload."""
 
-    def __init__(
-        self,
-        payload: Payload,
-        limits: Limits,
-        memory: MemoryAccount,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, payload: Payload, limits: Limits, memory: MemoryAccount) -> None:
         self.usage = Usage(processes=0, cpu_seconds=0.0, resident=0)  #: as last measured
         self._payload = payload
         self._limits = limits
         self._memory = memory
-        self._clock = clock
-        self._began = clock()
-        self._measure_at = self._began
+        self._began = self._measure_at = time.monotonic()
 
     @property
     def elapsed(self) -> float:
         """Seconds since the start of the payload."""
-        return self._clock() - self._began
+        return time.monotonic() - self._began
 
     def until_end(self, heart: Heartbeat, stop: threading.Event, *, grace: float) -> MonitoredEnd:
         """Wait for the end of the payload; end it for a reason, with `grace` seconds between TERM and KILL.
@@ -209,9 +201,9 @@ class PayloadMonitor:
             return STOPPED
         if excess := self._limits.passed_by_time(self.elapsed):
             return excess
-        if self._clock() < self._measure_at:
+        if time.monotonic() < self._measure_at:
             return None
-        self._measure_at = self._clock() + _MEASURE
+        self._measure_at = time.monotonic() + _MEASURE
         self.usage = self._payload.usage()
         resident, proportional = self.usage.resident, self._payload.proportional_memory
         return self._limits.passed_by_memory(resident, proportional) or self._memory.passed(
@@ -230,20 +222,21 @@ class Execution:
         """Start the payload; raises `UnfitDescription`, `NotStarted` or `HostTrouble`."""
         asked = ready.description
         self._area = area
-        self._files = work_area.make_standard_files(area.home, output=asked.std_output, error=asked.std_error)
+        output, error = asked.std_output, asked.std_error
+        self._files = work_area.make_standard_files(area.home, output=output, error=error)
         try:
             self._payload = Payload(
                 SupervisorOrder(
                     words=ready.words,
                     directory=str(area.home),
                     environment=ready.environment,
-                    output=self._files.output,
-                    error=self._files.error,
+                    output=self._files[output],
+                    error=self._files[error],
                     area=str(area.top),
                 )
             )
         except BaseException:
-            self._files.close()
+            self._close_files()
             raise
         self.monitor = PayloadMonitor(self._payload, limits, memory)
 
@@ -254,7 +247,11 @@ class Execution:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._payload.close()
-        self._files.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
 
     def news(self) -> dict[str, object]:
         """The content of a heartbeat."""
@@ -264,7 +261,7 @@ class Execution:
             "progress": payloads.printable(
                 payloads.last_line(payloads.tail_of_path(self._area.progress)) or measured, _LONGEST
             ),
-            "output_tail": self._files.tail(),
+            "output_tail": payloads.tail_of_files(self._files),
             "cpu_seconds": round(usage.cpu_seconds, 1),
             "wall_seconds": round(elapsed, 1),
             "memory_mb": usage.resident >> 20,
