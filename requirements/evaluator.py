@@ -16,8 +16,7 @@ from requirements.record.declarations import (
     ValueKind,
     compared_parameter,
 )
-from requirements.record.record import Record
-from requirements.record.rules import ReasonKind, mismatch
+from requirements.record.record import ReasonKind, Record, mismatch
 from requirements.values import Value, deduplicate, format_value, lookup, normal
 
 __all__ = [

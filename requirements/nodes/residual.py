@@ -18,8 +18,7 @@ from requirements.nodes.node_attributes import NodeAttributes, Option, format_op
 from requirements.nodes.partial_evaluation import MAX_EFFORT
 from requirements.nodes.truth_values import TruthValue
 from requirements.record.declarations import Declaration, Declarations, compared_parameter
-from requirements.record.record import Record
-from requirements.record.rules import ReasonKind, mismatch
+from requirements.record.record import ReasonKind, Record, mismatch
 from requirements.values import Value, fold, format_value, lookup
 
 
