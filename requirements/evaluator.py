@@ -21,7 +21,7 @@ from requirements.values import Value, deduplicate, format_value, lookup, normal
 
 __all__ = [
     *("QueueDecision", "Reason", "ReasonKind", "decide_at_queue", "eligible", "failing"),
-    *("format_requirement", "operands", "parameters", "parts", "remove_operand", "replace_operand"),
+    *("format_requirement", "operands", "parameters", "parts", "replace_operand"),
 ]
 
 
@@ -55,11 +55,8 @@ def failing(
 ) -> tuple[Reason, ...]:
     """Return every requirement that the resource does not fulfil; empty means that it is eligible.
 
-    Args:
-        requirements: Requirements of a job.
-        resource: The effective parameters of a queue for the job's VO; names are looked up without case.
-        declarations: The current declarations of names; expressions ignore them.
-        nodes: Attributes that differ between nodes; fulfilled if a node may fulfil them.
+    Names of the resource are looked up without case. Attributes that differ between nodes are fulfilled if a
+    node may fulfil them.
     """
     known = nodes.without_these(resource) if nodes else resource
     if isinstance(requirements, Record):
@@ -139,17 +136,11 @@ def format_requirement(requirements: Requirements, declarations: Declarations) -
     )
 
 
-def remove_operand(requirements: Requirements, wanted: str) -> Requirements | None:
-    """Return the expression without this operand of its outermost `&&`; None: nothing is left."""
-    return _replace_operand(requirements, wanted, None)
+def replace_operand(requirements: Requirements, wanted: str, new: str | None) -> Requirements | None:
+    """Return the expression with another operand, or none, in place of this one in its outermost `&&`.
 
-
-def replace_operand(requirements: Requirements, wanted: str, new: str) -> Requirements | None:
-    """Return the expression with another operand in place of this one in its outermost `&&`."""
-    return _replace_operand(requirements, wanted, new)
-
-
-def _replace_operand(requirements: Requirements, wanted: str, new: str | None) -> Requirements | None:
+    None: nothing is left.
+    """
     if isinstance(requirements, Record):
         return requirements
     dropped = _bare(wanted)
@@ -200,7 +191,6 @@ def _record_reasons(
 
 
 def _format_wanted(wanted: Value, declaration: Declaration | None) -> str:
-    """Format the required value together with the rule."""
     declared = declaration or Declaration(name="")
     plain = normal(wanted)
     if isinstance(plain, tuple):

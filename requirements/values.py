@@ -27,11 +27,7 @@ def _fold_unicode(text: str) -> str:
 
 
 def as_value(raw: object, path: str) -> Value:
-    """Convert `raw`, from a file or a request, to a value.
-
-    Args:
-        raw: Text, boolean, number or a list of these.
-        path: Its path, for messages.
+    """Convert `raw`, from a file or a request, to a value; `path` is its path, for messages.
 
     Raises:
         InvalidInput: Another type, or a number that not every program can represent.

@@ -59,7 +59,7 @@ def comparisons(text: str) -> Iterator[AttributeComparison]:
 
 def render_comparison(comparison: AttributeComparison, operator: str, value: Scalar) -> str:
     """Write a comparison of the same attribute with another operator and value."""
-    literal = render(Literal(start=0, end=0, value=value))
+    literal = render(Literal(value=value))
     if fold(operator) in _MEMBER:
         return f"{operator}({literal}, {comparison.attribute})"
     return f"{comparison.attribute} {operator} {literal}"

@@ -83,9 +83,7 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart
 def group_operands(text: str, present: frozenset[str]) -> tuple[Operands, ...]:
     """Group the operands of the outermost `&&` by the attributes they depend on.
 
-    Args:
-        text: The expression; without operands if it can no longer be parsed.
-        present: Folded names that any resource has; all others are absent.
+    `present` has the folded names that any resource has. Empty if the text can no longer be parsed.
     """
     known = _compile(text)
     if isinstance(known, str):

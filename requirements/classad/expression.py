@@ -43,13 +43,8 @@ def parse_expression(
 ) -> Expression:
     """Parse the expression in a job description.
 
-    Args:
-        text: The expression.
-        path: Its name in the description, for messages and for references to itself.
-        file: The file, for messages.
-        line: Line of its start in the file.
-        column: Column of its start in the file.
-        own: Values of the description for `MY.X`; None: `MY.X` is not in scope.
+    `path` is its name there, for messages and for references to itself; line and column are those of its
+    start in the file. `own` has the values of the description for `MY.X`, which is not in scope without it.
 
     Raises:
         InvalidInput: Not a ClassAd expression, or one that users may not evaluate here: it contains impure
@@ -69,9 +64,6 @@ def canonical_text(expression: Expression) -> str:
     Expressions with the same text are true of the same resources, except for resources where a part is Error;
     the reverse need not hold. If the normal form is too large or too deep to be parsed again, order and
     operators stay as written.
-
-    Raises:
-        InvalidInput: The text is not an expression.
     """
     node = read_expression(_source(expression.text))
     written = render(node, _unscoped)

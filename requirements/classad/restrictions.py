@@ -88,11 +88,7 @@ def pattern_of(call: Call) -> Any:
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str, options: str) -> Any:
-    """Compile a pattern.
-
-    Raises:
-        re2.error: RE2 does not accept it.
-    """
+    """Compile a pattern; raises `re2.error`."""
     settings = re2.Options()
     settings.log_errors = False
     settings.max_mem = _MAX_MEMORY
@@ -225,7 +221,6 @@ def _text_fault(node: Node) -> Node:
 
 
 def _number(node: Node) -> float | None:
-    """Return the number of a constant; None: another type."""
     match node:
         case Unary(operator="-" | "+" as sign, operand=operand):
             value = _number(operand)
@@ -244,11 +239,7 @@ MAX_HEIGHT = 401
 
 
 def check_height(node: Node, source: SourceText) -> None:
-    """Refuse a tree that is too deep for the library.
-
-    Raises:
-        InvalidInput: Too deep.
-    """
+    """Refuse a tree that is too deep for the library."""
     if height(node) > MAX_HEIGHT:
         message = "too many operations inside each other; parentheses around parts of it, or member(), help"
         raise source.fault(node.start, message)
@@ -314,11 +305,7 @@ def is_other(attribute: Attribute) -> bool:
 
 
 def check(node: Node, source: SourceText) -> None:
-    """Refuse expressions that users may not evaluate.
-
-    Raises:
-        InvalidInput: With every forbidden part and its position.
-    """
+    """Refuse expressions that users may not evaluate, with every forbidden part and its position."""
     problems = [
         problem
         for part in parts_of(node)
@@ -345,7 +332,6 @@ def parts_of(node: Node) -> Iterator[Node]:
 
 
 def _fault(part: Node) -> tuple[str, str | None] | None:
-    """Return the problem of one part and a suggestion; None if there is no problem."""
     match part:
         case Attribute() if resource_name(part) is None:
             shown = "." * part.absolute + ".".join(part.names)

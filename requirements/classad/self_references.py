@@ -33,9 +33,6 @@ def resolved(source: SourceText, own: Own, *, name: str) -> str:
 
     Missing values become `undefined`; an expression is put in parentheses. `name` is the name of the
     expression in the description.
-
-    Raises:
-        InvalidInput: Not an expression, a reference to itself, a name out of scope, or too long.
     """
     return _Resolution(own=own).text(source, (name,))
 
@@ -76,12 +73,7 @@ class _Resolution:
         return self.known[fold(name)]
 
     def _written(self, name: str, inside: tuple[str, ...]) -> str:
-        """Return the replacement of `MY.<name>`.
-
-        Raises:
-            OutOfScopeError: An invalid value, or expressions that refer to each other in a circle or in a
-            long chain.
-        """
+        """Return the replacement of `MY.<name>`."""
         value = self.own(name)
         if value is None:
             return "undefined"
@@ -96,11 +88,6 @@ class _Resolution:
 
 
 def _literal(value: object, name: str) -> str:
-    """Write a value as a literal.
-
-    Raises:
-        OutOfScopeError: It is not a value.
-    """
     try:
         plain = as_value(value, name)
     except InvalidInput as error:
@@ -112,6 +99,6 @@ def _literal(value: object, name: str) -> str:
 
 def _scalar(scalar: Scalar) -> str:
     if isinstance(scalar, bool | str):
-        return render(Literal(value=scalar, start=0, end=0))
+        return render(Literal(value=scalar))
     text = render(literal(scalar))
     return f"({text})" if text.startswith("-") else text

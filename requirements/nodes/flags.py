@@ -33,16 +33,10 @@ def flags(
     declarations: Declarations,
     mapping: SiteMapping | None,
 ) -> tuple[str, ...]:
-    """Return the arguments for the submit command; empty if nothing can be expressed.
+    """Return the arguments for the submit command; empty if nothing can be expressed, as without a mapping.
 
     For all facts that the nodes may have: where the residue is fulfilled, the flags hold. Pilots of one queue
     with different flags are different kinds of pilots.
-
-    Args:
-        residue: What depends on the node (`evaluator.decide_at_queue`).
-        nodes: Attributes that differ between the nodes.
-        declarations: The declarations of a record's names.
-        mapping: The site's mapping; None: nothing can be expressed.
     """
     if residue is None or mapping is None:
         return ()
@@ -130,15 +124,7 @@ def forwarding(
     nodes: NodeAttributes,
     mapping: SiteMapping | None,
 ) -> Forwarding | None:
-    """Determine where requirements are decided at a queue; None if it is not eligible.
-
-    Args:
-        requirements: Requirements of a job.
-        resource: The effective parameters of the queue for the job's VO.
-        declarations: The current declarations of names.
-        nodes: Attributes that differ between its nodes.
-        mapping: Their mapping to its batch system; None: nothing can be forwarded.
-    """
+    """Determine where requirements are decided at a queue; None if it is not eligible."""
     standing = evaluator.decide_at_queue(requirements, resource, declarations, nodes)
     if not standing.eligible:
         return None

@@ -56,13 +56,7 @@ from requirements.values import Scalar, Value, as_number, fold, normal
 def necessary_condition(
     requirements: Requirements, nodes: NodeAttributes, declarations: Declarations
 ) -> Condition:
-    """Return a condition that every node fulfilling a residue fulfils.
-
-    Args:
-        requirements: The residue of a queue.
-        nodes: Attributes that differ between its nodes; other names are ignored.
-        declarations: The declarations of a record's names.
-    """
+    """Return a condition that every node fulfilling a residue fulfils; names not in `nodes` are ignored."""
     if isinstance(requirements, Record):
         return all_of(
             _entry_condition(name, wanted, nodes, declarations) for name, wanted in requirements.values

@@ -68,10 +68,8 @@ class EvaluationBudget:
     def spend(self, node: Node, *, names: int, combinations: int) -> bool:
         """Spend the effort of evaluating a part, if it is left, and return whether it was.
 
-        Args:
-            node: A part of the expression, which has to outlive this object.
-            names: Number of attributes that change between combinations.
-            combinations: Number of evaluations.
+        `names` is the number of attributes that change between the combinations. The part has to outlive this
+        object.
         """
         effort = (combinations + _READING) * (self._weight(node) + names * _NAME)
         if effort > self.left:
@@ -98,13 +96,10 @@ def folded(
     *,
     effort: int = MAX_EFFORT,
 ) -> FoldedPart:
-    """Return what remains of an expression at a queue; equivalent as far as only `true` counts.
+    """Return what remains of a checked expression at a queue; equivalent as far as only `true` counts.
 
-    Args:
-        node: The tree of an expression that passed `restrictions.check`.
-        resource: Parameters that hold for every node.
-        open_: Possible values on a node, by `attribute_key`; None: any value, or none.
-        effort: The evaluation budget; parts that exceed it are kept.
+    `open_` has the possible values on a node, by `attribute_key`; None: any value, or none. Parts that exceed
+    the effort are kept.
     """
     return _Folding(resource=resource, open_=open_, effort=EvaluationBudget(left=effort)).fold(
         node, Care.WHOLE
@@ -186,7 +181,6 @@ class _Folding:
                 return FoldedPart(node=self._with_values(node), outcomes=_kind_outcomes(node))
 
     def _with_values(self, node: Node) -> Node:
-        """Fold the operands of a part that uses their values."""
         match node:
             case Attribute():
                 return node
@@ -242,7 +236,7 @@ class _Folding:
             if truth_of(otherwise) is False:
                 return conjunction([condition, then])
             if truth_of(then) is False:
-                opposite = Unary(operator="!", operand=condition.node, start=0, end=0)
+                opposite = Unary(operator="!", operand=condition.node)
                 negation = FoldedPart(node=opposite, outcomes=truth_values.negated(condition.outcomes))
                 return conjunction([negation, otherwise])
         whole = replace(node, condition=condition.node, then=then.node, otherwise=otherwise.node)

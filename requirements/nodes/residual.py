@@ -31,7 +31,7 @@ class Remainder:
 
 
 _IMPOSSIBLE = Remainder(possible=False)
-_TRUE = Literal(value=True, start=0, end=0)
+_TRUE = Literal(value=True)
 
 
 def residual(
@@ -39,11 +39,7 @@ def residual(
 ) -> Remainder:
     """Return what a node has to fulfil so that the expression is true of queue and node together.
 
-    Args:
-        text: The expression; never true if it can no longer be parsed.
-        resource: Parameters that hold for every node of the queue.
-        nodes: Attributes that differ between its nodes.
-        effort: The evaluation budget; parts that exceed it are kept.
+    An expression that can no longer be parsed is never true. Parts that exceed the effort are kept.
     """
     names = evaluation.names(text)
     options = {name: nodes.options(name) for name in names if name in nodes}

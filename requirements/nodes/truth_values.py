@@ -106,14 +106,10 @@ def negated(operand: Outcomes) -> Outcomes:
     return frozenset(_NEGATED.get(as_truth(each), as_truth(each)) for each in operand)
 
 
-def both(left: Outcomes, right: Outcomes) -> Outcomes:
-    """Return the outcomes of `x && y`."""
-    return frozenset(_joined(as_truth(one), as_truth(two), TruthValue.FALSE) for one in left for two in right)
-
-
-def either(left: Outcomes, right: Outcomes) -> Outcomes:
-    """Return the outcomes of `x || y`."""
-    return frozenset(_joined(as_truth(one), as_truth(two), TruthValue.TRUE) for one in left for two in right)
+def joined(left: Outcomes, right: Outcomes, level: int) -> Outcomes:
+    """Return the outcomes of `x && y` or `x || y`."""
+    deciding = TruthValue.FALSE if level == AND else TruthValue.TRUE
+    return frozenset(_joined(as_truth(one), as_truth(two), deciding) for one in left for two in right)
 
 
 def _joined(left: TruthValue, right: TruthValue, deciding: TruthValue) -> TruthValue:
@@ -182,10 +178,9 @@ def fold_chain(parts: list[FoldedPart], level: int, *, stop: bool) -> FoldedPart
 
 
 def _join_parts(parts: list[FoldedPart], level: int) -> FoldedPart:
-    joined = both if level == AND else either
     may_be = parts[0].outcomes
     for part in parts[1:]:
-        may_be = joined(may_be, part.outcomes)
+        may_be = joined(may_be, part.outcomes, level)
     if len(parts) == 1:
         may_be = _truths(parts[0])
         if parts[0].outcomes <= LOGICAL:
@@ -193,9 +188,7 @@ def _join_parts(parts: list[FoldedPart], level: int) -> FoldedPart:
         # A number counts as true, but is not `true`: `X && true` is not `X`.
         parts = [TRUE, *parts] if level == AND else [FALSE, *parts]
     rest = tuple((LOGICAL_OPERATORS[level], part.node) for part in parts[1:])
-    return FoldedPart(
-        node=Chain(level=level, first=parts[0].node, rest=rest, start=0, end=0), outcomes=may_be
-    )
+    return FoldedPart(node=Chain(level=level, first=parts[0].node, rest=rest), outcomes=may_be)
 
 
 def _truths(part: FoldedPart) -> Outcomes:

@@ -33,12 +33,7 @@ class Record:
 
 
 def parse_record(raw: Mapping[str, object], declarations: Declarations, path: str = "Requirements") -> Record:
-    """Parse the record in a job description or a request.
-
-    Args:
-        raw: Name to value, as read from a JDL, YAML or JSON.
-        declarations: The current declarations of names.
-        path: Its path, for messages.
+    """Parse the record in a job description or a request, as read from a JDL, YAML or JSON.
 
     Raises:
         InvalidInput: With every problem: invalid values, names that differ only in case, and those found by
