@@ -19,10 +19,8 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 def fold(text: str) -> str:
     """Return the form in which names and texts are compared: Unicode canonical caseless matching, in NFC."""
-    return text.lower() if text.isascii() else _fold_unicode(text)
-
-
-def _fold_unicode(text: str) -> str:
+    if text.isascii():
+        return text.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
 
 

@@ -126,25 +126,13 @@ _ALLOWED: dict[str, tuple[int, int | None]] = {
     **dict.fromkeys(("int", "real", "string", "bool", "floor", "ceiling", "round"), (1, 1)),
     **dict.fromkeys(("size", "toLower", "toUpper", "sum", "avg", "min", "max"), (1, 1)),
     **dict.fromkeys(("member", "identicalMember", "pow", "quantize", "strcmp", "stricmp"), (2, 2)),
-    **dict.fromkeys(
-        ("versioncmp", "versionGT", "versionGE", "versionLT", "versionLE", "versionEQ"),
-        (2, 2),
-    ),
+    **dict.fromkeys(("versioncmp", "versionGT", "versionGE", "versionLT", "versionLE", "versionEQ"), (2, 2)),
     **dict.fromkeys(("ifThenElse", "anyCompare", "allCompare", "version_in_range"), (3, 3)),
     **dict.fromkeys(
-        ("stringListSize", "stringListSum", "stringListAvg", "stringListMin", "stringListMax"),
-        (1, 2),
+        ("stringListSize", "stringListSum", "stringListAvg", "stringListMin", "stringListMax"), (1, 2)
     ),
-    **dict.fromkeys(
-        (
-            "stringListMember",
-            "stringListIMember",
-            "stringListsIntersect",
-            "stringListSubsetMatch",
-            "stringListISubsetMatch",
-        ),
-        (2, 3),
-    ),
+    **dict.fromkeys(("stringListMember", "stringListIMember", "stringListsIntersect"), (2, 3)),
+    **dict.fromkeys(("stringListSubsetMatch", "stringListISubsetMatch"), (2, 3)),
     **dict.fromkeys(("regexp", "regexpMember"), (2, 3)),
     "substr": (2, 3),
     "strcat": (1, None),

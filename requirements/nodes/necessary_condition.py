@@ -206,12 +206,8 @@ class _Reader:
         return build(fold(name)) if name and name in self.nodes else ALWAYS
 
 
-def _lower_bound(name: str, value: Scalar, *, strict: bool) -> Condition:
-    return ALWAYS if isinstance(value, str | bool) else ((AtLeast(name=name, value=value, strict=strict),),)
-
-
-def _upper_bound(name: str, value: Scalar, *, strict: bool) -> Condition:
-    return ALWAYS if isinstance(value, str | bool) else ((AtMost(name=name, value=value, strict=strict),),)
+def _bound(kind: type[AtLeast | AtMost], name: str, value: Scalar, *, strict: bool) -> Condition:
+    return ALWAYS if isinstance(value, str | bool) else ((kind(name=name, value=value, strict=strict),),)
 
 
 def _differs(name: str, value: Scalar) -> Condition:
@@ -226,10 +222,10 @@ def _not_among(name: str, value: Scalar) -> Condition:
 
 
 _READ: dict[str, Callable[[str, Scalar], Condition]] = {
-    ">=": lambda name, value: _lower_bound(name, value, strict=False),
-    ">": lambda name, value: _lower_bound(name, value, strict=True),
-    "<=": lambda name, value: _upper_bound(name, value, strict=False),
-    "<": lambda name, value: _upper_bound(name, value, strict=True),
+    ">=": lambda name, value: _bound(AtLeast, name, value, strict=False),
+    ">": lambda name, value: _bound(AtLeast, name, value, strict=True),
+    "<=": lambda name, value: _bound(AtMost, name, value, strict=False),
+    "<": lambda name, value: _bound(AtMost, name, value, strict=True),
     "==": lambda name, value: some(name, [value]),
     "!=": _differs,
     "=?=": lambda name, value: some(name, [value]),

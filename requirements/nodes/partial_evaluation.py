@@ -42,7 +42,6 @@ from requirements.nodes.truth_values import (
     TruthValue,
     conjunction,
     fold_chain,
-    outcome_of_constant,
     truth_of,
 )
 from requirements.values import Value
@@ -130,12 +129,11 @@ class _Folding:
         return self._constant(replace(inner, outcomes=_narrowed(inner.outcomes, exact, care)), care)
 
     def _constant(self, part: FoldedPart, care: Care) -> FoldedPart:
-        constant = truth_values.certain(part.outcomes, care)
-        if constant is None:
+        outcome = truth_values.certain(part.outcomes, care)
+        if outcome is None:
             return part
-        return FoldedPart(
-            node=constants.literal(constant), outcomes=frozenset({outcome_of_constant(constant)})
-        )
+        constant = constants.literal(truth_values.CONSTANTS[outcome])
+        return FoldedPart(node=constant, outcomes=frozenset({outcome}))
 
     def _open_names(self, node: Node) -> frozenset[str]:
         """Return the names in a part that depend on the node."""

@@ -86,14 +86,14 @@ def split_options(outcome: TruthValue, care: Care) -> TruthValue:
     return truth
 
 
-def certain(outcomes: Iterable[TruthValue], care: Care) -> bool | Special | None:
-    """Return the constant that can replace a part with these outcomes; None: there is none."""
+def certain(outcomes: Iterable[TruthValue], care: Care) -> TruthValue | None:
+    """Return the only outcome that counts, if `CONSTANTS` has it, so that it can replace the part."""
     seen = {split_options(outcome, care) for outcome in outcomes}
     only = seen.pop() if len(seen) == 1 else None
-    return _CONSTANT.get(only) if only else None
+    return only if only in CONSTANTS else None
 
 
-_CONSTANT: dict[TruthValue, bool | Special] = {
+CONSTANTS: dict[TruthValue, bool | Special] = {
     TruthValue.TRUE: True,
     TruthValue.FALSE: False,
     TruthValue.UNDEFINED: Special.UNDEFINED,
@@ -167,7 +167,7 @@ def fold_chain(parts: list[FoldedPart], level: int, *, stop: bool) -> FoldedPart
         if truth is (not stop):
             continue
         kept.append(part)
-        if truth is stop or _is_error(part):
+        if truth is stop or _truths(part) == {TruthValue.ERROR}:
             break
     if not kept:
         return FALSE if stop else TRUE
@@ -198,15 +198,4 @@ def _truths(part: FoldedPart) -> Outcomes:
 def truth_of(part: FoldedPart) -> bool | None:
     """Return the certain truth of a part; None: it may differ, or is neither true nor false."""
     known = certain(part.outcomes, Care.TRUTH)
-    return known if isinstance(known, bool) else None
-
-
-def _is_error(part: FoldedPart) -> bool:
-    return _truths(part) == {TruthValue.ERROR}
-
-
-def outcome_of_constant(constant: bool | Special) -> TruthValue:  # noqa: FBT001  # the constant itself
-    """Return the outcome of a constant."""
-    if isinstance(constant, Special):
-        return TruthValue.UNDEFINED if constant is Special.UNDEFINED else TruthValue.ERROR
-    return TruthValue.TRUE if constant else TruthValue.FALSE
+    return known is TruthValue.TRUE if known in (TruthValue.TRUE, TruthValue.FALSE) else None
