@@ -14,9 +14,8 @@ from cs_config.options.keywords import Keyword, UnfitValueError, format_seen
 from cs_config.options.options import VoOptions
 from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes, Unevaluated
-from requirements.classad.expression import Expression, parse_expression
+from requirements.classad.expression import Expression, OutOfScopeError, Own, parse_expression
 from requirements.classad.parser import read_expression
-from requirements.classad.self_references import OutOfScopeError, Own
 from requirements.classad.source_text import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
 from requirements.record.record import parse_record

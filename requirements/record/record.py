@@ -128,6 +128,20 @@ class ReasonKind(StrEnum):
     ERROR = "error"  #: an expression cannot be evaluated with the resource's values
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One requirement that fails at a resource."""
+
+    requirement: str  #: its name, or `Requirements` for an expression
+    wanted: str  #: the required value, formatted
+    has: str | None  #: the resource's value; None: it has none
+    kind: ReasonKind
+
+    def __str__(self) -> str:
+        has = "nothing of that name" if self.has is None else self.has
+        return f"{self.requirement}: wanted {self.wanted}, has {has} ({self.kind})"
+
+
 _UNDECLARED = Declaration(name="")
 
 
