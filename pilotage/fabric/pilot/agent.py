@@ -124,7 +124,10 @@ class Agent:
     def run(self) -> Ending:
         """Work until there is a reason to end, wait for the running jobs, and return the reason."""
         while (ending := self._reason_to_end()) is None:
-            self._note_room()
+            if self._room.is_empty:
+                self._whole_at = time.monotonic()
+            else:
+                self._busy_until = time.monotonic()
             if self._is_closed():
                 self._orders.pause(_POLL)
             elif (pause := self._ask_at - time.monotonic()) > 0:
@@ -170,12 +173,6 @@ class Agent:
             self._freed += 1
             self._ask_at = self._busy_until = time.monotonic()
             self._orders.wake()
-
-    def _note_room(self) -> None:
-        if self._room.is_empty:
-            self._whole_at = time.monotonic()
-        else:
-            self._busy_until = time.monotonic()
 
     def _reason_to_end(self) -> Ending | None:
         return self._ordered() or self._trouble() or self._given_up or self._enough()

@@ -173,7 +173,13 @@ class LocalJob:
             description=order.description,
         )
         ready = preparer.prepare(job, area, slot)
-        return replace(ready, environment=_with_command(ready.environment, area))
+        programs = area.scratch / "bin"
+        programs.mkdir()
+        command = programs / COMMAND
+        command.write_text(_COMMAND, encoding="ascii")
+        command.chmod(0o700)
+        path = f"{programs}:{ready.environment['PATH']}"
+        return replace(ready, environment={**ready.environment, "PATH": path})
 
     def _execute(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
         order = self._order
@@ -203,12 +209,3 @@ def _cause(watched: MonitoredEnd) -> str:
     if watched.why == monitor.STOPPED:
         return SITE
     return SITE if watched.why is None and payload.asks_for_reschedule(watched.end) else PAYLOAD
-
-
-def _with_command(environment: Mapping[str, str], area: WorkArea) -> dict[str, str]:
-    programs = area.scratch / "bin"
-    programs.mkdir()
-    command = programs / COMMAND
-    command.write_text(_COMMAND, encoding="ascii")
-    command.chmod(0o700)
-    return {**environment, "PATH": f"{programs}:{environment['PATH']}"}

@@ -162,8 +162,8 @@ def _printable(text: str) -> str:
 _ENDS = ("SLURM_JOB_END_TIME",)
 #: Variables with the length of the slot in seconds: PBS/Torque, OAR. It is counted from the pilot's start.
 _LENGTHS = ("PBS_WALLTIME", "OAR_JOB_WALLTIME_SECONDS")
-#: By variable with the job number, the command that prints the time left as `[days-][hours:]min:s`.
-_COMMANDS = {"SLURM_JOB_ID": ("squeue", "--noheader", "--format=%L", "--jobs")}
+#: Prints the time left of a job as `[days-][hours:]min:s`.
+_SQUEUE = ("squeue", "--noheader", "--format=%L", "--jobs")
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 #: Timeout of such a command.
 _COMMAND_SECONDS = 15
@@ -175,7 +175,7 @@ def slot_seconds_left(environment: Mapping[str, str], now: float) -> int | None:
     """Seconds until the slot ends; None: unlimited, or unknown from the batch system."""
     ends = [number - now for name in _ENDS if (number := _variable_number(environment, name))]
     lengths = [number for name in _LENGTHS if (number := _variable_number(environment, name))]
-    known = [int(left) for left in (*ends, *lengths) or _ask_batch_system(environment) if left < _FOREVER]
+    known = [int(left) for left in (*ends, *lengths) or _ask_slurm(environment) if left < _FOREVER]
     return max(1, min(known)) if known else None
 
 
@@ -184,24 +184,14 @@ def _variable_number(environment: Mapping[str, str], name: str) -> float | None:
     return float(text) if text.isdigit() else None
 
 
-def _ask_batch_system(environment: Mapping[str, str]) -> list[int]:
-    texts = [
-        _run_command((*command, environment[name]), environment)
-        for name, command in _COMMANDS.items()
-        if environment.get(name)
-    ]
-    found = [_LEFT.fullmatch(text) for text in texts]
-    return [
-        int(match[1] or 0) * 86_400 + int(match[2] or 0) * 3600 + int(match[3]) * 60 + int(match[4])
-        for match in found
-        if match
-    ]
-
-
-def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
+def _ask_slurm(environment: Mapping[str, str]) -> list[int]:
+    """Seconds left; empty if the command fails."""
+    job = environment.get("SLURM_JOB_ID")
+    if not job:
+        return []
     try:
         done = subprocess.run(
-            command,
+            (*_SQUEUE, job),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -210,8 +200,12 @@ def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> st
             check=True,
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return ""
-    return done.stdout.strip()
+        return []
+    found = _LEFT.fullmatch(done.stdout.strip())
+    if found is None:
+        return []
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return [((days * 24 + hours) * 60 + minutes) * 60 + seconds]
 
 
 def complete_slot(

@@ -75,20 +75,17 @@ _PLATFORM = "platform:"
 
 def measure_os(os_release: Path = _OS_RELEASE) -> dict[str, object]:
     """`OS` such as `el9` or `debian12`, `OSName`, `OSVersion`, from os-release; unknown ones are left out."""
-    said = _assignments(os_release)
+    try:
+        lines = os_release.read_text(encoding="utf-8", errors="replace").splitlines()
+        # Values are quoted as in a shell.
+        words = shlex.split("\n".join(line for line in lines if "=" in line), comments=True)
+    except (OSError, ValueError):
+        return {}
+    said = dict(word.split("=", 1) for word in words if "=" in word)
     name, version, platform = (said.get(key, "") for key in ("ID", "VERSION_ID", "PLATFORM_ID"))
     short = platform[len(_PLATFORM) :] if platform.startswith(_PLATFORM) else f"{name}{version}"
     found = {"OS": short, "OSName": name, "OSVersion": version}
     return {key: value for key, value in found.items() if value}
-
-
-def _assignments(os_release: Path) -> dict[str, str]:
-    try:
-        lines = os_release.read_text(encoding="utf-8", errors="replace").splitlines()
-        words = shlex.split("\n".join(line for line in lines if "=" in line), comments=True)
-    except (OSError, ValueError):
-        return {}
-    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 #: A long fact, reported only if the queue has a parameter for it: pilots repeat their requests often.

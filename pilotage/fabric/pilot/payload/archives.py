@@ -120,7 +120,11 @@ class _Packer:
             if self.packed.size + facts.st_size > self._limit or self.packed.files >= _MOST_FILES:
                 self.packed.too_large.append(name)
                 return
-            members.addfile(_member(name, facts), content)
+            member = tarfile.TarInfo(name)  # without the owner
+            member.size = facts.st_size
+            member.mtime = int(facts.st_mtime)
+            member.mode = 0o755 if facts.st_mode & stat.S_IXUSR else 0o644
+            members.addfile(member, content)
         self.packed.files += 1
         self.packed.size += facts.st_size
 
@@ -167,14 +171,6 @@ def _skipping(pattern: Sequence[str], places: set[int]) -> set[int]:
         if at in reached and word == "**":
             reached.add(at + 1)
     return reached
-
-
-def _member(name: str, facts: os.stat_result) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.size = facts.st_size
-    member.mtime = int(facts.st_mtime)
-    member.mode = 0o755 if facts.st_mode & stat.S_IXUSR else 0o644
-    return member
 
 
 _CHUNK = 1 << 20

@@ -169,17 +169,13 @@ class Service:
         self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/status", body, timeout=_WAIT_FOR_NEWS)
 
     def _use_token(self, answer: Answer) -> Token:
-        token = _token(answer)
+        try:
+            life = (_time(answer.body["expires_at"]) - answer.at).total_seconds()
+            token = Token(text=str(answer.body["token"]), life=life)
+        except (KeyError, TypeError, ValueError):
+            raise Away("the service sent an unreadable token") from None
         self._transport.use_token(token.text)
         return token
-
-
-def _token(answer: Answer) -> Token:
-    try:
-        life = (_time(answer.body["expires_at"]) - answer.at).total_seconds()
-        return Token(text=str(answer.body["token"]), life=life)
-    except (KeyError, TypeError, ValueError):
-        raise Away("the service sent an unreadable token") from None
 
 
 def _time(text: object) -> datetime:

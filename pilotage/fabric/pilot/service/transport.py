@@ -66,14 +66,10 @@ def _parse_proxy(address: str) -> Proxy:
         # The part before the @ may contain a password.
         shown = address.rpartition("@")[2]
         raise ValueError(f"{shown!r} is not a proxy address such as http://proxy.example.org:3128")
-    return Proxy(host, port, _authorization(parts.username, parts.password))
-
-
-def _authorization(user: str | None, password: str | None) -> dict[str, str]:
-    if user is None:
-        return {}
-    pair = f"{unquote(user)}:{unquote(password or '')}".encode()
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
+    if parts.username is None:
+        return Proxy(host, port, {})
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return Proxy(host, port, {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"})
 
 
 #: Bytes of an archive held in memory at a time.
@@ -236,7 +232,11 @@ class Transport:
     ) -> Iterator[http.client.HTTPResponse]:
         connection = self._connection(timeout or self._timeout)
         try:
-            response = _exchange(connection, method, self._target(path), data, self._with_token(headers))
+            connection.connect()
+            # A service that refuses before it has read the whole body explains this in its response.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, self._target(path), data, self._with_token(headers))
+            response = connection.getresponse()
             _refuse_failure(response)
             yield response
         except (OSError, http.client.HTTPException) as error:
@@ -265,20 +265,6 @@ class Transport:
     def _with_token(self, headers: Mapping[str, str]) -> dict[str, str]:
         said = {"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers}
         return said if self._proxy is None or self._tls else {**said, **self._proxy.headers}
-
-
-def _exchange(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    data: bytes | BinaryIO | None,
-    headers: Mapping[str, str],
-) -> http.client.HTTPResponse:
-    connection.connect()
-    # A service that refuses before it has read the whole body explains this in its response.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        connection.request(method, path, body=data, headers=headers)
-    return connection.getresponse()
 
 
 def _refuse_failure(response: http.client.HTTPResponse) -> None:
