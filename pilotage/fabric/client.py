@@ -104,7 +104,9 @@ class Client:
     def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
         """Store a tar archive, read from where it stands, for the token's VO or `vo`; return its name."""
         owner = {} if vo is None else {"vo": vo}
-        answer = self._call("POST", "/sandboxes", content=_chunks(archive), params=owner)
+        answer = self._call(
+            "POST", "/sandboxes", content=iter(lambda: archive.read(CHUNK), b""), params=owner
+        )
         return str(answer["sandbox"])
 
     def submit(
@@ -403,8 +405,3 @@ def scope_path(scope: str) -> str:
     """The path of a site, `Site/CE` or `Site/CE/Queue` that advertises."""
     names = [quote(name, safe="") for name in scope.split("/")]
     return "".join(f"/{kind}/{name}" for kind, name in zip(("sites", "ces", "queues"), names, strict=False))
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK):
-        yield chunk

@@ -50,7 +50,10 @@ class SourceText:
     def check_characters(self) -> None:
         """Refuse text that cannot be stored everywhere: NUL, or half of a surrogate pair."""
         if unfit := _UNFIT.search(self.text):
-            raise self.fault(unfit.start(), _unfit(unfit[0]))
+            sign = unfit[0]
+            if "\udc80" <= sign <= "\udcff":  # Python's `surrogateescape` for a byte that is not UTF-8
+                raise self.fault(unfit.start(), f"byte 0x{ord(sign) - 0xDC00:02x} is not UTF-8")
+            raise self.fault(unfit.start(), f"{sign!r} is not a valid character")
 
     def _excerpt(self, offset: int) -> str:
         start = self.text.rfind("\n", 0, offset) + 1
@@ -59,12 +62,6 @@ class SourceText:
         first, last = max(start, offset - _AROUND), min(end, offset + _AROUND)
         cut = _UNFIT.sub("\ufffd", self.text[first:last].rstrip("\r"))
         return ("…" if first > start else "") + cut + ("…" if last < end else "")
-
-
-def _unfit(sign: str) -> str:
-    if "\udc80" <= sign <= "\udcff":  # Python's `surrogateescape` for a byte that is not UTF-8
-        return f"byte 0x{ord(sign) - 0xDC00:02x} is not UTF-8"
-    return f"{sign!r} is not a valid character"
 
 
 #: A list of plain texts, such as thousands of file names, is parsed in one step.

@@ -176,7 +176,9 @@ class _Folding:
             case Conditional():
                 return self._conditional(node, care)
             case _:
-                return FoldedPart(node=self._with_values(node), outcomes=_kind_outcomes(node))
+                is_comparison = isinstance(node, Chain) and node.level in COMPARISONS
+                may_be = LOGICAL if is_comparison else ANYTHING
+                return FoldedPart(node=self._with_values(node), outcomes=may_be)
 
     def _with_values(self, node: Node) -> Node:
         match node:
@@ -250,10 +252,6 @@ def _narrowed(may_be: Outcomes, exact: Outcomes, care: Care) -> Outcomes:
 def _counts_fully(then: FoldedPart, otherwise: FoldedPart, care: Care) -> bool:
     """Whether a number in an arm cannot become true by moving the arm into `&&`."""
     return care is Care.HOLDS or TruthValue.NONZERO not in then.outcomes | otherwise.outcomes
-
-
-def _kind_outcomes(node: Node) -> Outcomes:
-    return LOGICAL if isinstance(node, Chain) and node.level in COMPARISONS else ANYTHING
 
 
 def _only(seen: list[object]) -> Node | None:

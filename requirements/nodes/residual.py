@@ -154,7 +154,8 @@ def residual_record(record: Record, declarations: Declarations, nodes: NodeAttri
         each.name
         for parameter, entries in by_parameter.items()
         for each in entries
-        if not _always(each, nodes.options(parameter))
+        if (options := nodes.options(parameter)) is None
+        or any(each.why_not(option) is not None for option in options)
     }
     values = tuple(entry for entry in record.values if entry[0] in names)
     return Record(values=values) if values else None
@@ -190,7 +191,3 @@ def _never(entry: _NodeEntry, options: tuple[Option, ...]) -> ReasonKind | None:
         return None
     only = kinds.pop()
     return only if not kinds else ReasonKind.NOT_AMONG
-
-
-def _always(entry: _NodeEntry, options: tuple[Option, ...] | None) -> bool:
-    return options is not None and all(entry.why_not(option) is None for option in options)

@@ -153,7 +153,8 @@ def mismatch(wanted: Value, has: Value | None, declaration: Declaration | None) 
     wanted, has = _read(wanted, declared), _read(has, declared)
     # A required list of one is its value, but `[4000]` of a resource is not a capacity of 4000.
     wanted = normal(wanted)
-    if _unfit(wanted, declared):
+    is_scalar_kind = declared.kind is not None and declared.kind is not ValueKind.LIST
+    if is_scalar_kind and any(kind_of(item) is not declared.kind for item in _several(wanted)):
         return ReasonKind.TYPE
     if isinstance(wanted, tuple) or declared.kind is ValueKind.LIST:
         return _list_mismatch(_several(wanted), _several(has), declared.match)
@@ -171,12 +172,6 @@ def _read(value: Value, declared: Declaration) -> Value:
 
 def _several(value: Value) -> tuple[Scalar, ...]:
     return value if isinstance(value, tuple) else (value,)
-
-
-def _unfit(wanted: Value, declared: Declaration) -> bool:
-    if declared.kind is None or declared.kind is ValueKind.LIST:
-        return False
-    return any(kind_of(item) is not declared.kind for item in _several(wanted))
 
 
 def _scalar_mismatch(wanted: Scalar, has: Scalar) -> ReasonKind | None:

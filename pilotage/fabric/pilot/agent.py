@@ -128,7 +128,7 @@ class Agent:
                 self._whole_at = time.monotonic()
             else:
                 self._busy_until = time.monotonic()
-            if self._is_closed():
+            if self._room.is_full or self._is_emptied():  # no job is requested until a payload ends
                 self._orders.pause(_POLL)
             elif (pause := self._ask_at - time.monotonic()) > 0:
                 self._orders.pause(min(pause, _POLL))
@@ -203,10 +203,6 @@ class Agent:
         if ends.max_idle is not None and idle_for >= ends.max_idle:
             return Ending(FINE, f"no work for {ends.max_idle:g} s")
         return None
-
-    def _is_closed(self) -> bool:
-        """Whether no job is requested until a payload ends."""
-        return self._room.is_full or self._is_emptied()
 
     def _is_emptied(self) -> bool:
         """Whether small jobs have kept large ones out for so long that the slot is emptied."""

@@ -252,6 +252,8 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
     if (options.secret_file is None) != (options.stamp is None):
         raise ValueError("--secret-file and --stamp need each other")
     authorities = environment.get("PILOTAGE_AUTHORITIES")
+    # Nodes that share a directory have one file each.
+    facts_file = Template(options.facts or "").safe_substitute(environment)
     return PilotSettings(
         url=url,
         authorities=options.authorities or (Path(authorities) if authorities else None),
@@ -261,7 +263,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         slot=_fill(
             Slot,
             options,
-            facts=facts.read_facts(_expand_file(options.facts, environment)) if options.facts else {},
+            facts=facts.read_facts(Path(facts_file)) if options.facts else {},
             cpu_power=None if options.cpu_power == MEASURE else options.cpu_power,
             measures_cpu=options.cpu_power == MEASURE,
         ),
@@ -295,11 +297,6 @@ def _isolation(options: argparse.Namespace, environment: Mapping[str, str]) -> I
         hidden=hidden,
         own=environment,
     )
-
-
-def _expand_file(file: str, environment: Mapping[str, str]) -> Path:
-    """A file name with variables: nodes that share a directory have one file each."""
-    return Path(Template(file).safe_substitute(environment))
 
 
 def _place(options: argparse.Namespace, environment: Mapping[str, str]) -> QueuePlace:

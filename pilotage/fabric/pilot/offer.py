@@ -42,11 +42,14 @@ class Offer:
 
     def at(self, elapsed: float, free: Allotment | None = None) -> dict[str, object]:
         """Make the request for jobs, `elapsed` seconds after the pilot's start; `free` None: all is free."""
+        cpu_time = self.cpu_time
+        if self.lifetime is not None:
+            cpu_time = min(cpu_time, self.seconds_offered(self.lifetime - elapsed))
         said: dict[str, object] = {
             "Site": self.place.site,
             "GridCE": self.place.ce,
             "Queue": self.place.queue,
-            "CPUTime": int(self._cpu_time_left(elapsed) * self.cpu_power),
+            "CPUTime": int(cpu_time * self.cpu_power),
             **self._room(free),
         }
         return {**{name: value for name, value in said.items() if value not in (None, [])}, **self.rest}
@@ -92,11 +95,6 @@ class Offer:
     def measured_power(self) -> float | None:
         """Normalised seconds per second of this host; None: unknown, 1 is only assumed."""
         return None if self.cpu_power == _UNSTATED else self.cpu_power
-
-    def _cpu_time_left(self, elapsed: float) -> int:
-        if self.lifetime is None:
-            return self.cpu_time
-        return min(self.cpu_time, self.seconds_offered(self.lifetime - elapsed))
 
 
 def make_offer(

@@ -23,7 +23,7 @@ from pilotage.fabric.pilot.allotment import Allotment
 from pilotage.fabric.pilot.errors import HOST, HostTrouble
 from pilotage.fabric.pilot.payload import monitor, payload, work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
-from pilotage.fabric.pilot.payload.monitor import Execution, MonitoredEnd, SlotMemory
+from pilotage.fabric.pilot.payload.monitor import Execution, SlotMemory
 from pilotage.fabric.pilot.payload.payload import NotStarted
 from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
@@ -197,15 +197,12 @@ class LocalJob:
             self._persistently(lambda: self._marks.heartbeat("", news()))
         self._persistently(lambda: self._marks.output(area.output))
         said = attempt.with_shortcomings(attempt.judge(watched), packed)
-        return LocalJobEnd(_cause(watched), said)
+        # The site, if its batch system ended the job, or the payload requested rescheduling.
+        is_of_site = watched.why == monitor.STOPPED or (
+            watched.why is None and payload.asks_for_reschedule(watched.end)
+        )
+        return LocalJobEnd(SITE if is_of_site else PAYLOAD, said)
 
     def _persistently(self, request: Callable[[], object]) -> None:
         """Retry while the shared directory is away, for minutes if necessary."""
         service_client.retry_while_away(request, patience=_PATIENCE, stop=threading.Event())
-
-
-def _cause(watched: MonitoredEnd) -> str:
-    """The site if its batch system ended the job, or the payload requested rescheduling."""
-    if watched.why == monitor.STOPPED:
-        return SITE
-    return SITE if watched.why is None and payload.asks_for_reschedule(watched.end) else PAYLOAD

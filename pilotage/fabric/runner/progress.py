@@ -37,7 +37,8 @@ def read_progress(text: str, before: Iterable[Progress] = ()) -> tuple[Progress,
         said = _LINE.fullmatch(line.strip())
         if said is None:
             continue
-        progress = _bounded(said["name"].strip(), int(said["done"]), int(said["of"]))
+        of = min(int(said["of"]), LARGEST)
+        progress = Progress(name=said["name"].strip(), done=min(int(said["done"]), of), of=of)
         if progress.name in found or len(found) < MOST_PHASES:
             found[progress.name] = progress
     return tuple(found.values())
@@ -66,8 +67,3 @@ def summed(each: Iterable[tuple[Progress, ...]], missing: Mapping[str, int]) -> 
         Progress(name=name, done=done[name], of=of[name] + missing.get(name, 0))
         for name in list(done)[:MOST_PHASES]
     )
-
-
-def _bounded(name: str, done: int, of: int) -> Progress:
-    of = min(of, LARGEST)
-    return Progress(name=name, done=min(done, of), of=of)

@@ -269,14 +269,8 @@ def report_of_end(end: PayloadEnd) -> Report:
     if end.exit_code == 0:
         return Report(DONE, COMPLETE, exit_code=0)
     if end.signal is not None:
-        detail = f"ended by signal {end.signal} ({_signal_name(end.signal)})"
+        names = {each.value: each.name for each in signal.Signals}
+        detail = f"ended by signal {end.signal} ({names.get(end.signal, 'unknown')})"
     else:
         detail = f"exit code {end.exit_code}"
     return Report(FAILED, ERRORS, detail, end.exit_code)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
