@@ -57,13 +57,13 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[Reason, ...
     """
     known = _compile(text)
     if isinstance(known, str):
-        return (expression_reason(text, known, ReasonKind.ERROR),)
+        return (make_reason(text, known, ReasonKind.ERROR),)
     if known.value(resource) is True:
         return ()
     # A smaller mapping: each group looks up its names again.
     resource = {name: value for name in known.names if (value := lookup(resource, name)) is not None}
     found = {
-        part: expression_reason(part, group.has(part, resource), _kind(value))
+        part: make_reason(part, group.has(part, resource), _kind(value))
         for group in group_operands(text, frozenset(map(fold, resource)))
         for part, value in group.failing(resource)
     }
@@ -114,7 +114,7 @@ def operands(text: str) -> tuple[str, ...]:
     return () if isinstance(known, str) else tuple(part.text for part in known.parts)
 
 
-def expression_reason(text: str, has: str | None, kind: ReasonKind) -> Reason:
+def make_reason(text: str, has: str | None, kind: ReasonKind) -> Reason:
     """Return the reason that a part of an expression, as written, gives with the resource's values."""
     return Reason(requirement="Requirements", wanted=text, has=has, kind=kind)
 

@@ -111,7 +111,7 @@ def _why(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tup
     if not any(name in nodes for name in names):
         return evaluation.failing_parts(text, resource)
     values = "; ".join(_format_value(name, resource, nodes) for name in names)
-    return (evaluation.expression_reason(text, values, ReasonKind.EXPRESSION),)
+    return (evaluation.make_reason(text, values, ReasonKind.EXPRESSION),)
 
 
 def _format_value(name: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> str:

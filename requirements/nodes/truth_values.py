@@ -106,13 +106,13 @@ def negated(operand: Outcomes) -> Outcomes:
     return frozenset(_NEGATED.get(as_truth(each), as_truth(each)) for each in operand)
 
 
-def joined(left: Outcomes, right: Outcomes, level: int) -> Outcomes:
+def join_outcomes(left: Outcomes, right: Outcomes, level: int) -> Outcomes:
     """Return the outcomes of `x && y` or `x || y`."""
     deciding = TruthValue.FALSE if level == AND else TruthValue.TRUE
-    return frozenset(_joined(as_truth(one), as_truth(two), deciding) for one in left for two in right)
+    return frozenset(_join_two(as_truth(one), as_truth(two), deciding) for one in left for two in right)
 
 
-def _joined(left: TruthValue, right: TruthValue, deciding: TruthValue) -> TruthValue:
+def _join_two(left: TruthValue, right: TruthValue, deciding: TruthValue) -> TruthValue:
     if left in (deciding, TruthValue.ERROR):
         return left
     if right in (deciding, TruthValue.ERROR) or left is not TruthValue.UNDEFINED:
@@ -180,7 +180,7 @@ def fold_chain(parts: list[FoldedPart], level: int, *, stop: bool) -> FoldedPart
 def _join_parts(parts: list[FoldedPart], level: int) -> FoldedPart:
     may_be = parts[0].outcomes
     for part in parts[1:]:
-        may_be = joined(may_be, part.outcomes, level)
+        may_be = join_outcomes(may_be, part.outcomes, level)
     if len(parts) == 1:
         may_be = _truths(parts[0])
         if parts[0].outcomes <= LOGICAL:

@@ -296,8 +296,8 @@ def test_the_outcomes_of_logic_are_those_of_the_library(left: str, right: str) -
         return truth_values.outcome_of_value(classad2.ExprTree(text).eval(classad2.ClassAd()))
 
     one, two = frozenset({seen(left)}), frozenset({seen(right)})
-    assert truth_values.joined(one, two, AND) == {seen(f"{left} && {right}")}
-    assert truth_values.joined(one, two, OR) == {seen(f"{left} || {right}")}
+    assert truth_values.join_outcomes(one, two, AND) == {seen(f"{left} && {right}")}
+    assert truth_values.join_outcomes(one, two, OR) == {seen(f"{left} || {right}")}
     assert truth_values.negated(one) == {seen(f"!{left}")}
     arms = frozenset({seen("true")}), frozenset({seen("7")})
     assert truth_values.chosen(one, *arms) == {seen(f"{left} ? true : 7")}

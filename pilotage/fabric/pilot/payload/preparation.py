@@ -125,9 +125,8 @@ class Preparer:
             "DIRAC_JOB_PROCESSORS": str(share.processors),
             "DIRAC_WHOLENODE": str(share.whole_node),
             "PILOTAGE_JOB_GPUS": str(len(share.gpus)),
-            "PILOTAGE_PROGRESS_FILE": str(
-                area.progress
-            ),  # the last line that it writes there is its progress
+            # The last line that it writes there is its progress.
+            "PILOTAGE_PROGRESS_FILE": str(area.progress),
         }
         if share.ram_mb is not None:
             ours["PILOTAGE_JOB_RAM"] = str(share.ram_mb)
