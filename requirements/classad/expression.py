@@ -65,8 +65,8 @@ def parse_expression(
 
     Raises:
         InvalidInput: Not a ClassAd expression, or one that users may not evaluate here: it contains impure
-            functions, patterns that RE2 refuses, attributes of anything but the resource, refers to itself, or is
-            too large.
+            functions, patterns that RE2 refuses, attributes of anything but the resource, refers to itself,
+            or is too large.
     """
     source = SourceText(text=text, path=path, file=file, line=line, column=column)
     if len(text) > MAX_SIZE:
