@@ -15,7 +15,7 @@ import htcondor2  # noqa: F401  # registers functions of HTCondor, such as strin
 
 from requirements.classad import restrictions
 from requirements.classad.parser import read_expression
-from requirements.classad.restrictions import MAX_SIZE, check, parts_of, resource_name
+from requirements.classad.restrictions import MAX_SIZE, check, resource_name, resource_names
 from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
     AND,
@@ -151,10 +151,7 @@ def conjuncts(node: Node) -> Iterator[Node]:
 
 def compile_node(node: Node, text: str = "") -> Program:
     """Compile a part of an expression that is already parsed and checked."""
-    names: dict[str, str] = {}
-    for part in parts_of(node):
-        if isinstance(part, Attribute) and (name := resource_name(part)):
-            names.setdefault(attribute_key(name), name)
+    names = resource_names(node)
     calls: list[_Regexp] = []
     free = _free_prefix(names)
 

@@ -27,6 +27,7 @@ from requirements.classad.syntax_tree import (
     Literal,
     Node,
     Unary,
+    attribute_key,
     binding,
     children,
 )
@@ -277,6 +278,15 @@ def resource_name(attribute: Attribute) -> str | None:
     if len(names) != 1 or attribute.absolute or names[0].lower() in _FORBIDDEN:
         return None
     return names[0]
+
+
+def resource_names(node: Node) -> dict[str, str]:
+    """Return the parameters of the resource in an expression, in their first spelling, by `attribute_key`."""
+    names: dict[str, str] = {}
+    for part in parts_of(node):
+        if isinstance(part, Attribute) and (name := resource_name(part)):
+            names.setdefault(attribute_key(name), name)
+    return names
 
 
 def own_name(attribute: Attribute) -> str | None:

@@ -13,7 +13,7 @@ from itertools import product
 from requirements.canonical import Requirements
 from requirements.classad import compiled
 from requirements.classad.parser import read_expression
-from requirements.classad.restrictions import parts_of, resource_name
+from requirements.classad.restrictions import resource_name, resource_names
 from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
     AND,
@@ -29,7 +29,6 @@ from requirements.classad.syntax_tree import (
     Node,
     Special,
     Unary,
-    attribute_key,
     children,
 )
 from requirements.nodes import truth_values
@@ -132,11 +131,7 @@ class _Reader:
 
     def _names(self, node: Node) -> list[str] | None:
         """Return the attributes of a part; None: one of them does not differ between nodes."""
-        names = {
-            attribute_key(name): None
-            for part in parts_of(node)
-            if isinstance(part, Attribute) and (name := resource_name(part))
-        }
+        names = resource_names(node)
         return list(names) if all(name in self.nodes for name in names) else None
 
     def _try_all(self, node: Node, names: list[str], *, truth: bool) -> Condition | None:
