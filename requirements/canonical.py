@@ -11,7 +11,7 @@ import rfc8785
 
 from requirements.classad.expression import Expression, canonical_text
 from requirements.record.record import Record
-from requirements.values import Value, fold, format_value, normal
+from requirements.values import fold, format_value, normal
 
 Requirements = Record | Expression
 
@@ -19,14 +19,10 @@ Requirements = Record | Expression
 def canonical(requirements: Requirements, vo: str) -> bytes:
     """Return the same bytes for equal requirements of a VO, on any machine and in any release."""
     if isinstance(requirements, Record):
-        form: object = {fold(name): _as_json(normal(value)) for name, value in requirements.values}
+        form: object = {fold(name): normal(value) for name, value in requirements.values}
     else:
         form = canonical_text(requirements)
     return rfc8785.dumps({"requirements": form, "v": 1, "vo": unicodedata.normalize("NFC", vo.lower())})  # type: ignore[dict-item]
-
-
-def _as_json(value: Value) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def pool_id(requirements: Requirements, vo: str) -> str:

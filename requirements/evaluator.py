@@ -1,7 +1,6 @@
 """THE evaluator: whether a resource fulfils the requirements of a job, with every reason if not."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from requirements.canonical import Requirements
 from requirements.classad import evaluation
@@ -9,6 +8,7 @@ from requirements.classad.evaluation import Operands
 from requirements.classad.expression import Expression
 from requirements.nodes import residual
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes, format_options
+from requirements.nodes.residual import QueueDecision
 from requirements.record.declarations import (
     Declaration,
     Declarations,
@@ -16,36 +16,13 @@ from requirements.record.declarations import (
     ValueKind,
     compared_parameter,
 )
-from requirements.record.record import Record
-from requirements.record.rules import ReasonKind, mismatch
+from requirements.record.record import Reason, Record, mismatch
 from requirements.values import Value, deduplicate, format_value, lookup, normal
 
 __all__ = [
     *("QueueDecision", "Reason", "ReasonKind", "decide_at_queue", "eligible", "failing"),
-    *("format_requirement", "operands", "parameters", "parts", "remove_operand", "replace_operand"),
+    *("format_requirement", "operands", "parameters", "parts", "replace_operand"),
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """One requirement that fails at a resource."""
-
-    requirement: str  #: its name, or `Requirements` for an expression
-    wanted: str  #: the required value, formatted
-    has: str | None  #: the resource's value; None: it has none
-    kind: ReasonKind
-
-    def __str__(self) -> str:
-        has = "nothing of that name" if self.has is None else self.has
-        return f"{self.requirement}: wanted {self.wanted}, has {has} ({self.kind})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDecision:
-    """Decision about requirements at a queue, before its nodes are known."""
-
-    eligible: bool  #: whether it may have a node that fulfils them
-    residue: Requirements | None = None  #: what depends on the node; None: nothing, the decision is final
 
 
 def failing(
@@ -56,23 +33,15 @@ def failing(
 ) -> tuple[Reason, ...]:
     """Return every requirement that the resource does not fulfil; empty means that it is eligible.
 
-    Args:
-        requirements: Requirements of a job.
-        resource: The effective parameters of a queue for the job's VO; names are looked up without case.
-        declarations: The current declarations of names; expressions ignore them.
-        nodes: Attributes that differ between nodes; fulfilled if a node may fulfil them.
+    Names of the resource are looked up without case. Attributes that differ between nodes are fulfilled if a
+    node may fulfil them.
     """
     known = nodes.without_these(resource) if nodes else resource
     if isinstance(requirements, Record):
         return tuple(_record_reasons(requirements, known, declarations, nodes))
-    parts = (
-        residual.failing_parts(requirements.text, known, nodes)
-        if nodes
-        else evaluation.failing_parts(requirements.text, known)
-    )
-    return tuple(
-        Reason(requirement="Requirements", wanted=part.text, has=part.has, kind=part.kind) for part in parts
-    )
+    if nodes:
+        return residual.failing_parts(requirements.text, known, nodes)
+    return evaluation.failing_parts(requirements.text, known)
 
 
 def eligible(
@@ -89,7 +58,7 @@ def eligible(
         known = nodes.without_these(resource) if nodes else resource
         return next(_record_reasons(requirements, known, declarations, nodes), None) is None
     if nodes:
-        return residual.residual(requirements.text, resource, nodes).possible
+        return residual.residual(requirements.text, resource, nodes).eligible
     return evaluation.is_true(requirements.text, resource)
 
 
@@ -105,14 +74,11 @@ def decide_at_queue(
     (`node_attributes.merge_facts`) if and only if the queue is eligible and the residue, if any, is fulfilled
     by them.
     """
+    if isinstance(requirements, Expression):
+        return residual.residual(requirements.text, resource, nodes)
     if not eligible(requirements, resource, declarations, nodes):
         return QueueDecision(eligible=False)
-    if isinstance(requirements, Record):
-        return QueueDecision(
-            eligible=True, residue=residual.residual_record(requirements, declarations, nodes)
-        )
-    text = residual.residual(requirements.text, resource, nodes).text
-    return QueueDecision(eligible=True, residue=None if text is None else Expression(text=text))
+    return QueueDecision(eligible=True, residue=residual.residual_record(requirements, declarations, nodes))
 
 
 def parts(requirements: Requirements) -> tuple[Requirements, ...]:
@@ -140,17 +106,11 @@ def format_requirement(requirements: Requirements, declarations: Declarations) -
     )
 
 
-def remove_operand(requirements: Requirements, wanted: str) -> Requirements | None:
-    """Return the expression without this operand of its outermost `&&`; None: nothing is left."""
-    return _replace_operand(requirements, wanted, None)
+def replace_operand(requirements: Requirements, wanted: str, new: str | None) -> Requirements | None:
+    """Return the expression with another operand, or none, in place of this one in its outermost `&&`.
 
-
-def replace_operand(requirements: Requirements, wanted: str, new: str) -> Requirements | None:
-    """Return the expression with another operand in place of this one in its outermost `&&`."""
-    return _replace_operand(requirements, wanted, new)
-
-
-def _replace_operand(requirements: Requirements, wanted: str, new: str | None) -> Requirements | None:
+    None: nothing is left.
+    """
     if isinstance(requirements, Record):
         return requirements
     dropped = _bare(wanted)
@@ -201,7 +161,6 @@ def _record_reasons(
 
 
 def _format_wanted(wanted: Value, declaration: Declaration | None) -> str:
-    """Format the required value together with the rule."""
     declared = declaration or Declaration(name="")
     plain = normal(wanted)
     if isinstance(plain, tuple):

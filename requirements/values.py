@@ -19,19 +19,13 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 def fold(text: str) -> str:
     """Return the form in which names and texts are compared: Unicode canonical caseless matching, in NFC."""
-    return text.lower() if text.isascii() else _fold_unicode(text)
-
-
-def _fold_unicode(text: str) -> str:
+    if text.isascii():
+        return text.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
 
 
 def as_value(raw: object, path: str) -> Value:
-    """Convert `raw`, from a file or a request, to a value.
-
-    Args:
-        raw: Text, boolean, number or a list of these.
-        path: Its path, for messages.
+    """Convert `raw`, from a file or a request, to a value; `path` is its path, for messages.
 
     Raises:
         InvalidInput: Another type, or a number that not every program can represent.
@@ -165,3 +159,25 @@ def format_value(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(normal_number(value)) if isinstance(value, float) else str(value)
+
+
+#: Keywords with several values, of which users mostly state one and compare it as a single value.
+_ONE_OR_MORE = frozenset({"site", "gridce", "platform", "outputse"})
+
+
+def job_attributes(body: Mapping[str, object]) -> dict[str, Value]:
+    """Return the attributes of a stored description; values of other types are left out."""
+    found: dict[str, Value] = {}
+    for name, raw in body.items():
+        try:
+            found[name] = as_value(attribute_value(name, raw), name)
+        except InvalidInput:
+            continue
+    return found
+
+
+def attribute_value(name: str, value: object) -> object:
+    """Return the value of a keyword; a list with a single site, CE, platform or SE as its item."""
+    if fold(name) in _ONE_OR_MORE and isinstance(value, list | tuple) and len(value) == 1:
+        return value[0]
+    return value

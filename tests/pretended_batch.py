@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, JobReport, Output, State
 from pilotage.fabric.pilot.payload import payload
-from pilotage.fabric.runner import job_spec
-from pilotage.fabric.runner.job_spec import JobSpec
+from pilotage.fabric.runner import local_job
+from pilotage.fabric.runner.local_job import JobSpec
 from pilotage.fabric.runner.status_files import PAYLOAD, LocalJobEnd, StatusFiles
 
 _FILES = re.compile(r"b64decode\('''\n(.*?)\n'''\)", re.DOTALL)
@@ -98,4 +98,4 @@ class PretendedBatch:
         with zipfile.ZipFile(io.BytesIO(base64.b64decode(packed[1]))) as files:
             file = self._directory / "order.json"
             file.write_bytes(files.read("order.json"))
-        return job_spec.read_spec(file)
+        return local_job.read_spec(file)

@@ -210,7 +210,7 @@ def _requirement_alternatives(
             changed = evaluator.replace_operand(whole, failure.wanted, new)
             yield Alternative(text=text, demand=replace(demand, requirements=changed))
         budget.spend(size)
-        left = evaluator.remove_operand(whole, failure.wanted)
+        left = evaluator.replace_operand(whole, failure.wanted, None)
         text = f"leave out `{failure.wanted}` of the Requirements"
         yield Alternative(text=text, demand=replace(demand, requirements=left))
         return

@@ -8,8 +8,8 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
-from requirements.nodes import decision_split
-from requirements.nodes.decision_split import Forwarding
+from requirements.nodes import flags
+from requirements.nodes.flags import Forwarding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,6 @@ def _group_by_class(
 def _forwarding(survey: QueueSet, demand: JobDemand, here: QueueClass) -> Forwarding | None:
     if demand.requirements is None:
         return None
-    return decision_split.forwarding(
+    return flags.forwarding(
         demand.requirements, here.values, survey.declarations, here.nodes, here.forwarding
     )

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Row
 
-from requirements.record import job_attributes
+from requirements import values
 from requirements.values import Value, fold
 from taskqueue.db import sql
 from taskqueue.jobs import descriptions
@@ -74,7 +74,7 @@ def identity_attributes(*, vo: str, owner: str, owner_group: str) -> Mapping[str
 def description_attributes(body: str, parameters: str | None) -> Mapping[str, Value]:
     """The attributes of a stored description by folded name, with placeholders filled."""
     filled = descriptions.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
-    return {fold(name): value for name, value in job_attributes.job_attributes(filled).items()}
+    return {fold(name): value for name, value in values.job_attributes(filled).items()}
 
 
 #: Job groups checked before a claim; further ones are checked by the claim itself.

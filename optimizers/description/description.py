@@ -14,14 +14,12 @@ from cs_config.options.keywords import Keyword, UnfitValueError, format_seen
 from cs_config.options.options import VoOptions
 from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes, Unevaluated
-from requirements.classad.expression import Expression, parse_expression
+from requirements.classad.expression import Expression, OutOfScopeError, Own, parse_expression
 from requirements.classad.parser import read_expression
-from requirements.classad.self_references import OutOfScopeError, Own
 from requirements.classad.source_text import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
-from requirements.record import job_attributes
 from requirements.record.record import parse_record
-from requirements.values import as_value, fold
+from requirements.values import as_value, attribute_value, fold
 
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
 #: Key of an expression in JSON: `{"expression": "…"}`.
@@ -49,7 +47,7 @@ def own_attributes(values: Mapping[str, object], others: Mapping[str, object]) -
             raise OutOfScopeError(f"MY.{name}: the owner of a job is not part of its description")
         value = values.get(keyword.attribute)
         is_nothing = value in ("", ()) or (value == 0 and keyword.attribute in _NOT_STATED)
-        return None if is_nothing else job_attributes.attribute_value(keyword.name, value)
+        return None if is_nothing else attribute_value(keyword.name, value)
 
     return own
 

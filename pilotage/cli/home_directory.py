@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pilotage.cli.errors import CommandRefused
-from pilotage.fabric import private_file
+from pilotage.fabric.pilot import job_files
 
 _LOCK = "up.lock"
 
@@ -69,7 +69,7 @@ def write_client_env(home: Path, *, url: str, token: str, authorities: Path | No
     path = home / CLIENT_ENV
     variables = client_variables(url=url, token=token, authorities=authorities)
     text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
-    private_file.write(path, text)
+    job_files.write(str(home), CLIENT_ENV, text.encode())
     return path
 
 

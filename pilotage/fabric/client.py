@@ -51,10 +51,10 @@ _API: Final = "/api/v1"
 _ABOUT_THE_TOKEN: Final = frozenset({401, 403})
 
 
-class ApiConnection:
-    """Calls one service with one token; to be closed.
+class Client:
+    """Speaks for the bearer of one token with one service; to be closed.
 
-    Raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
+    Every method raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
     """
 
     def __init__(
@@ -66,17 +66,10 @@ class ApiConnection:
         timeout: float = 30.0,
         authorities: Path | None = None,
     ) -> None:
-        """Make it.
-
-        Args:
-            url: Of the service.
-            token: What is shown, or tells what is shown this time.
-            whose: Where the token comes from; told if it is refused.
-            timeout: Seconds until a service that does not answer is away.
-            authorities: CA certificates that it is believed by, as pilots have them; None: the system's.
+        """With the token, or a function that returns it, and `whose` it is, for messages if it is refused.
 
         Raises:
-            ValueError: There are no such certificates.
+            ValueError: There are no such CA certificates.
         """
         self.url = url.rstrip("/")
         self._token = token
@@ -108,75 +101,12 @@ class ApiConnection:
         except httpx.TransportError:
             return False
 
-    def _page(self, path: str, filters: Mapping[str, str], *, limit: int, after: object) -> Json:
-        cursor = {} if after is None else {"after": str(after)}
-        return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
-
-    def _show(self, request: httpx.Request) -> httpx.Request:
-        token = self._token if isinstance(self._token, str) else self._token()
-        request.headers["Authorization"] = f"Bearer {token}"
-        return request
-
-    def _call(self, method: str, path: str, **request: Any) -> Json:
-        answer: Json = self._request(method, path, **request).json()
-        return answer
-
-    def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
-        with self._away_if_silent():
-            response = self._http.request(method, f"{_API}{path}", **request)
-        if not response.is_success:
-            raise _refusal(response, self._whose)
-        return response
-
-    def _stream(self, path: str) -> Iterator[bytes]:
-        """What is at a path, a part at a time."""
-        with self._away_if_silent(), self._http.stream("GET", f"{_API}{path}") as response:
-            if not response.is_success:
-                response.read()
-                raise _refusal(response, self._whose)
-            yield from response.iter_bytes(CHUNK)
-
-    @contextmanager
-    def _away_if_silent(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.TimeoutException:
-            raise ServiceAway(f"{self.url} does not answer in time") from None
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
-
-
-def _refusal(response: httpx.Response, whose: str) -> ApiError:
-    try:
-        error = response.json()["error"]
-        message, code, details = str(error["message"]), str(error["code"]), dict(error.get("details") or {})
-    except (ValueError, KeyError, TypeError):
-        message, code, details = f"the service answers {response.status_code}", "error", {}
-    if whose and response.status_code in _ABOUT_THE_TOKEN:
-        message = f"{whose}: {message}"
-    wait = response.headers.get("Retry-After", "")
-    retry_after = float(wait) if wait.isdecimal() else None
-    return ApiError(message, status=response.status_code, code=code, details=details, retry_after=retry_after)
-
-
-__all__ = ["ApiError", "Client", "ServiceAway"]
-
-
-class Client(ApiConnection):
-    """Speaks for the bearer of one token with one service.
-
-    Every method raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
-    """
-
     def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
-        """Store a tar archive; its name, to be given when jobs are submitted.
-
-        Args:
-            archive: Read from where it stands.
-            vo: Whose it is; needed where the token does not say.
-        """
+        """Store a tar archive, read from where it stands, for the token's VO or `vo`; return its name."""
         owner = {} if vo is None else {"vo": vo}
-        answer = self._call("POST", "/sandboxes", content=_chunks(archive), params=owner)
+        answer = self._call(
+            "POST", "/sandboxes", content=iter(lambda: archive.read(CHUNK), b""), params=owner
+        )
         return str(answer["sandbox"])
 
     def submit(
@@ -187,13 +117,9 @@ class Client(ApiConnection):
         sandbox: str | None = None,
         idempotency_key: str,
     ) -> list[int]:
-        """Submit descriptions, as texts or as objects; all or none is stored.
+        """Submit descriptions, JDL or YAML texts or JSON objects; all or none is stored.
 
-        Args:
-            jdls: JDL or YAML texts.
-            jobs: Descriptions as JSON objects; instead of texts.
-            sandbox: Input sandbox of all of them, from `upload_sandbox`.
-            idempotency_key: The same key again gives the same ids, not more jobs.
+        The same `idempotency_key` again gives the same ids, not more jobs.
         """
         body: Json = {"jdls": list(jdls)} if jdls else {"jobs": list(jobs)}
         if sandbox is not None:
@@ -211,9 +137,7 @@ class Client(ApiConnection):
 
     def summary(self, *, by: Sequence[str], filters: Mapping[str, str]) -> list[Json]:
         """Numbers of jobs by some of their fields."""
-        answer = self._call("GET", "/jobs/summary", params={"by": ",".join(by), **filters})
-        rows: list[Json] = answer["summary"]
-        return rows
+        return self._rows("GET", "/jobs/summary", "summary", params={"by": ",".join(by), **filters})
 
     def accounting(self, asked: Mapping[str, str]) -> Json:
         """What was used: the query of `GET /accounting`."""
@@ -225,8 +149,7 @@ class Client(ApiConnection):
 
     def job_log(self, job_id: int) -> list[Json]:
         """Every change of a job's status, in order."""
-        entries: list[Json] = self._call("GET", f"/jobs/{job_id}/log")["log"]
-        return entries
+        return self._rows("GET", f"/jobs/{job_id}/log", "log")
 
     def explain(self, job_id: int, *, forwarding: bool = False) -> Json:
         """Why a job does not run; with `forwarding` also what is decided where."""
@@ -294,9 +217,7 @@ class Client(ApiConnection):
 
     def matching_task_queues(self, resource: Mapping[str, object]) -> list[Json]:
         """The task queues that a resource may serve now."""
-        answer = self._call("POST", "/matcher/getMatchingTaskQueues", json=dict(resource))
-        task_queues: list[Json] = answer["task_queues"]
-        return task_queues
+        return self._rows("POST", "/matcher/getMatchingTaskQueues", "task_queues", json=dict(resource))
 
     def pilots(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of pilots under `pilots`."""
@@ -317,9 +238,7 @@ class Client(ApiConnection):
 
     def pilot_summary(self, *, by: Sequence[str], filters: Mapping[str, str]) -> list[Json]:
         """Numbers of pilots by some of their fields, with how they fared."""
-        answer = self._call("GET", "/pilots/summary", params={"by": ",".join(by), **filters})
-        rows: list[Json] = answer["summary"]
-        return rows
+        return self._rows("GET", "/pilots/summary", "summary", params={"by": ",".join(by), **filters})
 
     def pilot_standings(self, stamps: Sequence[str]) -> Mapping[str, str]:
         """By stamp whether there is such a pilot of anybody: `active`, `ended` or `unknown`."""
@@ -337,15 +256,10 @@ class Client(ApiConnection):
         secret: bool = False,
         secret_lifetime: float | None = None,
     ) -> Json:
-        """Store the intent to submit a pilot to a queue, or through a broker; again changes nothing else.
+        """Store the intent to submit a pilot to a queue, or through a broker that picks one of the landings.
 
-        Args:
-            stamp: Our name of it, unique for ever.
-            queue: Where it goes, `Site/CE/Queue`.
-            landings: Instead: the queues among which a broker picks.
-            vo: Whose it is; needed where the token does not say.
-            secret: Ask for a one-use secret for its script, under `secret`; one given before is void.
-            secret_lifetime: Seconds within which it has to be used; None: as long as may be.
+        Doing so again changes nothing else. With `secret`, a one-use secret for its script is returned under
+        `secret`, to be used within `secret_lifetime` seconds; one given before is void.
         """
         body: Json = {"stamp": stamp, "vo": vo, "secret": secret}
         body |= {"landings": list(landings)} if landings else {"queue": queue}
@@ -401,12 +315,9 @@ class Client(ApiConnection):
         self, *, text: str, source: str, message: str, version: int, guards: Sequence[str] = ()
     ) -> int:
         """Make a text the configuration in force; `version` is the one that it replaces."""
-        body = {
-            "text": text,
-            "source": source,
-            "message": message,
-            **({"guard": list(guards)} if guards else {}),
-        }
+        body: Json = {"text": text, "source": source, "message": message}
+        if guards:
+            body["guard"] = list(guards)
         return int(self._call("PUT", "/config", json=body, headers={"If-Match": str(version)})["version"])
 
     def patch_config(self, edits: Mapping[str, object], *, version: int) -> Json:
@@ -424,9 +335,8 @@ class Client(ApiConnection):
 
     def config_versions(self, *, limit: int = 100, path: str = "") -> list[Json]:
         """The latest versions of the configuration that changed something at a path, the newest first."""
-        answer = self._call("GET", "/config/versions", params={"limit": str(limit), "path": path})
-        versions: list[Json] = answer["versions"]
-        return versions
+        params = {"limit": str(limit), "path": path}
+        return self._rows("GET", "/config/versions", "versions", params=params)
 
     def config_blame(self, path: str, vo: str | None) -> Json:
         """Where the values at a path are written, by whom, and which jobs they keep away."""
@@ -437,13 +347,61 @@ class Client(ApiConnection):
         params = {"from": str(before)} | ({} if after is None else {"to": str(after)})
         return self._call("GET", "/config/diff", params=params)
 
+    def _page(self, path: str, filters: Mapping[str, str], *, limit: int, after: object) -> Json:
+        cursor = {} if after is None else {"after": str(after)}
+        return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
+
+    def _show(self, request: httpx.Request) -> httpx.Request:
+        token = self._token if isinstance(self._token, str) else self._token()
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+    def _call(self, method: str, path: str, **request: Any) -> Json:
+        answer: Json = self._request(method, path, **request).json()
+        return answer
+
+    def _rows(self, method: str, path: str, key: str, **request: Any) -> list[Json]:
+        rows: list[Json] = self._call(method, path, **request)[key]
+        return rows
+
+    def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
+        with self._away_if_silent():
+            response = self._http.request(method, f"{_API}{path}", **request)
+        if not response.is_success:
+            raise _refusal(response, self._whose)
+        return response
+
+    def _stream(self, path: str) -> Iterator[bytes]:
+        with self._away_if_silent(), self._http.stream("GET", f"{_API}{path}") as response:
+            if not response.is_success:
+                response.read()
+                raise _refusal(response, self._whose)
+            yield from response.iter_bytes(CHUNK)
+
+    @contextmanager
+    def _away_if_silent(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException:
+            raise ServiceAway(f"{self.url} does not answer in time") from None
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
+
+
+def _refusal(response: httpx.Response, whose: str) -> ApiError:
+    try:
+        error = response.json()["error"]
+        message, code, details = str(error["message"]), str(error["code"]), dict(error.get("details") or {})
+    except (ValueError, KeyError, TypeError):
+        message, code, details = f"the service answers {response.status_code}", "error", {}
+    if whose and response.status_code in _ABOUT_THE_TOKEN:
+        message = f"{whose}: {message}"
+    wait = response.headers.get("Retry-After", "")
+    retry_after = float(wait) if wait.isdecimal() else None
+    return ApiError(message, status=response.status_code, code=code, details=details, retry_after=retry_after)
+
 
 def scope_path(scope: str) -> str:
     """The path of a site, `Site/CE` or `Site/CE/Queue` that advertises."""
     names = [quote(name, safe="") for name in scope.split("/")]
     return "".join(f"/{kind}/{name}" for kind, name in zip(("sites", "ces", "queues"), names, strict=False))
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK):
-        yield chunk

@@ -73,24 +73,20 @@ class NodeScript:
 
     def text(self) -> str:
         """Generate the script: ASCII, with lines short enough for every batch system."""
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as members:
+            for name, data in self.files.items():
+                members.writestr(name, data)
         return _TEXT.format(
             name=self.name,
             about=self.about,
             pythons=" ".join(PYTHONS),
-            files=_packed(self.files),
+            files=base64.encodebytes(archive.getvalue()).decode("ascii").rstrip(),
             fetch=f"{self.fetch} || exit {HOST}\n" if self.fetch else "",
             program=self.program,
             words=" ".join(self.words),
             host=HOST,
         )
-
-
-def _packed(files: Mapping[str, bytes]) -> str:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as members:
-        for name, data in files.items():
-            members.writestr(name, data)
-    return base64.encodebytes(archive.getvalue()).decode("ascii").rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,43 +104,26 @@ class PilotScript:
 
 
 def pilot_text(script: PilotScript, zipapp: bytes) -> str:
-    """Generate the script of a pilot.
-
-    Args:
-        script: Parameters of the pilot.
-        zipapp: The pilot itself, `pilot.bundle.content()`.
-    """
-    return NodeScript(
-        name="pilot",
-        about="A pilot. Its secret is good for one start: a second one ends at once and touches nothing.",
-        program="pilot.pyz",
-        words=_words(script),
-        files={**_script_files(script), "pilot.pyz": zipapp},
-    ).text()
-
-
-def _script_files(script: PilotScript) -> Mapping[str, bytes]:
-    files = {"secret": script.secret.encode()}
-    if script.pools:
-        files["pools"] = "\n".join(script.pools).encode()
-    if script.landings:
-        files["landings.json"] = json.dumps(dict(script.landings)).encode()
-    if script.authorities is not None:
-        files["authorities.pem"] = script.authorities.encode()
-    return files
-
-
-def _words(script: PilotScript) -> list[str]:
-    """The arguments of the pilot as words of the shell."""
+    """Generate the script of a pilot around its archive, `pilot.bundle.content()`."""
     named = {"--url": script.url, "--stamp": script.stamp}
     if script.queue:
         named |= dict(zip(("--site", "--ce", "--queue"), script.queue.split("/"), strict=True))
     words = [shlex.quote(f"{name}={value}") for name, value in named.items()]
     words.append('--secret-file="$area/secret"')
+    files = {"secret": script.secret.encode()}
     if script.pools:
         words.append('--pools="@$area/pools"')
+        files["pools"] = "\n".join(script.pools).encode()
     if script.landings:
         words.append('--landings="$area/landings.json"')
+        files["landings.json"] = json.dumps(dict(script.landings)).encode()
     if script.authorities is not None:
         words.append('--ca="$area/authorities.pem"')
-    return words + [shlex.quote(word) for word in script.words]
+        files["authorities.pem"] = script.authorities.encode()
+    return NodeScript(
+        name="pilot",
+        about="A pilot. Its secret is good for one start: a second one ends at once and touches nothing.",
+        program="pilot.pyz",
+        words=words + [shlex.quote(word) for word in script.words],
+        files={**files, "pilot.pyz": zipapp},
+    ).text()

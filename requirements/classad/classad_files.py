@@ -63,15 +63,8 @@ def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> Attri
     Values are text, booleans, numbers, None for `undefined`, lists, a dict for a nested ad, and `Unevaluated`
     for every other expression. The outer brackets may be left out; names may have dots.
 
-    Args:
-        text: `[ Name = value; … ]`.
-        file: Its name, for messages.
-        path: What it is, for messages.
-
     Raises:
-        InvalidInput: With line, column and the line itself: not a ClassAd, names that differ only in case, or
-        a
-            literal that programs read differently.
+        InvalidInput: Not an ad, names that differ only in case, or a literal that programs read differently.
     """
     source = SourceText(text=text, path=path, file=file)
     if len(text) > MAX_SIZE:
@@ -79,24 +72,16 @@ def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> Attri
     ad = read_ad(source)
     check(ad, source)
     starts = {name: node.start for name, node in ad.entries}
-    return Attributes(_attributes(ad, source), source, starts)
+    return Attributes({name: value_of(node, source) for name, node in ad.entries}, source, starts)
 
 
 def check(ad: Ad, source: SourceText) -> None:
-    """Refuse an ad that HTCondor's library cannot read.
-
-    Raises:
-        InvalidInput: With the position of its beginning.
-    """
+    """Refuse an ad that HTCondor's library cannot read."""
     check_height(ad, source)
     try:
         classad2.ClassAd(render(ad))
     except classad2.ClassAdException as error:
         raise source.fault(ad.start, "HTCondor's ClassAd library cannot read this") from error
-
-
-def _attributes(ad: Ad, source: SourceText) -> dict[str, object]:
-    return {name: value_of(node, source) for name, node in ad.entries}
 
 
 def value_of(node: Node, source: SourceText) -> object:
@@ -113,7 +98,7 @@ def value_of(node: Node, source: SourceText) -> object:
         case ListOf(items=items):
             return [value_of(item, source) for item in items]
         case Ad():
-            return _attributes(node, source)
+            return {name: value_of(value, source) for name, value in node.entries}
     line, column = source.place(node.start)
     return Unevaluated(source.text[node.start : node.end], source.file, line, column)
 
@@ -148,9 +133,6 @@ def read_ad_file(text: str, file: str | None = None) -> tuple[WrittenAd, ...]:
 
     New syntax: ads in brackets, one after the other or in a list; or one without brackets, its attributes
     ended by semicolons. Old syntax: lines `Name = value`, with an empty line between two ads.
-
-    Raises:
-        InvalidInput: With line, column and the line itself: no ad at all, or an invalid one.
     """
     source = SourceText(text=text, path="ClassAd", file=file)
     if len(text) > MAX_FILE:
@@ -201,12 +183,8 @@ def _entries(ad: Ad, source: SourceText, lines: _Lines) -> Iterator[AdEntry]:
             value=value_of(node, source),
             text=source.text[node.start : node.end],
             line=lines.find_line(node.start),
-            entries=_nested(node, source, lines),
+            entries=tuple(_entries(node, source, lines)) if isinstance(node, Ad) else (),
         )
-
-
-def _nested(node: Node, source: SourceText, lines: _Lines) -> tuple[AdEntry, ...]:
-    return tuple(_entries(node, source, lines)) if isinstance(node, Ad) else ()
 
 
 def _old_syntax(source: SourceText) -> Iterator[WrittenAd]:
@@ -220,7 +198,10 @@ def _old_syntax(source: SourceText) -> Iterator[WrittenAd]:
             continue
         [ad] = _build_ads((read_ad(line),), line)
         for entry in ad.entries:
-            _refuse_again(entry, block, line)
+            for other in block:
+                if fold(other.name) == fold(entry.name):
+                    message = f"{entry.name} is named twice, the first time in line {other.line}"
+                    raise line.fault(0, message)
             block.append(entry)
     if block:
         yield _block(block)
@@ -235,9 +216,3 @@ def _attribute_lines(source: SourceText) -> Iterator[SourceText]:
 
 def _block(entries: list[AdEntry]) -> WrittenAd:
     return WrittenAd(entries=tuple(entries), line=entries[0].line)
-
-
-def _refuse_again(entry: AdEntry, before: list[AdEntry], line: SourceText) -> None:
-    for other in before:
-        if fold(other.name) == fold(entry.name):
-            raise line.fault(0, f"{entry.name} is named twice, the first time in line {other.line}")

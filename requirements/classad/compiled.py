@@ -15,7 +15,7 @@ import htcondor2  # noqa: F401  # registers functions of HTCondor, such as strin
 
 from requirements.classad import restrictions
 from requirements.classad.parser import read_expression
-from requirements.classad.restrictions import MAX_SIZE, check, parts_of, resource_name
+from requirements.classad.restrictions import MAX_SIZE, check, resource_name, resource_names
 from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
     AND,
@@ -75,11 +75,9 @@ class Program:
     def values(
         self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
     ) -> Iterator[object]:
-        """Evaluate for each combination of the options; the options of the last name change first.
+        """Evaluate for each combination of the options (None: absent); those of the last name change first.
 
-        Args:
-            resource: Fixed parameters, without the names in `options`.
-            options: Possible values for some of `names`; None: absent.
+        The resource has fixed parameters only, without the names in `options`.
         """
         ad = _ad(self.names, resource)
         for combination in itertools.product(*options.values()):
@@ -123,38 +121,23 @@ def _library_text(value: Value) -> object:
 
 
 def read(source: SourceText) -> Program:
-    """Parse, check and compile an expression.
-
-    Raises:
-        InvalidInput: Not a ClassAd expression, or one that users may not evaluate here.
-    """
+    """Parse, check and compile an expression; `InvalidInput` also for one that users may not evaluate."""
     if len(source.text) > MAX_SIZE:
         raise source.fault(0, f"{len(source.text)} characters, allowed are {MAX_SIZE}")
     node = read_expression(source)
     check(node, source)
+    operands = tuple(conjuncts(node))
     try:
-        return _program(node, source.text)
+        parts = tuple(_operand(part, source.text) for part in operands) if len(operands) > 1 else ()
+        return replace(compile_node(node, source.text), parts=parts)
     except classad2.ClassAdException as error:
         raise source.fault(node.start, "HTCondor's ClassAd library cannot read this") from error
 
 
-def compile_node(node: Node) -> Program:
-    """Compile a part of an expression that is already parsed and checked."""
-    return _single(node, "")
-
-
-def _program(node: Node, text: str) -> Program:
-    operands = tuple(conjuncts(node))
-    parts = tuple(_operand(part, text) for part in operands) if len(operands) > 1 else ()
-    return replace(_single(node, text), parts=parts)
-
-
 def _operand(node: Node, text: str) -> Program:
     """Compile one operand of `&&`, where a number counts as true or false."""
-    start, end = node.start, node.end
-    true = Literal(value=True, start=start, end=start)
-    counted = Chain(level=AND, first=true, rest=(("&&", node),), start=start, end=end)
-    return _single(counted, text[start:end])
+    counted = Chain(level=AND, first=Literal(value=True), rest=(("&&", node),))
+    return compile_node(counted, text[node.start : node.end])
 
 
 def conjuncts(node: Node) -> Iterator[Node]:
@@ -166,11 +149,9 @@ def conjuncts(node: Node) -> Iterator[Node]:
         yield node
 
 
-def _single(node: Node, text: str) -> Program:
-    names: dict[str, str] = {}
-    for part in parts_of(node):
-        if isinstance(part, Attribute) and (name := resource_name(part)):
-            names.setdefault(attribute_key(name), name)
+def compile_node(node: Node, text: str = "") -> Program:
+    """Compile a part of an expression that is already parsed and checked."""
+    names = resource_names(node)
     calls: list[_Regexp] = []
     free = _free_prefix(names)
 

@@ -26,8 +26,8 @@ _HALF = 1 << 32
 def literal(value: float | Special, /) -> Node:
     """Create the node of a value as the parser would: a sign is an operator."""
     if isinstance(value, int | float) and math.copysign(1, value) < 0:
-        return Unary(operator="-", operand=Literal(value=-value, start=0, end=0), start=0, end=0)
-    return Literal(value=value, start=0, end=0)
+        return Unary(operator="-", operand=Literal(value=-value))
+    return Literal(value=value)
 
 
 def is_constant(node: Node) -> bool:
@@ -55,15 +55,11 @@ def fold_constants(node: Chain | Unary) -> Node:
     # Step by step: the library continues silently after an overflow.
     first = node.first
     for operator, operand in node.rest:
-        step = _value(_step(first, operator, operand, node.level))
+        step = _value(Chain(level=node.level, first=first, rest=((operator, operand),)))
         if step is None:
             return node
         first = step
     return first
-
-
-def _step(left: Node, operator: str, right: Node, level: int) -> Chain:
-    return Chain(level=level, first=left, rest=((operator, right),), start=0, end=0)
 
 
 def _value(operation: Chain | Unary) -> Node | None:
@@ -128,23 +124,14 @@ def literal_from(value: object) -> Node | None:
     if isinstance(value, list):
         items = [literal_from(item) for item in value]
         plain = tuple(item for item in items if item is not None)
-        return ListOf(items=plain, start=0, end=0) if len(plain) == len(items) else None
+        return ListOf(items=plain) if len(plain) == len(items) else None
     if isinstance(value, str):
-        return Literal(value=value, start=0, end=0)
+        return Literal(value=value)
     if isinstance(value, float) and not math.isfinite(value):
-        return _real(str(value))
+        return Call(name="real", arguments=(Literal(value=str(value)),))  # infinity and NaN have no literal
     if type(value) is int and abs(value) > MAX_INTEGER:
-        return _split_integer(value)
+        # Too large for a literal: a sum of two.
+        high, low = divmod(value, _HALF)
+        product = Chain(level=PRECEDENCE["*"], first=literal(high), rest=(("*", literal(_HALF)),))
+        return Chain(level=PRECEDENCE["+"], first=product, rest=(("+", literal(low)),))
     return literal(value) if isinstance(value, int | float) else None
-
-
-def _real(text: str) -> Node:
-    """Create a call for infinity and NaN, which have no literal."""
-    return Call(name="real", arguments=(Literal(value=text, start=0, end=0),), start=0, end=0)
-
-
-def _split_integer(value: int) -> Node:
-    """Write an integer that is too large for a literal as a sum of two."""
-    high, low = divmod(value, _HALF)
-    product = Chain(level=PRECEDENCE["*"], first=literal(high), rest=(("*", literal(_HALF)),), start=0, end=0)
-    return Chain(level=PRECEDENCE["+"], first=product, rest=(("+", literal(low)),), start=0, end=0)

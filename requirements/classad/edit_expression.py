@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from requirements.classad.parser import read_expression
+from requirements.classad.restrictions import parts_of
 from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
     MIRRORED,
@@ -13,7 +14,6 @@ from requirements.classad.syntax_tree import (
     Literal,
     Node,
     TextSpan,
-    children,
     render,
 )
 from requirements.errors import InvalidInput
@@ -59,7 +59,7 @@ def comparisons(text: str) -> Iterator[AttributeComparison]:
 
 def render_comparison(comparison: AttributeComparison, operator: str, value: Scalar) -> str:
     """Write a comparison of the same attribute with another operator and value."""
-    literal = render(Literal(start=0, end=0, value=value))
+    literal = render(Literal(value=value))
     if fold(operator) in _MEMBER:
         return f"{operator}({literal}, {comparison.attribute})"
     return f"{comparison.attribute} {operator} {literal}"
@@ -87,10 +87,7 @@ def _comparison(whole: Node, left: Node, operator: str, right: Node) -> Iterator
 
 def _nodes(text: str) -> Iterator[Node]:
     try:
-        waiting = [read_expression(SourceText(text=text, path="Requirements"))]
+        node = read_expression(SourceText(text=text, path="Requirements"))
     except InvalidInput:
         return
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += reversed(children(node))
+    yield from parts_of(node)

@@ -15,20 +15,11 @@ from requirements.classad.compiled import Program, read
 from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import attribute_key
 from requirements.errors import InvalidInput
-from requirements.record.rules import ReasonKind
+from requirements.record.record import Reason, ReasonKind
 from requirements.values import Value, fold, format_value, lookup
 
 #: Text for an attribute that the resource does not have.
 ABSENT = "is absent"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailingPart:
-    """A part of an expression that is not true, so that the whole is not."""
-
-    text: str  #: the part as written
-    has: str | None  #: the resource's values of the attributes in it, formatted
-    kind: ReasonKind
 
 
 def is_true(text: str, resource: Mapping[str, Value]) -> bool:
@@ -59,20 +50,20 @@ class Operands:
         return "; ".join(formatted) or None
 
 
-def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart, ...]:
+def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[Reason, ...]:
     """Return the operands of the outermost `&&` that are not true; empty if and only if the whole is true.
 
     A stored expression that can no longer be parsed is reported as an error, so that others continue.
     """
     known = _compile(text)
     if isinstance(known, str):
-        return (FailingPart(text=text, has=known, kind=ReasonKind.ERROR),)
+        return (make_reason(text, known, ReasonKind.ERROR),)
     if known.value(resource) is True:
         return ()
     # A smaller mapping: each group looks up its names again.
     resource = {name: value for name in known.names if (value := lookup(resource, name)) is not None}
     found = {
-        part: FailingPart(text=part, has=group.has(part, resource), kind=_kind(value))
+        part: make_reason(part, group.has(part, resource), _kind(value))
         for group in group_operands(text, frozenset(map(fold, resource)))
         for part, value in group.failing(resource)
     }
@@ -83,9 +74,7 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart
 def group_operands(text: str, present: frozenset[str]) -> tuple[Operands, ...]:
     """Group the operands of the outermost `&&` by the attributes they depend on.
 
-    Args:
-        text: The expression; without operands if it can no longer be parsed.
-        present: Folded names that any resource has; all others are absent.
+    `present` has the folded names that any resource has. Empty if the text can no longer be parsed.
     """
     known = _compile(text)
     if isinstance(known, str):
@@ -123,6 +112,11 @@ def operands(text: str) -> tuple[str, ...]:
     """Return the operands of the outermost `&&`; empty if there is none, or if the text cannot be parsed."""
     known = _compile(text)
     return () if isinstance(known, str) else tuple(part.text for part in known.parts)
+
+
+def make_reason(text: str, has: str | None, kind: ReasonKind) -> Reason:
+    """Return the reason that a part of an expression, as written, gives with the resource's values."""
+    return Reason(requirement="Requirements", wanted=text, has=has, kind=kind)
 
 
 def _kind(value: object) -> ReasonKind:

@@ -63,13 +63,9 @@ _UNFINISHED = {
 
 
 def scan(source: SourceText, position: int = 0) -> Iterator[ClassAdToken]:
-    """Yield the tokens of a text, then the end.
+    """Yield the tokens of a text from `position`, then the end.
 
-    `//`, `/* … */` and lines that start with `#` are comments. Text before `position` is skipped.
-
-    Raises:
-        InvalidInput: A literal that not every program reads as the same value, or a character that starts no
-            token; with its position.
+    `//`, `/* … */` and lines that start with `#` are comments.
     """
     text = source.text
     if position == 0:

@@ -90,13 +90,7 @@ def parse_match_expression(
 ) -> TwoSided:
     """Parse and compile an expression.
 
-    Args:
-        text: The expression.
-        path: Its name, for messages.
-        bare_is_either: A bare name that the own side does not have belongs to the other side.
-
-    Raises:
-        InvalidInput: Not a ClassAd expression, or one that may not be evaluated here.
+    With `bare_is_either` a bare name that the own side does not have belongs to the other side.
     """
     source = SourceText(text=text, path=path)
     node = read_expression(source)
@@ -111,11 +105,7 @@ def parse_match_expression(
 
 
 def number(text: str, own: Mapping[str, Value], path: str) -> float | None:
-    """Evaluate an expression for its own side; None if it is not a number that expressions can use.
-
-    Raises:
-        InvalidInput: Not an expression.
-    """
+    """Evaluate an expression for its own side; None if it is not a number that expressions can use."""
     value = parse_match_expression(text, path).value(own)
     if type(value) is int or type(value) is float:
         return value if is_reckonable(value) else None

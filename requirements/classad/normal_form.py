@@ -42,7 +42,7 @@ from requirements.classad.syntax_tree import (
 #: Size limit of a conditional converted to `&&` and `||`, which repeats its condition.
 MAX_PUT_OUT = 200
 
-_TRUE = Literal(value=True, start=0, end=0)
+_TRUE = Literal(value=True)
 _SAME_NEGATED = {"==": "!=", "!=": "==", "=?=": "=!=", "=!=": "=?="}
 _ORDER_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _LOGICAL_FUNCTIONS = frozenset(
@@ -173,7 +173,7 @@ class _Normal:
                 if _is_no_nan(left) and _is_no_nan(right):
                     negation = negation or _ORDER_NEGATED.get(operator)
                 if negation:
-                    return Chain(level=level, first=left, rest=((negation, right),), start=0, end=0)
+                    return Chain(level=level, first=left, rest=((negation, right),))
         return _not(operand)
 
     def _conditional(self, node: Conditional, place: _Place) -> Node:
@@ -201,13 +201,12 @@ class _Normal:
 
 
 def _chain(level: int, operands: list[Node]) -> Chain:
-    """Join operands with `&&` or `||`."""
     rest = tuple((LOGICAL_OPERATORS[level], operand) for operand in operands[1:])
-    return Chain(level=level, first=operands[0], rest=rest, start=0, end=0)
+    return Chain(level=level, first=operands[0], rest=rest)
 
 
 def _not(node: Node) -> Unary:
-    return Unary(operator="!", operand=node, start=0, end=0)
+    return Unary(operator="!", operand=node)
 
 
 def _as_truth(node: Node, place: _Place) -> Node:
@@ -237,7 +236,6 @@ def _is_logical(node: Node) -> bool:
 
 
 def _rank(node: Node) -> int:
-    """Order of operands in a comparison."""
     return 0 if isinstance(node, Attribute) else 2 if constants.is_constant(node) else 1
 
 

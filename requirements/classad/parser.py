@@ -37,11 +37,7 @@ _NO_NUMBERS = frozenset({"inf", "infinity", "nan"})
 
 
 def read_expression(source: SourceText) -> Node:
-    """Parse a text that is one expression.
-
-    Raises:
-        InvalidInput: With the first position where the text is not a ClassAd expression.
-    """
+    """Parse a text that is one expression."""
     check_volume(source, MOST_IN_EXPRESSION)
     reader = _Reader(source)
     node = reader.expression()
@@ -54,9 +50,6 @@ def read_ad(source: SourceText) -> Ad:
     """Parse a text that is one ad; the outer brackets may be left out, as in a JDL.
 
     Names at the top may have dots (`Parameters.Input`), unlike in ClassAds proper.
-
-    Raises:
-        InvalidInput: With the first position where the text is not an ad, or where a name is repeated.
     """
     check_volume(source, MOST_IN_AD)
     reader = _Reader(source)
@@ -72,11 +65,7 @@ def read_ad(source: SourceText) -> Ad:
 
 
 def read_ads(source: SourceText) -> tuple[Ad, ...]:
-    """Parse any number of ads in brackets, one after the other or in a list.
-
-    Raises:
-        InvalidInput: With the first position where the text is something else.
-    """
+    """Parse any number of ads in brackets, one after the other or in a list."""
     reader = _Reader(source)
     in_list = reader.take("{")
     found: list[Ad] = []

@@ -27,6 +27,7 @@ from requirements.classad.syntax_tree import (
     Literal,
     Node,
     Unary,
+    attribute_key,
     binding,
     children,
 )
@@ -88,11 +89,7 @@ def pattern_of(call: Call) -> Any:
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str, options: str) -> Any:
-    """Compile a pattern.
-
-    Raises:
-        re2.error: RE2 does not accept it.
-    """
+    """Compile a pattern; raises `re2.error`."""
     settings = re2.Options()
     settings.log_errors = False
     settings.max_mem = _MAX_MEMORY
@@ -130,25 +127,13 @@ _ALLOWED: dict[str, tuple[int, int | None]] = {
     **dict.fromkeys(("int", "real", "string", "bool", "floor", "ceiling", "round"), (1, 1)),
     **dict.fromkeys(("size", "toLower", "toUpper", "sum", "avg", "min", "max"), (1, 1)),
     **dict.fromkeys(("member", "identicalMember", "pow", "quantize", "strcmp", "stricmp"), (2, 2)),
-    **dict.fromkeys(
-        ("versioncmp", "versionGT", "versionGE", "versionLT", "versionLE", "versionEQ"),
-        (2, 2),
-    ),
+    **dict.fromkeys(("versioncmp", "versionGT", "versionGE", "versionLT", "versionLE", "versionEQ"), (2, 2)),
     **dict.fromkeys(("ifThenElse", "anyCompare", "allCompare", "version_in_range"), (3, 3)),
     **dict.fromkeys(
-        ("stringListSize", "stringListSum", "stringListAvg", "stringListMin", "stringListMax"),
-        (1, 2),
+        ("stringListSize", "stringListSum", "stringListAvg", "stringListMin", "stringListMax"), (1, 2)
     ),
-    **dict.fromkeys(
-        (
-            "stringListMember",
-            "stringListIMember",
-            "stringListsIntersect",
-            "stringListSubsetMatch",
-            "stringListISubsetMatch",
-        ),
-        (2, 3),
-    ),
+    **dict.fromkeys(("stringListMember", "stringListIMember", "stringListsIntersect"), (2, 3)),
+    **dict.fromkeys(("stringListSubsetMatch", "stringListISubsetMatch"), (2, 3)),
     **dict.fromkeys(("regexp", "regexpMember"), (2, 3)),
     "substr": (2, 3),
     "strcat": (1, None),
@@ -225,7 +210,6 @@ def _text_fault(node: Node) -> Node:
 
 
 def _number(node: Node) -> float | None:
-    """Return the number of a constant; None: another type."""
     match node:
         case Unary(operator="-" | "+" as sign, operand=operand):
             value = _number(operand)
@@ -244,11 +228,7 @@ MAX_HEIGHT = 401
 
 
 def check_height(node: Node, source: SourceText) -> None:
-    """Refuse a tree that is too deep for the library.
-
-    Raises:
-        InvalidInput: Too deep.
-    """
+    """Refuse a tree that is too deep for the library."""
     if height(node) > MAX_HEIGHT:
         message = "too many operations inside each other; parentheses around parts of it, or member(), help"
         raise source.fault(node.start, message)
@@ -300,6 +280,15 @@ def resource_name(attribute: Attribute) -> str | None:
     return names[0]
 
 
+def resource_names(node: Node) -> dict[str, str]:
+    """Return the parameters of the resource in an expression, in their first spelling, by `attribute_key`."""
+    names: dict[str, str] = {}
+    for part in parts_of(node):
+        if isinstance(part, Attribute) and (name := resource_name(part)):
+            names.setdefault(attribute_key(name), name)
+    return names
+
+
 def own_name(attribute: Attribute) -> str | None:
     """Return the name in `MY.X` or `self.X`; None: another attribute."""
     names = attribute.names
@@ -314,11 +303,7 @@ def is_other(attribute: Attribute) -> bool:
 
 
 def check(node: Node, source: SourceText) -> None:
-    """Refuse expressions that users may not evaluate.
-
-    Raises:
-        InvalidInput: With every forbidden part and its position.
-    """
+    """Refuse expressions that users may not evaluate, with every forbidden part and its position."""
     problems = [
         problem
         for part in parts_of(node)
@@ -345,7 +330,6 @@ def parts_of(node: Node) -> Iterator[Node]:
 
 
 def _fault(part: Node) -> tuple[str, str | None] | None:
-    """Return the problem of one part and a suggestion; None if there is no problem."""
     match part:
         case Attribute() if resource_name(part) is None:
             shown = "." * part.absolute + ".".join(part.names)

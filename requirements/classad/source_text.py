@@ -5,6 +5,7 @@ and stops at the limit.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -47,13 +48,12 @@ class SourceText:
         return InvalidInput([problem])
 
     def check_characters(self) -> None:
-        """Refuse text that cannot be stored everywhere; some of it crashes the ClassAd library.
-
-        Raises:
-            InvalidInput: NUL, or half of a surrogate pair.
-        """
+        """Refuse text that cannot be stored everywhere: NUL, or half of a surrogate pair."""
         if unfit := _UNFIT.search(self.text):
-            raise self.fault(unfit.start(), _unfit(unfit[0]))
+            sign = unfit[0]
+            if "\udc80" <= sign <= "\udcff":  # Python's `surrogateescape` for a byte that is not UTF-8
+                raise self.fault(unfit.start(), f"byte 0x{ord(sign) - 0xDC00:02x} is not UTF-8")
+            raise self.fault(unfit.start(), f"{sign!r} is not a valid character")
 
     def _excerpt(self, offset: int) -> str:
         start = self.text.rfind("\n", 0, offset) + 1
@@ -62,12 +62,6 @@ class SourceText:
         first, last = max(start, offset - _AROUND), min(end, offset + _AROUND)
         cut = _UNFIT.sub("\ufffd", self.text[first:last].rstrip("\r"))
         return ("…" if first > start else "") + cut + ("…" if last < end else "")
-
-
-def _unfit(sign: str) -> str:
-    if "\udc80" <= sign <= "\udcff":  # Python's `surrogateescape` for a byte that is not UTF-8
-        return f"byte 0x{ord(sign) - 0xDC00:02x} is not UTF-8"
-    return f"{sign!r} is not a valid character"
 
 
 #: A list of plain texts, such as thousands of file names, is parsed in one step.
@@ -91,21 +85,17 @@ MOST_IN_EXPRESSION = 6_000
 
 def words(text: str, most: int) -> int:
     """Count the words, up to one more than `most`."""
-    counted = (found for found in _WORD.finditer(text) if found["word"] is not None)
-    return sum(1 for _ in islice(counted, most + 1))
+    return sum(1 for _ in islice(_find_words(text), most + 1))
+
+
+def _find_words(text: str) -> Iterator[re.Match[str]]:
+    return (found for found in _WORD.finditer(text) if found["word"] is not None)
 
 
 def check_volume(source: SourceText, most: int) -> None:
-    """Refuse texts that would take long to parse.
-
-    Raises:
-        InvalidInput: There are more than `most` words.
-    """
+    """Refuse texts of more than `most` words, which would take long to parse."""
     if len(source.text) <= most:
         return
-    words = 0
-    for found in _WORD.finditer(source.text):
-        words += found["word"] is not None
-        if words > most:
-            message = f"too long, allowed are {most} names, numbers, operators and brackets"
-            raise source.fault(found.start(), message)
+    if extra := next(islice(_find_words(source.text), most, None), None):
+        message = f"too long, allowed are {most} names, numbers, operators and brackets"
+        raise source.fault(extra.start(), message)

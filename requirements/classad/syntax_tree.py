@@ -23,10 +23,10 @@ class Special(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpan:
-    """Position of a part in the text, which is ignored when trees are compared."""
+    """Position of a part in the text, which is ignored when trees are compared; 0 of parts made here."""
 
-    start: int = field(compare=False)
-    end: int = field(compare=False)
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

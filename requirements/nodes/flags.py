@@ -3,17 +3,25 @@
 The flags hold in every alternative of the condition: one statement of each is combined, so that `RAM > 2000
 || RAM > 1000 && GPU` gives `RAM > 1000`. Numbers are rounded so that the flags become weaker. Flags are
 separate arguments for the submit command, without a shell.
+
+Requirements are split by where they are decided: at the queue, in the batch system, or by the matcher.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from requirements import evaluator
 from requirements.canonical import Requirements
+from requirements.classad import evaluation
+from requirements.classad.expression import Expression
 from requirements.nodes.lrms_rendering import Clause, Renderer, Term, arguments, place_for, weaker
 from requirements.nodes.lrms_vocabulary import Vocabulary
 from requirements.nodes.necessary_condition import necessary_condition
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.site_mapping import SiteMapping
 from requirements.record.declarations import Declarations
+from requirements.record.record import Record
+from requirements.values import Value
 
 #: Comparisons of statements for the flags of one residue; beyond it, simpler and weaker flags are used.
 MAX_COMPARISONS = 40_000
@@ -25,16 +33,10 @@ def flags(
     declarations: Declarations,
     mapping: SiteMapping | None,
 ) -> tuple[str, ...]:
-    """Return the arguments for the submit command; empty if nothing can be expressed.
+    """Return the arguments for the submit command; empty if nothing can be expressed, as without a mapping.
 
     For all facts that the nodes may have: where the residue is fulfilled, the flags hold. Pilots of one queue
     with different flags are different kinds of pilots.
-
-    Args:
-        residue: What depends on the node (`evaluator.decide_at_queue`).
-        nodes: Attributes that differ between the nodes.
-        declarations: The declarations of a record's names.
-        mapping: The site's mapping; None: nothing can be expressed.
     """
     if residue is None or mapping is None:
         return ()
@@ -91,3 +93,56 @@ def _strongest(clauses: Iterable[Clause]) -> list[Clause]:
 def _implies(one: Clause, two: Clause) -> bool:
     places = {each.place: each for each in two}
     return all(term.place in places and term.implies(places[term.place]) for term in one)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwarding:
+    """Where the parts of a job's requirements are decided at an eligible queue."""
+
+    at_queue: tuple[str, ...]  #: parts fulfilled by the queue's parameters, or by all its nodes
+    flags: tuple[str, ...]  #: arguments for the batch system, one by one
+    left: str | None  #: parts that the matcher checks with the facts of the node; None: none
+
+    def lines(self) -> tuple[str, ...]:
+        """Format for people, one line each."""
+        sent = " ".join(self.flags) or ("nothing that it supports" if self.left else "nothing")
+        return (
+            *(f"at the queue: {text}" for text in self.at_queue),
+            f"to the batch system: {sent}",
+            f"to the matcher, with the facts of the node: {self.left or 'nothing'}",
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Convert to JSON types."""
+        return {"at_queue": list(self.at_queue), "flags": list(self.flags), "left": self.left}
+
+
+def forwarding(
+    requirements: Requirements,
+    resource: Mapping[str, Value],
+    declarations: Declarations,
+    nodes: NodeAttributes,
+    mapping: SiteMapping | None,
+) -> Forwarding | None:
+    """Determine where requirements are decided at a queue; None if it is not eligible."""
+    standing = evaluator.decide_at_queue(requirements, resource, declarations, nodes)
+    if not standing.eligible:
+        return None
+    decided = (
+        evaluator.format_requirement(part, declarations)
+        for part in _parts(requirements)
+        if evaluator.decide_at_queue(part, resource, declarations, nodes).residue is None
+    )
+    left = standing.residue
+    return Forwarding(
+        at_queue=tuple(decided),
+        flags=flags(left, nodes, declarations, mapping),
+        left=None if left is None else evaluator.format_requirement(left, declarations),
+    )
+
+
+def _parts(requirements: Requirements) -> tuple[Requirements, ...]:
+    if isinstance(requirements, Record):
+        return evaluator.parts(requirements)
+    operands = evaluation.operands(requirements.text)
+    return tuple(Expression(text=text) for text in operands) or (requirements,)

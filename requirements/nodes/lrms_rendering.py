@@ -176,17 +176,14 @@ def place_for(clause: Clause, vocabulary: Vocabulary) -> str | None:
         return None
     place = places.pop()
     if place == "joined":
-        can = vocabulary.joined is not None and (vocabulary.joined.or_ or _count(clause) == 1)
+        is_single = sum(len(term.texts) or 1 for term in clause) == 1
+        can = vocabulary.joined is not None and (vocabulary.joined.or_ or is_single)
         return place if can else None
     if place is None or len(clause) > 1:
         return None
     either = vocabulary.items.either if vocabulary.items and place == "items" else None
     [term] = clause
     return place if len(term.texts) < 2 or (either and term.form is ConditionForm.EQUAL) else None
-
-
-def _count(clause: Clause) -> int:
-    return sum(len(term.texts) or 1 for term in clause)
 
 
 def arguments(clauses: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, ...]:
@@ -202,7 +199,11 @@ def arguments(clauses: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, .
     options = [term for place, term in singles.items() if place[0] == "option"]
     items = [term for place, term in singles.items() if place[0] == "items"]
     return (
-        *(argument for term in options for argument in _option(term, vocabulary)),
+        *(
+            argument.format(word=term.word, value=_number(term))
+            for term in options
+            for argument in vocabulary.words[term.word].arguments or ()
+        ),
         *_items(items, vocabulary),
         *_joined(by_place.get("joined", []), vocabulary),
     )
@@ -210,11 +211,6 @@ def arguments(clauses: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, .
 
 def _order(clause: Clause) -> tuple[int, list[tuple[str, str, Fraction, list[str]]]]:
     return len(clause), [(term.form.value, term.word, term.number, sorted(term.texts)) for term in clause]
-
-
-def _option(term: Term, vocabulary: Vocabulary) -> Iterator[str]:
-    for argument in vocabulary.words[term.word].arguments or ():
-        yield argument.format(word=term.word, value=_number(term))
 
 
 def _items(items: Sequence[Term], vocabulary: Vocabulary) -> tuple[str, ...]:

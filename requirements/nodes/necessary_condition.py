@@ -13,7 +13,7 @@ from itertools import product
 from requirements.canonical import Requirements
 from requirements.classad import compiled
 from requirements.classad.parser import read_expression
-from requirements.classad.restrictions import parts_of, resource_name
+from requirements.classad.restrictions import resource_name, resource_names
 from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
     AND,
@@ -29,7 +29,6 @@ from requirements.classad.syntax_tree import (
     Node,
     Special,
     Unary,
-    attribute_key,
     children,
 )
 from requirements.nodes import truth_values
@@ -49,21 +48,14 @@ from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.partial_evaluation import EvaluationBudget
 from requirements.nodes.truth_values import TruthValue
 from requirements.record.declarations import Declarations, MatchRule, ValueKind, compared_parameter
-from requirements.record.record import Record
-from requirements.record.rules import mismatch
+from requirements.record.record import Record, mismatch
 from requirements.values import Scalar, Value, as_number, fold, normal
 
 
 def necessary_condition(
     requirements: Requirements, nodes: NodeAttributes, declarations: Declarations
 ) -> Condition:
-    """Return a condition that every node fulfilling a residue fulfils.
-
-    Args:
-        requirements: The residue of a queue.
-        nodes: Attributes that differ between its nodes; other names are ignored.
-        declarations: The declarations of a record's names.
-    """
+    """Return a condition that every node fulfilling a residue fulfils; names not in `nodes` are ignored."""
     if isinstance(requirements, Record):
         return all_of(
             _entry_condition(name, wanted, nodes, declarations) for name, wanted in requirements.values
@@ -139,11 +131,7 @@ class _Reader:
 
     def _names(self, node: Node) -> list[str] | None:
         """Return the attributes of a part; None: one of them does not differ between nodes."""
-        names = {
-            attribute_key(name): None
-            for part in parts_of(node)
-            if isinstance(part, Attribute) and (name := resource_name(part))
-        }
+        names = resource_names(node)
         return list(names) if all(name in self.nodes for name in names) else None
 
     def _try_all(self, node: Node, names: list[str], *, truth: bool) -> Condition | None:
@@ -213,12 +201,8 @@ class _Reader:
         return build(fold(name)) if name and name in self.nodes else ALWAYS
 
 
-def _lower_bound(name: str, value: Scalar, *, strict: bool) -> Condition:
-    return ALWAYS if isinstance(value, str | bool) else ((AtLeast(name=name, value=value, strict=strict),),)
-
-
-def _upper_bound(name: str, value: Scalar, *, strict: bool) -> Condition:
-    return ALWAYS if isinstance(value, str | bool) else ((AtMost(name=name, value=value, strict=strict),),)
+def _bound(kind: type[AtLeast | AtMost], name: str, value: Scalar, *, strict: bool) -> Condition:
+    return ALWAYS if isinstance(value, str | bool) else ((kind(name=name, value=value, strict=strict),),)
 
 
 def _differs(name: str, value: Scalar) -> Condition:
@@ -233,10 +217,10 @@ def _not_among(name: str, value: Scalar) -> Condition:
 
 
 _READ: dict[str, Callable[[str, Scalar], Condition]] = {
-    ">=": lambda name, value: _lower_bound(name, value, strict=False),
-    ">": lambda name, value: _lower_bound(name, value, strict=True),
-    "<=": lambda name, value: _upper_bound(name, value, strict=False),
-    "<": lambda name, value: _upper_bound(name, value, strict=True),
+    ">=": lambda name, value: _bound(AtLeast, name, value, strict=False),
+    ">": lambda name, value: _bound(AtLeast, name, value, strict=True),
+    "<=": lambda name, value: _bound(AtMost, name, value, strict=False),
+    "<": lambda name, value: _bound(AtMost, name, value, strict=True),
     "==": lambda name, value: some(name, [value]),
     "!=": _differs,
     "=?=": lambda name, value: some(name, [value]),

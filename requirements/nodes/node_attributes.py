@@ -56,12 +56,9 @@ NO_NODE_ATTRIBUTES = NodeAttributes()
 
 
 def parse_node_attributes(raw: object, path: str = "NodeAttributes") -> NodeAttributes:
-    """Parse the section `NodeAttributes` of the configuration.
+    """Parse the section `NodeAttributes` of the configuration: `{Name: [values] | unknown}`.
 
-    Args:
-        raw: `{Name: [values] | unknown}`; a value is text, a number, a boolean, a list of these (a node has
-            several) or null (some nodes have none).
-        path: Its path, for messages.
+    A value is text, a number, a boolean, a list of these (a node has several) or null (some nodes have none).
 
     Raises:
         InvalidInput: With every problem.
@@ -110,7 +107,7 @@ def _options(stated: object, path: str) -> tuple[Option, ...]:
         except InvalidInput as error:
             problems.extend(error.problems)
             continue
-        if not any(_identical(option, other) for other in options):
+        if not any(type(option) is type(other) and repr(option) == repr(other) for other in options):
             options.append(option)
     if problems:
         raise InvalidInput(problems)
@@ -124,8 +121,11 @@ def merge_facts(
 
     Only facts that the queue declares count; a declared attribute without a fact is absent.
     """
-    stated = {name: fact for name in nodes.names if (fact := _find_fact(facts, name)) is not None}
-    return nodes.without_these(resource) | stated
+    stated = {
+        name: next((fact for other, fact in facts.items() if fold(other) == fold(name)), None)
+        for name in nodes.names
+    }
+    return nodes.without_these(resource) | {name: fact for name, fact in stated.items() if fact is not None}
 
 
 def format_options(options: tuple[Option, ...] | None) -> str:
@@ -138,11 +138,3 @@ def format_option(option: Option) -> str:
     if option is None:
         return "none"
     return f"[{format_value(option)}]" if isinstance(option, tuple) else format_value(option)
-
-
-def _find_fact(facts: Mapping[str, Value], name: str) -> Option:
-    return next((fact for other, fact in facts.items() if fold(other) == fold(name)), None)
-
-
-def _identical(one: Option, other: Option) -> bool:
-    return type(one) is type(other) and repr(one) == repr(other)

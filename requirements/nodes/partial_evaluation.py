@@ -42,7 +42,6 @@ from requirements.nodes.truth_values import (
     TruthValue,
     conjunction,
     fold_chain,
-    outcome_of_constant,
     truth_of,
 )
 from requirements.values import Value
@@ -68,10 +67,8 @@ class EvaluationBudget:
     def spend(self, node: Node, *, names: int, combinations: int) -> bool:
         """Spend the effort of evaluating a part, if it is left, and return whether it was.
 
-        Args:
-            node: A part of the expression, which has to outlive this object.
-            names: Number of attributes that change between combinations.
-            combinations: Number of evaluations.
+        `names` is the number of attributes that change between the combinations. The part has to outlive this
+        object.
         """
         effort = (combinations + _READING) * (self._weight(node) + names * _NAME)
         if effort > self.left:
@@ -98,13 +95,10 @@ def folded(
     *,
     effort: int = MAX_EFFORT,
 ) -> FoldedPart:
-    """Return what remains of an expression at a queue; equivalent as far as only `true` counts.
+    """Return what remains of a checked expression at a queue; equivalent as far as only `true` counts.
 
-    Args:
-        node: The tree of an expression that passed `restrictions.check`.
-        resource: Parameters that hold for every node.
-        open_: Possible values on a node, by `attribute_key`; None: any value, or none.
-        effort: The evaluation budget; parts that exceed it are kept.
+    `open_` has the possible values on a node, by `attribute_key`; None: any value, or none. Parts that exceed
+    the effort are kept.
     """
     return _Folding(resource=resource, open_=open_, effort=EvaluationBudget(left=effort)).fold(
         node, Care.WHOLE
@@ -135,12 +129,11 @@ class _Folding:
         return self._constant(replace(inner, outcomes=_narrowed(inner.outcomes, exact, care)), care)
 
     def _constant(self, part: FoldedPart, care: Care) -> FoldedPart:
-        constant = truth_values.certain(part.outcomes, care)
-        if constant is None:
+        outcome = truth_values.certain(part.outcomes, care)
+        if outcome is None:
             return part
-        return FoldedPart(
-            node=constants.literal(constant), outcomes=frozenset({outcome_of_constant(constant)})
-        )
+        constant = constants.literal(truth_values.CONSTANTS[outcome])
+        return FoldedPart(node=constant, outcomes=frozenset({outcome}))
 
     def _open_names(self, node: Node) -> frozenset[str]:
         """Return the names in a part that depend on the node."""
@@ -183,10 +176,11 @@ class _Folding:
             case Conditional():
                 return self._conditional(node, care)
             case _:
-                return FoldedPart(node=self._with_values(node), outcomes=_kind_outcomes(node))
+                is_comparison = isinstance(node, Chain) and node.level in COMPARISONS
+                may_be = LOGICAL if is_comparison else ANYTHING
+                return FoldedPart(node=self._with_values(node), outcomes=may_be)
 
     def _with_values(self, node: Node) -> Node:
-        """Fold the operands of a part that uses their values."""
         match node:
             case Attribute():
                 return node
@@ -242,7 +236,7 @@ class _Folding:
             if truth_of(otherwise) is False:
                 return conjunction([condition, then])
             if truth_of(then) is False:
-                opposite = Unary(operator="!", operand=condition.node, start=0, end=0)
+                opposite = Unary(operator="!", operand=condition.node)
                 negation = FoldedPart(node=opposite, outcomes=truth_values.negated(condition.outcomes))
                 return conjunction([negation, otherwise])
         whole = replace(node, condition=condition.node, then=then.node, otherwise=otherwise.node)
@@ -258,10 +252,6 @@ def _narrowed(may_be: Outcomes, exact: Outcomes, care: Care) -> Outcomes:
 def _counts_fully(then: FoldedPart, otherwise: FoldedPart, care: Care) -> bool:
     """Whether a number in an arm cannot become true by moving the arm into `&&`."""
     return care is Care.HOLDS or TruthValue.NONZERO not in then.outcomes | otherwise.outcomes
-
-
-def _kind_outcomes(node: Node) -> Outcomes:
-    return LOGICAL if isinstance(node, Chain) and node.level in COMPARISONS else ANYTHING
 
 
 def _only(seen: list[object]) -> Node | None:

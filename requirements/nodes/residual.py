@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from requirements.canonical import Requirements
 from requirements.classad import evaluation
 from requirements.classad.compiled import read
-from requirements.classad.evaluation import FailingPart
+from requirements.classad.expression import Expression
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import resource_name
 from requirements.classad.source_text import SourceText
@@ -18,38 +19,32 @@ from requirements.nodes.node_attributes import NodeAttributes, Option, format_op
 from requirements.nodes.partial_evaluation import MAX_EFFORT
 from requirements.nodes.truth_values import TruthValue
 from requirements.record.declarations import Declaration, Declarations, compared_parameter
-from requirements.record.record import Record
-from requirements.record.rules import ReasonKind, mismatch
+from requirements.record.record import Reason, ReasonKind, Record, mismatch
 from requirements.values import Value, fold, format_value, lookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remainder:
-    """Residue of an expression at a queue."""
+class QueueDecision:
+    """Decision about requirements at a queue, before its nodes are known."""
 
-    possible: bool  #: whether it may be true of a node
-    text: str | None = None  #: expression that must be true of the node; None: none, or not possible
+    eligible: bool  #: whether it may have a node that fulfils them
+    residue: Requirements | None = None  #: what depends on the node; None: nothing, the decision is final
 
 
-_IMPOSSIBLE = Remainder(possible=False)
-_TRUE = Literal(value=True, start=0, end=0)
+_TRUE = Literal(value=True)
 
 
 def residual(
     text: str, resource: Mapping[str, Value], nodes: NodeAttributes, *, effort: int = MAX_EFFORT
-) -> Remainder:
+) -> QueueDecision:
     """Return what a node has to fulfil so that the expression is true of queue and node together.
 
-    Args:
-        text: The expression; never true if it can no longer be parsed.
-        resource: Parameters that hold for every node of the queue.
-        nodes: Attributes that differ between its nodes.
-        effort: The evaluation budget; parts that exceed it are kept.
+    An expression that can no longer be parsed is never true. Parts that exceed the effort are kept.
     """
     names = evaluation.names(text)
     options = {name: nodes.options(name) for name in names if name in nodes}
     if not options:
-        return Remainder(possible=evaluation.is_true(text, resource))
+        return QueueDecision(eligible=evaluation.is_true(text, resource))
     has = {
         name: value for name in names if name not in options and (value := lookup(resource, name)) is not None
     }
@@ -58,15 +53,17 @@ def residual(
 
 
 @lru_cache(maxsize=4096)
-def _residual(text: str, has: str, options: str, effort: int) -> Remainder:
+def _residual(text: str, has: str, options: str, effort: int) -> QueueDecision:
     resource = {name: _value(value) for name, value in json.loads(has).items() if value is not None}
     open_ = {attribute_key(name): _options(each) for name, each in json.loads(options).items()}
     node = read_expression(SourceText(text=text, path="Requirements"))
     part = partial_evaluation.folded(node, resource, open_, effort=effort)
     if TruthValue.TRUE not in part.outcomes:
-        return _IMPOSSIBLE
-    left = None if part.node == _TRUE else _readable(render(part.node, _spelled), text)
-    return Remainder(possible=True, text=left)
+        return QueueDecision(eligible=False)
+    if part.node == _TRUE:
+        return QueueDecision(eligible=True)
+    left = _readable(render(part.node, _spelled), text)
+    return QueueDecision(eligible=True, residue=Expression(text=left))
 
 
 def _value(raw: object) -> Value:
@@ -94,27 +91,27 @@ def _spelled(part: Node) -> str | None:
     return f"other.{name if attribute_name(name) == name.lower() else attribute_name(name)}"
 
 
-def failing_parts(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tuple[FailingPart, ...]:
+def failing_parts(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tuple[Reason, ...]:
     """Return the operands of the outermost `&&` that are true of no node; empty if the whole may be true."""
-    if residual(text, resource, nodes).possible:
+    if residual(text, resource, nodes).eligible:
         return ()
     names = evaluation.names(text)
     if not any(name in nodes for name in names):
         return evaluation.failing_parts(text, resource)
     operands = evaluation.operands(text)
     share = MAX_EFFORT // max(1, len(operands))  # many operands together take no longer than one expression
-    failed = [each for each in operands if not residual(each, resource, nodes, effort=share).possible] or [
+    failed = [each for each in operands if not residual(each, resource, nodes, effort=share).eligible] or [
         text
     ]
     return tuple(part for each in failed for part in _why(each, resource, nodes))
 
 
-def _why(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tuple[FailingPart, ...]:
+def _why(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tuple[Reason, ...]:
     names = evaluation.names(text)
     if not any(name in nodes for name in names):
         return evaluation.failing_parts(text, resource)
     values = "; ".join(_format_value(name, resource, nodes) for name in names)
-    return (FailingPart(text=text, has=values, kind=ReasonKind.EXPRESSION),)
+    return (evaluation.make_reason(text, values, ReasonKind.EXPRESSION),)
 
 
 def _format_value(name: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> str:
@@ -157,7 +154,8 @@ def residual_record(record: Record, declarations: Declarations, nodes: NodeAttri
         each.name
         for parameter, entries in by_parameter.items()
         for each in entries
-        if not _always(each, nodes.options(parameter))
+        if (options := nodes.options(parameter)) is None
+        or any(each.why_not(option) is not None for option in options)
     }
     values = tuple(entry for entry in record.values if entry[0] in names)
     return Record(values=values) if values else None
@@ -193,7 +191,3 @@ def _never(entry: _NodeEntry, options: tuple[Option, ...]) -> ReasonKind | None:
         return None
     only = kinds.pop()
     return only if not kinds else ReasonKind.NOT_AMONG
-
-
-def _always(entry: _NodeEntry, options: tuple[Option, ...] | None) -> bool:
-    return options is not None and all(entry.why_not(option) is None for option in options)

@@ -52,12 +52,10 @@ class SiteMapping:
 
 
 def parse_mapping(raw: object, path: str = "Forwarding") -> SiteMapping:
-    """Parse the section `Forwarding` of the configuration.
+    """Parse the section `Forwarding` of the configuration: `{Vocabulary: name, Attributes: {Name: {…}}}`.
 
-    Args:
-        raw: `{Vocabulary: name, Attributes: {Name: {…}}}`; an attribute has `min`, `max`, `equal` with
-            `values`, `features` or `feature`, `unit` (of ours) and `in` (of the word).
-        path: Its path, for messages.
+    An attribute has `min`, `max`, `equal` with `values`, `features` or `feature`, `unit` (of ours) and `in`
+    (of the word).
 
     Raises:
         InvalidInput: With every problem.
@@ -115,10 +113,8 @@ class _Reading:
         features = dict(self._table(entry, "features", ConditionForm.FEATURE) or ())
         if "feature" in entry:
             features[True] = self._word(entry, "feature", ConditionForm.FEATURE) or ""
-        minimum, maximum = (
-            self._word(entry, "min", ConditionForm.MIN),
-            self._word(entry, "max", ConditionForm.MAX),
-        )
+        minimum = self._word(entry, "min", ConditionForm.MIN)
+        maximum = self._word(entry, "max", ConditionForm.MAX)
         words = [word for word in (minimum, maximum) if word]
         meaning = Meaning(
             name=name,
@@ -166,10 +162,10 @@ class _Reading:
         ours, theirs = entry.get("unit"), entry.get("in", known)
         if known and theirs != known:
             raise self._fault("in", f"{theirs!r}, but {word} is in {known}")
-        if ours is None or (theirs is None and ours is not None):
-            if ours is not None:
-                raise self._fault("unit", f"the unit of {word} is not known; state it with `in`")
+        if ours is None:
             return Fraction(1)
+        if theirs is None:
+            raise self._fault("unit", f"the unit of {word} is not known; state it with `in`")
         for units in UNITS.values():
             if ours in units and theirs in units:
                 return units[str(ours)] / units[str(theirs)]

@@ -86,14 +86,14 @@ def split_options(outcome: TruthValue, care: Care) -> TruthValue:
     return truth
 
 
-def certain(outcomes: Iterable[TruthValue], care: Care) -> bool | Special | None:
-    """Return the constant that can replace a part with these outcomes; None: there is none."""
+def certain(outcomes: Iterable[TruthValue], care: Care) -> TruthValue | None:
+    """Return the only outcome that counts, if `CONSTANTS` has it, so that it can replace the part."""
     seen = {split_options(outcome, care) for outcome in outcomes}
     only = seen.pop() if len(seen) == 1 else None
-    return _CONSTANT.get(only) if only else None
+    return only if only in CONSTANTS else None
 
 
-_CONSTANT: dict[TruthValue, bool | Special] = {
+CONSTANTS: dict[TruthValue, bool | Special] = {
     TruthValue.TRUE: True,
     TruthValue.FALSE: False,
     TruthValue.UNDEFINED: Special.UNDEFINED,
@@ -106,17 +106,13 @@ def negated(operand: Outcomes) -> Outcomes:
     return frozenset(_NEGATED.get(as_truth(each), as_truth(each)) for each in operand)
 
 
-def both(left: Outcomes, right: Outcomes) -> Outcomes:
-    """Return the outcomes of `x && y`."""
-    return frozenset(_joined(as_truth(one), as_truth(two), TruthValue.FALSE) for one in left for two in right)
+def join_outcomes(left: Outcomes, right: Outcomes, level: int) -> Outcomes:
+    """Return the outcomes of `x && y` or `x || y`."""
+    deciding = TruthValue.FALSE if level == AND else TruthValue.TRUE
+    return frozenset(_join_two(as_truth(one), as_truth(two), deciding) for one in left for two in right)
 
 
-def either(left: Outcomes, right: Outcomes) -> Outcomes:
-    """Return the outcomes of `x || y`."""
-    return frozenset(_joined(as_truth(one), as_truth(two), TruthValue.TRUE) for one in left for two in right)
-
-
-def _joined(left: TruthValue, right: TruthValue, deciding: TruthValue) -> TruthValue:
+def _join_two(left: TruthValue, right: TruthValue, deciding: TruthValue) -> TruthValue:
     if left in (deciding, TruthValue.ERROR):
         return left
     if right in (deciding, TruthValue.ERROR) or left is not TruthValue.UNDEFINED:
@@ -171,7 +167,7 @@ def fold_chain(parts: list[FoldedPart], level: int, *, stop: bool) -> FoldedPart
         if truth is (not stop):
             continue
         kept.append(part)
-        if truth is stop or _is_error(part):
+        if truth is stop or _truths(part) == {TruthValue.ERROR}:
             break
     if not kept:
         return FALSE if stop else TRUE
@@ -182,10 +178,9 @@ def fold_chain(parts: list[FoldedPart], level: int, *, stop: bool) -> FoldedPart
 
 
 def _join_parts(parts: list[FoldedPart], level: int) -> FoldedPart:
-    joined = both if level == AND else either
     may_be = parts[0].outcomes
     for part in parts[1:]:
-        may_be = joined(may_be, part.outcomes)
+        may_be = join_outcomes(may_be, part.outcomes, level)
     if len(parts) == 1:
         may_be = _truths(parts[0])
         if parts[0].outcomes <= LOGICAL:
@@ -193,9 +188,7 @@ def _join_parts(parts: list[FoldedPart], level: int) -> FoldedPart:
         # A number counts as true, but is not `true`: `X && true` is not `X`.
         parts = [TRUE, *parts] if level == AND else [FALSE, *parts]
     rest = tuple((LOGICAL_OPERATORS[level], part.node) for part in parts[1:])
-    return FoldedPart(
-        node=Chain(level=level, first=parts[0].node, rest=rest, start=0, end=0), outcomes=may_be
-    )
+    return FoldedPart(node=Chain(level=level, first=parts[0].node, rest=rest), outcomes=may_be)
 
 
 def _truths(part: FoldedPart) -> Outcomes:
@@ -205,15 +198,4 @@ def _truths(part: FoldedPart) -> Outcomes:
 def truth_of(part: FoldedPart) -> bool | None:
     """Return the certain truth of a part; None: it may differ, or is neither true nor false."""
     known = certain(part.outcomes, Care.TRUTH)
-    return known if isinstance(known, bool) else None
-
-
-def _is_error(part: FoldedPart) -> bool:
-    return _truths(part) == {TruthValue.ERROR}
-
-
-def outcome_of_constant(constant: bool | Special) -> TruthValue:  # noqa: FBT001  # the constant itself
-    """Return the outcome of a constant."""
-    if isinstance(constant, Special):
-        return TruthValue.UNDEFINED if constant is Special.UNDEFINED else TruthValue.ERROR
-    return TruthValue.TRUE if constant else TruthValue.FALSE
+    return known is TruthValue.TRUE if known in (TruthValue.TRUE, TruthValue.FALSE) else None

@@ -69,11 +69,7 @@ class Declarations:
 
     @classmethod
     def find(cls, declared: Iterable[Declaration]) -> "Declarations":
-        """Create the declarations.
-
-        Raises:
-            InvalidInput: Two of the names differ only in case.
-        """
+        """Create the declarations; raises `InvalidInput` if two of the names differ only in case."""
         return cls(tuple(declared))
 
     def get(self, name: str) -> Declaration | None:

@@ -7,7 +7,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -32,9 +32,8 @@ from pilotage.fabric.manager.errors import StateUnusable
 from pilotage.fabric.manager.handlers import Handler
 from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.pilot.service import credentials, transport
+from pilotage.fabric.pilot.service import credentials, heartbeat, transport
 from pilotage.fabric.pilot.service.credentials import TokenRenewal
-from pilotage.fabric.pilot.service.heartbeat import PeriodicThread
 from pilotage.fabric.pilot.service.transport import Away, Transport
 from requirements.errors import Problem, did_you_mean
 
@@ -208,14 +207,14 @@ def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
             stop.wait(min(described.every, made.leases.heartbeat_seconds or described.every))
 
 
-def _repeat_in_thread(name: str, step: Callable[[], object], every: float) -> PeriodicThread:
+def _repeat_in_thread(name: str, step: Callable[[], object], every: float) -> AbstractContextManager[None]:
     """Run a step periodically in its own thread."""
 
     def turn() -> float:
         _isolate_errors(name, step)
         return every
 
-    return PeriodicThread(turn, name=name)
+    return heartbeat.call_periodically(turn, name=name)
 
 
 def _isolate_errors(name: str, step: Callable[[], object]) -> None:

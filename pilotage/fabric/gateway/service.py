@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pilotage.fabric import private_file
 from pilotage.fabric.client import scope_path
+from pilotage.fabric.pilot import job_files
 from pilotage.fabric.pilot.service import credentials
 from pilotage.fabric.pilot.service.service_client import Service, Token
 from pilotage.fabric.pilot.service.transport import Transport
@@ -84,9 +84,9 @@ class KeptToken:
     def write(self, token: str) -> None:
         """Store a renewed token, readable by its owner only; on failure the given one stays in use."""
         try:
-            private_file.write(self.file, token)
+            job_files.write(str(self.file.parent), self.file.name, token.encode())
         except OSError as error:
-            log.warning("the renewed token cannot be stored: %s: %s", error.filename, error.strerror)
+            log.warning("the renewed token cannot be stored: %s: %s", self.file, error.strerror)
 
 
 def _expiry(claim: object) -> float:

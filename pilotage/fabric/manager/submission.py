@@ -31,7 +31,7 @@ from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.transport import TooLarge
 from pilotage.fabric.runner import bundle
-from pilotage.fabric.runner.job_spec import JobSpec
+from pilotage.fabric.runner.local_job import JobSpec
 from pilotage.fabric.runner.status_files import SITE
 
 #: All VOs' jobs run as one account and could change the archive; the batch system protects the script.

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable
 
@@ -25,72 +26,6 @@ from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.pilot.settings import StopConditions
 
 log = logging.getLogger(__name__)
-
-
-class RunningAttempts:
-    """Run jobs concurrently; each takes an allotment of the slot and returns it at its end."""
-
-    def __init__(
-        self,
-        around: AttemptContext,
-        room: SlotRoom,
-        *,
-        seconds_left: Callable[[], float | None],
-        ended: Callable[[], None],
-    ) -> None:
-        """Take the shared objects.
-
-        Args:
-            around: Objects shared by all attempts.
-            room: Free resources of the slot.
-            seconds_left: Returns the seconds until the slot ends; None: no end.
-            ended: Called after each attempt, from its thread.
-        """
-        self.outcomes: list[AttemptOutcome] = []  #: of ended attempts
-        self.trouble: HostTrouble | None = None
-        self._around = around
-        self._room = room
-        self._seconds_left = seconds_left
-        self._ended = ended
-        self._threads: list[threading.Thread] = []
-
-    def begin(self, work: Work) -> None:
-        """Start these jobs."""
-        needs = {match.lease: _need(match) for match in work.matches}
-        shares = self._room.take(needs)
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        for match in work.matches:
-            arguments = (match, shares[match.lease])
-            thread = threading.Thread(target=self._run, args=arguments, name=f"job {match.job_id}")
-            self._threads.append(thread)
-            thread.start()
-
-    def wait(self) -> None:
-        """Wait until all attempts have ended."""
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, match: Match, part: Allotment) -> None:
-        trouble: HostTrouble | None = HostTrouble(f"the attempt at job {match.job_id} broke off")
-        try:
-            self._note(attempt.run_attempt(match, self._around, share=part, seconds_left=self._seconds_left))
-            trouble = None
-        except HostTrouble as error:
-            trouble = error
-        finally:
-            self.trouble = trouble or self.trouble
-            self._room.give_back(part)
-            self._ended()
-
-    def _note(self, outcome: AttemptOutcome) -> None:
-        log.info("job %d (attempt %d): %s %s", outcome.job_id, outcome.epoch, outcome.ended, outcome.detail)
-        self.outcomes.append(outcome)
-
-
-def _need(match: Match) -> allotment.JobNeed:
-    return allotment.job_need(
-        match.description, processors=match.processors, ram_mb=match.ram_mb, gpus=match.gpus
-    )
 
 
 #: Signals to end now and hand jobs back; signals to drain. Grid Engine sends USR2 before it kills.
@@ -150,7 +85,10 @@ _MOST = 1000
 
 
 class Agent:
-    """Main loop of one slot: requests all free resources, and again as soon as a payload has ended."""
+    """Main loop of one slot: requests all free resources, and again as soon as a payload has ended.
+
+    Jobs run concurrently, each in a thread; each takes an allotment of the slot and returns it at its end.
+    """
 
     def __init__(
         self,
@@ -158,42 +96,25 @@ class Agent:
         room: SlotRoom,
         ends: StopConditions,
         orders: PilotControl,
-        refusal: Callable[[], str] = str,
-        clock: Callable[[], float] = time.monotonic,
-        began: float | None = None,
+        refusal: Callable[[], str],
+        began: float,
     ) -> None:
-        """Take the shared objects.
-
-        Args:
-            around: Objects shared by all attempts.
-            room: Free resources of the slot.
-            ends: Conditions under which the pilot ends by itself.
-            orders: Stop and drain orders from outside.
-            refusal: Returns why the token cannot be renewed any more; empty while it can.
-            clock: Monotonic seconds.
-            began: Start of the pilot, by this clock; None: now.
-        """
+        """With why the token cannot be renewed any more (empty while it can), and the pilot's start."""
+        self.outcomes: list[AttemptOutcome] = []  #: of ended attempts
         self._around = around
         self._room = room
         self._ends = ends
         self._orders = orders
         self._refusal = refusal
-        self._clock = clock
-        self._attempts = RunningAttempts(
-            around, room, seconds_left=self._seconds_left, ended=self._payload_ended
-        )
-        self._ask_at = self._busy_until = self._whole_at = clock()
-        self._began = self._ask_at if began is None else began
+        self._began = began
+        self._threads: list[threading.Thread] = []
+        self._ask_at = self._busy_until = self._whole_at = time.monotonic()
         self._begun = 0  #: number of jobs
         self._freed = 0  #: number of times that resources became free
         self._empty_responses = 0  #: empty responses in a row, while nothing ran
         self._last_reason = ""
+        self._host_trouble: HostTrouble | None = None
         self._given_up: Ending | None = None  #: after a refusal, or no response
-
-    @property
-    def outcomes(self) -> list[AttemptOutcome]:
-        """Outcomes of the jobs that have ended."""
-        return self._attempts.outcomes
 
     @property
     def why_empty(self) -> str | None:
@@ -203,30 +124,56 @@ class Agent:
     def run(self) -> Ending:
         """Work until there is a reason to end, wait for the running jobs, and return the reason."""
         while (ending := self._reason_to_end()) is None:
-            self._note_room()
-            if self._may_ask():
-                self._ask()
+            if self._room.is_empty:
+                self._whole_at = time.monotonic()
             else:
-                self._orders.pause(self._pause())
+                self._busy_until = time.monotonic()
+            if self._room.is_full or self._is_emptied():  # no job is requested until a payload ends
+                self._orders.pause(_POLL)
+            elif (pause := self._ask_at - time.monotonic()) > 0:
+                self._orders.pause(min(pause, _POLL))
+            else:
+                self._ask()
         log.info("no more jobs: %s", ending.reason)
-        self._attempts.wait()
+        for thread in self._threads:
+            thread.join()
         return self._ordered() or self._trouble() or ending
 
     def _seconds_left(self) -> float | None:
-        return self._around.offer.seconds_left(self._clock() - self._began)
+        return self._around.offer.seconds_left(time.monotonic() - self._began)
 
-    def _payload_ended(self) -> None:
-        self._freed += 1
-        self._ask_at = self._busy_until = self._clock()
-        self._orders.wake()
+    def _begin(self, matches: Sequence[Match]) -> None:
+        self._begun += len(matches)
+        needs = {
+            each.lease: allotment.job_need(
+                each.description, processors=each.processors, ram_mb=each.ram_mb, gpus=each.gpus
+            )
+            for each in matches
+        }
+        shares = self._room.take(needs)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        for match in matches:
+            arguments = (match, shares[match.lease])
+            thread = threading.Thread(target=self._run_attempt, args=arguments, name=f"job {match.job_id}")
+            self._threads.append(thread)
+            thread.start()
 
-    def _note_room(self) -> None:
-        if self._room.is_empty:
-            self._whole_at = self._clock()
-        else:
-            self._busy_until = self._clock()
+    def _run_attempt(self, match: Match, part: Allotment) -> None:
+        trouble: HostTrouble | None = HostTrouble(f"the attempt at job {match.job_id} broke off")
+        try:
+            done = attempt.run_attempt(match, self._around, share=part, seconds_left=self._seconds_left)
+            log.info("job %d (attempt %d): %s %s", done.job_id, done.epoch, done.ended, done.detail)
+            self.outcomes.append(done)
+            trouble = None
+        except HostTrouble as error:
+            trouble = error
+        finally:
+            self._host_trouble = trouble or self._host_trouble
+            self._room.give_back(part)
+            self._freed += 1
+            self._ask_at = self._busy_until = time.monotonic()
+            self._orders.wake()
 
-    # Reasons to end.
     def _reason_to_end(self) -> Ending | None:
         return self._ordered() or self._trouble() or self._given_up or self._enough()
 
@@ -236,8 +183,8 @@ class Agent:
         return Ending(FINE, "told to take no more work") if self._orders.drain else None
 
     def _trouble(self) -> Ending | None:
-        if self._attempts.trouble is not None:
-            return Ending(HOST, f"trouble with this host: {self._attempts.trouble}")
+        if self._host_trouble is not None:
+            return Ending(HOST, f"trouble with this host: {self._host_trouble}")
         if refusal := self._refusal():
             return Ending(REFUSED, f"the service does not renew our token: {refusal}")
         return None
@@ -252,40 +199,26 @@ class Agent:
             return Ending(
                 FINE, f"no work: {self._empty_responses} answers in a row without a job ({self._last_reason})"
             )
-        if ends.max_idle is not None and self._idle_for() >= ends.max_idle:
+        idle_for = time.monotonic() - self._busy_until if self._room.is_empty else 0.0
+        if ends.max_idle is not None and idle_for >= ends.max_idle:
             return Ending(FINE, f"no work for {ends.max_idle:g} s")
         return None
-
-    def _idle_for(self) -> float:
-        return self._clock() - self._busy_until if self._room.is_empty else 0.0
-
-    # Requests for jobs.
-    def _may_ask(self) -> bool:
-        return not self._is_closed() and self._clock() >= self._ask_at
-
-    def _is_closed(self) -> bool:
-        """Whether no job is requested until a payload ends."""
-        return self._room.is_full or self._is_emptied()
 
     def _is_emptied(self) -> bool:
         """Whether small jobs have kept large ones out for so long that the slot is emptied."""
         every = self._ends.whole_every
         if every is None:
             every = 0.0 if self._around.offer.lifetime else _WHOLE_EVERY
-        return bool(every) and not self._room.is_empty and self._clock() - self._whole_at >= every
-
-    def _pause(self) -> float:
-        return _POLL if self._is_closed() else min(max(self._ask_at - self._clock(), 0.0), _POLL)
+        return bool(every) and not self._room.is_empty and time.monotonic() - self._whole_at >= every
 
     def _ask(self) -> None:
-        """Request jobs once."""
         freed, alone = self._freed, self._room.is_empty
         try:
             work = self._answer()
         except Refused as error:
             self._given_up = Ending(REFUSED, f"the service refuses us: {error}")
         except Away as error:
-            self._ask_at = self._clock() + _POLL
+            self._ask_at = time.monotonic() + _POLL
             if self._room.is_empty:
                 self._given_up = Ending(AWAY, f"the service stays away: {error}")
         else:
@@ -294,7 +227,7 @@ class Agent:
     def _answer(self) -> Work:
         # One id for all tries, so that a lost response is repeated.
         request_id, free = str(uuid.uuid4()), self._room.free
-        offer = self._around.offer.at(self._clock() - self._began, free)
+        offer = self._around.offer.at(time.monotonic() - self._began, free)
         count = min(
             free.processors, _MOST if self._ends.max_jobs is None else self._ends.max_jobs - self._begun
         )
@@ -314,14 +247,13 @@ class Agent:
         """
         if work.matches:
             self._empty_responses = 0
-            self._begun += len(work.matches)
-            self._attempts.begin(work)
+            self._begin(work.matches)
             return
         self._empty_responses += alone
         self._last_reason = work.reason
         pause = max(_SHORTEST_POLL, _POLL if work.retry_after is None else work.retry_after)
-        self._ask_at = self._clock() + pause * random.uniform(0.9, 1.2)
+        self._ask_at = time.monotonic() + pause * random.uniform(0.9, 1.2)
         if freed != self._freed:  # checked last: a payload that ends from here on sets `_ask_at` itself
-            self._ask_at = self._clock()
+            self._ask_at = time.monotonic()
         elif self._reason_to_end() is None:
             log.info("no job (%s), asking again in %.0f s", work.reason, pause)

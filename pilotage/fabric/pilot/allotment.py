@@ -9,6 +9,8 @@ from typing import Any
 
 #: Tag of jobs that need a whole node, and of queues that offer one.
 WHOLE_NODE = "wholenode"
+#: Variable with the names of GPUs: those of the slot in our environment, those of a payload in its own.
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -102,14 +104,7 @@ def _memory(need: JobNeed, free: Allotment, processors: int) -> int | None:
 def job_need(
     description: Mapping[str, Any], *, processors: int | None, ram_mb: int | None, gpus: int | None
 ) -> JobNeed:
-    """Determine the resources to allot to a job.
-
-    Args:
-        description: Of the job.
-        processors: From the service; None: not given.
-        ram_mb: Likewise.
-        gpus: Likewise.
-    """
+    """Determine the resources to allot to a job: the service's numbers if it sent any, else its own."""
     said = {name.lower(): value for name, value in description.items()}
     return JobNeed(
         processors=processors or _number(said.get("numberofprocessors")) or 1,

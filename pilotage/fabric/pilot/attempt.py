@@ -15,8 +15,7 @@ from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import archives, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.archives import PackedOutput
 from pilotage.fabric.pilot.payload.description import PayloadDescription, UnfitDescription
-from pilotage.fabric.pilot.payload.execution import Execution
-from pilotage.fabric.pilot.payload.monitor import Excess, MonitoredEnd, SlotMemory
+from pilotage.fabric.pilot.payload.monitor import Excess, Execution, MonitoredEnd, SlotMemory
 from pilotage.fabric.pilot.payload.payload import NotStarted, Report
 from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
@@ -96,12 +95,6 @@ def run_attempt(
 ) -> AttemptOutcome:
     """Run a job to its end and report it.
 
-    Args:
-        match: The matched job.
-        around: Objects shared by all attempts.
-        share: Part of the slot that the job may use.
-        seconds_left: Returns the seconds until the slot ends; None: no end.
-
     Raises:
         HostTrouble: This host cannot run the job; it was given back.
     """
@@ -117,34 +110,29 @@ def run_attempt(
         raise HostTrouble(str(error)) from error
 
 
+@dataclass(frozen=True)
 class _Attempt:
-    def __init__(
-        self, match: Match, around: AttemptContext, share: Allotment, seconds_left: Callable[[], float | None]
-    ) -> None:
-        self._match = match
-        self._share = share
-        self._around = around
-        self._care = around.care
-        self._service = around.service
-        self._seconds_left = seconds_left
+    match: Match
+    around: AttemptContext
+    share: Allotment
+    seconds_left: Callable[[], float | None]
 
     def run(self) -> AttemptOutcome:
-        area = work_area.make_work_area(
-            self._care.work_dir, job_id=self._match.job_id, epoch=self._match.epoch
-        )
+        care = self.around.care
+        area = work_area.make_work_area(care.work_dir, job_id=self.match.job_id, epoch=self.match.epoch)
         try:
             return self._run_in(area)
         finally:
-            if not self._care.keep_work:
+            if not care.keep_work:
                 area.remove()
 
     def outcome(self, ended: str, detail: str) -> AttemptOutcome:
-        return AttemptOutcome(self._match.job_id, self._match.epoch, ended, detail)
+        return AttemptOutcome(self.match.job_id, self.match.epoch, ended, detail)
 
     def try_to_release(self, reason: str) -> AttemptOutcome:
         """Give the job back. If the request fails, the lease expires without our heartbeats."""
         try:
-            self._insistently(lambda: self._service.release(self._match.lease, reason))
+            self._briefly(lambda: self.around.service.release(self.match.lease, reason))
         except (Away, Refused) as error:
             return self.outcome(LOST, f"{reason}; and: {error}")
         return self.outcome(RELEASED, reason)
@@ -152,13 +140,17 @@ class _Attempt:
     def _run_in(self, area: WorkArea) -> AttemptOutcome:
         try:
             ready = self._prepare(area)
-            if self._around.stop.is_set():
+            if self.around.stop.is_set():
                 return self.try_to_release(_HAS_TO_END)
             if too_late := self._too_late(ready):
                 return self.try_to_release(too_late)
-            news = self._start()
+            facts = {"host": socket.gethostname(), "pilot": os.getpid()}
+            # Retry even beyond the lease: only the service can decide whether it has expired.
+            news = self._patiently(
+                lambda: self.around.service.start(self.match.lease, facts), self.around.care.report_patience
+            )
         except Away:
-            if self._around.stop.is_set():
+            if self.around.stop.is_set():
                 return self.try_to_release(_HAS_TO_END)
             raise
         if KILL in news.commands:
@@ -168,12 +160,11 @@ class _Attempt:
         return self._execute(ready, area, news)
 
     def _prepare(self, area: WorkArea) -> Prepared | Report:
-        """Prepare the job, or return the report of why no pilot can run it."""
-        prepare = self._around.preparer.prepare
+        prepare = self.around.preparer.prepare
         try:
             return self._patiently(
-                lambda: prepare(self._match, area, self._share),
-                max(self._match.lease_seconds, _LEAST_PATIENCE),
+                lambda: prepare(self.match, area, self.share),
+                max(self.match.lease_seconds, _LEAST_PATIENCE),
             )
         except CannotRun as error:
             return error.report
@@ -182,97 +173,83 @@ class _Attempt:
         """Reason to leave the job to another pilot (retries may have taken hours); empty if it still fits."""
         if isinstance(ready, Report):
             return ""
-        offer, left = self._around.offer, self._seconds_left()
+        offer, left = self.around.offer, self.seconds_left()
         # Compare with a fresh offer: a stricter check would hand the same job back for ever.
         offered = None if left is None else offer.seconds_offered(left)
         missing = monitor.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
         return f"it asks for {missing:.0f} s more than are left of the slot" if missing else ""
 
-    def _start(self) -> News:
-        facts = {"host": socket.gethostname(), "pilot": os.getpid()}
-        # Retry even beyond the lease: only the service can decide whether it has expired.
-        return self._patiently(
-            lambda: self._service.start(self._match.lease, facts), self._care.report_patience
-        )
-
     def _execute(self, ready: Prepared, area: WorkArea, news: News) -> AttemptOutcome:
         allowed = monitor.job_limits(
-            ready.description, seconds_left=self._seconds_left(), max_ram=self._around.offer.max_ram
+            ready.description, seconds_left=self.seconds_left(), max_ram=self.around.offer.max_ram
         )
         try:
-            execution = Execution(ready, area, allowed, self._around.memory.account(self._share.ram_mb))
+            execution = Execution(ready, area, allowed, self.around.memory.account(self.share.ram_mb))
         except UnfitDescription as error:
             return self._finish(payload.failure_report(payload.UNFIT, str(error)))
         except NotStarted as error:
             return self._finish(payload.failure_report(payload.NOT_FOUND, str(error)))
         # Heartbeats go on while the output is sent, which may take long when the service is away.
-        heart = self._make_heartbeat(execution)
+        every = min(self.around.care.heartbeat, max(1.0, self.match.lease_seconds / _BEATS_IN_LEASE))
+        heart = Heartbeat(self.around.service, self.match.lease, every=every, news=execution.news)
         heart.obey(news)
         with execution, heart.beating():
-            watched = execution.until_end(heart, self._around.stop, grace=self._care.grace)
+            watched = execution.monitor.until_end(heart, self.around.stop, grace=self.around.care.grace)
             return self._settle(watched, ready, area)
-
-    def _make_heartbeat(self, execution: Execution) -> Heartbeat:
-        every = min(self._care.heartbeat, max(1.0, self._match.lease_seconds / _BEATS_IN_LEASE))
-        return Heartbeat(self._service, self._match.lease, every=every, news=execution.news)
 
     def _settle(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:
         if watched.why == monitor.STALE:
             return self.outcome(LOST, "the attempt was closed by the service; the payload was ended")
         if watched.why == monitor.STOPPED:
             return self.try_to_release(f"{_HAS_TO_END}; the payload was ended")
-        if watched.why is None and payload.asks_for_reschedule(watched.end):
-            return self._reschedule(watched, ready, area)
         report = self._deliver(judge(watched), ready, area)
+        if watched.why is None and payload.asks_for_reschedule(watched.end):
+            # Its output is kept in case this was the last attempt.
+            reason = f"exit status {payload.RESCHEDULE}: the payload asks to be rescheduled"
+            self._persistently(lambda: self.around.service.release(self.match.lease, reason))
+            return self.outcome(RELEASED, reason)
         return self._finish(
-            report.having_used(watched.end.cpu_seconds, cpu_power=self._around.offer.measured_power)
+            report.having_used(watched.end.cpu_seconds, cpu_power=self.around.offer.measured_power)
         )
 
-    def _reschedule(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:
-        """Give the job back at its own request; its output is kept in case this was the last attempt."""
-        self._deliver(judge(watched), ready, area)
-        reason = f"exit status {payload.RESCHEDULE}: the payload asks to be rescheduled"
-        self._persistently(lambda: self._service.release(self._match.lease, reason))
-        return self.outcome(RELEASED, reason)
-
     def _deliver(self, report: Report, ready: Prepared, area: WorkArea) -> Report:
-        """Send the output; return the report with any problem added."""
-        packed = pack_output(ready.description, area, limit=self._care.output_limit)
+        packed = pack_output(ready.description, area, limit=self.around.care.output_limit)
         report = with_shortcomings(report, packed)
+
+        def send() -> None:
+            with area.output.open("rb") as archive:
+                size = os.fstat(archive.fileno()).st_size
+                self.around.service.deliver_output(self.match.lease, archive, size=size)
+
         try:
-            self._persistently(lambda: self._send_output(area))
+            self._persistently(send)
         except Refused as error:
             if error.ends_attempt:
                 raise
             report = report.without_output(str(error))
         return report
 
-    def _send_output(self, area: WorkArea) -> None:
-        with area.output.open("rb") as archive:
-            size = os.fstat(archive.fileno()).st_size
-            self._service.deliver_output(self._match.lease, archive, size=size)
-
     def _finish(self, report: Report) -> AttemptOutcome:
-        report = self._persistently(lambda: self._service.finish(self._match.lease, report))
+        report = self._persistently(lambda: self.around.service.finish(self.match.lease, report))
         return self.outcome(
             report.status, ": ".join(filter(None, (report.minor_status, report.application_status)))
         )
 
     def _patiently(self, request: Callable[[], T], patience: float) -> T:
-        return service_client.retry_while_away(request, patience=patience, stop=self._around.stop)
+        return service_client.retry_while_away(request, patience=patience, stop=self.around.stop)
 
-    def _insistently(self, request: Callable[[], T]) -> T:
+    def _briefly(self, request: Callable[[], T]) -> T:
         """Retry for a short time, even if the pilot has to end."""
         return service_client.retry_while_away(request, patience=_LAST_TRIES, stop=threading.Event())
 
     def _persistently(self, request: Callable[[], T]) -> T:
         """Retry as long as a result is kept, and a little longer when the pilot has to end."""
         try:
-            return self._patiently(request, self._care.report_patience)
+            return self._patiently(request, self.around.care.report_patience)
         except Away:
-            if not self._around.stop.is_set():
+            if not self.around.stop.is_set():
                 raise
-        return self._insistently(request)
+        return self._briefly(request)
 
 
 def judge(watched: MonitoredEnd) -> Report:

@@ -31,14 +31,7 @@ def build(
     packages: Sequence[str] = ("pilot",),
     start: str = _START,
 ) -> Path:
-    """Write the archive and return its path.
-
-    Args:
-        target: An existing file is replaced.
-        interpreter: Python for its first line.
-        packages: Packages of `pilotage.fabric` to include.
-        start: The main program.
-    """
+    """Write the archive, with these packages of `pilotage.fabric` and the main program `start`."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         for package in packages:

@@ -32,24 +32,14 @@ _CHUNK = 1 << 20
 def read_end(directory: str, name: str, *, last: int) -> bytes:
     """Read the last bytes of a file; empty if there is none.
 
-    Args:
-        directory: Trusted, including links in its path.
-        name: Path below it, not trusted.
-        last: Number of bytes.
-
-    Raises:
-        OSError: The directory cannot be read.
+    The directory is trusted, including links in its path; the path below it is not.
     """
     with _open_trusted(directory) as place, _open_file(place, name) as file:
         return b"" if file is None else _read(file, max(0, os.fstat(file).st_size - last), last)
 
 
 def read_small(directory: str, names: Sequence[str], *, most: int) -> dict[str, bytes]:
-    """Read small files, by name; entries that are no files, or larger than `most` bytes, are left out.
-
-    Raises:
-        OSError: The directory cannot be read.
-    """
+    """Read small files, by name; entries that are no files, or larger than `most` bytes, are left out."""
     contents = {}
     with _open_trusted(directory) as place:
         for name in names:
@@ -100,7 +90,8 @@ def _open_file(place: int | None, name: str) -> Iterator[int | None]:
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
-        yield descriptor if descriptor is not None and _is_regular(descriptor) else None
+        is_regular = descriptor is not None and stat.S_ISREG(os.fstat(descriptor).st_mode)
+        yield descriptor if is_regular else None
     finally:
         if descriptor is not None:
             os.close(descriptor)
@@ -132,10 +123,6 @@ def _enter(parent: int, name: str, *, make: bool = False) -> int:
     descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
     os.close(parent)
     return descriptor
-
-
-def _is_regular(descriptor: int) -> bool:
-    return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
 def _read(file: int, offset: int, most: int) -> bytes:

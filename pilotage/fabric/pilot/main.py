@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Callable, TypeVar
 
 from pilotage.fabric.pilot import arguments, offer
@@ -26,7 +26,7 @@ from pilotage.fabric.pilot.service import transport as service_transport
 from pilotage.fabric.pilot.service.credentials import Credential, TokenRenewal
 from pilotage.fabric.pilot.service.service_client import Service
 from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted, Transport
-from pilotage.fabric.pilot.settings import JobFilters, PilotSettings
+from pilotage.fabric.pilot.settings import PilotSettings
 
 log = logging.getLogger(__name__)
 
@@ -37,21 +37,25 @@ _TWIN = "secret_used"
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a pilot; return its exit status.
-
-    Args:
-        words: The command line without the program.
-        environment: The process environment.
-    """
+    """Run a pilot; return its exit status."""
     linux.keep_private()
     parser = arguments.parser()
     options = parser.parse_args(words)
-    _log_to_stderr(verbose=options.verbose)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if options.verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
     try:
         settings = arguments.read_settings(options, environment)
-        transport = _transport(settings, environment)
+        tls = service_transport.tls_context(settings.authorities)
+        proxy = service_transport.choose_proxy(settings.url, settings.proxy, environment)
+        transport = Transport(settings.url, "", context=tls, proxy=proxy)
         # Last: removes the secret's file, which would be lost if something else failed before.
-        credential = _credential(options, environment)
+        if options.secret_file is None:
+            credential = credentials.read_token(options.token_file, environment)
+        else:
+            credential = credentials.read_secret(options.secret_file, stamp=options.stamp)
         transport.use_token(credential.text)
     except (ValueError, OSError, credentials.NoToken) as error:
         parser.print_usage(sys.stderr)
@@ -62,7 +66,10 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     pilot = Pilot(settings, Service(transport), environment, credential)
     pilot.orders.listen()
     ending = pilot.run()
-    _print_summary(ending, pilot, options)
+    log.info("the pilot ends: %s (%d jobs)", ending.reason, len(pilot.jobs))
+    if options.json:
+        summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
+        sys.stdout.write(json.dumps(summary) + "\n")
     return ending.exit_status
 
 
@@ -99,7 +106,11 @@ class Pilot:
         except HostTrouble as error:
             ending = Ending(HOST, f"trouble with this host: {error}")
         except Refused as error:
-            ending = _refused(error)
+            is_twin = error.code == _TWIN
+            ending = Ending(
+                TWIN if is_twin else REFUSED,
+                f"{'another process is this pilot' if is_twin else 'the service refuses us'}: {error}",
+            )
         except Away as error:
             told = self.orders.stop.is_set()
             ending = Ending(
@@ -111,7 +122,6 @@ class Pilot:
         return ending
 
     def _introduce(self) -> None:
-        """Exchange the secret, if any, for a token, and read the token's claims."""
         shown, stamp = self._credential.text, self._credential.stamp
         if stamp is None:
             self._claims = credentials.read_claims(shown)
@@ -136,12 +146,14 @@ class Pilot:
 
         parameters = _call_first(ask) if self._credential.stamp is None else ask()
         pools = wishes.pools or self._service.submit_pools(place)
-        wishes = JobFilters(**{**vars(wishes), "pools": pools})
-        return offer.make_offer(place, self._slot, wishes, parameters)
+        return offer.make_offer(place, self._slot, replace(wishes, pools=pools), parameters)
 
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings
-        log.info("at %s, offering %s", settings.place, json.dumps(_format_offer(offered)))
+        request = offered.at(0)
+        pools = request.pop("SubmitPool", ())
+        shown = {**request, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
+        log.info("at %s, offering %s", settings.place, json.dumps(shown))
         whole = offered.whole(self._environment)
         preparer = Preparer(
             service=self._service,
@@ -179,51 +191,8 @@ class Pilot:
 
 
 def _call_first(request: Callable[[], T]) -> T:
-    """Make the first request with a token or a secret: if it is not accepted now, it is wrong.
-
-    Raises:
-        Refused: Also for any 401.
-    """
+    """Make the first request with a token or a secret: if it is not accepted now (any 401), it is refused."""
     try:
         return request()
     except TokenNotAccepted as error:
         raise error.as_refusal() from None
-
-
-def _credential(options: argparse.Namespace, environment: Mapping[str, str]) -> Credential:
-    if options.secret_file is not None:
-        return credentials.read_secret(options.secret_file, stamp=options.stamp)
-    return credentials.read_token(options.token_file, environment)
-
-
-def _refused(error: Refused) -> Ending:
-    if error.code == _TWIN:
-        return Ending(TWIN, f"another process is this pilot: {error}")
-    return Ending(REFUSED, f"the service refuses us: {error}")
-
-
-def _format_offer(offered: Offer) -> dict[str, object]:
-    request = offered.at(0)
-    pools = request.pop("SubmitPool", ())
-    return {**request, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
-
-
-def _transport(settings: PilotSettings, environment: Mapping[str, str]) -> Transport:
-    tls = service_transport.tls_context(settings.authorities)
-    on_the_way = service_transport.choose_proxy(settings.url, settings.proxy, environment)
-    return Transport(settings.url, "", context=tls, proxy=on_the_way)
-
-
-def _log_to_stderr(*, verbose: bool) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
-
-
-def _print_summary(ending: Ending, pilot: Pilot, options: argparse.Namespace) -> None:
-    log.info("the pilot ends: %s (%d jobs)", ending.reason, len(pilot.jobs))
-    if options.json:
-        summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
-        sys.stdout.write(json.dumps(summary) + "\n")

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotage.fabric.pilot.allotment import WHOLE_NODE, Allotment
+from pilotage.fabric.pilot.allotment import DEVICES, WHOLE_NODE, Allotment
 from pilotage.fabric.pilot.node import facts
-from pilotage.fabric.pilot.payload.environment import DEVICES
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
 #: CPU time offered if the length of the slot is unknown: three days.
@@ -42,17 +41,15 @@ class Offer:
     cpu_power: float = _UNSTATED  #: normalised seconds per second of this host
 
     def at(self, elapsed: float, free: Allotment | None = None) -> dict[str, object]:
-        """Make the request for jobs.
-
-        Args:
-            elapsed: Seconds since the start of the pilot.
-            free: Free part of the slot; None: all of it.
-        """
+        """Make the request for jobs, `elapsed` seconds after the pilot's start; `free` None: all is free."""
+        cpu_time = self.cpu_time
+        if self.lifetime is not None:
+            cpu_time = min(cpu_time, self.seconds_offered(self.lifetime - elapsed))
         said: dict[str, object] = {
             "Site": self.place.site,
             "GridCE": self.place.ce,
             "Queue": self.place.queue,
-            "CPUTime": self._cpu_time_left(elapsed),
+            "CPUTime": int(cpu_time * self.cpu_power),
             **self._room(free),
         }
         return {**{name: value for name, value in said.items() if value not in (None, [])}, **self.rest}
@@ -99,14 +96,6 @@ class Offer:
         """Normalised seconds per second of this host; None: unknown, 1 is only assumed."""
         return None if self.cpu_power == _UNSTATED else self.cpu_power
 
-    def _cpu_time_left(self, elapsed: float) -> int:
-        if self.lifetime is None:
-            return self._normalised(self.cpu_time)
-        return self._normalised(min(self.cpu_time, self.seconds_offered(self.lifetime - elapsed)))
-
-    def _normalised(self, seconds: int) -> int:
-        return int(seconds * self.cpu_power)
-
 
 def make_offer(
     place: QueuePlace,
@@ -115,14 +104,9 @@ def make_offer(
     parameters: Mapping[str, Any],
     measured: Mapping[str, object] | None = None,
 ) -> Offer:
-    """Make the offer of a slot.
+    """Make the offer of a slot from its settings, and from the effective parameters of its queue otherwise.
 
-    Args:
-        place: Its queue.
-        slot: The pilot's settings, which take precedence.
-        wishes: Filters for jobs.
-        parameters: Effective parameters of the queue, by name.
-        measured: Facts about this node; those in `slot` take precedence.
+    Facts in `slot` take precedence over `measured` ones, too.
     """
     known = {name.lower(): value for name, value in parameters.items()}
     cpu_time = slot.cpu_time or _number(known, "cputime") or _number(known, "maxwallclocktime")
@@ -194,11 +178,7 @@ _PARTS = 3
 
 
 def read_landings(file: str) -> Mapping[str, str]:
-    """Read a JSON file that maps batch queues to queues of the resource tree.
-
-    Raises:
-        ValueError: The file is unreadable or has another format.
-    """
+    """Read a JSON file that maps batch queues to queues of the resource tree; raises ValueError."""
     try:
         said = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -212,11 +192,6 @@ def find_place(
     landings: Mapping[str, str], environment: Mapping[str, str], file: Path = QUEUE_FILE
 ) -> QueuePlace:
     """Find the queue by the site's variable, the batch queue, or the node's file, in this order.
-
-    Args:
-        landings: `Site/CE/Queue` by batch queue; may be empty.
-        environment: The process environment.
-        file: The node's file.
 
     Raises:
         ValueError: None of them names the queue.

@@ -15,21 +15,14 @@ _START = """import os
 import sys
 from pathlib import Path
 
-from pilotage.fabric.runner.main import main
+from pilotage.fabric.runner.local_job import main
 
 sys.exit(main(Path(sys.argv[0]).absolute(), sys.argv[1:], os.environ))
 """
 
 
 def content(sandbox: Path | None) -> bytes:
-    """Build the archive.
-
-    Args:
-        sandbox: The input sandbox as downloaded; None: there is none.
-
-    Raises:
-        OSError: There is no space for it.
-    """
+    """Build the archive with the input sandbox as downloaded, if any; raises OSError for lack of space."""
     if sandbox is None:
         return _runner()
     data = io.BytesIO()

@@ -5,22 +5,25 @@ It uses the pilot's modules, with status files in a shared directory instead of 
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
+import sys
 import threading
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pilotage.fabric.pilot import attempt
+from pilotage.fabric.pilot.agent import PilotControl
 from pilotage.fabric.pilot.allotment import Allotment
 from pilotage.fabric.pilot.errors import HOST, HostTrouble
-from pilotage.fabric.pilot.payload import monitor, payload
+from pilotage.fabric.pilot.payload import monitor, payload, work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
-from pilotage.fabric.pilot.payload.execution import Execution
-from pilotage.fabric.pilot.payload.monitor import MonitoredEnd, SlotMemory
+from pilotage.fabric.pilot.payload.monitor import Execution, SlotMemory
 from pilotage.fabric.pilot.payload.payload import NotStarted
 from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
@@ -30,7 +33,6 @@ from pilotage.fabric.pilot.service.service_client import Match
 from pilotage.fabric.pilot.service.transport import Away, TooLarge
 from pilotage.fabric.pilot.settings import PayloadOptions, QueuePlace
 from pilotage.fabric.runner import progress, status_files
-from pilotage.fabric.runner.job_spec import JobSpec
 from pilotage.fabric.runner.status_files import JOB, PAYLOAD, SITE, LocalJobEnd, StatusFiles
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,37 @@ printf '%s %s of %s\\n' "$1" "$2" "$3" >>"$PILOTAGE_PROGRESS_FILE"
 """
 
 
+@dataclass(frozen=True)
+class JobSpec:
+    """Specification of one try of a local job."""
+
+    job_id: int  #: of the grid job
+    number: int  #: of the local job
+    place: tuple[str, str, str]  #: site, CE, queue
+    description: Mapping[str, Any]  #: of the grid job, with the command of this local job
+    marks: str  #: directory for its status files and its output, shared with the manager
+    files: Mapping[str, bytes] = field(default_factory=dict)  #: to add to its work directory, by name
+    processors: int = 1
+    memory: int | None = None  #: MB of the slot
+    wall_time: int | None = None  #: seconds of the slot
+    beat: float = 10.0  #: seconds between two status reports
+    grace: float = 10.0  #: seconds between TERM and KILL
+    sandbox_limit: int = 1 << 30  #: maximum bytes of the input sandbox
+    output_limit: int = 1 << 30  #: maximum bytes of all output files
+
+    def as_json(self) -> bytes:
+        """Serialise the specification."""
+        files = {name: b64encode(content).decode("ascii") for name, content in self.files.items()}
+        return json.dumps({**vars(self), "files": files}).encode()
+
+
+def read_spec(file: Path) -> JobSpec:
+    """Read the specification on the node."""
+    raw = json.loads(file.read_bytes())
+    files = {name: b64decode(content) for name, content in raw.pop("files").items()}
+    return JobSpec(**{**raw, "files": files, "place": tuple(raw["place"])})
+
+
 class LocalJobArchive:
     """The runner's own archive as the source of the input sandbox."""
 
@@ -56,11 +89,7 @@ class LocalJobArchive:
         self._archive = archive
 
     def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
-        """Write the input sandbox to a file; False if there is none.
-
-        Raises:
-            TooLarge: It has more than `limit` bytes.
-        """
+        """Write the input sandbox to a file, as `Sandboxes.fetch_sandbox`."""
         del lease
         with zipfile.ZipFile(self._archive) as members:
             if SANDBOX not in members.namelist():
@@ -70,6 +99,23 @@ class LocalJobArchive:
             with members.open(SANDBOX) as sandbox:
                 shutil.copyfileobj(sandbox, to)
         return True
+
+
+def main(archive: Path, words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the local job whose job spec is the file in `words`; `archive` also contains its sandbox.
+
+    Returns the exit status of the payload, 4 if the site is to blame.
+    """
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    orders = PilotControl()
+    orders.listen()
+    file = Path(words[0])
+    spec = read_spec(file)
+    area = work_area.make_work_area(file.parent, job_id=spec.job_id, epoch=spec.number)
+    try:
+        return LocalJob(spec, archive, environment, orders.stop).run(area)
+    finally:
+        area.remove()
 
 
 class LocalJob:
@@ -127,7 +173,13 @@ class LocalJob:
             description=order.description,
         )
         ready = preparer.prepare(job, area, slot)
-        return replace(ready, environment=_with_command(ready.environment, area))
+        programs = area.scratch / "bin"
+        programs.mkdir()
+        command = programs / COMMAND
+        command.write_text(_COMMAND, encoding="ascii")
+        command.chmod(0o700)
+        path = f"{programs}:{ready.environment['PATH']}"
+        return replace(ready, environment={**ready.environment, "PATH": path})
 
     def _execute(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
         order = self._order
@@ -140,29 +192,17 @@ class LocalJob:
 
             heart = Heartbeat(self._marks, "", every=order.beat, news=news)
             with heart.beating():
-                watched = execution.until_end(heart, self._stop, grace=order.grace)
+                watched = execution.monitor.until_end(heart, self._stop, grace=order.grace)
             packed = attempt.pack_output(ready.description, area, limit=order.output_limit)
             self._persistently(lambda: self._marks.heartbeat("", news()))
         self._persistently(lambda: self._marks.output(area.output))
         said = attempt.with_shortcomings(attempt.judge(watched), packed)
-        return LocalJobEnd(_cause(watched), said)
+        # The site, if its batch system ended the job, or the payload requested rescheduling.
+        is_of_site = watched.why == monitor.STOPPED or (
+            watched.why is None and payload.asks_for_reschedule(watched.end)
+        )
+        return LocalJobEnd(SITE if is_of_site else PAYLOAD, said)
 
     def _persistently(self, request: Callable[[], object]) -> None:
         """Retry while the shared directory is away, for minutes if necessary."""
         service_client.retry_while_away(request, patience=_PATIENCE, stop=threading.Event())
-
-
-def _cause(watched: MonitoredEnd) -> str:
-    """The site if its batch system ended the job, or the payload requested rescheduling."""
-    if watched.why == monitor.STOPPED:
-        return SITE
-    return SITE if watched.why is None and payload.asks_for_reschedule(watched.end) else PAYLOAD
-
-
-def _with_command(environment: Mapping[str, str], area: WorkArea) -> dict[str, str]:
-    programs = area.scratch / "bin"
-    programs.mkdir()
-    command = programs / COMMAND
-    command.write_text(_COMMAND, encoding="ascii")
-    command.chmod(0o700)
-    return {**environment, "PATH": f"{programs}:{environment['PATH']}"}

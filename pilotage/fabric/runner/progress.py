@@ -31,29 +31,21 @@ class Progress:
 
 
 def read_progress(text: str, before: Iterable[Progress] = ()) -> tuple[Progress, ...]:
-    """Read the progress from a payload's lines; the last line of a phase counts.
-
-    Args:
-        text: Lines, possibly only the end of the output.
-        before: Progress from earlier lines.
-    """
+    """Read the progress from a payload's lines, added to `before`; the last line of a phase counts."""
     found = {each.name: each for each in before}
     for line in text.split("\n"):
         said = _LINE.fullmatch(line.strip())
         if said is None:
             continue
-        progress = _bounded(said["name"].strip(), int(said["done"]), int(said["of"]))
+        of = min(int(said["of"]), LARGEST)
+        progress = Progress(name=said["name"].strip(), done=min(int(said["done"]), of), of=of)
         if progress.name in found or len(found) < MOST_PHASES:
             found[progress.name] = progress
     return tuple(found.values())
 
 
 def progress_from_status(raw: object) -> tuple[Progress, ...]:
-    """Read the progress from a status file, which is not trusted.
-
-    Args:
-        raw: `[[name, done, of], …]` from JSON; anything else is ignored.
-    """
+    """Read the progress from a status file, which is not trusted: `[[name, done, of], …]`."""
     rows = raw if isinstance(raw, list) else []
     lines = [
         f"{row[0]} {row[1]} of {row[2]}"
@@ -64,12 +56,7 @@ def progress_from_status(raw: object) -> tuple[Progress, ...]:
 
 
 def summed(each: Iterable[tuple[Progress, ...]], missing: Mapping[str, int]) -> tuple[Progress, ...]:
-    """Sum up the progress of several jobs.
-
-    Args:
-        each: Progress of every job that reported any.
-        missing: By phase, the units of jobs that have not reported it yet.
-    """
+    """Sum up the progress of several jobs; `missing` are the units of jobs that have not reported one."""
     done: dict[str, int] = {}
     of: dict[str, int] = {}
     for phases in each:
@@ -80,8 +67,3 @@ def summed(each: Iterable[tuple[Progress, ...]], missing: Mapping[str, int]) -> 
         Progress(name=name, done=done[name], of=of[name] + missing.get(name, 0))
         for name in list(done)[:MOST_PHASES]
     )
-
-
-def _bounded(name: str, done: int, of: int) -> Progress:
-    of = min(of, LARGEST)
-    return Progress(name=name, done=min(done, of), of=of)

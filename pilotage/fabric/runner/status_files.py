@@ -41,36 +41,27 @@ class LocalJobEnd:
 
 
 class StatusFiles:
-    """Writer of the status files on the node."""
+    """Writer of the status files on the node.
+
+    Every method raises `Away` if the directory cannot be written now.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
-        """Write the progress; commands are never returned: the batch system ends the job.
-
-        Raises:
-            Away: The directory cannot be written now; the next report follows.
-        """
+        """Write the progress; commands are never returned: the batch system ends the job."""
         del lease  # the directory identifies the job
         self._write(NEWS, io.BytesIO(json.dumps(facts, ensure_ascii=False).encode() + b"\n"))
         return News(commands=(), heartbeat_seconds=None)
 
     def output(self, archive: Path) -> None:
-        """Write the output archive.
-
-        Raises:
-            Away: The directory cannot be written now.
-        """
+        """Write the output archive."""
         with archive.open("rb") as source:
             self._write(OUTPUT, source)
 
     def end(self, end: LocalJobEnd) -> None:
-        """Write how the job ended; the last file to be written.
-
-        Raises:
-            Away: The directory cannot be written now.
-        """
+        """Write how the job ended; the last file to be written."""
         said = json.dumps({"cause": end.cause, **end.report.as_json()}) + "\n"
         self._write(END, io.BytesIO(said.encode()))
 

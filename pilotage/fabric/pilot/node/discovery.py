@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from pilotage.fabric.pilot.node import facts
 from pilotage.fabric.pilot.node import facts as node_facts
 from pilotage.fabric.pilot.settings import Slot
 
@@ -51,37 +50,23 @@ class ProbedFacts:
 def run_probes(directory: Path, environment: Mapping[str, str], *, patience: float = PATIENCE) -> ProbedFacts:
     """Run all executables of a directory in the order of their names; later values replace earlier ones.
 
-    Args:
-        directory: Other files in it, and names that begin with a dot, are ignored.
-        environment: The pilot's; its own variables (PILOTAGE_*) are not passed on.
-        patience: Timeout of each probe in seconds.
+    The pilot's own variables (PILOTAGE_*) are not passed on; `patience` is the timeout of each in seconds.
     """
     seen = {name: value for name, value in environment.items() if not name.startswith(_OURS)}
     said, failed = ProbedFacts(), []
     for probe in _executables(directory):
-        more = _run_one(probe, seen, patience)
-        if isinstance(more, ProbedFacts):
-            more = _together(said, more)
-        if isinstance(more, ProbedFacts):
-            said = more
-        else:
-            log.warning("probe %s: %s", probe.name, more)
-            failed.append(f"{probe.name[:40]}: {more}"[:120])
+        try:
+            said = _together(said, _read(_output(probe, seen, patience)))
+        except (_Failure, OSError) as error:  # noqa: PERF203 - one probe must not stop the others
+            log.warning("probe %s: %s", probe.name, error)
+            failed.append(f"{probe.name[:40]}: {error}"[:120])
     return replace(said, facts={**said.facts, FAILED: failed}) if failed else said
 
 
-def _run_one(probe: Path, environment: Mapping[str, str], patience: float) -> ProbedFacts | str:
-    """Return the probe's facts and tags, or the reason why it failed."""
-    try:
-        return _read(_output(probe, environment, patience))
-    except (_Failure, OSError) as error:
-        return str(error)
-
-
-def _together(said: ProbedFacts, more: ProbedFacts) -> ProbedFacts | str:
+def _together(said: ProbedFacts, more: ProbedFacts) -> ProbedFacts:
     found = ProbedFacts({**said.facts, **more.facts}, tuple(dict.fromkeys((*said.tags, *more.tags))))
     if len(json.dumps([found.facts, found.tags])) > _MOST_IN_ALL:
-        return f"with it all say more than {_MOST_IN_ALL} characters"
+        raise _Failure(f"with it all say more than {_MOST_IN_ALL} characters")
     return found
 
 
@@ -154,9 +139,7 @@ def _value(text: str) -> object:
         value = json.loads(text, parse_constant=str)
     except ValueError:
         return _printable(text)
-    if isinstance(value, list) and all(_is_plain(each) for each in value):
-        return value
-    if value is None or _is_plain(value):
+    if value is None or all(map(_is_plain, value if isinstance(value, list) else [value])):
         return value
     return _printable(text)
 
@@ -179,8 +162,8 @@ def _printable(text: str) -> str:
 _ENDS = ("SLURM_JOB_END_TIME",)
 #: Variables with the length of the slot in seconds: PBS/Torque, OAR. It is counted from the pilot's start.
 _LENGTHS = ("PBS_WALLTIME", "OAR_JOB_WALLTIME_SECONDS")
-#: By variable with the job number, the command that prints the time left as `[days-][hours:]min:s`.
-_COMMANDS = {"SLURM_JOB_ID": ("squeue", "--noheader", "--format=%L", "--jobs")}
+#: Prints the time left of a job as `[days-][hours:]min:s`.
+_SQUEUE = ("squeue", "--noheader", "--format=%L", "--jobs")
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 #: Timeout of such a command.
 _COMMAND_SECONDS = 15
@@ -189,15 +172,10 @@ _FOREVER = 3 * 365 * 86_400
 
 
 def slot_seconds_left(environment: Mapping[str, str], now: float) -> int | None:
-    """Seconds until the slot ends; None: unlimited, or unknown from the batch system.
-
-    Args:
-        environment: The one that the batch system gave to the pilot.
-        now: Seconds since the epoch.
-    """
+    """Seconds until the slot ends; None: unlimited, or unknown from the batch system."""
     ends = [number - now for name in _ENDS if (number := _variable_number(environment, name))]
     lengths = [number for name in _LENGTHS if (number := _variable_number(environment, name))]
-    known = [int(left) for left in (*ends, *lengths) or _ask_batch_system(environment) if left < _FOREVER]
+    known = [int(left) for left in (*ends, *lengths) or _ask_slurm(environment) if left < _FOREVER]
     return max(1, min(known)) if known else None
 
 
@@ -206,25 +184,14 @@ def _variable_number(environment: Mapping[str, str], name: str) -> float | None:
     return float(text) if text.isdigit() else None
 
 
-def _ask_batch_system(environment: Mapping[str, str]) -> list[int]:
-    texts = [
-        _run_command((*command, environment[name]), environment)
-        for name, command in _COMMANDS.items()
-        if environment.get(name)
-    ]
-    found = [_LEFT.fullmatch(text) for text in texts]
-    return [_seconds(*(int(each or 0) for each in match.groups())) for match in found if match]
-
-
-def _seconds(days: int, hours: int, minutes: int, seconds: int) -> int:
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Output of a command; empty if it fails."""
+def _ask_slurm(environment: Mapping[str, str]) -> list[int]:
+    """Seconds left; empty if the command fails."""
+    job = environment.get("SLURM_JOB_ID")
+    if not job:
+        return []
     try:
         done = subprocess.run(
-            command,
+            (*_SQUEUE, job),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -233,43 +200,36 @@ def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> st
             check=True,
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return ""
-    return done.stdout.strip()
+        return []
+    found = _LEFT.fullmatch(done.stdout.strip())
+    if found is None:
+        return []
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return [((days * 24 + hours) * 60 + minutes) * 60 + seconds]
 
 
 def complete_slot(
     slot: Slot, environment: Mapping[str, str], *, now: float, measured: Mapping[str, object] | None = None
 ) -> Slot:
-    """Add to the slot what can be found out here; the pilot's own settings take precedence.
-
-    Args:
-        slot: From the pilot's settings.
-        environment: The one that the batch system gave to the pilot.
-        now: Seconds since the epoch.
-        measured: Facts about the node; None: measure them.
-    """
-    known = facts.measure_facts() if measured is None else measured
+    """Add to the slot what can be found out here; the pilot's own settings take precedence."""
+    known = node_facts.measure_facts() if measured is None else measured
     found = run_probes(slot.probes, environment) if slot.probes else ProbedFacts()
     power = node_facts.measure_cpu_power() if slot.measures_cpu else slot.cpu_power
     if slot.measures_cpu:
         log.info("a processor of this node has the power %g", power)
-    slot = _with_node(slot, known) if slot.whole_node else slot
+    if slot.whole_node:
+        slot = replace(
+            slot,
+            processors=slot.processors or _fact_number(known, "Cores"),
+            max_ram=slot.max_ram or _fact_number(known, "Memory"),
+            gpus=slot.gpus or _fact_number(known, "GPUs"),
+        )
     return replace(
         slot,
         lifetime=slot.lifetime or slot_seconds_left(environment, now),
         cpu_power=power,
         tags=(*slot.tags, *found.tags),
-        facts=facts.merge_facts(known, found.facts, slot.facts),
-    )
-
-
-def _with_node(slot: Slot, known: Mapping[str, object]) -> Slot:
-    """Fill in the resources of the whole node where the slot has none."""
-    return replace(
-        slot,
-        processors=slot.processors or _fact_number(known, "Cores"),
-        max_ram=slot.max_ram or _fact_number(known, "Memory"),
-        gpus=slot.gpus or _fact_number(known, "GPUs"),
+        facts=node_facts.merge_facts(known, found.facts, slot.facts),
     )
 
 

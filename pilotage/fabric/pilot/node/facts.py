@@ -47,7 +47,6 @@ def measure_gpus(of_driver: Path = _OF_DRIVER) -> dict[str, object]:
 
 
 def _query_driver() -> list[tuple[str, int | None]]:
-    """Model and memory of each GPU, from nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -56,7 +55,7 @@ def _query_driver() -> list[tuple[str, int | None]]:
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return []
     lines = [line.rpartition(",") for line in done.stdout.splitlines() if "," in line]
-    return [(name.strip(), _number(memory)) for name, _, memory in lines]
+    return [(name.strip(), int(memory) if memory.strip().isdigit() else None) for name, _, memory in lines]
 
 
 def _listed(directory: Path) -> list[tuple[str, int | None]]:
@@ -69,10 +68,6 @@ def _listed(directory: Path) -> list[tuple[str, int | None]]:
     return found
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.strip().isdigit() else None
-
-
 _OS_RELEASE = Path("/etc/os-release")
 #: Prefix of the common name of compatible Red Hat systems: `platform:el9`.
 _PLATFORM = "platform:"
@@ -80,21 +75,17 @@ _PLATFORM = "platform:"
 
 def measure_os(os_release: Path = _OS_RELEASE) -> dict[str, object]:
     """`OS` such as `el9` or `debian12`, `OSName`, `OSVersion`, from os-release; unknown ones are left out."""
-    said = _assignments(os_release)
+    try:
+        lines = os_release.read_text(encoding="utf-8", errors="replace").splitlines()
+        # Values are quoted as in a shell.
+        words = shlex.split("\n".join(line for line in lines if "=" in line), comments=True)
+    except (OSError, ValueError):
+        return {}
+    said = dict(word.split("=", 1) for word in words if "=" in word)
     name, version, platform = (said.get(key, "") for key in ("ID", "VERSION_ID", "PLATFORM_ID"))
     short = platform[len(_PLATFORM) :] if platform.startswith(_PLATFORM) else f"{name}{version}"
     found = {"OS": short, "OSName": name, "OSVersion": version}
     return {key: value for key, value in found.items() if value}
-
-
-def _assignments(os_release: Path) -> dict[str, str]:
-    """Parse the assignments, with values quoted as in a shell."""
-    try:
-        lines = os_release.read_text(encoding="utf-8", errors="replace").splitlines()
-        words = shlex.split("\n".join(line for line in lines if "=" in line), comments=True)
-    except (OSError, ValueError):
-        return {}
-    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 #: A long fact, reported only if the queue has a parameter for it: pilots repeat their requests often.
@@ -111,7 +102,7 @@ def measure_facts(cpuinfo: Path = _CPUINFO) -> dict[str, object]:
         "Memory": machine_memory(),
         "Cores": os.cpu_count(),
         "Architecture": platform.machine() or None,
-        **_processor_facts(_text(cpuinfo)),
+        **_processor_facts(cpuinfo),
         **measure_os(),
         **measure_gpus(),
     }
@@ -127,12 +118,7 @@ def merge_facts(*layers: Mapping[str, object]) -> dict[str, object]:
 
 
 def reportable_facts(facts: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, object]:
-    """Leave out long facts that the queue has no parameter for.
-
-    Args:
-        facts: All facts.
-        parameters: Parameters of the queue, by name in lower case.
-    """
+    """Leave out long facts that the queue has no parameter for (their names are in lower case)."""
     asked = f"nodeattributes/{LONG.lower()}" in parameters
     return {name: value for name, value in facts.items() if value is not None and (asked or name != LONG)}
 
@@ -146,11 +132,7 @@ def machine_memory() -> int | None:
 
 
 def read_facts(path: Path) -> dict[str, object]:
-    """Read the facts from a file with a JSON object.
-
-    Raises:
-        ValueError: The file is unreadable or has another format.
-    """
+    """Read the facts from a file with a JSON object; raises ValueError."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -160,31 +142,22 @@ def read_facts(path: Path) -> dict[str, object]:
     return found
 
 
-def _text(cpuinfo: Path) -> str:
-    try:
-        return cpuinfo.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _processor_facts(text: str) -> dict[str, object]:
+def _processor_facts(cpuinfo: Path) -> dict[str, object]:
     """Model and flags, if they are the same for all processors."""
-    models, flags = set(), set()
-    for line in text.splitlines():
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    models, seen = set(), set()
+    for line in lines:
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             models.add(" ".join(value.split()))
         elif name.strip() in ("flags", "Features"):
-            flags.add(value)
-    return {"CPUModel": models.pop() if len(models) == 1 else None, LONG: _flags(flags)}
-
-
-def _flags(seen: set[str]) -> list[str] | None:
-    if len(seen) != 1:
-        return None
-    flags = sorted(set(seen.pop().split()))
-    sane = flags and len(flags) <= _MOST_FLAGS and all(len(flag) <= _LONGEST_FLAG for flag in flags)
-    return flags if sane else None
+            seen.add(value)
+    flags = sorted(set(seen.pop().split())) if len(seen) == 1 else []
+    is_sane = flags and len(flags) <= _MOST_FLAGS and all(len(flag) <= _LONGEST_FLAG for flag in flags)
+    return {"CPUModel": models.pop() if len(models) == 1 else None, LONG: flags if is_sane else None}
 
 
 _REFERENCE = 250.0
@@ -194,17 +167,12 @@ _ROUND, _ROUNDS = 150_000, 3
 
 
 def measure_cpu_power(clock: Callable[[], float] = time.process_time) -> float:
-    """Power of one processor from a short benchmark, rounded to two decimals.
-
-    Args:
-        clock: CPU seconds of this process.
-    """
+    """Power of one processor from a short benchmark, rounded to two decimals."""
     powers = [_REFERENCE / (_seconds(clock) * _NUMBERS / _ROUND) for _ in range(_ROUNDS)]
     return round(statistics.median(powers), 2)
 
 
 def _seconds(clock: Callable[[], float]) -> float:
-    """CPU seconds of one round of the benchmark."""
     draw = random.Random(1).normalvariate
     total = squares = 0.0
     began = clock()

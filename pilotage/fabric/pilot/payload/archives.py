@@ -45,16 +45,10 @@ class PackedOutput:
 
 
 def pack(root: Path, wanted: Iterable[str], archive: BinaryIO, *, limit: int) -> PackedOutput:
-    """Write the requested files to a tar archive, compressed with gzip.
+    """Write the files of a work directory to a tar archive, compressed with gzip.
 
-    Args:
-        root: The work directory.
-        wanted: Names, patterns and directories below it, packed in this order.
-        archive: File to write to.
-        limit: Maximum bytes of all files together.
-
-    Returns:
-        What was packed and what was not. Links are followed as long as they stay in `root`.
+    Names, patterns and directories are packed in their order, up to `limit` bytes of all files together.
+    Links are followed as long as they stay in `root`.
     """
     packer = _Packer(root.resolve(), limit)
     compressed = gzip.GzipFile(fileobj=archive, mode="wb", compresslevel=_COMPRESSION, mtime=0)
@@ -72,7 +66,6 @@ class _Packer:
         self._done: set[str] = set()
 
     def add(self, members: tarfile.TarFile, name: str) -> None:
-        """Pack the files that match a name, a pattern or a directory."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             self.packed.refused.append(name)
@@ -85,14 +78,13 @@ class _Packer:
                 self._file(members, inner)
 
     def _matching(self, path: PurePosixPath) -> Iterator[str]:
-        """Matching paths relative to the root; a file of that very name wins over the pattern."""
+        """Paths relative to the root; a file of that very name wins over the pattern."""
         if os.path.lexists(self._root / path):
             yield str(path)
         elif any(sign in str(path) for sign in "*?["):
             yield from (name for name in self._everything() if _fits(name.split("/"), path.parts))
 
     def _everything(self) -> Iterator[str]:
-        """All paths below the root; links to directories are not followed."""
         for directory, below, files in self._walk(self._root):
             for name in (*below, *files):
                 yield os.path.relpath(Path(directory, name), self._root)
@@ -128,7 +120,11 @@ class _Packer:
             if self.packed.size + facts.st_size > self._limit or self.packed.files >= _MOST_FILES:
                 self.packed.too_large.append(name)
                 return
-            members.addfile(_member(name, facts), content)
+            member = tarfile.TarInfo(name)  # without the owner
+            member.size = facts.st_size
+            member.mtime = int(facts.st_mtime)
+            member.mode = 0o755 if facts.st_mode & stat.S_IXUSR else 0o644
+            members.addfile(member, content)
         self.packed.files += 1
         self.packed.size += facts.st_size
 
@@ -177,15 +173,6 @@ def _skipping(pattern: Sequence[str], places: set[int]) -> set[int]:
     return reached
 
 
-def _member(name: str, facts: os.stat_result) -> tarfile.TarInfo:
-    """The tar entry of a file, without its owner."""
-    member = tarfile.TarInfo(name)
-    member.size = facts.st_size
-    member.mtime = int(facts.st_mtime)
-    member.mode = 0o755 if facts.st_mode & stat.S_IXUSR else 0o644
-    return member
-
-
 _CHUNK = 1 << 20
 _MOST_MEMBERS = 100_000
 
@@ -204,16 +191,10 @@ class ArchiveTooLarge(UnsafeArchive):
 
 
 def unpack(archive: BinaryIO, root: Path, *, limit: int, links: bool = True) -> list[str]:
-    """Unpack a tar archive, compressed or not, into an existing empty directory.
+    """Unpack a tar archive, compressed or not, into an existing empty directory; return its files' paths.
 
-    Args:
-        archive: Read from its start.
-        root: Nothing is written elsewhere.
-        limit: Maximum bytes of all files together.
-        links: Whether links are allowed: symbolic ones that stay inside, and hard ones.
-
-    Returns:
-        The paths of its files below `root`, in the archive's order.
+    `limit` is the maximum of bytes of all files together. `links` allows symbolic ones that stay inside, and
+    hard ones.
 
     Raises:
         UnsafeArchive: It was refused; `root` may hold part of it.
@@ -237,7 +218,6 @@ def unpack(archive: BinaryIO, root: Path, *, limit: int, links: bool = True) -> 
 
 
 def _plain(archive: BinaryIO) -> _Piecemeal:
-    """Decompress according to the first bytes."""
     archive.seek(0)
     start = archive.read(6)
     archive.seek(0)
@@ -347,7 +327,6 @@ class _Unpacker:
         target.symlink_to(member.linkname)
 
     def _earlier(self, member: tarfile.TarInfo) -> Path:
-        """The target of a hard link, which must be an earlier member."""
         parts = _components(member.linkname, member.name)
         path = self._directory(parts[:-1]) / parts[-1] if parts else self._root
         if path.is_symlink() or not path.is_file():
@@ -371,7 +350,6 @@ class _Unpacker:
 
 
 def _components(name: str, shown: str) -> tuple[str, ...]:
-    """The components of a relative path without `..`."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise UnsafeArchive(f"{shown!r} leaves its directory")

@@ -35,11 +35,7 @@ class PayloadDescription:
 
 
 def read_description(body: Mapping[str, Any]) -> PayloadDescription:
-    """Read a description from the service.
-
-    Raises:
-        UnfitDescription: There is no executable, or a value is invalid.
-    """
+    """Read a description from the service; raises `UnfitDescription`."""
     said = {name.lower(): value for name, value in body.items()}
     executable = str(said.get("executable") or "").strip()
     if not executable:
@@ -59,7 +55,6 @@ def read_description(body: Mapping[str, Any]) -> PayloadDescription:
 
 
 def _words(arguments: object) -> tuple[str, ...]:
-    """Arguments as words: a list as it is, a string split as by a shell."""
     if arguments is None:
         return ()
     if isinstance(arguments, (list, tuple)):
@@ -121,21 +116,20 @@ class NotFound(Exception):
 def find_program(name: str, *, home: Path, environment: Mapping[str, str], on_host: bool = True) -> str:
     """Find the path of a program.
 
-    A bare name is searched in the work directory first, then in the payload's PATH. A file of the sandbox is
-    made executable: archives made elsewhere often lose that.
-
-    Args:
-        name: From the job's description.
-        home: The work directory.
-        environment: The payload's.
-        on_host: Search programs on this host; False: in a container, by the container.
+    A bare name is searched in the work directory first, then in the payload's PATH; on this host only if
+    `on_host`, else by the container. A file of the sandbox is made executable: archives made elsewhere often
+    lose that.
 
     Raises:
         NotFound: It is in neither place.
     """
     path = PurePosixPath(name)
     if path.is_absolute():
-        return _on_host(name) if on_host else name
+        if on_host and not Path(name).is_file():
+            raise NotFound(f"{name}: not on this host")
+        if on_host and not os.access(name, os.X_OK):
+            raise NotFound(f"{name}: not executable")
+        return name
     if ".." in path.parts:
         raise NotFound(f"{name}: leads out of the work directory")
     own = home / path
@@ -151,11 +145,3 @@ def find_program(name: str, *, home: Path, environment: Mapping[str, str], on_ho
     if found is None:
         raise NotFound(f"{name}: neither in the input sandbox nor in PATH")
     return str(Path(found).absolute())
-
-
-def _on_host(name: str) -> str:
-    if not Path(name).is_file():
-        raise NotFound(f"{name}: not on this host")
-    if not os.access(name, os.X_OK):
-        raise NotFound(f"{name}: not executable")
-    return name

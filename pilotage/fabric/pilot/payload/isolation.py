@@ -16,7 +16,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,12 +79,7 @@ _PRIVATE = (
 
 
 def private_paths(own: Mapping[str, str], *more: Path | None) -> tuple[Path, ...]:
-    """Paths to hide from payloads: temporary files, sockets, paths in the pilot's environment, and more.
-
-    Args:
-        own: The pilot's environment.
-        more: Further files and directories; None is ignored.
-    """
+    """Paths to hide from payloads: temporary files, sockets, paths in the pilot's environment, and more."""
     named = [Path(own[name]) for name in _PRIVATE if own.get(name)]
     paths = [
         Path(tempfile.gettempdir()),
@@ -92,22 +87,16 @@ def private_paths(own: Mapping[str, str], *more: Path | None) -> tuple[Path, ...
         *named,
         *(each for each in more if each),
     ]
-    return tuple(dict.fromkeys(_outermost_first(path.absolute().resolve() for path in paths)))
+    resolved = (path.absolute().resolve() for path in paths)
+    # Directories before their contents; the root itself cannot be hidden.
+    hidden = sorted((path for path in resolved if path != Path("/")), key=lambda path: len(path.parts))
+    return tuple(dict.fromkeys(hidden))
 
 
 def namespace_words(hidden: Sequence[Path]) -> tuple[str, ...]:
-    """The wrapper command for `userns`; `{area}` stands for the payload's work area.
-
-    Args:
-        hidden: Absolute paths of files and directories to hide.
-    """
+    """The wrapper command for `userns`; `{area}` stands for the payload's work area."""
     arguments = ("{area}", str(os.getuid()), str(os.getgid()), *map(str, hidden), "--")
     return (*_UNSHARE, "/bin/sh", "-c", _SCRIPT, "sh", *arguments)
-
-
-def _outermost_first(paths: Iterable[Path]) -> list[Path]:
-    """Sort directories before their contents; the root itself cannot be hidden."""
-    return sorted((path for path in paths if path != Path("/")), key=lambda path: len(path.parts))
 
 
 NONE, USERNS, APPTAINER, COMMAND = "none", "userns", "apptainer", "command"
@@ -146,38 +135,25 @@ class Isolation:
     def wrapped(
         self, words: Sequence[str], payload: Mapping[str, str], own: Mapping[str, str], area: WorkArea
     ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-        """Command and environment to execute for an isolated payload.
-
-        Args:
-            words: The payload's command.
-            payload: The payload's environment.
-            own: The pilot's environment.
-            area: Directories of the payload.
-        """
+        """Command and environment to execute for an isolated payload; `own` is the pilot's environment."""
         if self.kind == NONE:
             return tuple(words), payload
-        directories = {"{home}": area.home, "{scratch}": area.scratch, "{area}": area.top}
-        before = [_filled(word, directories) for word in self.words]
+        before = [
+            word.replace("{home}", str(area.home))
+            .replace("{scratch}", str(area.scratch))
+            .replace("{area}", str(area.top))
+            for word in self.words
+        ]
         variables = area.scratch / ".environment"
         variables.write_text(_assignments(payload), encoding="utf-8", errors="surrogateescape")
-        return (*before, *_LAUNCH, str(variables), *words), _wrapper_words(own)
+        kept = {name: value for name, value in own.items() if name.startswith(_SEEN_PREFIXES)}
+        return (*before, *_LAUNCH, str(variables), *words), {"PATH": own.get("PATH") or _PATH, **kept}
 
 
 def choose_isolation(
     kind: str, *, command: str | None, image: str | None, hidden: Sequence[Path], own: Mapping[str, str]
 ) -> Isolation:
-    """Make the isolation from the command line's options.
-
-    Args:
-        kind: One of `KINDS`.
-        command: Wrapper command, or the command that runs a container.
-        image: Container image.
-        hidden: Files and directories to hide from payloads.
-        own: The pilot's environment.
-
-    Raises:
-        ValueError: An option is missing or does not fit the kind.
-    """
+    """Make the isolation from the command line's options; raises ValueError if they do not fit the kind."""
     if (image is not None) != (kind == APPTAINER):
         raise ValueError(f"--isolation {kind}: --image goes with {APPTAINER}, and only with that")
     if command is not None and kind in (NONE, USERNS):
@@ -195,32 +171,25 @@ def choose_isolation(
 
 
 def check_isolation(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> None:
-    """Check the isolation with an empty payload, so that no job fails because of it.
-
-    Args:
-        isolation: The isolation to check.
-        below: Directory of the work areas.
-        own: The pilot's environment.
-
-    Raises:
-        HostTrouble: It does not work on this host.
-    """
+    """Check the isolation with an empty payload, so that no job fails because of it; raises `HostTrouble`."""
     if isolation.kind == NONE:
         return
     try:
-        status, said = _try_isolation(isolation, below, own)
+        done = _run_isolated(isolation, below, own)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostTrouble(f"--isolation {isolation.kind}: {error}") from None
-    if status != 0:
-        raise HostTrouble(f"--isolation {isolation.kind} does not work here ({status}): {said}")
+    if done.returncode != 0:
+        said = " ".join(done.stderr.decode("utf-8", "replace").split())[-500:]
+        raise HostTrouble(f"--isolation {isolation.kind} does not work here ({done.returncode}): {said}")
 
 
-def _try_isolation(isolation: Isolation, below: Path, own: Mapping[str, str]) -> tuple[int, str]:
-    """Return exit status and the end of standard error."""
+def _run_isolated(
+    isolation: Isolation, below: Path, own: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes]:
     area = work_area.make_work_area(below, job_id=0, epoch=0)
     try:
         words, environment = isolation.wrapped(("/bin/sh", "-c", ":"), {}, own, area)
-        done = subprocess.run(
+        return subprocess.run(
             words,
             env=dict(environment),
             cwd=area.home,
@@ -231,7 +200,6 @@ def _try_isolation(isolation: Isolation, below: Path, own: Mapping[str, str]) ->
         )
     finally:
         area.remove()
-    return done.returncode, " ".join(done.stderr.decode("utf-8", "replace").split())[-500:]
 
 
 def _words(text: str, kind: str) -> tuple[str, ...]:
@@ -253,18 +221,7 @@ def _find_program(words: tuple[str, ...], kind: str, own: Mapping[str, str]) -> 
     return (os.path.abspath(path), *rest)  # noqa: PTH100 - keeps symbolic links
 
 
-def _filled(word: str, directories: Mapping[str, Path]) -> str:
-    for name, directory in directories.items():
-        word = word.replace(name, str(directory))
-    return word
-
-
 def _assignments(payload: Mapping[str, str]) -> str:
     """Shell commands that export the environment; names that a shell cannot export are left out."""
     names = [name for name in payload if _EXPORTABLE.fullmatch(name) and name not in _OF_SHELL]
     return "".join(f"export {name}={shlex.quote(payload[name])}\n" for name in names)
-
-
-def _wrapper_words(own: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in own.items() if name.startswith(_SEEN_PREFIXES)}
-    return {"PATH": own.get("PATH") or _PATH, **kept}

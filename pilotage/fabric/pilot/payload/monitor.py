@@ -1,4 +1,4 @@
-"""Limits of a payload, and the monitor that ends it when it exceeds one or has to end.
+"""Execution of a prepared job: its limits, and the monitor that ends it when it exceeds one or has to end.
 
 Payloads may use memory that others leave free. When all together use more than the slot has, the one that
 exceeds its own part most is ended. The parts add up to no more than the slot, so a payload that keeps to its
@@ -7,14 +7,21 @@ part is safe.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Callable
 
 from pilotage.fabric.pilot.node.linux import Usage
+from pilotage.fabric.pilot.payload import payload as payloads
+from pilotage.fabric.pilot.payload import work_area
 from pilotage.fabric.pilot.payload.description import PayloadDescription
 from pilotage.fabric.pilot.payload.payload import Payload, PayloadEnd
+from pilotage.fabric.pilot.payload.preparation import Prepared
+from pilotage.fabric.pilot.payload.supervisor import SupervisorOrder
+from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service.heartbeat import Heartbeat
 
 #: Seconds before the end of the slot at which the payload is ended, so that its output can still be sent.
@@ -49,9 +56,8 @@ class Limits:
     def passed_by_memory(self, resident: int, proportional: Callable[[], int | None]) -> Excess | None:
         """The excess if the memory exceeds the limit.
 
-        Args:
-            resident: Bytes, with shared pages counted for each process.
-            proportional: Returns the exact sum, None where not available; slow, called only if needed.
+        `resident` bytes count shared pages for each process. `proportional` returns the exact sum, None where
+        not available; it is slow, and called only if needed.
         """
         if self.memory is None or resident <= self.memory:
             return None
@@ -65,26 +71,14 @@ class Limits:
 def seconds_missing(
     description: PayloadDescription, *, seconds_left: float | None, cpu_power: float
 ) -> float:
-    """Seconds by which the slot is too short for the CPU time that a job requests; 0: it fits.
-
-    Args:
-        description: Of the job.
-        seconds_left: Until the slot ends; None: no end.
-        cpu_power: Normalised seconds per second of this host.
-    """
+    """Seconds by which the slot is too short for the CPU time that a job requests; 0: it fits."""
     if seconds_left is None or description.cpu_time is None:
         return 0.0
     return max(0.0, description.cpu_time / cpu_power - seconds_left)
 
 
 def job_limits(description: PayloadDescription, *, seconds_left: float | None, max_ram: int | None) -> Limits:
-    """The smaller of a job's own limits and those of the slot.
-
-    Args:
-        description: Of the job.
-        seconds_left: Until the slot ends; None: no end.
-        max_ram: MB that the slot offers; None: unknown.
-    """
+    """The smaller of a job's own limits and those of the slot."""
     left = None if seconds_left is None else max(1.0, seconds_left - min(MARGIN, seconds_left / 10))
     times = [float(time) for time in (description.wall_time, left) if time is not None]
     memories = [memory * _MB for memory in (description.max_ram, max_ram) if memory is not None]
@@ -131,9 +125,7 @@ class MemoryAccount:
     def passed(self, resident: int, proportional: Callable[[], int | None]) -> Excess | None:
         """The excess if the slot's memory is exhausted and this payload exceeds its part most.
 
-        Args:
-            resident: Bytes, with shared pages counted for each process.
-            proportional: Returns the exact sum, None where not available; slow, called only if needed.
+        The arguments are those of `Limits.passed_by_memory`.
         """
         if not self._memory.is_crowded(self, resident):
             return None
@@ -171,37 +163,23 @@ class MonitoredEnd:
 class PayloadMonitor:
     """Monitors one payload."""
 
-    def __init__(
-        self,
-        payload: Payload,
-        limits: Limits,
-        memory: MemoryAccount,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, payload: Payload, limits: Limits, memory: MemoryAccount) -> None:
         self.usage = Usage(processes=0, cpu_seconds=0.0, resident=0)  #: as last measured
         self._payload = payload
         self._limits = limits
         self._memory = memory
-        self._clock = clock
-        self._began = clock()
-        self._measure_at = self._began
+        self._began = self._measure_at = time.monotonic()
 
     @property
     def elapsed(self) -> float:
         """Seconds since the start of the payload."""
-        return self._clock() - self._began
+        return time.monotonic() - self._began
 
     def until_end(self, heart: Heartbeat, stop: threading.Event, *, grace: float) -> MonitoredEnd:
-        """Wait for the end of the payload; end it for a reason.
+        """Wait for the end of the payload; end it for a reason, with `grace` seconds between TERM and KILL.
 
         A batch system that ends a slot signals every process of it, and the payload may end before the
         pilot's own signal comes: a failure counts as the payload's own only if no signal follows shortly.
-
-        Args:
-            heart: Its heartbeat, which learns of a killed job or a closed attempt.
-            stop: Set when the pilot has to end.
-            grace: Seconds between TERM and KILL.
         """
         why: str | Excess | None = None
         try:
@@ -221,14 +199,71 @@ class PayloadMonitor:
             return KILL_WANTED
         if stop.is_set():
             return STOPPED
-        return self._limits.passed_by_time(self.elapsed) or self._excess_of_memory()
-
-    def _excess_of_memory(self) -> Excess | None:
-        if self._clock() < self._measure_at:
+        if excess := self._limits.passed_by_time(self.elapsed):
+            return excess
+        if time.monotonic() < self._measure_at:
             return None
-        self._measure_at = self._clock() + _MEASURE
+        self._measure_at = time.monotonic() + _MEASURE
         self.usage = self._payload.usage()
         resident, proportional = self.usage.resident, self._payload.proportional_memory
         return self._limits.passed_by_memory(resident, proportional) or self._memory.passed(
             resident, proportional
         )
+
+
+#: Characters of progress that are sent.
+_LONGEST = 500
+
+
+class Execution:
+    """Starts the payload when created; a context manager that closes its files."""
+
+    def __init__(self, ready: Prepared, area: WorkArea, limits: Limits, memory: MemoryAccount) -> None:
+        """Start the payload; raises `UnfitDescription`, `NotStarted` or `HostTrouble`."""
+        asked = ready.description
+        self._area = area
+        output, error = asked.std_output, asked.std_error
+        self._files = work_area.make_standard_files(area.home, output=output, error=error)
+        try:
+            self._payload = Payload(
+                SupervisorOrder(
+                    words=ready.words,
+                    directory=str(area.home),
+                    environment=ready.environment,
+                    output=self._files[output],
+                    error=self._files[error],
+                    area=str(area.top),
+                )
+            )
+        except BaseException:
+            self._close_files()
+            raise
+        self.monitor = PayloadMonitor(self._payload, limits, memory)
+
+    def __enter__(self) -> Execution:  # noqa: PYI034 - Self is of Python 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._payload.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+
+    def news(self) -> dict[str, object]:
+        """The content of a heartbeat."""
+        usage, elapsed = self.monitor.usage, self.monitor.elapsed
+        measured = f"{elapsed:.0f} s, CPU {usage.cpu_seconds:.0f} s, {usage.resident >> 20} MB"
+        return {
+            "progress": payloads.printable(
+                payloads.last_line(payloads.tail_of_path(self._area.progress)) or measured, _LONGEST
+            ),
+            "output_tail": payloads.tail_of_files(self._files),
+            "cpu_seconds": round(usage.cpu_seconds, 1),
+            "wall_seconds": round(elapsed, 1),
+            "memory_mb": usage.resident >> 20,
+            "processes": usage.processes,
+        }

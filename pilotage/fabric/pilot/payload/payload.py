@@ -13,7 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from pilotage.fabric.pilot.errors import HostTrouble
 from pilotage.fabric.pilot.node import linux
 from pilotage.fabric.pilot.node.linux import Usage
+from pilotage.fabric.pilot.payload.supervisor import SupervisorOrder
 
 #: Directory or zip file that contains the package `pilotage`.
 _ROOT = str(Path(__file__).parents[4])
@@ -48,54 +49,33 @@ class PayloadEnd:
 class Payload:
     """A running payload with all processes that it started."""
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        *,
-        directory: Path,
-        environment: Mapping[str, str],
-        output: int,
-        error: int,
-        area: Path,
-    ) -> None:
-        """Start it.
-
-        Args:
-            words: The program, as a path, and its arguments.
-            directory: Its work directory.
-            environment: Its complete environment.
-            output: Descriptor of a file for its standard output.
-            error: Descriptor of a file for its standard error.
-            area: Directory to remove if the pilot dies.
-
-        Raises:
-            NotStarted: The program cannot be executed.
-            HostTrouble: No process can be started here.
-        """
-        self._supervisor = _start_supervisor({output, error})
-        order = {
-            "words": list(words),
-            "directory": str(directory),
-            "environment": dict(environment),
-            "output": output,
-            "error": error,
-            "area": str(area),
-        }
+    def __init__(self, order: SupervisorOrder) -> None:
+        """Start it; raises `NotStarted`, or `HostTrouble` where no process can be started."""
+        self._supervisor = _start_supervisor({order.output, order.error})
         self._received = b""
-        self._send(order)
-        self._session = self._first_news()
+        self._send({**vars(order), "environment": dict(order.environment)})
+        news = self._news()
+        if news is None:
+            self.close()
+            raise HostTrouble("the supervisor of the payload ended at once")
+        self._session = int(news["pid"])  # of the payload, which has not started yet
         news = self._news()
         if news is not None and "problem" in news:
             self._news()  # its end, without further information
             self.close()
-            raise NotStarted(f"{words[0]}: {news['problem']}")
+            raise NotStarted(f"{order.words[0]}: {news['problem']}")
 
     def wait(self, timeout: float) -> PayloadEnd | None:
         """Wait up to `timeout` seconds; None if the payload still runs.
 
         None of its processes is left once this returns its end.
         """
-        if not self._has_news(timeout):
+        stdout = self._supervisor.stdout
+        if (
+            stdout is not None
+            and b"\n" not in self._received
+            and not select.select([stdout], [], [], timeout)[0]
+        ):
             return None
         news = self._news()
         self.close()
@@ -125,14 +105,6 @@ class Payload:
                     pipe.close()
         self._supervisor.wait()
 
-    def _first_news(self) -> int:
-        """The process id of the payload, which has not started yet."""
-        news = self._news()
-        if news is None:
-            self.close()
-            raise HostTrouble("the supervisor of the payload ended at once")
-        return int(news["pid"])
-
     def _send(self, news: Mapping[str, Any]) -> None:
         stdin = self._supervisor.stdin
         if stdin is None or stdin.closed:
@@ -142,13 +114,6 @@ class Payload:
             stdin.flush()
         except BrokenPipeError:
             return  # the supervisor has ended, which `_news` notices
-
-    def _has_news(self, timeout: float) -> bool:
-        stdout = self._supervisor.stdout
-        if stdout is None or b"\n" in self._received:
-            return True
-        ready, _, _ = select.select([stdout], [], [], timeout)
-        return bool(ready)
 
     def _news(self) -> dict[str, Any] | None:
         """The next line from the supervisor; None: it has ended."""
@@ -185,9 +150,7 @@ _MOST_BYTES = 4096
 def tail_of_files(descriptors: dict[str, int]) -> str:
     """The last lines of each file, with its name as header if several files have content.
 
-    Args:
-        descriptors: By file name. The files are read through these, never by name: the payload may have
-            replaced them.
+    Files are read through their descriptors, never by name: the payload may have replaced them.
     """
     tails = {name: _last_lines(descriptor) for name, descriptor in descriptors.items()}
     filled = {name: text for name, text in tails.items() if text}
@@ -306,14 +269,8 @@ def report_of_end(end: PayloadEnd) -> Report:
     if end.exit_code == 0:
         return Report(DONE, COMPLETE, exit_code=0)
     if end.signal is not None:
-        detail = f"ended by signal {end.signal} ({_signal_name(end.signal)})"
+        names = {each.value: each.name for each in signal.Signals}
+        detail = f"ended by signal {end.signal} ({names.get(end.signal, 'unknown')})"
     else:
         detail = f"exit code {end.exit_code}"
     return Report(FAILED, ERRORS, detail, end.exit_code)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"

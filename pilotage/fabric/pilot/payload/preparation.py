@@ -6,14 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from pilotage.fabric.pilot.allotment import Allotment
-from pilotage.fabric.pilot.payload import archives, description, environment, payload
+from pilotage.fabric.pilot.allotment import DEVICES, Allotment
+from pilotage.fabric.pilot.payload import archives, description, payload
 from pilotage.fabric.pilot.payload.description import PayloadDescription, UnfitDescription
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service.service_client import Match
 from pilotage.fabric.pilot.service.transport import TooLarge
 from pilotage.fabric.pilot.settings import PayloadOptions, QueuePlace
+
+#: Variables of the pilot that are passed on: the system's, none that could be a secret.
+_PASSED_ON = ("PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH")
+_PASSED_ON_PREFIXES = ("LC_",)
+#: Prefix of variables that are never passed on, even by --pass-env.
+_OURS = "PILOTAGE_"
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class CannotRun(Exception):
@@ -39,10 +46,7 @@ class Sandboxes(Protocol):
     def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
         """Write the input sandbox of an attempt to a file; False if its job has none.
 
-        Raises:
-            Away: The service does not respond; retry later.
-            Refused: The service does not send it.
-            TooLarge: It has more than `limit` bytes.
+        Raises `Away`, `Refused`, or `TooLarge` if it has more than `limit` bytes.
         """
         ...
 
@@ -58,12 +62,7 @@ class Preparer:
     environment: Mapping[str, str]  #: the pilot's own
 
     def prepare(self, match: Match, area: WorkArea, share: Allotment) -> Prepared:
-        """Fill the work area of a job.
-
-        Args:
-            match: The job.
-            area: Its work area.
-            share: Part of the slot that it may use.
+        """Fill the work area of a job, which may use a share of the slot.
 
         Raises:
             CannotRun: The job is to blame.
@@ -73,7 +72,7 @@ class Preparer:
         try:
             asked = description.read_description(match.description)
             self._unpack_sandbox(match, asked, area)
-            variables = self._environment(match, asked, area, share)
+            variables = self.build_environment(match.job_id, area, share, asked.environment)
             program = description.find_program(
                 asked.executable,
                 home=area.home,
@@ -100,18 +99,38 @@ class Preparer:
         if not found and asked.input_files:
             raise CannotRun(payload.failure_report(payload.NO_SANDBOX, "the service has it no more"))
 
-    def _environment(
-        self, match: Match, asked: PayloadDescription, area: WorkArea, share: Allotment
+    def build_environment(
+        self, job_id: int, area: WorkArea, share: Allotment, stated: Mapping[str, str]
     ) -> dict[str, str]:
-        return environment.payload_environment(
-            self.environment,
-            job_id=match.job_id,
-            place=self.place,
-            whole=self.whole,
-            share=share,
-            home=area.home,
-            scratch=area.scratch,
-            progress=area.progress,
-            stated=asked.environment,
-            passed_on=self.care.passed_on,
-        )
+        """The variables of one payload, named as in DIRAC where jobs rely on them.
+
+        They are built from an allowlist, so that no variable of the pilot leaks. `stated` is the job's
+        ExecutionEnvironment, which replaces none of ours.
+        """
+        wanted = {*_PASSED_ON, *self.care.passed_on}
+        kept = {
+            name: value
+            for name, value in self.environment.items()
+            if (name in wanted or name.startswith(_PASSED_ON_PREFIXES)) and not name.startswith(_OURS)
+        }
+        ours = {
+            "HOME": str(area.home),
+            "PWD": str(area.home),
+            "TMPDIR": str(area.scratch),
+            "JOBID": str(job_id),
+            "DIRACSITE": self.place.site,
+            "DIRAC_CE": self.place.ce,
+            "DIRAC_QUEUE": self.place.queue,
+            "DIRAC_PROCESSORS": str(self.whole.processors),
+            "DIRAC_JOB_PROCESSORS": str(share.processors),
+            "DIRAC_WHOLENODE": str(share.whole_node),
+            "PILOTAGE_JOB_GPUS": str(len(share.gpus)),
+            # The last line that it writes there is its progress.
+            "PILOTAGE_PROGRESS_FILE": str(area.progress),
+        }
+        if share.ram_mb is not None:
+            ours["PILOTAGE_JOB_RAM"] = str(share.ram_mb)
+        if self.whole.gpus:  # else they are unknown
+            ours[DEVICES] = ",".join(share.gpus)
+        settable = {name: value for name, value in stated.items() if name not in ours}
+        return {"PATH": _PATH, **kept, **ours, **settable}

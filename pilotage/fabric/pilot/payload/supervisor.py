@@ -84,11 +84,12 @@ class _Supervisor:
         self._start()
         self._reap()
         while self._ended is None:
-            self._listen(self._patience())
+            self._listen(None if self._kill_at is None else _ROUND)
             self._kill_if_due()
             self._reap()  # last: once the end is noted nothing would wake `_listen` any more
         self._end_the_rest()
-        self._send({"ended": {**self._ended, "cpu_seconds": _cpu_seconds()}})
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)  # all processes of the payload, reaped by now
+        self._send({"ended": {**self._ended, "cpu_seconds": round(used.ru_utime + used.ru_stime, 3)}})
         if not self._pilot_lives:
             archives.remove_tree(Path(self._order.area))
         return 0
@@ -112,11 +113,7 @@ class _Supervisor:
             problem = said.read().decode("utf-8", "replace")
         self._send({"problem": problem} if problem else {"started": True})
 
-    def _patience(self) -> float | None:
-        return None if self._kill_at is None else _ROUND
-
     def _listen(self, timeout: float | None) -> None:
-        """Wait for the pilot or for the end of a child."""
         inputs = [_INPUT, self._woken] if self._pilot_lives else [self._woken]
         ready, _, _ = select.select(inputs, [], [], timeout)
         if self._woken in ready:
@@ -147,7 +144,6 @@ class _Supervisor:
             linux.send_signal(linux.descendants(os.getpid()), signal.SIGKILL)
 
     def _end_the_rest(self) -> None:
-        """End the processes that the payload left running."""
         if self._kill_at is None:
             self._end(0.0)
         give_up = time.monotonic() + _HOPELESS
@@ -181,18 +177,14 @@ def _as_end(status: int) -> dict[str, Any]:
     return {"exit_code": os.WEXITSTATUS(status), "signal": None}
 
 
-def _cpu_seconds() -> float:
-    """CPU time of all reaped children, which by now are all processes of the payload."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return round(used.ru_utime + used.ru_stime, 3)
-
-
 def _become(order: SupervisorOrder, failure: int) -> NoReturn:
-    """Turn this forked process into the payload."""
     try:
         os.setsid()
         linux.die_with_parent()
-        _restore_signals()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the pilot blocks some
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (order.output, 1), (order.error, 2)):
             os.dup2(source, target)
@@ -204,13 +196,6 @@ def _become(order: SupervisorOrder, failure: int) -> NoReturn:
         os.write(failure, (error.strerror or str(error)).encode())
     finally:
         os._exit(_NOT_STARTED)
-
-
-def _restore_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the pilot blocks some
 
 
 def _execute(order: SupervisorOrder) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pilotage.fabric.pilot import errors
-from pilotage.fabric.pilot.payload import archives, payload
+from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.description import UnfitDescription
 
 
@@ -41,11 +41,7 @@ class WorkArea:
 
 
 def make_work_area(below: Path, *, job_id: int, epoch: int) -> WorkArea:
-    """Create a new area that only this user may enter.
-
-    Raises:
-        OSError: This host has no space for it.
-    """
+    """Create a new area that only this user may enter; raises OSError if this host has no space for it."""
     below.mkdir(parents=True, exist_ok=True)
     top = Path(tempfile.mkdtemp(prefix=f"job-{job_id}-{epoch}-", dir=below)).resolve()
     area = WorkArea(top=top, home=top / "work", scratch=top / "tmp")
@@ -54,26 +50,8 @@ def make_work_area(below: Path, *, job_id: int, epoch: int) -> WorkArea:
     return area
 
 
-@dataclass(frozen=True)
-class StandardFiles:
-    """Open files that the payload writes and the pilot reads."""
-
-    descriptors: dict[str, int]  #: by name; one entry if both are the same file
-    output: int
-    error: int
-
-    def tail(self) -> str:
-        """The last lines of both."""
-        return payload.tail_of_files(self.descriptors)
-
-    def close(self) -> None:
-        """Close the descriptors; the files stay."""
-        for descriptor in self.descriptors.values():
-            os.close(descriptor)
-
-
-def make_standard_files(home: Path, *, output: str, error: str) -> StandardFiles:
-    """Create both files, empty, below the work directory.
+def make_standard_files(home: Path, *, output: str, error: str) -> dict[str, int]:
+    """Create both files, empty, below the work directory; return their descriptors by name.
 
     Raises:
         UnfitDescription: A name leads elsewhere, or cannot be created.
@@ -88,7 +66,7 @@ def make_standard_files(home: Path, *, output: str, error: str) -> StandardFiles
         for descriptor in descriptors.values():
             os.close(descriptor)
         raise
-    return StandardFiles(descriptors, descriptors[output], descriptors[error])
+    return descriptors
 
 
 def _make_file(home: Path, keyword: str, name: str) -> int:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import logging
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
-from pilotage.fabric.pilot.service.heartbeat import PeriodicThread
+from pilotage.fabric.pilot.service import heartbeat
 from pilotage.fabric.pilot.service.service_client import Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
 
@@ -34,34 +34,26 @@ class Credential:
 
 
 def read_secret(source: str, *, stamp: str) -> Credential:
-    """Read the one-use secret of the pilot `stamp`, and remove its file if possible.
-
-    Args:
-        source: Path of its file, `-` for standard input.
-        stamp: Of the pilot that was registered with it.
+    """Read the one-use secret of the pilot `stamp`, and remove its file if possible; `-`: standard input.
 
     Raises:
         NoToken: It is missing or malformed.
     """
-    secret = _checked(_text(source), source, "secret")
+    secret = _check(_text(source), source, "secret")
     if source != "-":
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             Path(source).unlink()
     return Credential(secret, stamp)
 
 
 def read_token(source: str | None, environment: Mapping[str, str]) -> Credential:
-    """Read the token.
-
-    Args:
-        source: Path of its file, `-` for standard input, None for the variable PILOTAGE_TOKEN.
-        environment: The pilot's own.
+    """Read the token from a file, from standard input (`-`), or from the variable PILOTAGE_TOKEN (None).
 
     Raises:
         NoToken: It is missing or malformed.
     """
     text, where = (environment.get(VARIABLE, ""), VARIABLE) if source is None else (_text(source), source)
-    return Credential(_checked(text, where, "token"))
+    return Credential(_check(text, where, "token"))
 
 
 def read_claims(token: str) -> dict[str, Any]:
@@ -74,7 +66,7 @@ def read_claims(token: str) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _checked(text: str, where: str, what: str) -> str:
+def _check(text: str, where: str, what: str) -> str:
     shown = text.strip()
     where = "standard input" if where == "-" else where
     if not shown:
@@ -106,12 +98,7 @@ _RENEWABLE = frozenset({"pilot", "gateway"})
 
 
 def life_left(claims: Mapping[str, object], now: float) -> float | None:
-    """Seconds until a token expires by the local clock; None: it cannot be renewed.
-
-    Args:
-        claims: Of the token.
-        now: Seconds since the epoch.
-    """
+    """Seconds until a token expires by the local clock; None: it cannot be renewed."""
     expires = claims.get("exp")
     if claims.get("role") not in _RENEWABLE or not isinstance(expires, (int, float)):
         return None
@@ -124,21 +111,15 @@ class TokenRenewal:
     def __init__(
         self, service: Service, *, life: float | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Set up the renewal.
-
-        Args:
-            service: Client whose transport uses the token.
-            life: Seconds until the token expires; None: it is not renewed.
-            clock: Monotonic seconds.
-        """
+        """With the seconds until the token expires; None: it is not renewed."""
         self._service = service
         self._clock = clock
         self._refusal = ""
         self._due = None if life is None else clock() + life * _PART
 
-    def going_on(self) -> PeriodicThread:
+    def going_on(self) -> AbstractContextManager[None]:
         """Renew the token while in a `with` block."""
-        return PeriodicThread(self.turn, name="token")
+        return heartbeat.call_periodically(self.turn, name="token")
 
     def refusal(self) -> str:
         """Why the token cannot be renewed any more; empty while it can."""

@@ -146,11 +146,7 @@ class Service:
         self._transport.call("POST", f"/leases/{quote(lease)}/release", {"reason": reason})
 
     def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
-        """Write the input sandbox to a file; False if the job has none.
-
-        Raises:
-            TooLarge: It has more than `limit` bytes.
-        """
+        """Write the input sandbox to a file; False if the job has none. Raises `TooLarge` beyond `limit`."""
         to.seek(0)
         to.truncate()
         try:
@@ -173,17 +169,13 @@ class Service:
         self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/status", body, timeout=_WAIT_FOR_NEWS)
 
     def _use_token(self, answer: Answer) -> Token:
-        token = _token(answer)
+        try:
+            life = (_time(answer.body["expires_at"]) - answer.at).total_seconds()
+            token = Token(text=str(answer.body["token"]), life=life)
+        except (KeyError, TypeError, ValueError):
+            raise Away("the service sent an unreadable token") from None
         self._transport.use_token(token.text)
         return token
-
-
-def _token(answer: Answer) -> Token:
-    try:
-        life = (_time(answer.body["expires_at"]) - answer.at).total_seconds()
-        return Token(text=str(answer.body["token"]), life=life)
-    except (KeyError, TypeError, ValueError):
-        raise Away("the service sent an unreadable token") from None
 
 
 def _time(text: object) -> datetime:
@@ -241,13 +233,7 @@ def retry_while_away(
     stop: threading.Event,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Retry a request until it is answered.
-
-    Args:
-        request: May raise `Away`; any other exception counts as an answer.
-        patience: Seconds after which to give up; it is tried at least once.
-        stop: No further tries once set.
-        clock: Monotonic seconds.
+    """Retry a request while it raises `Away`, at least once, for `patience` seconds or until `stop` is set.
 
     Raises:
         Away: No answer within `patience`.

@@ -6,7 +6,6 @@ Also the choice of the site's HTTP proxy and of the CA certificates.
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import json
 import ssl
@@ -38,13 +37,8 @@ class Proxy:
 def choose_proxy(url: str, said: str | None, environment: Mapping[str, str]) -> Proxy | None:
     """Choose the proxy for a service; None: connect directly.
 
-    Args:
-        url: Address of the service.
-        said: Address of the proxy, or `none`; None: use the environment.
-        environment: With HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in lower or upper case.
-
-    Raises:
-        ValueError: The address is invalid.
+    `said` is its address or `none`; None: the environment's HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in lower or
+    upper case. Raises ValueError for an invalid address.
     """
     if said is not None:
         return None if said.lower() == NONE else _parse_proxy(said)
@@ -72,14 +66,10 @@ def _parse_proxy(address: str) -> Proxy:
         # The part before the @ may contain a password.
         shown = address.rpartition("@")[2]
         raise ValueError(f"{shown!r} is not a proxy address such as http://proxy.example.org:3128")
-    return Proxy(host, port, _authorization(parts.username, parts.password))
-
-
-def _authorization(user: str | None, password: str | None) -> dict[str, str]:
-    if user is None:
-        return {}
-    pair = f"{unquote(user)}:{unquote(password or '')}".encode()
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
+    if parts.username is None:
+        return Proxy(host, port, {})
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return Proxy(host, port, {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"})
 
 
 #: Bytes of an archive held in memory at a time.
@@ -193,23 +183,10 @@ class Transport:
         """Send a JSON object and return the response."""
         data = None if body is None else json.dumps(body).encode("utf-8")
         said = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
-        with self._response(method, path, data, said, timeout) as response:
-            text = response.read(_LONGEST_ANSWER)
-        try:
-            answer = json.loads(text) if text else {}
-        except ValueError:
-            raise Away(f"{self.url}{path} sent a response that is not JSON: {text[:80]!r}") from None
-        if not isinstance(answer, dict):
-            raise Away(f"{self.url}{path} sent {text[:80]!r} instead of a JSON object")
-        return Answer(body=answer, at=_date(response))
+        return self._exchange_json(method, path, data, said, timeout)
 
     def download(self, path: str, to: BinaryIO, *, limit: int) -> None:
-        """Download an archive into a file.
-
-        Raises:
-            TooLarge: It has more than `limit` bytes.
-            Away: Also when the connection ends early.
-        """
+        """Download an archive into a file; raises `TooLarge` beyond `limit` bytes."""
         with self._response("GET", path, None, {}, None) as response:
             length, received = response.length, 0
             while chunk := response.read(_CHUNK):
@@ -224,12 +201,25 @@ class Transport:
         """Send an archive from its start."""
         archive.seek(0)
         headers = {"Content-Type": "application/x-tar", "Content-Length": str(size)}
-        with self._response("PUT", path, archive, headers, None) as response:
+        return self._exchange_json("PUT", path, archive, headers, None)
+
+    def _exchange_json(
+        self,
+        method: str,
+        path: str,
+        data: bytes | BinaryIO | None,
+        headers: Mapping[str, str],
+        timeout: float | None,
+    ) -> Answer:
+        with self._response(method, path, data, headers, timeout) as response:
             text = response.read(_LONGEST_ANSWER)
         try:
-            return Answer(body=json.loads(text) if text else {}, at=_date(response))
+            answer = json.loads(text) if text else {}
         except ValueError:
             raise Away(f"{self.url}{path} sent a response that is not JSON: {text[:80]!r}") from None
+        if not isinstance(answer, dict):
+            raise Away(f"{self.url}{path} sent {text[:80]!r} instead of a JSON object")
+        return Answer(body=answer, at=_date(response))
 
     @contextmanager
     def _response(
@@ -242,7 +232,11 @@ class Transport:
     ) -> Iterator[http.client.HTTPResponse]:
         connection = self._connection(timeout or self._timeout)
         try:
-            response = _exchange(connection, method, self._target(path), data, self._with_token(headers))
+            connection.connect()
+            # A service that refuses before it has read the whole body explains this in its response.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, self._target(path), data, self._with_token(headers))
+            response = connection.getresponse()
             _refuse_failure(response)
             yield response
         except (OSError, http.client.HTTPException) as error:
@@ -271,20 +265,6 @@ class Transport:
     def _with_token(self, headers: Mapping[str, str]) -> dict[str, str]:
         said = {"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers}
         return said if self._proxy is None or self._tls else {**said, **self._proxy.headers}
-
-
-def _exchange(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    data: bytes | BinaryIO | None,
-    headers: Mapping[str, str],
-) -> http.client.HTTPResponse:
-    connection.connect()
-    # A service that refuses before it has read the whole body explains this in its response.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        connection.request(method, path, body=data, headers=headers)
-    return connection.getresponse()
 
 
 def _refuse_failure(response: http.client.HTTPResponse) -> None:
@@ -329,10 +309,7 @@ _PATTERNS = ("*.pem", "*.crt")
 
 
 def tls_context(authorities: Path | None) -> ssl.SSLContext:
-    """Make the TLS context with the given CA certificates.
-
-    Args:
-        authorities: File of CA certificates, or directory of them as grid sites have it; None: the system's.
+    """Make the TLS context with a file of CA certificates, or a directory of them as grid sites have it.
 
     Raises:
         ValueError: No CA certificate was found.
@@ -342,17 +319,14 @@ def tls_context(authorities: Path | None) -> ssl.SSLContext:
     try:
         if not authorities.is_dir():
             return ssl.create_default_context(cafile=str(authorities))
-        return _read_directory(authorities)
+        made = ssl.create_default_context(capath=str(authorities))
+        indexed = any(authorities.glob("*.0"))
+        files = sorted(file for pattern in _PATTERNS for file in authorities.glob(pattern))
     except (OSError, ssl.SSLError) as error:
         raise ValueError(f"authorities {authorities}: {error}") from None
-
-
-def _read_directory(directory: Path) -> ssl.SSLContext:
-    made = ssl.create_default_context(capath=str(directory))
-    indexed = any(directory.glob("*.0"))
-    for file in sorted(file for pattern in _PATTERNS for file in directory.glob(pattern)):
-        with contextlib.suppress(OSError, ssl.SSLError):  # one bad file among hundreds must not matter
+    for file in files:
+        with suppress(OSError, ssl.SSLError):  # one bad file among hundreds must not matter
             made.load_verify_locations(cafile=str(file))
     if not indexed and not made.cert_store_stats()["x509_ca"]:
-        raise ValueError(f"authorities {directory}: contains no CA certificate")
+        raise ValueError(f"authorities {authorities}: contains no CA certificate")
     return made

@@ -2,8 +2,7 @@ import pytest
 
 from requirements import evaluator
 from requirements.classad.expression import Expression
-from requirements.nodes.decision_split import forwarding
-from requirements.nodes.flags import flags
+from requirements.nodes.flags import flags, forwarding
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, parse_node_attributes
 from requirements.nodes.site_mapping import parse_mapping
 from requirements.record.declarations import Declaration, Declarations, ValueKind

@@ -13,6 +13,7 @@ from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.classad.parser import read_expression
 from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import AND, OR
 from requirements.nodes import truth_values
 from requirements.nodes.node_attributes import NodeAttributes, Option, merge_facts, parse_node_attributes
 from requirements.nodes.partial_evaluation import MAX_COMBINATIONS, EvaluationBudget
@@ -295,8 +296,8 @@ def test_the_outcomes_of_logic_are_those_of_the_library(left: str, right: str) -
         return truth_values.outcome_of_value(classad2.ExprTree(text).eval(classad2.ClassAd()))
 
     one, two = frozenset({seen(left)}), frozenset({seen(right)})
-    assert truth_values.both(one, two) == {seen(f"{left} && {right}")}
-    assert truth_values.either(one, two) == {seen(f"{left} || {right}")}
+    assert truth_values.join_outcomes(one, two, AND) == {seen(f"{left} && {right}")}
+    assert truth_values.join_outcomes(one, two, OR) == {seen(f"{left} || {right}")}
     assert truth_values.negated(one) == {seen(f"!{left}")}
     arms = frozenset({seen("true")}), frozenset({seen("7")})
     assert truth_values.chosen(one, *arms) == {seen(f"{left} ? true : 7")}

@@ -1,9 +1,11 @@
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from pilotage.fabric.pilot.allotment import Allotment
-from pilotage.fabric.pilot.payload import environment
-from pilotage.fabric.pilot.settings import QueuePlace
+from pilotage.fabric.pilot.payload.preparation import Preparer, Sandboxes
+from pilotage.fabric.pilot.payload.work_area import WorkArea
+from pilotage.fabric.pilot.settings import PayloadOptions, QueuePlace
 
 
 def made(
@@ -13,18 +15,15 @@ def made(
     share: Allotment = Allotment(processors=4),  # noqa: B008 - a value
     gpus: tuple[str, ...] = (),
 ) -> dict[str, str]:
-    return environment.payload_environment(
-        own or {},
-        job_id=17,
+    preparer = Preparer(
+        service=cast(Sandboxes, None),
+        care=PayloadOptions(work_dir=Path("/work"), passed_on=passed_on),
         place=QueuePlace("LCG.CERN.ch", "ce01", "long"),
         whole=Allotment(processors=8, gpus=gpus),
-        share=share,
-        home=Path("/work/dir"),
-        scratch=Path("/work/tmp"),
-        progress=Path("/work/tmp/progress"),
-        stated=stated or {},
-        passed_on=passed_on,
+        environment=own or {},
     )
+    area = WorkArea(top=Path("/work"), home=Path("/work/dir"), scratch=Path("/work/tmp"))
+    return preparer.build_environment(17, area, share, stated or {})
 
 
 def test_a_payload_learns_what_dirac_tells_it() -> None:
