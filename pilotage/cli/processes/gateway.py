@@ -17,6 +17,7 @@ import typer
 from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.processes import batch, site_file
 from pilotage.fabric.batch.reliable import ReliableSystem
+from pilotage.fabric.batch.settings import Connections, open_system
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.advertising import GatewayAdvertising
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
@@ -65,7 +66,10 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
         service = GatewayService(Transport(described.url, token, context=_tls(described, file)), kept.write)
         permits = Permits()
         station = ManagerContext(
-            farms={name: _open_batch_system(described, name, stack) for name in described.systems},
+            farms={
+                name: _open_batch_system(described, name, Connections(stack=stack))
+                for name in described.systems
+            },
             outlets={each.queue: each.outlet() for each in described.queues},
             handlers=known,
             sandboxes=service,
@@ -108,11 +112,11 @@ def _build_gateway(
     )
 
 
-def _open_batch_system(described: GatewayFile, name: str, stack: ExitStack) -> SharedBatchSystem:
+def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
     one = described.systems[name]
     return SharedBatchSystem(
-        system=ReliableSystem(system=batch.open_system(one, stack), evidence=described.evidence()),
-        shell=batch.open_shell(one, stack),
+        system=ReliableSystem(system=open_system(one, connections), evidence=described.evidence()),
+        shell=connections.shell(one),
         directory=str(one.directory),
     )
 
