@@ -28,11 +28,11 @@ from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.pulling import GridJobPulling, PullQueue, RequestNames
 from pilotage.fabric.gateway.service import GatewayService, KeptToken
 from pilotage.fabric.manager import handlers
-from pilotage.fabric.manager.context import ManagerContext, SharedBatchSystem
-from pilotage.fabric.manager.errors import StateUnusable
+from pilotage.fabric.manager.context import ManagerContext
 from pilotage.fabric.manager.handlers import Handler
-from pilotage.fabric.manager.journal import Journal
+from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.fabric.pilot.service import credentials, transport
 from pilotage.fabric.pilot.service.credentials import TokenRenewal
 from pilotage.fabric.pilot.service.heartbeat import PeriodicThread
@@ -65,18 +65,20 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
         token = kept.later_of(site_file.read_token(described.token_file, InvalidGateway))
         service = GatewayService(Transport(described.url, token, context=_tls(described, file)), kept.write)
         permits = Permits()
-        station = ManagerContext(
-            farms={
+        context = ManagerContext(
+            options=described.habits(),
+            journal=journal,
+            systems={
                 name: _open_batch_system(described, name, Connections(stack=stack))
                 for name in described.systems
             },
-            outlets={each.queue: each.outlet() for each in described.queues},
+            queues={each.queue: each.outlet() for each in described.queues},
             handlers=known,
             sandboxes=service,
             limits={name: each.limits() for name, each in described.job_types.items()},
             may_gather=permits.may_gather,
         )
-        manager = Manager(station=station, habits=described.habits(), book=journal)
+        manager = Manager(context)
         life = credentials.life_left(credentials.read_claims(token), time.time())
         stack.enter_context(TokenRenewal(service, life=life).going_on())
         yield _build_gateway(described, service, manager, permits, tuple(sorted(known)))
