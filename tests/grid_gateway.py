@@ -10,8 +10,7 @@ from pilotage.cli.processes import gateway as processes_gateway
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.configuration import GatewayFile
 from pilotage.fabric.gateway.gateway import Gateway
-from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase
-from pilotage.fabric.manager.records import AttemptKey
+from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, ManagerPhase
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.transport import Answer, Away, Transport
 from tests.running_service import Service
@@ -125,9 +124,7 @@ def phases(gateway: Gateway) -> dict[int, ManagerPhase]:
 
 def end(gateway: Gateway, job_id: int, report: Report, output: Path | None = None) -> GridJob:
     """Write into the book that a grid job has ended; its local jobs are as if they had never been."""
-    [entry] = [each for each in gateway.manager.book.entries() if each.taken.job_id == job_id]
+    [entry] = [each for each in gateway.manager.journal.entries() if each.taken.job_id == job_id]
     ended = replace(entry, number=0, outcome=report, output=None if output is None else str(output))
-    gateway.manager.book.write(
-        AttemptKey(job_id, entry.taken.epoch), now=gateway.manager.clock(), entry=ended
-    )
+    gateway.manager.journal.write(AttemptKey(job_id, entry.taken.epoch), entry=ended)
     return next(each for each in gateway.manager.grid_jobs() if each.taken.job_id == job_id)

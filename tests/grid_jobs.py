@@ -12,11 +12,12 @@ from pilotage.fabric.batch.batch_system import BatchSystem, JobResources
 from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.director.targets import QueueTarget
-from pilotage.fabric.manager.context import ManagerContext, ManagerOptions, SharedBatchSystem
+from pilotage.fabric.manager.context import ManagerContext, ManagerOptions
 from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
 from pilotage.fabric.manager.handlers import installed_handlers
 from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.fabric.pilot.service.transport import Away
 
 QUEUE = "LCG.A.org/ce/local"
@@ -79,14 +80,16 @@ class Site:
     book: type[Journal] = Journal
     opened: Journal | None = None
 
-    def station(self) -> ManagerContext:
+    def context(self, options: ManagerOptions, journal: Journal) -> ManagerContext:
         ideal = ReliableSystem(system=self.system, evidence=self.evidence, sleep=lambda _: None)
         outlet = QueueTarget(
             queue=self.queue, system="farm", batch_queue=self.batch_queue, resources=self.resources
         )
         return ManagerContext(
-            farms={"farm": SharedBatchSystem(system=ideal, shell=self.shell, directory=str(self.shared))},
-            outlets={self.queue: outlet},
+            options=options,
+            journal=journal,
+            systems={"farm": SharedBatchSystem(system=ideal, shell=self.shell, directory=str(self.shared))},
+            queues={self.queue: outlet},
             handlers=installed_handlers(),
             sandboxes=self.sandboxes,
         )
@@ -97,7 +100,7 @@ class Site:
         habits = ManagerOptions(name="test", directory=self.directory / "state", settle=0, beat=1, grace=2)
         habits = replace(habits, **self.habits)
         self.opened = self.book(habits.directory)
-        return Manager(station=self.station(), habits=habits, book=self.opened)
+        return Manager(self.context(habits, self.opened))
 
     def close(self) -> None:
         if self.opened is not None:
@@ -115,7 +118,7 @@ def until(
         job = next(each for each in manager.grid_jobs() if each.taken.job_id == job_id)
         if holds(job):
             return job
-        assert time.monotonic() < deadline, (job, manager.book.log((job_id, 1)))  # type: ignore[arg-type]
+        assert time.monotonic() < deadline, (job, manager.journal.log((job_id, 1)))  # type: ignore[arg-type]
         time.sleep(0.02)
 
 

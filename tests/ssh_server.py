@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from examples.servers.debian import PATH
-from pilotage.fabric.batch.ssh_shell import Host
+from pilotage.fabric.batch.settings import HeadNode
 
 _CONFIGURATION = """\
 ListenAddress 127.0.0.1
@@ -46,17 +46,17 @@ class SshServer:
         configuration = _CONFIGURATION.format(port=self._port, directory=directory)
         (directory / "sshd_config").write_text(configuration)
 
-    def host(self, **changed: object) -> Host:
+    def host(self, **changed: object) -> HeadNode:
         """How to log in."""
         values = {
-            "name": "127.0.0.1",
+            "host": "127.0.0.1",
             "port": self._port,
             "user": getpass.getuser(),
             "key": self._directory / "key",
             "known_hosts": self._directory / "known_hosts",
             **changed,
         }
-        return Host(**values)  # type: ignore[arg-type]
+        return HeadNode(**values)  # type: ignore[arg-type]
 
     def start(self) -> None:
         if os.geteuid() == 0:

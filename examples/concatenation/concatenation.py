@@ -7,8 +7,7 @@ A job says `InputData` and, if it likes, `FilesPerJob`, which the VO allows by
 from collections.abc import Mapping
 
 from pilotage.fabric.manager import handlers
-from pilotage.fabric.manager.errors import UnfitJob
-from pilotage.fabric.manager.handlers import HandledJob, LocalCommand, SiteLimits
+from pilotage.fabric.manager.handlers import HandledJob, LocalCommand, SiteLimits, UnfitJob
 
 FILES_PER_JOB = "FilesPerJob"
 #: In the directory of a local job: the names of its files, one a line.

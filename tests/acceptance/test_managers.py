@@ -11,10 +11,10 @@ import pytest
 
 from examples.servers.slurm import Slurm
 from pilotage.fabric.batch.batch_system import BatchSystem, JobResources
-from pilotage.fabric.batch.grid_engine import GridEngine as GridEngineAdapter
+from pilotage.fabric.batch.dialect.command import DialectSystem
+from pilotage.fabric.batch.dialect.dialect import shipped_dialect
 from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.shell import LocalShell, Shell
-from pilotage.fabric.batch.slurm.slurm import Slurm as SlurmAdapter
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.manager.grid_job import GridJob, LocalState
 from tests import manager_process
@@ -71,7 +71,8 @@ def test_a_montecarlo_job_runs_on_slurm_and_a_second_one_is_killed_there(
 ) -> None:
     shell = LocalShell(environment=slurm.environment)
     areas = WorkAreas(directory=str(tmp_path / "batch"), shell=shell)
-    site = _site(tmp_path, SlurmAdapter(areas=areas), shell, tmp_path / "shared", memory=200)
+    system = DialectSystem(areas=areas, dialect=shipped_dialect("slurm"))
+    site = _site(tmp_path, system, shell, tmp_path / "shared", memory=200)
     _runs_one_and_kills_another(site)
 
 
@@ -80,7 +81,8 @@ def test_a_montecarlo_job_runs_on_slurm_and_a_second_one_is_killed_there(
 def test_a_local_job_that_is_cancelled_in_slurm_is_tried_again(slurm: Slurm, tmp_path: Path) -> None:
     shell = LocalShell(environment=slurm.environment)
     areas = WorkAreas(directory=str(tmp_path / "batch"), shell=shell)
-    site = _site(tmp_path, SlurmAdapter(areas=areas), shell, tmp_path / "shared", memory=200)
+    system = DialectSystem(areas=areas, dialect=shipped_dialect("slurm"))
+    site = _site(tmp_path, system, shell, tmp_path / "shared", memory=200)
     begun = tmp_path / "begun"
     site.sandboxes.content = sandbox(run__sh=_WAIT_ONCE.format(begun=begun))
     manager = site.manager()
@@ -105,7 +107,8 @@ def test_a_montecarlo_job_runs_on_grid_engine_and_a_second_one_is_killed_there(
 ) -> None:
     shell = grid_engine.shell
     areas = WorkAreas(directory=f"{shell.home}/batch", shell=shell)
-    site = _site(tmp_path, GridEngineAdapter(areas=areas), shell, Path(shell.home, "shared"), memory=300)
+    system = DialectSystem(areas=areas, dialect=shipped_dialect("gridengine"))
+    site = _site(tmp_path, system, shell, Path(shell.home, "shared"), memory=300)
     _runs_one_and_kills_another(site)
 
 

@@ -1,11 +1,10 @@
-"""Adapters of batch systems from settings; `pilotage-batch-check` checks a batch system with real jobs."""
+"""`pilotage-batch-check` checks a batch system with real jobs; a warning of secrets that jobs can read."""
 
 import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,11 +14,9 @@ import typer
 from pilotage.cli import application, options, output
 from pilotage.cli.errors import REFUSED, WrongUsage
 from pilotage.cli.processes import site_file
-from pilotage.fabric.batch.arc import rest as arc_rest
-from pilotage.fabric.batch.arc.arc import Arc
-from pilotage.fabric.batch.arc.rest import ArcRest, ComputingElement, Connect
+from pilotage.fabric.batch import settings
+from pilotage.fabric.batch.arc.rest import ComputingElement
 from pilotage.fabric.batch.batch_system import (
-    BatchSystem,
     BatchSystemAway,
     JobResources,
     SubmissionRefused,
@@ -28,38 +25,15 @@ from pilotage.fabric.batch.batch_system import (
 from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench, Violated
 from pilotage.fabric.batch.conformance.fault_injection import FaultyHttp, FaultyShell
 from pilotage.fabric.batch.dialect import dialect as dialect_dialect
-from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import PARTS, Dialect, InvalidDialect, merge_dialect
-from pilotage.fabric.batch.grid_engine import GridEngine
-from pilotage.fabric.batch.htcondor.htcondor import HTCondor
-from pilotage.fabric.batch.local_host import QUEUE, LocalHost
-from pilotage.fabric.batch.settings import SPOKEN, BatchSystemKind, SystemSettings
-from pilotage.fabric.batch.shell import LocalShell, Shell
-from pilotage.fabric.batch.slurm.slurm import Slurm
-from pilotage.fabric.batch.ssh_shell import Host, SshShell
-from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.batch.local_host import QUEUE
+from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
+from pilotage.fabric.batch.shell import Shell
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 from requirements.errors import did_you_mean
 
 log = logging.getLogger(__name__)
-
-_OWN: Mapping[BatchSystemKind, Callable[..., BatchSystem]] = {
-    BatchSystemKind.SLURM: Slurm,
-    BatchSystemKind.GRID_ENGINE: GridEngine,
-    BatchSystemKind.HTCONDOR: HTCondor,
-}
-
-
-def open_system(described: SystemSettings, stack: ExitStack) -> BatchSystem:
-    """The batch system described by settings; the stack closes its connections."""
-    if described.ce is not None:
-        return open_arc(described.ce, stack, flags=described.flags)
-    directory = str(described.directory)
-    if described.kind is BatchSystemKind.LOCAL:
-        return LocalHost(directory=directory, cores=described.cores or 0, memory=described.memory or 0)
-    areas = WorkAreas(directory=directory, shell=open_shell(described, stack))
-    return build_command_system(described.kind, areas, flags=described.flags, dialect=described.dialect)
 
 
 def warn_of_readable(secrets: Iterable[Path], systems: Mapping[str, SystemSettings]) -> None:
@@ -68,9 +42,9 @@ def warn_of_readable(secrets: Iterable[Path], systems: Mapping[str, SystemSettin
     Not affected: systems over SSH (jobs of another account), HTCondor (no shared directory), ARC.
     """
     for name, each in systems.items():
-        if each.ssh is None and each.directory is not None and each.kind is not BatchSystemKind.HTCONDOR:
+        if each.ssh is None and each.directory is not None and each.kind != "htcondor":
             for secret in secrets:
-                if each.kind is BatchSystemKind.LOCAL or _share_a_disk(secret, each.directory):
+                if each.kind == "local" or _share_a_disk(secret, each.directory):
                     log.warning(
                         "%s: jobs of the batch system %s run as this account and may read it: "
                         "keep it on a disk that its nodes do not see, or submit over ssh as another account",
@@ -84,45 +58,6 @@ def _share_a_disk(one: Path, other: Path) -> bool:
         return one.stat().st_dev == other.stat().st_dev
     except OSError:  # not made yet, or away
         return False
-
-
-def open_shell(described: SystemSettings, stack: ExitStack) -> Shell:
-    """The shell for the commands of a batch system; the stack closes its connection."""
-    if described.ssh is None:
-        return LocalShell(environment=described.environment)
-    host = Host(
-        name=described.ssh.host,
-        known_hosts=described.ssh.known_hosts,
-        user=described.ssh.user,
-        key=described.ssh.key,
-        port=described.ssh.port,
-        environment=described.environment,
-    )
-    remote = SshShell(host)
-    stack.callback(remote.close)
-    return remote
-
-
-def build_command_system(
-    kind: BatchSystemKind, areas: WorkAreas, *, flags: tuple[str, ...] = (), dialect: Dialect | None = None
-) -> BatchSystem:
-    """A batch system driven by commands; `dialect` is for the kinds without an adapter of their own."""
-    if dialect is not None:
-        return DialectSystem(areas=areas, flags=flags, dialect=dialect)
-    return _OWN[kind](areas=areas, flags=flags)
-
-
-def open_arc(
-    ce: ComputingElement,
-    stack: ExitStack,
-    *,
-    flags: tuple[str, ...] = (),
-    connect: Connect = arc_rest.connect,
-) -> BatchSystem:
-    """An ARC CE, driven over HTTP; the stack closes its connections."""
-    rest = ArcRest(ce.url, ce.credentials(), connect=connect)
-    stack.callback(rest.close)
-    return Arc(rest=rest, environments=flags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +83,7 @@ def _application() -> typer.Typer:
 
 
 def batch_check(
-    kind: Annotated[BatchSystemKind, typer.Argument(help="Kind of batch system.")],
+    kind: Annotated[str, typer.Argument(help="Kind of batch system, as in the file of a director.")],
     *,
     directory: Annotated[
         Path | None,
@@ -159,10 +94,16 @@ def batch_check(
     wall_time: Annotated[int | None, typer.Option(min=60, help="Wall time of each job in seconds.")] = None,
     dialect: Annotated[
         Path | None,
-        typer.Option(help="For command: dialect file (YAML); for pbs and lsf: changes of their dialect."),
+        typer.Option(help="For command: dialect file (YAML); for other kinds: changes of their dialect."),
     ] = None,
     ce: Annotated[
         Path | None, typer.Option(help="For arc: file with the section `ce` of a director file (YAML).")
+    ] = None,
+    more: Annotated[
+        Path | None,
+        typer.Option(
+            "--options", help="For kinds of other packages: file with the section `options` (YAML)."
+        ),
     ] = None,
     patience: Annotated[float, typer.Option(help="Timeout in seconds for a small job.")] = 120,
     only: Annotated[list[str] | None, typer.Option(help="Run only this check; may be repeated.")] = None,
@@ -171,7 +112,8 @@ def batch_check(
     """Check a batch system with real jobs of one core, which are removed afterwards."""
     names = _choose_checks(only)
     with contextlib.ExitStack() as stack:
-        bench = _bench(kind, queue, stack, directory=directory, dialect=dialect, ce=ce)
+        files = {"dialect": dialect, "ce": ce, "options": more}
+        bench = _bench(_settings(kind, directory, files), queue, stack)
         bench.resources, bench.patience = JobResources(memory=memory, wall_time=wall_time), patience
         outcomes = list(_run_checks(bench, names, quiet=as_json))
     table = output.table(("", "Check", "#Seconds", "Rule, or its violation"), ())
@@ -183,50 +125,70 @@ def batch_check(
         raise typer.Exit(REFUSED)
 
 
-def _bench(
-    kind: BatchSystemKind,
-    queue: str,
-    stack: contextlib.ExitStack,
-    *,
-    directory: Path | None,
-    dialect: Path | None,
-    ce: Path | None,
-) -> Bench:
-    spoken = _dialect(kind, dialect)
-    if kind is BatchSystemKind.ARC:
-        http = FaultyHttp()
-        system = open_arc(_computing_element(ce), stack, connect=http.connect)
-        return Bench(system=system, queue=queue, faults=http, gentle=False, poll=2)
-    if directory is None:
+def _settings(kind: str, directory: Path | None, files: Mapping[str, Path | None]) -> SystemSettings:
+    """The settings of the system to check; files by the name of their setting."""
+    known = _load_kind(kind)
+    for name, file in files.items():
+        if file is not None and not known.has(name):
+            kinds = ", ".join(each for each in settings.installed_kinds() if _load_kind(each).has(name))
+            raise WrongUsage(f"--{name}: {kind} has none" + (f", it is for {kinds}" if kinds else ""))
+        if file is None and name in known.needed and kind not in dialect_dialect.SHIPPED:
+            raise WrongUsage(f"{kind}: give its --{name}")
+    if "directory" in known.needed and directory is None:
         raise WrongUsage(f"{kind}: give a --directory")
-    path = str(directory.absolute())
-    if kind is BatchSystemKind.LOCAL:
-        return Bench(system=LocalHost(directory=path, cores=4, memory=4000), queue=queue)
-    shell = FaultyShell(shell=LocalShell())
-    areas = WorkAreas(directory=path, shell=shell)
-    system = build_command_system(kind, areas, dialect=spoken)
-    return Bench(system=system, queue=queue, faults=shell)
+    return SystemSettings(
+        kind=kind,
+        directory=directory.absolute() if directory is not None and known.has("directory") else None,
+        cores=4 if known.has("cores") else None,
+        memory=4000 if known.has("memory") else None,
+        dialect=_read_dialect(kind, files["dialect"]) if known.has("dialect") else None,
+        ce=_read_ce(files["ce"]),
+        options=_read_options(files["options"]),
+    )
 
 
-def _computing_element(file: Path | None) -> ComputingElement:
+def _load_kind(name: str) -> BatchSystemKind:
+    try:
+        return settings.load_kind(name)
+    except ValueError as error:
+        raise WrongUsage(f"{name}: {error}") from None
+
+
+def _read_dialect(kind: str, file: Path | None) -> Dialect:
+    """The shipped dialect with the changes of the file, or the dialect of the file."""
+    content = {} if file is None else site_file.parse_file(file, InvalidDialect)
+    if kind in dialect_dialect.SHIPPED and isinstance(content, Mapping):
+        content = merge_dialect(dialect_dialect.shipped_content(kind), content)
+    return configuration.validate_file(Dialect, content, str(file), InvalidDialect, PARTS)
+
+
+def _read_ce(file: Path | None) -> ComputingElement | None:
     if file is None:
-        raise WrongUsage("arc: give its --ce")
+        return None
     content = site_file.parse_file(file, InvalidDirector)
     return configuration.validate_file(ComputingElement, content, str(file), InvalidDirector, ())
 
 
-def _dialect(kind: BatchSystemKind, file: Path | None) -> Dialect | None:
-    """The shipped dialect with the changes of the file, or the dialect of the file."""
-    if kind not in SPOKEN:
-        if file is not None:
-            raise WrongUsage(f"--dialect: {kind} has none, it is for {', '.join(sorted(SPOKEN))}")
-        return None
-    if kind is BatchSystemKind.COMMAND and file is None:
-        raise WrongUsage("command: give its --dialect")
-    content = {} if file is None else site_file.parse_file(file, InvalidDialect)
-    if kind in dialect_dialect.NAMES and isinstance(content, Mapping):
-        content = merge_dialect(dialect_dialect.shipped_content(kind), content)
-    return configuration.validate_file(Dialect, content, str(file), InvalidDialect, PARTS)
+def _read_options(file: Path | None) -> dict[str, object]:
+    content = {} if file is None else site_file.parse_file(file, InvalidDirector)
+    if not isinstance(content, dict):
+        raise WrongUsage(f"--options: {file} holds no settings by name")
+    return content
+
+
+def _bench(described: SystemSettings, queue: str, stack: contextlib.ExitStack) -> Bench:
+    """The system to check, with faults in what it connects through, or else at its interface."""
+    shells: list[FaultyShell] = []
+    http = FaultyHttp()
+
+    def wrap(shell: Shell) -> Shell:
+        shells.append(FaultyShell(shell=shell))
+        return shells[-1]
+
+    system = settings.open_system(described, Connections(stack=stack, wrap=wrap, connect=http.connect))
+    if described.ce is not None:
+        return Bench(system=system, queue=queue, faults=http, gentle=False, poll=2)
+    return Bench(system=system, queue=queue, faults=shells[0] if shells else None)
 
 
 def _choose_checks(only: list[str] | None) -> list[str]:

@@ -16,6 +16,7 @@ from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.processes import batch, site_file
 from pilotage.fabric import node_script
 from pilotage.fabric.batch.reliable import ReliableSystem
+from pilotage.fabric.batch.settings import Connections, open_system
 from pilotage.fabric.client import ApiError, Client, ServiceAway
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
@@ -43,8 +44,9 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
             fold(vo): stack.enter_context(_client(described, vo, each.token_file))
             for vo, each in described.vos.items()
         }
+        connections = Connections(stack=stack)
         systems = {
-            name: ReliableSystem(system=batch.open_system(each, stack), evidence=described.evidence())
+            name: ReliableSystem(system=open_system(each, connections), evidence=described.evidence())
             for name, each in described.systems.items()
         }
         sites = DirectorTargets(

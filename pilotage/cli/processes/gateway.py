@@ -17,6 +17,7 @@ import typer
 from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.processes import batch, site_file
 from pilotage.fabric.batch.reliable import ReliableSystem
+from pilotage.fabric.batch.settings import Connections, open_system
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.advertising import GatewayAdvertising
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
@@ -27,11 +28,11 @@ from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.pulling import GridJobPulling, PullQueue, RequestNames
 from pilotage.fabric.gateway.service import GatewayService, KeptToken
 from pilotage.fabric.manager import handlers
-from pilotage.fabric.manager.context import ManagerContext, SharedBatchSystem
-from pilotage.fabric.manager.errors import StateUnusable
+from pilotage.fabric.manager.context import ManagerContext
 from pilotage.fabric.manager.handlers import Handler
-from pilotage.fabric.manager.journal import Journal
+from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.fabric.pilot.service import credentials, heartbeat, transport
 from pilotage.fabric.pilot.service.credentials import TokenRenewal
 from pilotage.fabric.pilot.service.transport import Away, Transport
@@ -63,15 +64,20 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
         token = kept.later_of(site_file.read_token(described.token_file, InvalidGateway))
         service = GatewayService(Transport(described.url, token, context=_tls(described, file)), kept.write)
         permits = Permits()
-        station = ManagerContext(
-            farms={name: _open_batch_system(described, name, stack) for name in described.systems},
-            outlets={each.queue: each.outlet() for each in described.queues},
+        context = ManagerContext(
+            options=described.habits(),
+            journal=journal,
+            systems={
+                name: _open_batch_system(described, name, Connections(stack=stack))
+                for name in described.systems
+            },
+            queues={each.queue: each.outlet() for each in described.queues},
             handlers=known,
             sandboxes=service,
             limits={name: each.limits() for name, each in described.job_types.items()},
             may_gather=permits.may_gather,
         )
-        manager = Manager(station=station, habits=described.habits(), book=journal)
+        manager = Manager(context)
         life = credentials.life_left(credentials.read_claims(token), time.time())
         stack.enter_context(TokenRenewal(service, life=life).going_on())
         yield _build_gateway(described, service, manager, permits, tuple(sorted(known)))
@@ -107,11 +113,11 @@ def _build_gateway(
     )
 
 
-def _open_batch_system(described: GatewayFile, name: str, stack: ExitStack) -> SharedBatchSystem:
+def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
     one = described.systems[name]
     return SharedBatchSystem(
-        system=ReliableSystem(system=batch.open_system(one, stack), evidence=described.evidence()),
-        shell=batch.open_shell(one, stack),
+        system=ReliableSystem(system=open_system(one, connections), evidence=described.evidence()),
+        shell=connections.shell(one),
         directory=str(one.directory),
     )
 

@@ -2,13 +2,9 @@
 
 Each job has its stamp as name and is identified by it, since job numbers are reused. One listing covers all
 jobs; a job that is missing from it is looked up by its status marks, else in the accounting.
-
-Options that may be given only once are joined. Where both the resources of a slot and the flags of its jobs
-set the same option, both are passed on, and of two amounts the larger, so that flags never reduce a slot.
 """
 
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +20,6 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.dialect.dialect import JoinedOption
 from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
 from pilotage.fabric.batch.work_area import (
     ListedJob,
@@ -156,50 +151,3 @@ class CommandLineSystem(ABC):
         if done.status != 0 and not any(words in done.stdout + done.stderr for words in unless):
             raise BatchSystemAway(f"{command[0]}: {done.said}")
         return done.stdout
-
-
-_AMOUNT = re.compile(r"(\d+)(\D*)", re.ASCII)
-
-
-def larger(before: str, after: str) -> str:
-    """Of two amounts in one unit the larger; of others the one that is said last."""
-    one, two = _AMOUNT.fullmatch(before), _AMOUNT.fullmatch(after)
-    if one is None or two is None or one[2] != two[2]:
-        return after
-    return before if int(one[1]) > int(two[1]) else after
-
-
-def join_option(words: Sequence[str], joined: JoinedOption) -> list[str]:
-    """The words with the option once, at the place of its last argument.
-
-    Of `-l nodes=1:ppn=4 -l mem=2gb -l nodes=1:ssd` comes `-l nodes=1:ppn=4:ssd,mem=2gb` where the parts of
-    `nodes` add up.
-    """
-    rest, arguments = _take_options(words, joined.option)
-    values: dict[str, str] = {}
-    for item in (item for argument in arguments for item in argument.split(joined.between)):
-        name, sign, value = item.partition("=")
-        if name in values:
-            before, between = values[name].removeprefix("="), joined.parts.get(name)
-            value = larger(before, value) if between is None else _added(before, value, between)
-        values[name] = sign + value
-    if not values:
-        return rest
-    return [*rest, joined.option, joined.between.join(name + value for name, value in values.items())]
-
-
-def _take_options(words: Sequence[str], option: str) -> tuple[list[str], list[str]]:
-    rest: list[str] = []
-    arguments: list[str] = []
-    remaining = iter(words)
-    for word in remaining:
-        if word == option:
-            arguments += [next(remaining, "")]
-        else:
-            rest.append(word)
-    return rest, arguments
-
-
-def _added(before: str, value: str, between: str) -> str:
-    parts = before.split(between)
-    return between.join([*parts, *(part for part in value.split(between) if part not in parts)])

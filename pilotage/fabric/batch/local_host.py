@@ -30,6 +30,7 @@ from pilotage.fabric.batch.batch_system import (
     State,
     SubmissionRefused,
 )
+from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas, is_stamp
 
@@ -270,3 +271,11 @@ def _signal(seen: _Seen, number: signal.Signals) -> None:
     if seen.alive and seen.process is not None:
         with suppress(ProcessLookupError):
             os.killpg(seen.process, number)
+
+
+def _open(settings: SystemSettings, _: Connections) -> LocalHost:
+    directory, cores, memory = str(settings.directory), settings.cores or 0, settings.memory or 0
+    return LocalHost(directory=directory, cores=cores, memory=memory)
+
+
+KIND = BatchSystemKind(open=_open, needed=("directory", "cores", "memory"), allowed=frozenset())

@@ -1,49 +1,56 @@
-"""Settings of a batch system in a configuration file."""
+"""Settings of a batch system in a configuration file, and the kinds of batch systems that are installed.
 
-from collections.abc import Mapping
-from enum import StrEnum
+A kind is an entry point of the group `pilotage.batch`: its name is the `kind` of the settings, its object a
+`BatchSystemKind`. Those that come with the program are registered like any others.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pilotage.fabric.batch.arc.rest import ComputingElement
+from pilotage.fabric.batch.arc import rest as arc_rest
+from pilotage.fabric.batch.arc.rest import ComputingElement, Connect
+from pilotage.fabric.batch.batch_system import BatchSystem
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.dialect import Dialect, merge_dialect
+from pilotage.fabric.batch.shell import LocalShell, Shell
+from pilotage.fabric.batch.work_area import WorkAreas
+from requirements.errors import did_you_mean
 
+GROUP = "pilotage.batch"
 Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00\n]+$")], ...]
 
 
-class BatchSystemKind(StrEnum):
-    """The supported batch systems."""
-
-    SLURM = "slurm"
-    GRID_ENGINE = "gridengine"
-    HTCONDOR = "htcondor"
-    PBS = "pbs"
-    LSF = "lsf"
-    COMMAND = "command"
-    ARC = "arc"
-    LOCAL = "local"
+def installed_kinds() -> list[str]:
+    """The kinds of all installed packages."""
+    return sorted(metadata.entry_points(group=GROUP).names)
 
 
-#: Those that are told in a dialect.
-SPOKEN = frozenset({BatchSystemKind.PBS, BatchSystemKind.LSF, BatchSystemKind.COMMAND})
-_COMMANDS = frozenset({"environment", "flags", "ssh"})
-#: What has to be said of each kind, and what else may be.
-_NEEDED: Mapping[BatchSystemKind, tuple[str, ...]] = {
-    BatchSystemKind.SLURM: ("directory",),
-    BatchSystemKind.GRID_ENGINE: ("directory",),
-    BatchSystemKind.HTCONDOR: ("directory",),
-    **dict.fromkeys(SPOKEN, ("directory", "dialect")),
-    BatchSystemKind.ARC: ("ce",),
-    BatchSystemKind.LOCAL: ("directory", "cores", "memory"),
-}
-_ALLOWED: Mapping[BatchSystemKind, frozenset[str]] = {
-    **dict.fromkeys(BatchSystemKind, _COMMANDS),
-    BatchSystemKind.ARC: frozenset({"flags"}),
-    BatchSystemKind.LOCAL: frozenset(),
-}
+def load_kind(name: str) -> "BatchSystemKind":
+    """An installed kind; a `ValueError` tells which ones are installed, or why this one cannot be used."""
+    entry = next(iter(metadata.entry_points(group=GROUP, name=name)), None)
+    if entry is None:
+        names = installed_kinds()
+        meant = did_you_mean(name, names)
+        hint = f", did you mean {meant}?" if meant else ""
+        raise ValueError(f"no such kind of batch system is installed, only {', '.join(names)}{hint}")
+    try:
+        kind = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{GROUP}: {entry.value} cannot be loaded: {error}") from error
+    if not isinstance(kind, BatchSystemKind):
+        raise ValueError(f"{GROUP}: {name} = {entry.value} is no BatchSystemKind")  # noqa: TRY004 - of a validator
+    return kind
+
+
+def _check_kind(name: str) -> str:
+    load_kind(name)
+    return name
 
 
 class HeadNode(BaseModel):
@@ -63,22 +70,23 @@ class SystemSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: BatchSystemKind
+    kind: Annotated[str, AfterValidator(_check_kind)]
     directory: Path | None = None  #: where its jobs' files lie; its nodes have to see it, too
     environment: dict[str, str] = Field(default_factory=dict)  #: of its commands
     flags: Flags = ()  #: arguments of every submission
     ssh: HeadNode | None = None  #: none: the commands are on this host
     cores: int | None = Field(default=None, ge=1)  #: of this host that may be used, for `local`
     memory: int | None = Field(default=None, ge=1)  #: MB of this host, for `local`
-    #: Of `command`: all of it; of `pbs` and `lsf`: what differs from the shipped one.
+    #: Of `command`: all of it; of kinds with a shipped one: what differs from it.
     dialect: Dialect | None = None
     ce: ComputingElement | None = None  #: of `arc`
+    options: dict[str, Any] = Field(default_factory=dict)  #: for kinds of other packages, which check them
 
     @model_validator(mode="before")
     @classmethod
-    def _speaks_the_shipped_dialect(cls, said: object) -> object:
+    def _complete_dialect(cls, said: object) -> object:
         """Put the changes of a site into the dialect that is shipped for its kind."""
-        if not isinstance(said, dict) or said.get("kind") not in dialect.NAMES:
+        if not isinstance(said, dict) or said.get("kind") not in dialect.SHIPPED:
             return said
         changes = {} if said.get("dialect") is None else said["dialect"]
         if not isinstance(changes, dict):
@@ -87,19 +95,59 @@ class SystemSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
-        if missing := [name for name in _NEEDED[self.kind] if getattr(self, name) is None]:
+        kind = load_kind(self.kind)
+        if missing := [name for name in kind.needed if getattr(self, name) is None]:
             raise ValueError(f"systems of the kind {self.kind} need {' and '.join(missing)}")
         for name in sorted(self.model_fields_set - {"kind"}):
-            if getattr(self, name) and not _has(self.kind, name):
-                kinds = ", ".join(sorted(kind for kind in BatchSystemKind if _has(kind, name)))
-                raise ValueError(f"systems of the kind {self.kind} have no {name}: it is for {kinds}")
+            if getattr(self, name) and not kind.has(name):
+                kinds = ", ".join(each for each in installed_kinds() if load_kind(each).has(name))
+                where = f": it is for {kinds}" if kinds else ""
+                raise ValueError(f"systems of the kind {self.kind} have no {name}{where}")
         if self.directory is not None and not self.directory.is_absolute():
             raise ValueError(f"directory: {self.directory} is not absolute")
         return self
 
 
-def _has(kind: BatchSystemKind, name: str) -> bool:
-    return name in _NEEDED[kind] or name in _ALLOWED[kind]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """How batch systems connect to what is behind them; their check puts faults between."""
+
+    stack: ExitStack  #: closes them
+    wrap: Callable[[Shell], Shell] = lambda shell: shell
+    connect: Connect = arc_rest.connect
+
+    def shell(self, settings: SystemSettings) -> Shell:
+        """The shell for the commands of a batch system."""
+        if settings.ssh is None:
+            return self.wrap(LocalShell(environment=settings.environment))
+        from pilotage.fabric.batch.ssh_shell import SshShell  # costs 0.3 s, few need it
+
+        remote = SshShell(settings.ssh, environment=settings.environment)
+        self.stack.callback(remote.close)
+        return self.wrap(remote)
+
+    def areas(self, settings: SystemSettings) -> WorkAreas:
+        """The work areas of the jobs of a batch system."""
+        return WorkAreas(directory=str(settings.directory), shell=self.shell(settings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSystemKind:
+    """A kind of batch system: what its settings have, and how it is opened."""
+
+    open: Callable[[SystemSettings, Connections], BatchSystem]
+    needed: tuple[str, ...] = ("directory",)  #: settings that have to be there
+    allowed: frozenset[str] = frozenset({"environment", "flags", "ssh"})
+    takes_queue_list: bool = False  #: a job can be given to several queues, separated by commas
+
+    def has(self, setting: str) -> bool:
+        """Whether its settings may contain this one."""
+        return setting in self.needed or setting in self.allowed
+
+
+def open_system(settings: SystemSettings, connections: Connections) -> BatchSystem:
+    """The batch system that settings describe."""
+    return load_kind(settings.kind).open(settings, connections)
 
 
 #: What settings of a batch system may be within.

@@ -11,13 +11,12 @@ import shlex
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import asyncssh
 
 from pilotage.fabric.batch.batch_system import BatchSystemAway
+from pilotage.fabric.batch.settings import HeadNode
 from pilotage.fabric.batch.shell import Completed, NoAnswer
 from pilotage.fabric.batch.work_area import split_words
 from pilotage.fabric.node_script import PYTHONS
@@ -40,33 +39,25 @@ _PYTHON: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """Whom to log in to, and how; the host has to be known, its key is never taken on trust."""
-
-    name: str
-    known_hosts: Path
-    user: str
-    key: Path  #: the private key
-    port: int = 22
-    patience: float = 30.0  #: seconds that a command or a login may take
-    environment: Mapping[str, str] = field(default_factory=dict)  #: of the commands
+#: Seconds that a command or a login may take.
+_PATIENCE: Final = 30.0
 
 
 class SshShell:
     """A shell on another host; `close` ends the connection."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, head: HeadNode, *, environment: Mapping[str, str] | None = None) -> None:
+        self._head = head
+        self._environment = environment or {}  #: of the commands
         self._connection: asyncssh.SSHClientConnection | None = None
         self._loop = asyncio.new_event_loop()
         self._login = asyncio.Lock()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"ssh {host.name}", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"ssh {head.host}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """End the connection and the thread."""
-        self._wait(self._disconnect(), self._host.patience)
+        self._wait(self._disconnect(), _PATIENCE)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -94,7 +85,7 @@ class SshShell:
             return {name: text.encode("latin-1") for name, text in json.loads(found).items()}
         except ValueError as error:
             raise BatchSystemAway(
-                f"{self._host.name}: {below} cannot be read: the answer begins with {found[:100]!r}; "
+                f"{self._head.host}: {below} cannot be read: the answer begins with {found[:100]!r}; "
                 "a login must print nothing of its own"
             ) from error
 
@@ -115,30 +106,30 @@ class SshShell:
         status, stdout, stderr = self._wait(self._run(command, program + content))
         if status != 0:
             raise BatchSystemAway(
-                f"{self._host.name}: {trouble}: {stderr.strip() or f'exit status {status}'}"
+                f"{self._head.host}: {trouble}: {stderr.strip() or f'exit status {status}'}"
             )
         return stdout
 
     def _wait(self, doing: Coroutine[Any, Any, _Answer], seconds: float | None = None) -> _Answer:
-        patience = seconds or self._host.patience
+        patience = seconds or _PATIENCE
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(doing, patience), self._loop)
         try:
             return future.result()
         except TimeoutError as error:
-            raise NoAnswer(f"{self._host.name} gave no answer in {patience:.0f} s") from error
+            raise NoAnswer(f"{self._head.host} gave no answer in {patience:.0f} s") from error
 
     async def _run(self, command: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
         """Exit status, standard output and standard error."""
-        variables = [*(f"{name}={value}" for name, value in self._host.environment.items()), "LC_ALL=C"]
+        variables = [*(f"{name}={value}" for name, value in self._environment.items()), "LC_ALL=C"]
         connection = await self._connected()
         try:
             done = await connection.run(shlex.join(["env", *variables, *command]), input=stdin, encoding=None)
         except _LOST as error:
             await self._disconnect()
-            raise NoAnswer(f"{self._host.name} went away: {error}") from error
+            raise NoAnswer(f"{self._head.host} went away: {error}") from error
         if done.returncode is None:  # the line broke before it ended
             await self._disconnect()
-            raise NoAnswer(f"{self._host.name} went away while a command ran")
+            raise NoAnswer(f"{self._head.host} went away while a command ran")
         stdout, stderr = (said if isinstance(said, bytes) else b"" for said in (done.stdout, done.stderr))
         return done.returncode, stdout, stderr.decode(errors="replace")
 
@@ -149,22 +140,22 @@ class SshShell:
             return self._connection
 
     async def _connect(self) -> asyncssh.SSHClientConnection:
-        host = self._host
+        head = self._head
         try:
             return await asyncssh.connect(
-                host.name,
-                host.port,
-                username=host.user,
-                client_keys=[str(host.key)],
-                known_hosts=str(host.known_hosts),
+                head.host,
+                head.port,
+                username=head.user,
+                client_keys=[str(head.key)],
+                known_hosts=str(head.known_hosts),
                 config=None,
                 agent_path=None,
-                login_timeout=host.patience,
+                login_timeout=_PATIENCE,
                 keepalive_interval=_ASK_EVERY,
                 keepalive_count_max=_QUESTIONS,
             )
         except _LOST as error:
-            raise BatchSystemAway(f"no login at {host.user}@{host.name}:{host.port}: {error}") from error
+            raise BatchSystemAway(f"no login at {head.user}@{head.host}:{head.port}: {error}") from error
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.batch.reliable import Evidence
-from pilotage.fabric.batch.settings import BatchSystemKind, Flags, SystemSettings
+from pilotage.fabric.batch.settings import Flags, SystemSettings
 from pilotage.fabric.director.targets import BROKER, NAME, Broker, DirectorOptions, Pause, QueueTarget
 from pilotage.fabric.pilot import arguments
 from requirements.errors import InvalidInput, Problem, did_you_mean
@@ -114,10 +114,6 @@ class InvalidDirector(InvalidInput):
     code = "config_error"
 
 
-#: Those that a job can be given to for one of several queues, separated by commas.
-_TAKE_LISTS = frozenset({BatchSystemKind.SLURM, BatchSystemKind.GRID_ENGINE})
-
-
 class DirectorQueue(SlotSettings):
     """A queue of the resource tree with its batch queue."""
 
@@ -219,7 +215,9 @@ def read_file(content: object, file: str) -> DirectorFile:
         InvalidDirector: with every problem.
     """
     told = validate_file(DirectorFile, content, file, InvalidDirector)
-    takes_list = {name: system.kind in _TAKE_LISTS for name, system in told.systems.items()}
+    takes_list = {
+        name: settings.load_kind(system.kind).takes_queue_list for name, system in told.systems.items()
+    }
     of_brokers = list_broker_contradictions(told.brokers, takes_list=takes_list, vos=told.vos, file=file)
     if problems := list_contradictions(told.systems, told.queues, file) + of_brokers:
         raise InvalidDirector(problems)

@@ -19,8 +19,8 @@ from pilotage.fabric.director import matcher_client
 from pilotage.fabric.director.targets import QueueTarget
 from pilotage.fabric.gateway.cycle_summary import GatewaySummary
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.manager.errors import StateUnusable
 from pilotage.fabric.manager.grid_job import GridJob, PulledGridJob, job_type
+from pilotage.fabric.manager.journal import StateUnusable
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.service.service_client import Match, Service
 from pilotage.fabric.pilot.service.transport import Refused

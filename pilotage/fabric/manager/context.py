@@ -1,26 +1,16 @@
-"""Environment of a job manager: batch systems, queues, handlers, and its options."""
+"""What the steps of a job manager work with: batch systems, queues, handlers, the journal, and options."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotage.fabric.batch.reliable import ReliableSystem
-from pilotage.fabric.batch.shell import Shell
 from pilotage.fabric.director.targets import QueueTarget
-from pilotage.fabric.manager.errors import UnfitJob
 from pilotage.fabric.manager.grid_job import PulledGridJob
-from pilotage.fabric.manager.handlers import Handler, SiteLimits
+from pilotage.fabric.manager.handlers import Handler, SiteLimits, UnfitJob
+from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.records import GridJobEntry
+from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
 from pilotage.fabric.pilot.payload.preparation import Sandboxes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedBatchSystem:
-    """A batch system with a directory shared by its nodes and the host of its commands."""
-
-    system: ReliableSystem
-    shell: Shell  #: on the host of the batch system's commands
-    directory: str  #: absolute; contains a directory per grid job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +27,7 @@ class ManagerOptions:
 
     name: str  #: part of every stamp
     directory: Path  #: its own, on a local disk: journal, and outputs until they are delivered
-    at_once: int = 50  #: maximum submissions and outputs per grid job and round
+    at_once: int = 50  #: maximum submissions and outputs per grid job and cycle
     retries: Retries = Retries()
     settle: float = 60.0  #: seconds until a file written on a node is visible in the shared directory
     beat: float = 10.0  #: seconds between two status reports of a local job
@@ -55,21 +45,24 @@ def _always(_wants: PulledGridJob) -> bool:
 class ManagerContext:
     """Environment of a gateway's manager. Source: SAM, the site's installation."""
 
-    farms: Mapping[str, SharedBatchSystem]  #: by name of the batch system
-    outlets: Mapping[str, QueueTarget]  #: by queue, `Site/CE/Queue`
+    options: ManagerOptions
+    journal: Journal
+    systems: Mapping[str, SharedBatchSystem]  #: by name of the batch system
+    queues: Mapping[str, QueueTarget]  #: by `Site/CE/Queue`
     handlers: Mapping[str, Handler]  #: by JobType
     sandboxes: Sandboxes  #: the service's client, such as `pilot.service.service_client.Service`
     limits: Mapping[str, SiteLimits] = field(default_factory=dict)  #: by JobType
     #: Whether a grid job may start to gather now.
     may_gather: Callable[[PulledGridJob], bool] = _always
 
-    def farm_of(self, entry: GridJobEntry) -> SharedBatchSystem:
-        """The batch system of a grid job.
-
-        Raises:
-            UnfitJob: The gateway does not serve its queue any more.
-        """
-        outlet = self.outlets.get(entry.taken.queue)
-        if outlet is None:
+    def system_of(self, entry: GridJobEntry) -> SharedBatchSystem:
+        """The batch system of a grid job; `UnfitJob` if the gateway does not serve its queue any more."""
+        queue = self.queues.get(entry.taken.queue)
+        if queue is None:
             raise UnfitJob(f"{entry.taken.queue}: this gateway does not serve that queue")
-        return self.farms[outlet.system]
+        return self.systems[queue.system]
+
+    def area_of(self, entry: GridJobEntry) -> SharedArea:
+        """The shared directory of a grid job; `UnfitJob` as above."""
+        system, name = self.system_of(entry), f"grid-{self.journal.key}.{entry.taken.name}"
+        return SharedArea(below=system.directory, name=name, shell=system.shell)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.runner.progress import Progress
@@ -55,6 +55,13 @@ def job_type(description: Mapping[str, Any]) -> str:
     return str(description.get("JobType") or _USUAL_TYPE)
 
 
+class AttemptKey(NamedTuple):
+    """Key of an attempt at a grid job."""
+
+    job_id: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledGridJob:
     """A grid job as pulled from the service."""
@@ -64,6 +71,11 @@ class PulledGridJob:
     lease: str = field(repr=False)
     description: Mapping[str, Any]
     queue: str  #: `Site/CE/Queue` that it was pulled for
+
+    @property
+    def key(self) -> AttemptKey:
+        """Key of the attempt."""
+        return AttemptKey(self.job_id, self.epoch)
 
     @property
     def name(self) -> str:
@@ -86,15 +98,10 @@ class GridJob:
 
     @property
     def aggregate(self) -> Aggregate:
-        """Overall state of all local jobs."""
-        return aggregate_states(self.local)
-
-
-def aggregate_states(local: Mapping[LocalState, int]) -> Aggregate:
-    """Combine states: active if any job is unfinished, an error if any has not ended well."""
-    states = {state for state, number in local.items() if number}
-    if not states or states == {LocalState.UNSUBMITTED}:
-        return Aggregate.UNSUBMITTED
-    if states == {LocalState.DONE}:
-        return Aggregate.DONE
-    return Aggregate.ERROR if states <= ENDED else Aggregate.ACTIVE
+        """State of all local jobs: active if one is unfinished, an error if one has not ended well."""
+        states = {state for state, number in self.local.items() if number}
+        if states <= {LocalState.UNSUBMITTED}:
+            return Aggregate.UNSUBMITTED
+        if states == {LocalState.DONE}:
+            return Aggregate.DONE
+        return Aggregate.ERROR if states <= ENDED else Aggregate.ACTIVE

@@ -15,9 +15,15 @@ from fractions import Fraction
 from importlib import metadata
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from pilotage.fabric.manager.errors import UnfitJob
+from requirements.errors import PilotageError
 
 GROUP = "pilotage.job_types"
+
+
+class UnfitJob(PilotageError):
+    """The handler refuses the grid job, here or in this form: the user or the site has to change it."""
+
+    code = "unfit_job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +60,12 @@ class Handler(Protocol):
     def check(self, job: HandledJob) -> None:
         """Check a grid job before anything is done.
 
-        Raises:
-            UnfitJob: With a message for the user: which keyword, which value, which are allowed.
+        Raise `UnfitJob` with a message for the user: which keyword, which value, which are allowed.
         """
         ...
 
     def number_of_jobs(self, job: HandledJob, site: SiteLimits) -> int:
-        """Number of local jobs for a grid job.
-
-        Raises:
-            UnfitJob: The job cannot run at this site.
-        """
+        """Number of local jobs for a grid job; `UnfitJob` if it cannot run at this site."""
         ...
 
     def prepare_work_area(self, job: HandledJob, n: int) -> Mapping[str, bytes]:
@@ -77,12 +78,7 @@ class Handler(Protocol):
 
 
 def installed_handlers() -> dict[str, Handler]:
-    """The handlers of all installed packages by `JobType`.
-
-    Raises:
-        TypeError: An entry point does not name a handler.
-        ImportError: It cannot be imported.
-    """
+    """The handlers of all installed packages by `JobType`; `TypeError` for what is no handler."""
     return {each.name: _load_handler(each) for each in metadata.entry_points(group=GROUP)}
 
 
@@ -98,13 +94,7 @@ def build_command(
 ) -> LocalCommand:
     """Build the user's command, with values substituted for `{name}`.
 
-    Args:
-        description: Of the grid job.
-        values: By name; also set as environment variables with names in capitals.
-        size: Units of work of the local job.
-
-    Raises:
-        UnfitJob: There is no executable, or the arguments cannot be split into words.
+    They are also set as environment variables with names in capitals. `size` is in units of work.
     """
     executable = str(description.get("Executable") or "").strip()
     if not executable:
@@ -136,11 +126,7 @@ MOST = 10**12
 
 
 def read_whole(description: Mapping[str, Any], keyword: str, *, least: int = 1) -> int | None:
-    """Read a whole number; None if it is not stated.
-
-    Raises:
-        UnfitJob: It is not a whole number between `least` and `MOST`.
-    """
+    """Read a whole number between `least` and `MOST`; None if it is not stated."""
     stated = description.get(keyword)
     if stated is None:
         return None
@@ -152,11 +138,7 @@ def read_whole(description: Mapping[str, Any], keyword: str, *, least: int = 1) 
 
 
 def read_seconds(description: Mapping[str, Any], keyword: str) -> Fraction | None:
-    """Read a time, exactly as written; None if it is not stated.
-
-    Raises:
-        UnfitJob: It is not a positive number.
-    """
+    """Read a positive time, exactly as written; None if it is not stated."""
     stated = description.get(keyword)
     if stated is None:
         return None
@@ -181,11 +163,7 @@ _MOST_ADDED = 1 << 20
 
 
 def call_handler(handler: Handler, ask: Callable[[], _Answer], *, patience: float = PATIENCE) -> _Answer:
-    """Call a handler in a thread, which is abandoned if it hangs.
-
-    Raises:
-        UnfitJob: The handler refuses the job, fails, or does not return within `patience` seconds.
-    """
+    """Call a handler in a thread, which is abandoned if it hangs; any failure becomes `UnfitJob`."""
     answer: Future[_Answer] = Future()
     name = f"handler {type(handler).__name__}"
     threading.Thread(target=_call, args=(ask, answer), name=name, daemon=True).start()
@@ -209,11 +187,7 @@ def _call(ask: Callable[[], _Answer], answer: Future[_Answer]) -> None:
 
 
 def checked_command(command: LocalCommand) -> LocalCommand:
-    """Check a handler's command.
-
-    Raises:
-        TypeError: It has another form than the journal and the scripts need.
-    """
+    """Check that a handler's command has the form that the journal and the scripts need."""
     words: Any = command.words
     environment: Any = command.environment
     size: Any = command.size
@@ -229,12 +203,7 @@ def checked_command(command: LocalCommand) -> LocalCommand:
 
 
 def checked_files(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Check a handler's files for a local job.
-
-    Raises:
-        UnfitJob: They are too large, or have no plain names.
-        TypeError: They are not bytes by name.
-    """
+    """Check a handler's files for a local job: bytes with plain names, not too large."""
     stated: dict[Any, Any] = dict(files)
     if not all(isinstance(name, str) and isinstance(content, bytes) for name, content in stated.items()):
         raise TypeError("files: they are no bytes by name")

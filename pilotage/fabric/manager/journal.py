@@ -13,27 +13,29 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from pilotage.fabric.manager.errors import StateUnusable
-from pilotage.fabric.manager.grid_job import LocalState, PulledGridJob
-from pilotage.fabric.manager.records import AttemptKey, GridJobEntry, LocalJob
+from pilotage.fabric.manager.grid_job import AttemptKey, LocalState, PulledGridJob
+from pilotage.fabric.manager.records import GridJobEntry, LocalJob
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.runner import progress
+from requirements.errors import PilotageError
 
 #: Seconds to wait for the lock: a child that a killed manager was starting holds it until its `exec`.
 _PATIENCE = 5.0
 _PAUSE = 0.05
 
 
-def hold_lock(directory: Path) -> TextIO:
-    """Lock the directory, created if missing, until the returned file is closed.
+class StateUnusable(PilotageError):
+    """The journal cannot be read or written; nothing was changed, and the directory needs repair."""
 
-    Raises:
-        StateUnusable: The directory cannot be used, or another manager has it open.
-    """
+    code = "state_unusable"
+
+
+def hold_lock(directory: Path) -> TextIO:
+    """Lock the directory, created if missing, until the returned file is closed."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = (directory / "lock").open("w")
@@ -74,13 +76,6 @@ CREATE TABLE IF NOT EXISTS log (  -- of a grid job, returned with its output
     job_id INTEGER, epoch INTEGER, at TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
 """
-#: Migration of journals from a release that stored `packed` without a digest.
-_ADD_DIGESTS = """
-BEGIN;
-ALTER TABLE grid_jobs ADD COLUMN digest TEXT;
-UPDATE grid_jobs SET digest = '' WHERE packed;
-COMMIT;
-"""
 _TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)"
 #: Columns changed only by the thread that advances grid jobs; others set `cancelled` and `forgotten`.
 _UPDATE = """UPDATE grid_jobs SET number=?, digest=?, gathering=?, output=?, outcome=?
@@ -104,14 +99,10 @@ _LONGEST = 2000
 
 
 class Journal:
-    """One open journal; thread-safe."""
+    """One open journal; thread-safe. Every method raises `StateUnusable` if it cannot be read or written."""
 
     def __init__(self, directory: Path) -> None:
-        """Open or create the journal.
-
-        Raises:
-            StateUnusable: The directory cannot be used, or another manager has it open.
-        """
+        """Open or create the journal; `StateUnusable` also if another manager has it open."""
         self._path = directory / "book.sqlite"
         self._turn = threading.RLock()
         with ExitStack() as opened:
@@ -124,18 +115,17 @@ class Journal:
         """Close the journal and release the lock."""
         self._opened.close()
 
-    def take(self, taken: PulledGridJob, now: datetime) -> None:
+    def take(self, taken: PulledGridJob) -> None:
         """Record a grid job; one that is recorded already stays unchanged."""
-        key = AttemptKey(taken.job_id, taken.epoch)
         with self._writing() as database:
-            if database.execute(_TAKE, (*key, json.dumps(asdict(taken)))).rowcount:
-                self._log(database, key, [f"taken for {taken.queue}"], now)
+            if database.execute(_TAKE, (*taken.key, json.dumps(asdict(taken)))).rowcount:
+                self._log(database, taken.key, [f"taken for {taken.queue}"])
 
-    def cancel(self, key: AttemptKey, now: datetime) -> None:
+    def cancel(self, key: AttemptKey) -> None:
         """Record that a grid job is to be cancelled."""
         with self._writing() as database:
             if database.execute(_CANCEL, key).rowcount:
-                self._log(database, key, ["its end is wanted"], now)
+                self._log(database, key, ["its end is wanted"])
 
     def forget(self, key: AttemptKey) -> None:
         """Record that the service has acknowledged the end of a grid job."""
@@ -157,7 +147,6 @@ class Journal:
         self,
         key: AttemptKey,
         *,
-        now: datetime,
         entry: GridJobEntry | None = None,
         local_jobs: Iterable[LocalJob] = (),
         log: Sequence[str] = (),
@@ -167,7 +156,7 @@ class Journal:
             if entry is not None:
                 database.execute(_UPDATE, (*_columns(entry), *key))
             database.executemany(_PUT, [_row(each) for each in local_jobs])
-            self._log(database, key, log, now)
+            self._log(database, key, log)
 
     def entries(self) -> list[GridJobEntry]:
         """All recorded grid jobs."""
@@ -207,8 +196,8 @@ class Journal:
                 raise StateUnusable(f"{self._path}: {error}") from error
 
     @staticmethod
-    def _log(database: sqlite3.Connection, key: AttemptKey, lines: Iterable[str], now: datetime) -> None:
-        at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
+    def _log(database: sqlite3.Connection, key: AttemptKey, lines: Iterable[str]) -> None:
+        at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         database.executemany(_LOG, [(*key, at, " ".join(line[:_LONGEST].split())) for line in lines])
 
 
@@ -221,8 +210,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         connection.row_factory = sqlite3.Row
         connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
-        if "digest" not in {row["name"] for row in connection.execute("PRAGMA table_info(grid_jobs)")}:
-            connection.executescript(_ADD_DIGESTS)
     except sqlite3.Error as error:
         connection.close()
         raise StateUnusable(f"{path}: {error}") from error

@@ -1,7 +1,7 @@
-"""The job manager of a gateway: one round over all its grid jobs, and the calls of its gateway.
+"""The job manager of a gateway: one cycle over all its grid jobs, and the calls of its gateway.
 
-In a round each grid job is advanced a bit and none holds up the others: a failure concerns its own job only,
-and a batch system that hangs is not called again in the same round. The calls return at once; one thread
+In a cycle each grid job is advanced a bit and none holds up the others: a failure concerns its own job only,
+and a batch system that hangs is not called again in the same cycle. The calls return at once; one thread
 calls `advance` repeatedly for the slow work. Every action is recorded in the journal first, so a manager that
 was killed continues from there.
 """
@@ -10,21 +10,17 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.manager import shared_area
-from pilotage.fabric.manager.context import ManagerContext, ManagerOptions
-from pilotage.fabric.manager.errors import StateUnusable, UnfitJob
-from pilotage.fabric.manager.grid_job import ENDED, GridJob, PulledGridJob
-from pilotage.fabric.manager.journal import Journal
-from pilotage.fabric.manager.output import OutputGathering
-from pilotage.fabric.manager.polling import Cancelling, Polling
-from pilotage.fabric.manager.records import AttemptKey, GridJobEntry
-from pilotage.fabric.manager.status import grid_job_status
-from pilotage.fabric.manager.submission import LocalJobSubmission
+from pilotage.fabric.manager import output, polling, records, submission
+from pilotage.fabric.manager.context import ManagerContext
+from pilotage.fabric.manager.grid_job import ENDED, AttemptKey, GridJob, PulledGridJob
+from pilotage.fabric.manager.handlers import UnfitJob
+from pilotage.fabric.manager.journal import Journal, StateUnusable
+from pilotage.fabric.manager.polling import Polling
+from pilotage.fabric.manager.records import GridJobEntry
 from pilotage.fabric.pilot.service.transport import Away, Refused
 
 log = logging.getLogger(__name__)
@@ -32,21 +28,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleTroubles:
-    """The problems of one round, by grid job."""
+    """The problems of one cycle, by grid job."""
 
     problems: dict[AttemptKey, str] = field(default_factory=dict)
     _hanging: dict[str, str] = field(default_factory=dict)  #: by batch system that hangs, the error
 
     def attempt(self, act: Callable[[], None], system: str, *entries: GridJobEntry) -> None:
-        """Perform an action for grid jobs unless their batch system hangs; the next round repeats failures.
+        """Perform an action for grid jobs unless their batch system hangs; the next cycle repeats failures.
 
-        Args:
-            act: The action.
-            system: Name of the batch system.
-            entries: The grid jobs that are held up if it fails.
-
-        Raises:
-            StateUnusable: The rest has to wait.
+        Only `StateUnusable` is raised: then the rest has to wait.
         """
         if system in self._hanging:
             self._note(self._hanging[system], entries)
@@ -61,175 +51,115 @@ class CycleTroubles:
         except StateUnusable:
             raise
         except Exception as error:  # a bug must not hold up the others
-            log.exception("grid jobs %s: the round broke", ", ".join(each.taken.name for each in entries))
+            log.exception("grid jobs %s: the cycle broke", ", ".join(each.taken.name for each in entries))
             self._note(f"a fault of the gateway: {error!r:.300}", entries)
 
     def _note(self, problem: str, entries: tuple[GridJobEntry, ...]) -> None:
         self.problems.update({entry.key: problem for entry in entries})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerCycle:
-    """One round of a manager: its steps in order."""
+class Manager:
+    """A job manager; one per gateway process. Every method raises `StateUnusable` as its journal does."""
 
-    station: ManagerContext
-    habits: ManagerOptions
-    book: Journal
-    clock: Callable[[], datetime]
-    polling: Polling
+    def __init__(self, context: ManagerContext) -> None:
+        self.context = context
+        self._polling = Polling(context=context)
 
-    def go(self) -> None:
-        """Run the round.
+    @property
+    def journal(self) -> Journal:
+        """The records of its grid jobs."""
+        return self.context.journal
 
-        Raises:
-            StateUnusable: The rest has to wait for the next round.
-        """
+    def take(self, taken: PulledGridJob) -> None:
+        """Record a grid job before any action for it; the same attempt again changes nothing."""
+        self.journal.take(taken)
+
+    def cancel(self, job_id: int, epoch: int) -> None:
+        """Cancel a grid job: its local jobs are killed, and their output is gathered."""
+        self.journal.cancel(AttemptKey(job_id, epoch))
+
+    def forget(self, job_id: int, epoch: int) -> None:
+        """Record that the service has acknowledged the end of a grid job; later cycles remove its files."""
+        self.journal.forget(AttemptKey(job_id, epoch))
+
+    def grid_jobs(self) -> Sequence[GridJob]:
+        """Status of all grid jobs except forgotten ones."""
+        return [
+            records.grid_job_status(each, self.journal.local_jobs(each.key))
+            for each in self.journal.entries()
+            if not each.forgotten
+        ]
+
+    def advance(self) -> None:
+        """Run one cycle over all grid jobs; none of them holds up the others for long."""
         troubles = CycleTroubles()
         self._each(self._live(), self._submit_or_cancel, troubles)
         for name, entries in self._group_by_system():
-            troubles.attempt(partial(self.polling.poll, self.station.farms[name], entries), name, *entries)
+            system = self.context.systems[name]
+            troubles.attempt(partial(self._polling.poll, system, entries), name, *entries)
         self._each(self._live(), self._gather, troubles)
-        self._each(self.book.entries(), self._clean, troubles)
-        self._note(troubles.problems)
+        self._each(self.journal.entries(), self._clean, troubles)
+        self._note_problems(troubles.problems)
 
     def _each(
         self, entries: Iterable[GridJobEntry], act: Callable[[GridJobEntry], None], troubles: CycleTroubles
     ) -> None:
         for entry in entries:
-            troubles.attempt(partial(act, entry), self._system(entry), entry)
+            troubles.attempt(partial(act, entry), self._system_name(entry), entry)
 
-    def _system(self, entry: GridJobEntry) -> str:
-        outlet = self.station.outlets.get(entry.taken.queue)
-        return "" if outlet is None else outlet.system
-
-    def _submit_or_cancel(self, entry: GridJobEntry) -> None:
-        farm = self.station.farm_of(entry)
-        if entry.cancelled:
-            self._cancelling.advance(entry, farm)
-        else:
-            self._materialising.advance(entry)
+    def _system_name(self, entry: GridJobEntry) -> str:
+        queue = self.context.queues.get(entry.taken.queue)
+        return "" if queue is None else queue.system
 
     def _live(self) -> list[GridJobEntry]:
-        return [each for each in self.book.entries() if each.outcome is None]
+        return [each for each in self.journal.entries() if each.outcome is None]
 
     def _group_by_system(self) -> list[tuple[str, list[GridJobEntry]]]:
         found: dict[str, list[GridJobEntry]] = defaultdict(list)
         for entry in self._live():
-            if (name := self._system(entry)) and not entry.gathering:
+            if (name := self._system_name(entry)) and not entry.gathering:
                 found[name].append(entry)
         return sorted(found.items())
 
+    def _submit_or_cancel(self, entry: GridJobEntry) -> None:
+        self.context.system_of(entry)  # a queue that is not served any more holds it up
+        if entry.cancelled:
+            polling.cancel_local_jobs(self.context, entry)
+        else:
+            submission.submit_local_jobs(self.context, entry)
+
     def _gather(self, entry: GridJobEntry) -> None:
-        jobs = self.book.local_jobs(entry.key)
+        jobs = self.journal.local_jobs(entry.key)
         if not jobs or entry.forgotten or any(each.state not in ENDED for each in jobs):
             return
         if not entry.gathering:
-            if not self.station.may_gather(entry.taken):
+            if not self.context.may_gather(entry.taken):
                 return
-            self._gathering.begin(entry)
-            entry = self._again(entry)
-        farm = self.station.farm_of(entry)
-        self._gathering.advance(entry, farm, shared_area.area_of(entry, farm, self.book.key))
+            output.begin_gathering(self.context, entry)
+            entry = next(
+                each for each in self.journal.entries() if each.key == entry.key
+            )  # may be cancelled now
+        output.gather_outputs(self.context, entry)
 
     def _clean(self, entry: GridJobEntry) -> None:
         """Remove the files and records of a grid job whose end the service has acknowledged."""
         if not entry.forgotten:
             return
-        jobs = self.book.local_jobs(entry.key)
+        jobs = self.journal.local_jobs(entry.key)
         if entry.outcome is None and any(each.state not in ENDED for each in jobs):
             return
         if entry.digest is not None:
-            farm = self.station.farm_of(entry)
+            system = self.context.system_of(entry).system
             handles = [handle for each in jobs if each.was_submitted for handle in each.handles]
             if handles:
-                farm.system.forget(handles)
-            shared_area.area_of(entry, farm, self.book.key).remove()
-        self._gathering.remove(entry)
-        self.book.remove(entry.key)
+                system.forget(handles)
+            self.context.area_of(entry).remove()
+        output.output_store(self.context, entry).remove()
+        self.journal.remove(entry.key)
 
-    def _again(self, entry: GridJobEntry) -> GridJobEntry:
-        return next(each for each in self.book.entries() if each.key == entry.key)
-
-    def _note(self, problems: Mapping[AttemptKey, str]) -> None:
-        for entry in self.book.entries():
+    def _note_problems(self, problems: Mapping[AttemptKey, str]) -> None:
+        for entry in self.journal.entries():
             problem = problems.get(entry.key, "")
             if problem != entry.problem:
                 log.warning("grid job %s: %s", entry.taken.name, problem or "goes on")
-                self.book.note_problem(entry.key, problem)
-
-    @property
-    def _materialising(self) -> LocalJobSubmission:
-        return LocalJobSubmission(station=self.station, habits=self.habits, book=self.book, clock=self.clock)
-
-    @property
-    def _cancelling(self) -> Cancelling:
-        return Cancelling(book=self.book, clock=self.clock)
-
-    @property
-    def _gathering(self) -> OutputGathering:
-        return OutputGathering(habits=self.habits, book=self.book, clock=self.clock)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-@dataclass(slots=True, kw_only=True)
-class Manager:
-    """A job manager; one per gateway process and directory."""
-
-    station: ManagerContext
-    habits: ManagerOptions
-    book: Journal
-    clock: Callable[[], datetime] = _utc_now
-    _round: ManagerCycle = field(init=False)
-
-    def __post_init__(self) -> None:
-        polling = Polling(habits=self.habits, book=self.book, clock=self.clock)
-        self._round = ManagerCycle(
-            station=self.station, habits=self.habits, book=self.book, clock=self.clock, polling=polling
-        )
-
-    def take(self, taken: PulledGridJob) -> None:
-        """Record a grid job before any action for it; the same attempt again changes nothing.
-
-        Raises:
-            StateUnusable: It is not recorded.
-        """
-        self.book.take(taken, self.clock())
-
-    def cancel(self, job_id: int, epoch: int) -> None:
-        """Cancel a grid job: its local jobs are killed, and their output is gathered.
-
-        Raises:
-            StateUnusable: That is not recorded.
-        """
-        self.book.cancel(AttemptKey(job_id, epoch), self.clock())
-
-    def forget(self, job_id: int, epoch: int) -> None:
-        """Record that the service has acknowledged the end of a grid job; later rounds remove its files.
-
-        Raises:
-            StateUnusable: That is not recorded.
-        """
-        self.book.forget(AttemptKey(job_id, epoch))
-
-    def advance(self) -> None:
-        """Run one round over all grid jobs; none of them holds up the others for long.
-
-        Raises:
-            StateUnusable: The rest of the round has to wait.
-        """
-        self._round.go()
-
-    def grid_jobs(self) -> Sequence[GridJob]:
-        """Status of all grid jobs except forgotten ones.
-
-        Raises:
-            StateUnusable: The journal cannot be read.
-        """
-        return [
-            grid_job_status(each, self.book.local_jobs(each.key))
-            for each in self.book.entries()
-            if not each.forgotten
-        ]
+                self.journal.note_problem(entry.key, problem)

@@ -1,22 +1,20 @@
 """Output of a grid job: one tar of the files of its local jobs, with their numbers as suffixes.
 
-A limited number of outputs is fetched in each round and stored in the manager's directory, so that a manager
+A limited number of outputs is fetched in each cycle and stored in the manager's directory, so that a manager
 that was killed continues. Archives are treated as hostile when unpacked, and so are their files when packed.
 """
 
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
-from pilotage.fabric.batch.batch_system import BatchSystemAway
-from pilotage.fabric.manager import status
-from pilotage.fabric.manager.context import ManagerOptions, SharedBatchSystem
+from pilotage.fabric.batch.batch_system import BatchSystem, BatchSystemAway
+from pilotage.fabric.manager import records
+from pilotage.fabric.manager.context import ManagerContext
 from pilotage.fabric.manager.grid_job import LocalState
-from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.records import GridJobEntry, LocalJob
 from pilotage.fabric.manager.shared_area import SharedArea
 from pilotage.fabric.pilot import attempt, errors
@@ -45,11 +43,7 @@ class OutputStore:
         return mark.exists() and mark.read_text() == _boot_id()
 
     def add_archive(self, job: LocalJob, archive: bytes) -> list[str]:
-        """Add the output archive of a local job; return log lines about refused files.
-
-        Raises:
-            OSError: There is no space.
-        """
+        """Add the output archive of a local job; return log lines about refused files."""
         if len(archive) > self.limit:
             return self._mark_added(job, [f"its output is left out: more than {self.limit} bytes"])
         self._make()
@@ -74,14 +68,7 @@ class OutputStore:
         (self._files / name).write_bytes(content)
 
     def pack(self, limit: int) -> PackedOutput:
-        """Write the final tar, or replace it.
-
-        Args:
-            limit: Maximum bytes of all files together.
-
-        Raises:
-            OSError: There is no space.
-        """
+        """Write the final tar, or replace it; all files together have at most `limit` bytes."""
         names = (path for path in _regular(self._files) if path not in (LOG, TABLE))
         aside = self.archive.with_suffix(".new")
         with aside.open("wb") as file:
@@ -165,70 +152,61 @@ def _regular(root: Path) -> Iterator[str]:
 _LAST_WORDS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputGathering:
-    """Fetches the outputs of local jobs and combines them."""
-
-    habits: ManagerOptions
-    book: Journal
-    clock: Callable[[], datetime]
-
-    def begin(self, entry: GridJobEntry) -> None:
-        """Record that a grid job gathers from now on."""
-        log = ["all local jobs have ended: gathering their output"]
-        self.book.write(entry.key, now=self.clock(), entry=replace(entry, gathering=True), log=log)
-
-    def advance(self, entry: GridJobEntry, farm: SharedBatchSystem, area: SharedArea) -> None:
-        """Fetch some outputs; once all are stored, pack them and record the outcome of the grid job.
-
-        Raises:
-            BatchSystemAway: They cannot be read now.
-            OSError: There is no space for them.
-        """
-        if not area.is_there and not entry.cancelled:
-            raise BatchSystemAway(f"{area.directory}: cannot be seen; the output of local jobs is there")
-        jobs = self.book.local_jobs(entry.key)
-        place = self._place(entry)
-        wanted = [each for each in jobs if each.was_submitted and not place.has(each)]
-        for job in wanted[: self.habits.at_once]:
-            self._fetch(job, farm, area, place)
-        if len(wanted) <= self.habits.at_once:
-            self._finish(entry, place)
-
-    def remove(self, entry: GridJobEntry) -> None:
-        """Remove the gathered output."""
-        self._place(entry).remove()
-
-    def _place(self, entry: GridJobEntry) -> OutputStore:
-        directory = self.habits.directory / "outputs" / entry.taken.name
-        return OutputStore(directory=directory, limit=self.habits.local_output_limit)
-
-    def _fetch(self, job: LocalJob, farm: SharedBatchSystem, area: SharedArea, place: OutputStore) -> None:
-        archive = area.output(job, limit=self.habits.local_output_limit)
-        log = place.add_archive(job, archive) if archive else place.add_files(job, _last_words(job, farm))
-        if log:
-            # The message marks a finished job whose output is missing: it lowers the grid job's outcome.
-            lacking = [replace(job, message=log[0])] if job.state is LocalState.DONE else []
-            self.book.write(job.key, now=self.clock(), local_jobs=lacking, log=log)
-
-    def _finish(self, entry: GridJobEntry, place: OutputStore) -> None:
-        jobs = self.book.local_jobs(entry.key)
-        said = status.job_outcome(entry, jobs)
-        place.write(LOG, self.book.log(entry.key).encode())
-        place.write(TABLE, status.outcome_table(jobs))
-        packed = place.pack(self.habits.output_limit)
-        ended = replace(entry, output=str(place.archive), outcome=attempt.with_shortcomings(said, packed))
-        log = [f"{said.minor_status}: {said.application_status}; output of {packed.files} files"]
-        self.book.write(entry.key, now=self.clock(), entry=ended, log=log)
-        place.clear()
+def begin_gathering(context: ManagerContext, entry: GridJobEntry) -> None:
+    """Record that a grid job gathers from now on."""
+    log = ["all local jobs have ended: gathering their output"]
+    context.journal.write(entry.key, entry=replace(entry, gathering=True), log=log)
 
 
-def _last_words(job: LocalJob, farm: SharedBatchSystem) -> dict[str, bytes]:
+def gather_outputs(context: ManagerContext, entry: GridJobEntry) -> None:
+    """Fetch some outputs; once all are stored, pack them and record the outcome of the grid job."""
+    area = context.area_of(entry)
+    if not area.is_there and not entry.cancelled:
+        raise BatchSystemAway(f"{area.directory}: cannot be seen; the output of local jobs is there")
+    store, at_once = output_store(context, entry), context.options.at_once
+    jobs = context.journal.local_jobs(entry.key)
+    wanted = [each for each in jobs if each.was_submitted and not store.has(each)]
+    for job in wanted[:at_once]:
+        _fetch(context, job, context.system_of(entry).system, area, store)
+    if len(wanted) <= at_once:
+        _finish(context, entry, store)
+
+
+def output_store(context: ManagerContext, entry: GridJobEntry) -> OutputStore:
+    """The outputs of a grid job."""
+    directory = context.options.directory / "outputs" / entry.taken.name
+    return OutputStore(directory=directory, limit=context.options.local_output_limit)
+
+
+def _fetch(
+    context: ManagerContext, job: LocalJob, system: BatchSystem, area: SharedArea, store: OutputStore
+) -> None:
+    archive = area.output(job, limit=context.options.local_output_limit)
+    log = store.add_archive(job, archive) if archive else store.add_files(job, _last_words(job, system))
+    if log:
+        # The message marks a finished job whose output is missing: it lowers the grid job's outcome.
+        lacking = [replace(job, message=log[0])] if job.state is LocalState.DONE else []
+        context.journal.write(job.key, local_jobs=lacking, log=log)
+
+
+def _last_words(job: LocalJob, system: BatchSystem) -> dict[str, bytes]:
     """Batch output and tail of a local job without an output archive."""
-    wrote = farm.system.output(job.handle)
+    wrote = system.output(job.handle)
     found = {
         "batch.out": wrote.stdout[-_LAST_WORDS:],
         "batch.err": wrote.stderr[-_LAST_WORDS:],
         "tail": job.tail.encode(),
     }
     return {name: content for name, content in found.items() if content}
+
+
+def _finish(context: ManagerContext, entry: GridJobEntry, store: OutputStore) -> None:
+    jobs = context.journal.local_jobs(entry.key)
+    said = records.job_outcome(entry, jobs)
+    store.write(LOG, context.journal.log(entry.key).encode())
+    store.write(TABLE, records.outcome_table(jobs))
+    packed = store.pack(context.options.output_limit)
+    ended = replace(entry, output=str(store.archive), outcome=attempt.with_shortcomings(said, packed))
+    log = [f"{said.minor_status}: {said.application_status}; output of {packed.files} files"]
+    context.journal.write(entry.key, entry=ended, log=log)
+    store.clear()

@@ -1,22 +1,18 @@
 """State of local jobs from their batch system and their status files; retries and cancellation.
 
-Each batch system is queried once per round for the local jobs of all grid jobs.
+Each batch system is queried once per cycle for the local jobs of all grid jobs.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
-from pilotage.fabric.batch.batch_system import ENDED, State
-from pilotage.fabric.batch.batch_system import JobReport as Lookup
+from pilotage.fabric.batch.batch_system import ENDED, JobReport, State
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.manager import shared_area
-from pilotage.fabric.manager.context import ManagerOptions, Retries, SharedBatchSystem
+from pilotage.fabric.manager.context import ManagerContext, Retries
 from pilotage.fabric.manager.grid_job import LocalState
-from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.records import GridJobEntry, LocalJob
-from pilotage.fabric.manager.shared_area import SharedArea
+from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import DONE, Report
 from pilotage.fabric.runner import status_files
@@ -24,30 +20,19 @@ from pilotage.fabric.runner.status_files import PAYLOAD, SITE
 
 
 def retry_or_give_up(
-    job: LocalJob, cause: str, said: Report, entry: GridJobEntry, habits: ManagerOptions
+    job: LocalJob, cause: str, said: Report, entry: GridJobEntry, retries: Retries
 ) -> tuple[LocalJob, str]:
     """Decide on a failed local job; return its new state and a log line.
 
-    Args:
-        job: Its previous state.
-        cause: Cause of the failure, as in `runner.status_files`.
-        said: How it ended.
-        entry: Of its grid job.
-        habits: With the retry policy.
+    `cause` is one of `runner.status_files`; `said` is how the job ended.
     """
     why = ": ".join(filter(None, (said.minor_status, said.application_status))) or "ended without a word"
     line = f"local job {job.number}, try {job.tries} ({job.stamp}): {why}"
     if entry.cancelled:
         return replace(job, state=LocalState.KILLED, exit_code=said.exit_code, message=why), f"{line}; killed"
-    if _may_retry(job, cause, habits.retries):
+    if job.tries < retries.tries and (cause == SITE or (cause == PAYLOAD and retries.exit_codes)):
         return replace(job.again(), message=why), f"{line}; it is tried again"
     return replace(job, state=LocalState.FAILED, exit_code=said.exit_code, message=why), f"{line}; given up"
-
-
-def _may_retry(job: LocalJob, cause: str, retries: Retries) -> bool:
-    if job.tries >= retries.tries:
-        return False
-    return cause == SITE or (cause == PAYLOAD and retries.exit_codes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +40,12 @@ class PolledJob:
     """A local job with the results of one poll."""
 
     job: LocalJob
-    lookup: Lookup
+    lookup: JobReport
     news: str = ""  #: content of this status file
     end: str = ""  #: content of this status file
 
 
-def next_state(seen: PolledJob, entry: GridJobEntry, habits: ManagerOptions) -> tuple[LocalJob, str]:
+def next_state(seen: PolledJob, entry: GridJobEntry, retries: Retries) -> tuple[LocalJob, str]:
     """The new state of a local job, and a log line or an empty string.
 
     *Unknown* changes nothing, and *missing* only if the job's own status file reports its end.
@@ -74,7 +59,7 @@ def next_state(seen: PolledJob, entry: GridJobEntry, habits: ManagerOptions) -> 
         return _mark_alive(job, LocalState.RUNNING)
     if state is State.GONE and not seen.end and job.state is LocalState.INTENDED:
         return _mark_unsubmitted(job, entry)
-    return _ended(seen, job, entry, habits)
+    return _ended(seen, job, entry, retries)
 
 
 def _update_news(seen: PolledJob) -> LocalJob:
@@ -99,85 +84,80 @@ def _mark_unsubmitted(job: LocalJob, entry: GridJobEntry) -> tuple[LocalJob, str
     return replace(job, state=LocalState.KILLED if entry.cancelled else LocalState.UNSUBMITTED), line
 
 
-def _ended(
-    seen: PolledJob, job: LocalJob, entry: GridJobEntry, habits: ManagerOptions
-) -> tuple[LocalJob, str]:
+def _ended(seen: PolledJob, job: LocalJob, entry: GridJobEntry, retries: Retries) -> tuple[LocalJob, str]:
     job = replace(job, was_submitted=True)
     end = status_files.read_end(seen.end)
     if end is None and seen.lookup.state is not State.DONE:
         said = Report(
             "Failed", f"batch system: {seen.lookup.state}", seen.lookup.message, seen.lookup.exit_code
         )
-        return retry_or_give_up(job, SITE, said, entry, habits)
+        return retry_or_give_up(job, SITE, said, entry, retries)
     if end is None or end.report.status == DONE:
         # Details such as a missing file of the OutputSandbox do not make the job fail.
         noted = "" if end is None else end.report.application_status
         line = ": ".join(filter(None, (f"local job {job.number}: done", noted)))
         return replace(job, state=LocalState.DONE, exit_code=0, message=""), line
-    return retry_or_give_up(job, end.cause, end.report, entry, habits)
+    return retry_or_give_up(job, end.cause, end.report, entry, retries)
 
 
 @dataclass(slots=True, kw_only=True)
 class Polling:
-    """Polls the local jobs of all grid jobs."""
+    """Polls the local jobs of all grid jobs; counts how long status files of ended ones were waited for."""
 
-    habits: ManagerOptions
-    book: Journal
-    clock: Callable[[], datetime]
+    context: ManagerContext
     monotonic: Callable[[], float] = time.monotonic  #: seconds
     _ended_at: dict[str, float] = field(default_factory=dict)  #: by stamp, when the end was first seen
 
-    def poll(self, farm: SharedBatchSystem, entries: Sequence[GridJobEntry]) -> None:
-        """Update the local jobs of some grid jobs of one batch system.
-
-        Raises:
-            NoAnswer: The batch system does not respond.
-            BatchSystemAway: The status files cannot be read now.
-        """
-        of_entry = {
-            entry.key: [job for job in self.book.local_jobs(entry.key) if job.lives] for entry in entries
-        }
-        jobs = [job for some in of_entry.values() for job in some]
+    def poll(self, system: SharedBatchSystem, entries: Sequence[GridJobEntry]) -> None:
+        """Update the local jobs of some grid jobs of one batch system; `NoAnswer` if it does not respond."""
+        journal = self.context.journal
+        alive = {each.key: [job for job in journal.local_jobs(each.key) if job.lives] for each in entries}
+        jobs = [job for of_entry in alive.values() for job in of_entry]
         if not jobs:
             return
-        lookups = farm.system.status([job.handle for job in jobs])
-        unknown = next((each.message for each in lookups.values() if each.state is State.UNKNOWN), None)
+        reports = system.system.status([job.handle for job in jobs])
+        unknown = next((each.message for each in reports.values() if each.state is State.UNKNOWN), None)
         if unknown is not None:
             raise NoAnswer(unknown)
-        areas = {entry.key: shared_area.area_of(entry, farm, self.book.key) for entry in entries}
+        areas = {entry.key: self.context.area_of(entry) for entry in entries}
         # Read status files after the batch system's answer: a job reported as ended has written them.
-        said = self._marks(farm, [(job, areas[job.key]) for job in jobs if _may_have_marks(job, lookups)])
+        names = [
+            areas[job.key].mark(job, name)
+            for job in jobs
+            if reports[job.stamp].state is not State.WAITING
+            for name in (status_files.NEWS, status_files.END)
+        ]
+        texts = system.read_first_lines(names)
         for entry in entries:
-            self._update_jobs(
-                farm,
-                areas[entry.key],
-                entry,
-                [_polled_job(job, areas[entry.key], lookups, said) for job in of_entry[entry.key]],
-            )
-
-    def _marks(
-        self, farm: SharedBatchSystem, jobs: Sequence[tuple[LocalJob, SharedArea]]
-    ) -> Mapping[str, str]:
-        names = [area.mark(job, name) for job, area in jobs for name in (status_files.NEWS, status_files.END)]
-        return shared_area.read_first_lines(farm, names)
+            area = areas[entry.key]
+            polled = [
+                PolledJob(
+                    job=job,
+                    lookup=reports[job.stamp],
+                    news=texts.get(area.mark(job, status_files.NEWS), ""),
+                    end=texts.get(area.mark(job, status_files.END), ""),
+                )
+                for job in alive[entry.key]
+            ]
+            self._update_jobs(system, area, entry, polled)
 
     def _update_jobs(
-        self, farm: SharedBatchSystem, area: SharedArea, entry: GridJobEntry, seen: Sequence[PolledJob]
+        self, system: SharedBatchSystem, area: SharedArea, entry: GridJobEntry, polled: Sequence[PolledJob]
     ) -> None:
         changed: list[LocalJob] = []
         log: list[str] = []
-        for each in seen:
+        for each in polled:
             if self._has_to_settle(each, entry, area):
                 continue
             self._ended_at.pop(each.job.stamp, None)
-            job, line = next_state(each, entry, self.habits)
+            job, line = next_state(each, entry, self.context.options.retries)
             if each.lookup.state is State.GONE:
-                job, line = self._disarm(farm, each.job, job, line)
+                job, line = _disarm(system, each.job, job, line)
             if job != each.job:
                 changed.append(job)
             log += [line] * bool(line)
         if changed or log:
-            self.book.write(entry.key, now=self.clock(), local_jobs=changed, log=log)
+            self.context.journal.write(entry.key, local_jobs=changed, log=log)
 
     def _has_to_settle(self, seen: PolledJob, entry: GridJobEntry, area: SharedArea) -> bool:
         """Whether status files may still appear: a shared directory shows them late, or is away."""
@@ -186,65 +166,37 @@ class Polling:
         if entry.cancelled and seen.job.state is not LocalState.RUNNING:
             return False
         since = self._ended_at.setdefault(seen.job.stamp, self.monotonic())
-        if seen.lookup.state is not State.GONE and self.monotonic() - since < self.habits.settle:
+        if seen.lookup.state is not State.GONE and self.monotonic() - since < self.context.options.settle:
             return True
         return not entry.cancelled and not area.is_there
 
-    def _disarm(
-        self, farm: SharedBatchSystem, before: LocalJob, after: LocalJob, line: str
-    ) -> tuple[LocalJob, str]:
-        """Before resubmission, make sure that an earlier try that seems gone cannot run any more."""
-        if after.stamp != before.stamp:
-            farm.system.kill([before.handle])
-            farm.system.forget([before.handle])
-        elif after.state is LocalState.UNSUBMITTED and (found := farm.system.find([before.stamp])):
-            reference = found[before.stamp][0]
-            adopted = replace(before, state=LocalState.WAITING, reference=reference, was_submitted=True)
-            return adopted, f"local job {before.number}: found as {reference}, {before.stamp}"
-        return after, line
+
+def _disarm(system: SharedBatchSystem, before: LocalJob, after: LocalJob, line: str) -> tuple[LocalJob, str]:
+    """Before resubmission, make sure that an earlier try that seems gone cannot run any more."""
+    if after.stamp != before.stamp:
+        system.system.kill([before.handle])
+        system.system.forget([before.handle])
+    elif after.state is LocalState.UNSUBMITTED and (found := system.system.find([before.stamp])):
+        reference = found[before.stamp][0]
+        adopted = replace(before, state=LocalState.WAITING, reference=reference, was_submitted=True)
+        return adopted, f"local job {before.number}: found as {reference}, {before.stamp}"
+    return after, line
 
 
-def _may_have_marks(job: LocalJob, lookups: Mapping[str, Lookup]) -> bool:
-    return lookups[job.stamp].state is not State.WAITING
+def cancel_local_jobs(context: ManagerContext, entry: GridJobEntry) -> None:
+    """Stop submitting, and kill every possible local job by its stamp, even one without a reference.
 
-
-def _polled_job(
-    job: LocalJob, area: SharedArea, lookups: Mapping[str, Lookup], said: Mapping[str, str]
-) -> PolledJob:
-    return PolledJob(
-        job=job,
-        lookup=lookups[job.stamp],
-        news=said.get(area.mark(job, status_files.NEWS), ""),
-        end=said.get(area.mark(job, status_files.END), ""),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelling:
-    """Kills local jobs, round by round, until the batch system reports that they have ended."""
-
-    book: Journal
-    clock: Callable[[], datetime]
-
-    def advance(self, entry: GridJobEntry, farm: SharedBatchSystem) -> None:
-        """Stop submitting, and kill every possible local job by its stamp, even one without a reference.
-
-        Raises:
-            BatchSystemAway: To be repeated in the next round.
-        """
-        jobs = self.book.local_jobs(entry.key)
-        never = [
-            replace(each, state=LocalState.KILLED) for each in jobs if each.state is LocalState.UNSUBMITTED
-        ]
-        if never:
-            log = [f"{len(never)} local jobs are not submitted any more"]
-            self.book.write(entry.key, now=self.clock(), local_jobs=never, log=log)
-        if not jobs:
-            ended = replace(entry, outcome=payload.failure_report(payload.KILLED))
-            self.book.write(
-                entry.key, now=self.clock(), entry=ended, log=["ended before anything was submitted"]
-            )
-        # Include earlier tries: one that seemed gone may have reappeared.
-        alive = [handle for each in jobs if each.lives for handle in each.handles]
-        if alive:
-            farm.system.kill(alive)
+    Repeated in each cycle until the batch system reports that they have ended.
+    """
+    system, jobs = context.system_of(entry).system, context.journal.local_jobs(entry.key)
+    never = [replace(each, state=LocalState.KILLED) for each in jobs if each.state is LocalState.UNSUBMITTED]
+    if never:
+        log = [f"{len(never)} local jobs are not submitted any more"]
+        context.journal.write(entry.key, local_jobs=never, log=log)
+    if not jobs:
+        ended = replace(entry, outcome=payload.failure_report(payload.KILLED))
+        context.journal.write(entry.key, entry=ended, log=["ended before anything was submitted"])
+    # Include earlier tries: one that seemed gone may have reappeared.
+    alive = [handle for each in jobs if each.lives for handle in each.handles]
+    if alive:
+        system.kill(alive)

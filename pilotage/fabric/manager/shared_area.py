@@ -1,15 +1,33 @@
-"""The shared directory of a grid job: its archive, and the status files of each try of its local jobs."""
+"""Shared directories: of a batch system; in it, of a grid job, with its archive and status files of tries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.shell import Shell
-from pilotage.fabric.manager.context import SharedBatchSystem
-from pilotage.fabric.manager.records import GridJobEntry, LocalJob
+from pilotage.fabric.manager.records import LocalJob
 from pilotage.fabric.runner import status_files
 
 #: Maximum bytes of a status file; only its first line is used.
 _MOST_MARKS = 32_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedBatchSystem:
+    """A batch system with a directory shared by its nodes and the host of its commands."""
+
+    system: ReliableSystem
+    shell: Shell  #: on the host of the batch system's commands
+    directory: str  #: absolute; contains a directory per grid job
+
+    def read_first_lines(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Read the first lines of many small files with one command; missing files are left out."""
+        found = self.shell.read_small(names, below=self.directory, most=_MOST_MARKS)
+        return {name: _first_line(content) for name, content in found.items()}
+
+
+def _first_line(content: bytes) -> str:
+    return content.partition(b"\n")[0].decode(errors="replace")[: status_files.LONGEST]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +56,8 @@ class SharedArea:
         """Write the archive with runner and input sandbox."""
         self.shell.write(self._archive, content, below=self.below)
 
-    def marks(self, job: LocalJob) -> str:
-        """Absolute path of a try's directory for status files."""
-        return f"{self.below}/{self.mark(job)}"
-
     def mark(self, job: LocalJob, *name: str) -> str:
-        """Path of a try's status file, relative to the batch system's directory."""
+        """Path of a try's status file, or of their directory, relative to the batch system's directory."""
         return "/".join((self.name, f"{job.number}-{job.tries}", *name))
 
     def output(self, job: LocalJob, *, limit: int) -> bytes:
@@ -58,33 +72,3 @@ class SharedArea:
     def remove(self) -> None:
         """Remove the area."""
         self.shell.remove([self.name], below=self.below)
-
-
-def area_of(entry: GridJobEntry, farm: SharedBatchSystem, book: str) -> SharedArea:
-    """The shared area of a grid job.
-
-    Args:
-        entry: Of the grid job.
-        farm: Its batch system.
-        book: Key of the journal.
-    """
-    name = f"grid-{book}.{entry.taken.name}"
-    return SharedArea(below=farm.directory, name=name, shell=farm.shell)
-
-
-def read_first_lines(farm: SharedBatchSystem, names: Sequence[str]) -> Mapping[str, str]:
-    """Read the first lines of many small files with one command; missing files are left out.
-
-    Args:
-        farm: Batch system with the shared directory.
-        names: Paths relative to that directory.
-
-    Raises:
-        BatchSystemAway: They cannot be read now.
-    """
-    found = farm.shell.read_small(names, below=farm.directory, most=_MOST_MARKS)
-    return {name: _first_line(content) for name, content in found.items()}
-
-
-def _first_line(content: bytes) -> str:
-    return content.partition(b"\n")[0].decode(errors="replace")[: status_files.LONGEST]

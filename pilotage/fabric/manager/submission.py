@@ -5,27 +5,23 @@ submission was interrupted in between, the job is searched by its stamp (`pollin
 after the batch system has reported for long enough that it has no such job. It keeps its stamp then, so that
 of two batch jobs, should the first one appear after all, only one starts.
 
-The script of a local job contains its job spec and fetches the archive.
+The script of a local job contains its job spec and fetches the archive. Command and files of a local job come
+from the handler of its type, which may be of any package.
 """
 
 import hashlib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pilotage.fabric.batch.batch_system import BatchJob, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.director.targets import QueueTarget
-from pilotage.fabric.manager import polling, shared_area
-from pilotage.fabric.manager.context import ManagerContext, ManagerOptions
-from pilotage.fabric.manager.errors import UnfitJob
-from pilotage.fabric.manager.grid_job import LocalState
-from pilotage.fabric.manager.journal import Journal
-from pilotage.fabric.manager.planning import Piece, Planning
+from pilotage.fabric.manager import handlers, polling, records
+from pilotage.fabric.manager.context import ManagerContext
+from pilotage.fabric.manager.grid_job import LocalState, job_type
+from pilotage.fabric.manager.handlers import HandledJob, Handler, LocalCommand, SiteLimits, UnfitJob
 from pilotage.fabric.manager.records import GridJobEntry, LocalJob
-from pilotage.fabric.manager.shared_area import SharedArea
 from pilotage.fabric.node_script import NodeScript
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
@@ -42,170 +38,188 @@ cp {archive} "$area/job.pyz" && {{
 }}"""
 
 
-def script_text(
-    entry: GridJobEntry,
-    job: LocalJob,
-    piece: Piece,
-    area: SharedArea,
-    outlet: QueueTarget,
-    habits: ManagerOptions,
-) -> str:
+def submit_local_jobs(context: ManagerContext, entry: GridJobEntry) -> None:
+    """Plan and pack a grid job if that is not done yet, and submit some of its local jobs.
+
+    What raises holds it up until the next cycle: a batch system or a service that is away, no space here or
+    there. After `NoAnswer` the interrupted submission is searched.
+    """
+    try:
+        if entry.number is None:
+            entry = _plan(context, entry)
+        jobs = context.journal.local_jobs(entry.key)
+        if entry.digest is None:
+            entry = _pack(context, entry)
+        waiting = [each for each in jobs if each.state is LocalState.UNSUBMITTED]
+        for job in waiting[: context.options.at_once]:
+            if not _submit(context, entry, job):
+                return
+    except UnfitJob as error:
+        _fail(context, entry, payload.failure_report(payload.UNFIT, str(error)))
+    except TooLarge as error:
+        _fail(context, entry, payload.failure_report(payload.NO_SANDBOX, f"the archive {error}"))
+
+
+def _plan(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
+    jobs = plan_local_jobs(context, entry)
+    planned = replace(entry, number=len(jobs))
+    log = [f"to be {len(jobs)} local jobs of {entry.taken.queue}"]
+    context.journal.write(entry.key, entry=planned, local_jobs=jobs, log=log)
+    return planned
+
+
+def plan_local_jobs(context: ManagerContext, entry: GridJobEntry) -> list[LocalJob]:
+    """The local jobs of a grid job; `UnfitJob`, with a message for the user, if it can never run."""
+    handler = _handler(context, entry)
+    job = HandledJob(job_id=entry.taken.job_id, description=entry.taken.description)
+    context.system_of(entry)
+    limits = context.limits.get(job_type(job.description), SiteLimits())
+    number = handlers.call_handler(handler, lambda: _check_and_count(handler, job, limits))
+    job = replace(job, number=number)
+    sizes = handlers.call_handler(
+        handler,
+        lambda: [handlers.checked_command(handler.command(job, n)).size for n in range(1, number + 1)],
+    )
+    manager, journal = context.options.name, context.journal.key
+    return [
+        LocalJob(key=entry.key, number=n, stamp=records.stamp(manager, entry.key, n, 1, journal), size=size)
+        for n, size in enumerate(sizes, 1)
+    ]
+
+
+def _handler(context: ManagerContext, entry: GridJobEntry) -> Handler:
+    name = job_type(entry.taken.description)
+    found = context.handlers.get(name)
+    if found is None:
+        known = ", ".join(sorted(context.handlers))
+        raise UnfitJob(f"JobType: this gateway has no handler for {name!r:.80}, only for {known}")
+    return found
+
+
+def _check_and_count(handler: Handler, job: HandledJob, limits: SiteLimits) -> int:
+    handler.check(job)
+    number = handler.number_of_jobs(job, limits)
+    if not 1 <= number <= limits.max_local_jobs:
+        raise UnfitJob(f"{number!r:.80} local jobs are not allowed, only 1 to {limits.max_local_jobs}")
+    return number
+
+
+def _pack(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
+    archive, area = _archive(context, entry), context.area_of(entry)
+    area.put_archive(archive)
+    packed = replace(entry, digest=hashlib.sha256(archive).hexdigest())
+    log = [f"archive of {len(archive)} bytes at {area.archive}"]
+    context.journal.write(entry.key, entry=packed, log=log)
+    return packed
+
+
+def _archive(context: ManagerContext, entry: GridJobEntry) -> bytes:
+    sandbox, limit = context.options.directory / "sandbox", context.options.sandbox_limit
+    try:
+        with sandbox.open("w+b") as file:
+            found = context.sandboxes.fetch_sandbox(entry.taken.lease, file, limit=limit)
+        return bundle.content(sandbox if found else None)
+    finally:
+        sandbox.unlink(missing_ok=True)
+
+
+def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool:
+    """Submit a local job; False: the batch system accepts no more now."""
+    batch_job = _batch_job(context, entry, job)
+    intended = replace(job, state=LocalState.INTENDED)
+    context.journal.write(job.key, local_jobs=[intended])
+    try:
+        reference = context.system_of(entry).system.submit(batch_job)
+    except SubmissionRefused as error:
+        said = Report("Failed", "", str(error))
+        failed, line = polling.retry_or_give_up(intended, SITE, said, entry, context.options.retries)
+        context.journal.write(job.key, local_jobs=[failed], log=[line])
+        return False
+    except SubmissionUncertain as error:
+        raise NoAnswer(str(error)) from error
+    submitted = replace(intended, state=LocalState.WAITING, reference=reference, was_submitted=True)
+    log = [f"local job {job.number}: submitted as {reference}, {job.stamp}"]
+    context.journal.write(job.key, local_jobs=[submitted], log=log)
+    return True
+
+
+def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> BatchJob:
+    queue = context.queues[entry.taken.queue]
+    return BatchJob(
+        stamp=job.stamp,
+        script=script_text(entry, job, context),
+        queue=queue.batch_queue,
+        resources=queue.resources,
+        flags=queue.flags,
+    )
+
+
+def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> str:
     """Generate the script of one try of a local job."""
-    order = JobSpec(
+    area, queue, options = context.area_of(entry), context.queues[entry.taken.queue], context.options
+    command, files = _ask_handler(context, entry, job.number)
+    site, ce, name = queue.queue.split("/", 2)
+    spec = JobSpec(
         job_id=entry.taken.job_id,
         number=job.number,
-        place=_place(outlet.queue),
-        description=_description(entry, job, piece),
-        marks=area.marks(job),
-        files=piece.files,
-        processors=outlet.resources.cores,
-        memory=outlet.resources.memory,
-        wall_time=outlet.resources.wall_time,
-        beat=habits.beat,
-        grace=habits.grace,
-        sandbox_limit=habits.sandbox_limit,
-        output_limit=habits.local_output_limit,
+        place=(site, ce, name),
+        description=_description(entry, job, command),
+        marks=f"{area.below}/{area.mark(job)}",
+        files=files,
+        processors=queue.resources.cores,
+        memory=queue.resources.memory,
+        wall_time=queue.resources.wall_time,
+        beat=options.beat,
+        grace=options.grace,
+        sandbox_limit=options.sandbox_limit,
+        output_limit=options.local_output_limit,
     )
     return NodeScript(
         name="local-job",
         about=f"Local job {job.number} of grid job {entry.taken.job_id}.",
         program="job.pyz",
         words=['"$area/order.json"'],
-        files={"order.json": order.as_json()},
+        files={"order.json": spec.as_json()},
         fetch=_FETCH.format(archive=shlex.quote(area.archive), digest=entry.digest),
     ).text()
 
 
-def _description(entry: GridJobEntry, job: LocalJob, piece: Piece) -> Mapping[str, Any]:
+def _ask_handler(
+    context: ManagerContext, entry: GridJobEntry, n: int
+) -> tuple[LocalCommand, Mapping[str, bytes]]:
+    """Command and files of local job `n`."""
+    handler, taken = _handler(context, entry), entry.taken
+    job = HandledJob(job_id=taken.job_id, description=taken.description, number=entry.number or 0)
+    files = handlers.call_handler(handler, lambda: handlers.checked_files(handler.prepare_work_area(job, n)))
+    command = handlers.call_handler(handler, lambda: handlers.checked_command(handler.command(job, n)))
+    return command, files
+
+
+def _description(entry: GridJobEntry, job: LocalJob, command: LocalCommand) -> Mapping[str, Any]:
     """The description of the grid job with this local job's command."""
     stated = entry.taken.description
     own = stated.get("ExecutionEnvironment")
     numbers = {"LOCAL_JOB": str(job.number), "LOCAL_JOBS": str(entry.number)}
     return {
         **stated,
-        "Executable": piece.command.words[0],
-        "Arguments": list(piece.command.words[1:]),
+        "Executable": command.words[0],
+        "Arguments": list(command.words[1:]),
         "ExecutionEnvironment": {
             **(own if isinstance(own, Mapping) else {}),
             **numbers,
-            **piece.command.environment,
+            **command.environment,
         },
     }
 
 
-def _place(queue: str) -> tuple[str, str, str]:
-    site, ce, name = queue.split("/", 2)
-    return site, ce, name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalJobSubmission:
-    """Submits the local jobs of grid jobs."""
-
-    station: ManagerContext
-    habits: ManagerOptions
-    book: Journal
-    clock: Callable[[], datetime]
-
-    def advance(self, entry: GridJobEntry) -> None:
-        """Advance a grid job by some steps.
-
-        Raises:
-            NoAnswer: Its batch system does not respond; an interrupted submission is searched later.
-            BatchSystemAway: It cannot be reached, or has no space.
-            Away: The service cannot send the sandbox now.
-            Refused: The service refuses to send it.
-            OSError: There is no space here.
-        """
-        try:
-            if entry.number is None:
-                entry = self._plan(entry)
-            jobs = self.book.local_jobs(entry.key)
-            is_needed = any(each.state is LocalState.UNSUBMITTED for each in jobs)
-            if entry.digest is None or (is_needed and not entry.digest):
-                entry = self._pack(entry)
-            self._submit(entry, jobs)
-        except UnfitJob as error:
-            self._end(entry, payload.failure_report(payload.UNFIT, str(error)))
-        except TooLarge as error:
-            self._end(entry, payload.failure_report(payload.NO_SANDBOX, f"the archive {error}"))
-
-    def _plan(self, entry: GridJobEntry) -> GridJobEntry:
-        jobs = self._planning.plan(entry)
-        planned = replace(entry, number=len(jobs))
-        log = [f"to be {len(jobs)} local jobs of {entry.taken.queue}"]
-        self.book.write(entry.key, now=self.clock(), entry=planned, local_jobs=jobs, log=log)
-        return planned
-
-    def _pack(self, entry: GridJobEntry) -> GridJobEntry:
-        archive = self._archive(entry)
-        area = shared_area.area_of(entry, self.station.farm_of(entry), self.book.key)
-        area.put_archive(archive)
-        packed = replace(entry, digest=hashlib.sha256(archive).hexdigest())
-        log = [f"archive of {len(archive)} bytes at {area.archive}"]
-        self.book.write(entry.key, now=self.clock(), entry=packed, log=log)
-        return packed
-
-    def _archive(self, entry: GridJobEntry) -> bytes:
-        sandbox = self.habits.directory / "sandbox"
-        try:
-            with sandbox.open("w+b") as file:
-                limit = self.habits.sandbox_limit
-                found = self.station.sandboxes.fetch_sandbox(entry.taken.lease, file, limit=limit)
-            return bundle.content(sandbox if found else None)
-        finally:
-            sandbox.unlink(missing_ok=True)
-
-    def _submit(self, entry: GridJobEntry, jobs: Sequence[LocalJob]) -> None:
-        waiting = [each for each in jobs if each.state is LocalState.UNSUBMITTED]
-        for job in waiting[: self.habits.at_once]:
-            if not self._one(entry, job):
-                return
-
-    def _one(self, entry: GridJobEntry, job: LocalJob) -> bool:
-        """Submit a local job; False: the batch system accepts no more now."""
-        batch_job = self._batch_job(entry, job)
-        intended = replace(job, state=LocalState.INTENDED)
-        self.book.write(job.key, now=self.clock(), local_jobs=[intended])
-        try:
-            reference = self.station.farm_of(entry).system.submit(batch_job)
-        except SubmissionRefused as error:
-            failed, line = polling.retry_or_give_up(
-                intended, SITE, Report("Failed", "", str(error)), entry, self.habits
-            )
-            self.book.write(job.key, now=self.clock(), local_jobs=[failed], log=[line])
-            return False
-        except SubmissionUncertain as error:
-            raise NoAnswer(str(error)) from error
-        submitted = replace(intended, state=LocalState.WAITING, reference=reference, was_submitted=True)
-        log = [f"local job {job.number}: submitted as {reference}, {job.stamp}"]
-        self.book.write(job.key, now=self.clock(), local_jobs=[submitted], log=log)
-        return True
-
-    def _batch_job(self, entry: GridJobEntry, job: LocalJob) -> BatchJob:
-        outlet = self.station.outlets[entry.taken.queue]
-        area = shared_area.area_of(entry, self.station.farm_of(entry), self.book.key)
-        piece = self._planning.piece(entry, job.number)
-        return BatchJob(
-            stamp=job.stamp,
-            script=script_text(entry, job, piece, area, outlet, self.habits),
-            queue=outlet.batch_queue,
-            resources=outlet.resources,
-            flags=outlet.flags,
-        )
-
-    def _end(self, entry: GridJobEntry, outcome: Report) -> None:
-        """Fail the grid job; if local jobs were submitted before, fail only the others."""
-        log = [f"{outcome.minor_status}: {outcome.application_status}"]
-        jobs = self.book.local_jobs(entry.key)
-        rest = [
-            replace(each, state=LocalState.FAILED, message=outcome.application_status)
-            for each in jobs
-            if each.state is LocalState.UNSUBMITTED
-        ]
-        ended = replace(entry, outcome=outcome) if len(rest) == len(jobs) else entry
-        self.book.write(entry.key, now=self.clock(), entry=ended, local_jobs=rest, log=log)
-
-    @property
-    def _planning(self) -> Planning:
-        return Planning(station=self.station, manager=self.habits.name, book=self.book.key)
+def _fail(context: ManagerContext, entry: GridJobEntry, outcome: Report) -> None:
+    """Fail the grid job; if local jobs were submitted before, fail only the others."""
+    log = [f"{outcome.minor_status}: {outcome.application_status}"]
+    jobs = context.journal.local_jobs(entry.key)
+    rest = [
+        replace(each, state=LocalState.FAILED, message=outcome.application_status)
+        for each in jobs
+        if each.state is LocalState.UNSUBMITTED
+    ]
+    ended = replace(entry, outcome=outcome) if len(rest) == len(jobs) else entry
+    context.journal.write(entry.key, entry=ended, local_jobs=rest, log=log)

@@ -11,10 +11,10 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, cast
 from xml.etree import ElementTree as Xml
 
-from pilotage.fabric.batch.arc.rest import ArcRest, Item
+from pilotage.fabric.batch.arc.rest import ArcRest, ComputingElement, Item
 from pilotage.fabric.batch.batch_system import (
     ENDED,
     BatchJob,
@@ -28,6 +28,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
+from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.work_area import (
     ListedJob,
@@ -356,3 +357,13 @@ def _name(item: Item) -> str | None:
 def _setting(note: str, name: str) -> str | None:
     found = [line.partition("=")[2] for line in note.splitlines() if line.startswith(f"{name}=")]
     return found[0] if found else None
+
+
+def _open(settings: SystemSettings, connections: Connections) -> Arc:
+    ce = cast("ComputingElement", settings.ce)  # is needed by this kind
+    rest = ArcRest(ce.url, ce, connect=connections.connect)
+    connections.stack.callback(rest.close)
+    return Arc(rest=rest, environments=settings.flags)
+
+
+KIND: Final = BatchSystemKind(open=_open, needed=("ce",), allowed=frozenset({"flags"}))

@@ -6,7 +6,6 @@ Source: NorduGrid, ARC CE REST interface 1.0.
 import ssl
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
@@ -32,14 +31,15 @@ def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
     return httpx.HTTPTransport(verify=context, trust_env=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class Credentials(BaseModel):
     """Token or certificate for the CE, and trusted CA certificates. The files may be renewed at any time."""
 
-    authorities: Path | None = None  #: CA certificates of the CE: a file or a directory; None: the host's
-    token_file: Path | None = None
-    certificate: Path | None = None  #: of the client; a proxy with what it follows from does, too
-    key: Path | None = None  #: of the certificate; None: it is in the same file
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    authorities: Path | None = None  #: CA certificates of the CE, a file or a directory; none: the host's
+    token_file: Path | None = None  #: of a token that the CE takes; read anew whenever it changes
+    certificate: Path | None = None  #: of the client, or a proxy (PEM)
+    key: Path | None = None  #: of the certificate; none: it is in the same file
 
     def context(self) -> ssl.SSLContext:
         """What a connection needs, as the files are now."""
@@ -214,32 +214,17 @@ def _error_text(response: httpx.Response) -> str:
     return f"{asked.method} {asked.url}: answered with {response.status_code}, {why}"
 
 
-class ComputingElement(BaseModel):
+class ComputingElement(Credentials):
     """Address of a CE, and the credentials for it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str = Field(
         pattern=r"^https://[^\s/?#@]+(/[^\s?#]*)?$"
     )  #: of its A-REX, such as https://ce.example.org/arex
-    token_file: Path | None = None  #: of a token that the CE takes; read anew whenever it changes
-    certificate: Path | None = None  #: of the client, or a proxy (PEM)
-    key: Path | None = None  #: of the certificate; none: it is in the same file
-    authorities: Path | None = None  #: CA certificates (PEM), a file or a directory; none: the host's
 
     @model_validator(mode="after")
-    def _says_who_we_are(self) -> Self:
+    def _has_credentials(self) -> Self:
         if self.token_file is None and self.certificate is None:
             raise ValueError("a CE needs a token_file, or a certificate with its key")
         if self.key is not None and self.certificate is None:
             raise ValueError("there is a key without its certificate")
         return self
-
-    def credentials(self) -> Credentials:
-        """As connections use it."""
-        return Credentials(
-            authorities=self.authorities,
-            token_file=self.token_file,
-            certificate=self.certificate,
-            key=self.key,
-        )

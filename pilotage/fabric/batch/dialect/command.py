@@ -1,18 +1,35 @@
 """A batch system defined by a dialect: runs its commands, extracts records, and sums up queue amounts.
 
-Dialects for PBS and LSF are included; others are configured.
+Dialects for Slurm, Grid Engine, PBS and LSF are included; others are configured.
 """
 
 import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
 
-from pilotage.fabric.batch import command_line
-from pilotage.fabric.batch.batch_system import BatchJob, BatchSystemAway, Capacity, JobResources, State
+from pilotage.fabric.batch.batch_system import (
+    ENDED,
+    BatchJob,
+    BatchSystemAway,
+    Capacity,
+    JobResources,
+    State,
+)
 from pilotage.fabric.batch.command_line import CommandLineSystem
-from pilotage.fabric.batch.dialect.dialect import REFERENCES, Dialect, Excuse, RecordSource, SubmitCommand
+from pilotage.fabric.batch.dialect import options
+from pilotage.fabric.batch.dialect.dialect import (
+    NAMES_OF_JOBS,
+    REFERENCES,
+    Dialect,
+    Excuse,
+    ListingCommand,
+    RecordSource,
+    SubmitCommand,
+)
+from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import Completed
 from pilotage.fabric.batch.work_area import ListedJob
 from requirements.classad import restrictions
@@ -23,8 +40,7 @@ def read_records(
 ) -> Iterator[Mapping[str, str]]:
     """The groups of each record, as far as they take part in it; a record where nothing is found is left out.
 
-    Raises:
-        BatchSystemAway: A record lacks what is needed: the answer breaks off.
+    A record that lacks what is needed means that the answer breaks off: `BatchSystemAway`.
     """
     for part in _parts(said, source):
         found = _match_record(part, source)
@@ -74,26 +90,42 @@ class Tally:
     """Sums of records by queue."""
 
     of: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    jobs: dict[str, Counter[str]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )  #: from records of one
     closed: set[str] = field(default_factory=set)
 
     def add(self, record: Mapping[str, str]) -> None:
-        """Count a record; a group that is empty says nothing."""
-        queue = record.get("queue", _ALL)
+        """Count a record; an empty group counts as missing, and a record of a job alone makes no queue."""
+        for queue in record.get("queue", _ALL).split(","):
+            states = [name for name in ("running", "waiting") if record.get(name, "").isalpha()]
+            if states:
+                self.jobs[queue].update(states)
+            else:
+                self._add_amounts(queue, record)
+
+    def _add_amounts(self, queue: str, record: Mapping[str, str]) -> None:
         found = self.of[queue]  # a queue that has nothing is one, too
         if record.get("closed"):
             self.closed.add(queue)
         found.update({name: _number(record.get(name)) for name in ("running", "waiting")})
         if not record.get("down"):
-            cores = _number(record.get("cores"))
-            used = cores if record.get("full") else min(cores, _number(record.get("used")))
-            found.update(cores=cores, used=used)
+            used, free = _number(record.get("used")), _number(record.get("free"))
+            cores = _number(record["cores"]) if "cores" in record else used + free
+            if record.get("full"):
+                used = cores
+            elif "free" in record:
+                used = cores - min(cores, free)
+            found.update(cores=cores, used=min(cores, used))
 
     def queues(self) -> dict[str, Capacity]:
-        """What each queue has; one that is closed has no cores for us."""
+        """Amounts of each queue; a closed one has no cores for us."""
         return {name: self._capacity(name) for name in self.of if name != _ALL}
 
     def _capacity(self, queue: str) -> Capacity:
-        sums = self.of[queue] + self.of.get(_ALL, Counter())
+        sums = Counter[str]()
+        for counts in (self.of, self.jobs):
+            sums += counts.get(queue, Counter()) + counts.get(_ALL, Counter())
         cores = 0 if queue in self.closed else sums["cores"]
         return Capacity(
             cores=cores,
@@ -108,7 +140,7 @@ def _number(text: str | None) -> int:
 
 
 _NEEDED = ("reference", "name", "state")
-#: PBS says 256 + number for a signal, everybody else 128 + number.
+#: PBS reports 256 + number for a signal, all others 128 + number.
 _SIGNALS_OF_PBS = 256
 
 
@@ -119,21 +151,19 @@ class DialectSystem(CommandLineSystem):
     dialect: Dialect
 
     def capacity(self) -> Mapping[str, Capacity]:
-        """What the queues have, as far as the dialect says where to look."""
+        """Amounts of the queues, as far as the dialect has sources for them."""
         tally = Tally()
         for source in self.dialect.capacity:
-            for amounts in read_records(self._ask(source), source):
+            for amounts in read_records(self._output_of(source), source):
                 tally.add(amounts)
         return tally.queues()
 
     def _submission(self, job: BatchJob) -> list[str]:
         submit, values = self.dialect.submit, self._values(job)
-        asked = [
-            word.format_map(values) for word in (*submit.command, *_resource_values(submit, job.resources))
-        ]
-        words = [*asked, *self.flags, *job.flags]
+        asked = [word.format_map(values) for word in _words(submit, job.resources)]
+        words = options.merge_options([*asked, *self.flags, *job.flags], submit.merged)
         if submit.joined is not None:
-            words = command_line.join_option(words, submit.joined)
+            words = options.join_option(words, submit.joined)
         return [*words, *(word.format_map(values) for word in submit.script)]
 
     def _values(self, job: BatchJob) -> dict[str, str]:
@@ -160,40 +190,50 @@ class DialectSystem(CommandLineSystem):
         return match["reference"] if match else None
 
     def _is_away(self, done: Completed) -> bool:
-        return self.dialect.away is not None and _match_group(self.dialect.away, done.stdout + done.stderr)
+        return self.dialect.away is not None and _is_found(self.dialect.away, done.stdout + done.stderr)
 
     def _listing(self) -> Iterator[ListedJob]:
-        listing, (before, after) = self.dialect.listing, self.dialect.name.format(stamp="\0").split("\0")
-        for record in read_records(self._ask(listing), listing, needed=_NEEDED):
-            name = "".join(record["name"].split())  # a long one may be folded
-            if name.startswith(before) and name.endswith(after):
-                yield self._row(record, name.removeprefix(before).removesuffix(after))
+        listing = self.dialect.listing
+        for record in read_records(self._output_of(listing), listing, needed=_NEEDED):
+            yield from self._rows(record, listing)
 
-    def _row(self, record: Mapping[str, str], stamp: str) -> ListedJob:
-        word = record["state"]
-        meaning = self.dialect.listing.states.get(word, "unknown")
-        status = _exit_status(record.get("exit", ""))
-        ended = State.GONE if status is None else State.FAILED if status else State.DONE
-        unknown = f"{word}: not among the states of the dialect"
-        return ListedJob(
-            stamp=stamp,
-            reference=record["reference"],
-            state=ended if meaning == "ended" else State(meaning),
-            message=record.get("message", "").strip() or (word if meaning != "unknown" else unknown),
-            exit_code=status,
-        )
+    def _accounted(self, stamps: Collection[str]) -> Iterator[ListedJob]:
+        if (source := self.dialect.accounting) is None:
+            return
+        names = ",".join(self.dialect.name.format(stamp=stamp) for stamp in sorted(stamps))
+        done = self._shell.run([word.replace(NAMES_OF_JOBS, names) for word in source.command])
+        for record in read_records(done.stdout, source) if done.status == 0 else ():
+            if record.keys() >= set(_NEEDED):
+                yield from self._rows(record, source)
+
+    def _rows(self, record: Mapping[str, str], source: ListingCommand) -> Iterator[ListedJob]:
+        """The job of a record; none: it does not bear a name of ours."""
+        before, after = self.dialect.name.format(stamp="\0").split("\0")
+        name = "".join(record["name"].split())  # a long one may be folded
+        if name.startswith(before) and name.endswith(after):
+            stamp = name.removeprefix(before).removesuffix(after)
+            yield _listed_job(record, source, stamp)
+
+    def _lives(self, row: ListedJob) -> bool:
+        return row.state not in ENDED or (self.dialect.listing.kill_failed and row.state is State.FAILED)
 
     def _end(self, references: Sequence[str]) -> None:
         kill = self.dialect.kill
         words = [each for word in kill.command for each in (references if word == REFERENCES else (word,))]
-        _answer(words, self._shell.run(words), kill.excuse)
+        _stdout(words, self._shell.run(words), kill.excuse)
 
-    def _ask(self, source: RecordSource) -> str:
-        return _answer(source.command, self._shell.run(source.command), source.excuse)
+    def _output_of(self, source: RecordSource) -> str:
+        said = _stdout(source.command, self._shell.run(source.command), source.excuse)
+        if source.end is not None and not _is_found(source.end, said):
+            raise BatchSystemAway(f"{source.command[0]}: the answer breaks off at {said[-80:]!r}")
+        return said
 
 
-def _resource_values(submit: SubmitCommand, resources: JobResources) -> Iterable[str]:
+def _words(submit: SubmitCommand, resources: JobResources) -> Iterable[str]:
+    yield from submit.command
     yield from submit.cores
+    if resources.cores > 1:
+        yield from submit.several_cores
     if resources.memory is not None:
         yield from submit.memory
     if resources.wall_time is not None:
@@ -204,7 +244,22 @@ def _resource_values(submit: SubmitCommand, resources: JobResources) -> Iterable
         yield from submit.whole_node
 
 
-def _answer(command: Sequence[str], done: Completed, excuse: Excuse | None) -> str:
+def _listed_job(record: Mapping[str, str], source: ListingCommand, stamp: str) -> ListedJob:
+    word = record["state"]
+    meaning = source.states.get(word, source.otherwise)
+    status = _exit_status(record.get("exit", ""))
+    ended = State.GONE if status is None else State.FAILED if status else State.DONE
+    unknown = f"{word}: not among the states of the dialect"
+    return ListedJob(
+        stamp=stamp,
+        reference=record["reference"],
+        state=ended if meaning == "ended" else State(meaning),
+        message=" ".join(record.get("message", "").split()) or (word if meaning != "unknown" else unknown),
+        exit_code=status,
+    )
+
+
+def _stdout(command: Sequence[str], done: Completed, excuse: Excuse | None) -> str:
     if done.status != 0 and not _is_excused(done, excuse):
         raise BatchSystemAway(f"{command[0]}: {done.said}")
     return done.stdout
@@ -213,10 +268,10 @@ def _answer(command: Sequence[str], done: Completed, excuse: Excuse | None) -> s
 def _is_excused(done: Completed, excuse: Excuse | None) -> bool:
     if excuse is None or done.status < 0 or done.status not in (excuse.statuses or (done.status,)):
         return False
-    return _match_group(excuse.said, done.stderr.strip() or done.stdout.strip())
+    return _is_found(excuse.said, done.stderr.strip() or done.stdout.strip())
 
 
-def _match_group(pattern: str, text: str) -> bool:
+def _is_found(pattern: str, text: str) -> bool:
     return restrictions.compiled(pattern, "m").search(text) is not None
 
 
@@ -225,3 +280,12 @@ def _exit_status(text: str) -> int | None:
         return None
     number = int(text)
     return number - _SIGNALS_OF_PBS + 128 if number > _SIGNALS_OF_PBS else number
+
+
+def _open(settings: SystemSettings, connections: Connections) -> DialectSystem:
+    dialect = cast("Dialect", settings.dialect)  # one that is shipped is in all settings of its kind
+    return DialectSystem(areas=connections.areas(settings), flags=settings.flags, dialect=dialect)
+
+
+KIND: Final = BatchSystemKind(open=_open, needed=("directory", "dialect"))
+KIND_WITH_QUEUE_LISTS: Final = replace(KIND, takes_queue_list=True)

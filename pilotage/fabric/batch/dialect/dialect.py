@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from pilotage.fabric.batch.dialect.options import JoinedOption, Merge
 from requirements.classad import restrictions
 from requirements.errors import InvalidInput
 
@@ -26,7 +27,11 @@ _OF_RESOURCE: Mapping[str, frozenset[str]] = {
     "wall_time": frozenset({"wall_time", "wall_minutes"}),
     "gpus": frozenset({"gpus"}),
 }
-_OF_AMOUNTS: Final = frozenset({"queue", "cores", "used", "full", "down", "running", "waiting", "closed"})
+_OF_AMOUNTS: Final = frozenset(
+    {"queue", "cores", "used", "free", "full", "down", "running", "waiting", "closed"}
+)
+#: Words of the query of the accounting: a word with it names the jobs, separated by commas.
+NAMES_OF_JOBS: Final = "{names}"
 
 
 def _pattern(text: str) -> str:
@@ -82,29 +87,24 @@ class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class JoinedOption(_Data):
-    """An option whose several arguments are joined into one, such as `-l` for PBS."""
-
-    option: str = Field(min_length=1)
-    between: str = Field(default=",", min_length=1)
-    #: Names whose values add up, with what stands between them; of amounts the larger holds, else the last.
-    parts: dict[str, str] = Field(default_factory=dict)
-
-
 class SubmitCommand(_Data):
     """How a job is submitted: the command, what is asked for, flags, and the script last."""
 
     command: Command
     cores: Words = ()
+    several_cores: Words = ()  #: only where more than one is requested
     memory: Words = ()
     wall_time: Words = ()
     gpus: Words = ()
     whole_node: Words = ()
     script: Words = ("{script}",)
     joined: JoinedOption | None = None
+    merged: dict[str, Merge] = Field(default_factory=dict)  #: options `--name=value` that may be given once
     reference: Pattern  #: with a group `reference`, in what a submission says
 
-    @field_validator("command", "cores", "memory", "wall_time", "gpus", "whole_node", "script")
+    @field_validator(
+        "command", "cores", "several_cores", "memory", "wall_time", "gpus", "whole_node", "script"
+    )
     @classmethod
     def _names_what_is_known(cls, words: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         return _check(words, _OF_JOB | _OF_RESOURCE.get(info.field_name or "", frozenset()))
@@ -133,11 +133,12 @@ class RecordSource(_Data):
     record: Pattern | None = None  #: where a record begins; none: each line is one
     patterns: tuple[Pattern, ...] = Field(min_length=1)  #: looked for in each record
     ignore: Pattern | None = None  #: lines before and between records, such as headings
+    end: Pattern | None = None  #: in every answer that is whole; none: what breaks off cannot be recognised
     excuse: Excuse | None = None
 
     @field_validator("command")
     @classmethod
-    def _is_plain(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+    def _has_known_places(cls, words: tuple[str, ...]) -> tuple[str, ...]:
         return _check(words, frozenset())
 
     @property
@@ -153,9 +154,9 @@ Meaning = Literal["waiting", "running", "done", "failed", "killed", "ended", "un
 class ListingCommand(RecordSource):
     """Command that lists all our jobs: groups `reference`, `name`, `state`, optionally `exit`, `message`."""
 
-    states: dict[str, Meaning] = Field(
-        min_length=1
-    )  #: by the system's word; one that is missing is *unknown*
+    states: dict[str, Meaning] = Field(min_length=1)  #: by the system's word
+    otherwise: Meaning = "unknown"  #: of words that are not among them
+    kill_failed: bool = False  #: jobs that failed stay listed until they are deleted
 
     @field_validator("patterns")
     @classmethod
@@ -170,8 +171,20 @@ class ListingCommand(RecordSource):
         return patterns
 
 
+class AccountingCommand(ListingCommand):
+    """Command for jobs that have left the listing; a failure of it means that there is no accounting."""
+
+    @field_validator("command")
+    @classmethod
+    def _has_known_places(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        return _check(words, frozenset({"names"}))
+
+
 class Amounts(RecordSource):
-    """Source of queue amounts: each record is about one `queue`, or about all of them."""
+    """Source of queue amounts: each record is about one `queue` (or several: `a,b`), or about all of them.
+
+    A word instead of a number in `running` or `waiting` counts as one job.
+    """
 
     @field_validator("patterns")
     @classmethod
@@ -206,6 +219,7 @@ class Dialect(_Data):
     name: Annotated[str, AfterValidator(_name)] = "{stamp}"  #: what a job is called
     submit: SubmitCommand
     listing: ListingCommand
+    accounting: AccountingCommand | None = None
     kill: KillCommand
     capacity: tuple[Amounts, ...] = ()
     away: Pattern | None = None  #: words with which a server that is away is told from one that refuses
@@ -217,6 +231,7 @@ PARTS: tuple[type[BaseModel], ...] = (
     SubmitCommand,
     JoinedOption,
     ListingCommand,
+    AccountingCommand,
     Amounts,
     KillCommand,
     Excuse,
@@ -235,7 +250,8 @@ def merge_dialect(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     return result
 
 
-NAMES = ("lsf", "pbs")
+#: The kinds of batch systems that come with a dialect.
+SHIPPED: Final = ("gridengine", "lsf", "pbs", "slurm")
 
 
 @cache

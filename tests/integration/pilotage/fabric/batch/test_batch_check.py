@@ -109,7 +109,7 @@ def test_a_dialect_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("kind", "dialect", "message"),
     [
         ("command", None, "command: give its --dialect"),
-        ("slurm", "{}", "--dialect: slurm has none, it is for command, lsf, pbs"),
+        ("htcondor", "{}", "--dialect: htcondor has none, it is for command, gridengine, lsf, pbs, slurm"),
         ("pbs", "{kill: {command: [qdel]}}", "kill/command: one word has to be {references}"),
         ("command", "{name: x}", "submit: Field required"),
         ("lsf", "[]", "holds no settings by name"),

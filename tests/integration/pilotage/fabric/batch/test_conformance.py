@@ -9,11 +9,9 @@ from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
 from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
-from pilotage.fabric.batch.grid_engine import GridEngine
-from pilotage.fabric.batch.htcondor.htcondor import HTCondor
+from pilotage.fabric.batch.htcondor import HTCondor
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests import torque
 from tests.grid_engine import GridEngine as Cell
@@ -28,7 +26,11 @@ def _slurm(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cluster: Cluster = request.getfixturevalue("slurm")
     shell = FaultyShell(shell=LocalShell(environment=cluster.environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
-    return Bench(system=Slurm(areas=areas), queue="short", faults=shell)
+    return Bench(
+        system=DialectSystem(areas=areas, dialect=dialect.shipped_dialect("slurm")),
+        queue="short",
+        faults=shell,
+    )
 
 
 def _pbs(directory: Path, request: pytest.FixtureRequest) -> Bench:
@@ -59,7 +61,8 @@ def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cell: Cell = request.getfixturevalue("grid_engine")
     shell = FaultyShell(shell=cell.shell)
     areas = WorkAreas(directory=f"{cell.shell.home}/{directory.parent.name}", shell=shell)
-    return Bench(system=GridEngine(areas=areas), queue="short", faults=shell)
+    system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("gridengine"))
+    return Bench(system=system, queue="short", faults=shell)
 
 
 @pytest.fixture(

@@ -5,7 +5,8 @@ import uuid
 import pytest
 
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources
-from pilotage.fabric.batch.grid_engine import GridEngine
+from pilotage.fabric.batch.dialect.command import DialectSystem
+from pilotage.fabric.batch.dialect.dialect import shipped_dialect
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests.grid_engine import GridEngine as Cell
 
@@ -14,7 +15,8 @@ pytestmark = pytest.mark.debian("gridengine")
 
 def test_flags_add_to_what_a_slot_has_and_never_take_from_it(grid_engine: Cell) -> None:
     shell = grid_engine.shell
-    system = GridEngine(areas=WorkAreas(directory=f"{shell.home}/flags", shell=shell))
+    areas = WorkAreas(directory=f"{shell.home}/flags", shell=shell)
+    system = DialectSystem(areas=areas, dialect=shipped_dialect("gridengine"))
     job = BatchJob(
         stamp=f"test-{uuid.uuid4()}",
         script="#!/bin/sh\nsleep 600\n",

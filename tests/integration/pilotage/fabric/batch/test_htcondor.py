@@ -19,7 +19,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
 )
 from pilotage.fabric.batch.conformance.conformance import Bench
-from pilotage.fabric.batch.htcondor.htcondor import HTCondor
+from pilotage.fabric.batch.htcondor import HTCondor
 from pilotage.fabric.batch.shell import Completed, LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests.stand_ins import commands

@@ -4,6 +4,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,22 +20,24 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
+from pilotage.fabric.batch.dialect.command import DialectSystem
+from pilotage.fabric.batch.dialect.dialect import shipped_dialect
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.pilot.node import discovery
 
 pytestmark = pytest.mark.debian("slurm")
 
 
-def submit(system: Slurm, job: BatchJob) -> Handle:
+def submit(system: DialectSystem, job: BatchJob) -> Handle:
     return Handle(stamp=job.stamp, reference=system.submit(job))
 
 
 @pytest.fixture
-def system(slurm: Cluster, tmp_path: Path) -> Iterator[Slurm]:
+def system(slurm: Cluster, tmp_path: Path) -> Iterator[DialectSystem]:
     shell = LocalShell(environment=slurm.environment)
-    yield Slurm(areas=WorkAreas(directory=str(tmp_path / "jobs"), shell=shell))
+    areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
+    yield DialectSystem(areas=areas, dialect=shipped_dialect("slurm"))
     slurm.ask("scancel", "--me")
 
 
@@ -51,7 +54,7 @@ def until(look: Callable[[], JobReport], state: State) -> JobReport:
     return report
 
 
-def test_cores_memory_and_time_are_asked_for(system: Slurm, slurm: Cluster) -> None:
+def test_cores_memory_and_time_are_asked_for(system: DialectSystem, slurm: Cluster) -> None:
     asked = JobResources(cores=3, memory=2500, wall_time=3601)
     reference = system.submit(job(resources=asked))
     shown = slurm.ask("scontrol", "show", "job", reference)
@@ -60,7 +63,7 @@ def test_cores_memory_and_time_are_asked_for(system: Slurm, slurm: Cluster) -> N
     assert "TimeLimit=01:01:00" in shown  # rounded up to minutes
 
 
-def test_a_pilot_in_a_job_knows_when_its_slot_ends(system: Slurm) -> None:
+def test_a_pilot_in_a_job_knows_when_its_slot_ends(system: DialectSystem) -> None:
     ask = (
         "import os; from pilotage.fabric.pilot.node import discovery; "
         "print(discovery.slot_seconds_left(os.environ, 0))"
@@ -72,13 +75,13 @@ def test_a_pilot_in_a_job_knows_when_its_slot_ends(system: Slurm) -> None:
     assert 3000 < int(system.output(handle).stdout) <= 3600
 
 
-def test_a_flag_reaches_the_node_that_has_the_feature(system: Slurm) -> None:
+def test_a_flag_reaches_the_node_that_has_the_feature(system: DialectSystem) -> None:
     handle = submit(system, job("echo $SLURMD_NODENAME", flags=("--constraint=avx512",)))
     until(lambda: system.status([handle])[handle.stamp], State.DONE)
     assert system.output(handle).stdout == b"n3\n"
 
 
-def test_flags_add_to_what_a_slot_has_and_never_take_from_it(system: Slurm, slurm: Cluster) -> None:
+def test_flags_add_to_what_a_slot_has_and_never_take_from_it(system: DialectSystem, slurm: Cluster) -> None:
     slot = JobResources(memory=2500, wall_time=3600)
     flags = ("--constraint=amd", "--mem=100M", "--time=90", "--constraint=avx512|intel")
     shown = slurm.ask("scontrol", "show", "job", system.submit(job(resources=slot, flags=flags)))
@@ -96,7 +99,7 @@ def test_flags_add_to_what_a_slot_has_and_never_take_from_it(system: Slurm, slur
         {"flags": ("--constraint=nosuch",)},
     ],
 )
-def test_what_can_never_run_is_refused(system: Slurm, asked: dict[str, object]) -> None:
+def test_what_can_never_run_is_refused(system: DialectSystem, asked: dict[str, object]) -> None:
     refused = job(**asked)
     with pytest.raises(SubmissionRefused, match=f"{refused.stamp}: sbatch: "):
         system.submit(refused)
@@ -105,10 +108,12 @@ def test_what_can_never_run_is_refused(system: Slurm, asked: dict[str, object]) 
     assert report.state in (State.MISSING, State.FAILED)
 
 
-def test_a_job_that_the_controller_forgot_is_known_by_what_it_left(system: Slurm, slurm: Cluster) -> None:
+def test_a_job_that_the_controller_forgot_is_known_by_what_it_left(
+    system: DialectSystem, slurm: Cluster
+) -> None:
     handle = submit(system, job("exit 3"))
     until(lambda: system.status([handle])[handle.stamp], State.FAILED)
-    forgetful = Slurm(areas=system.areas)
+    forgetful = replace(system)
     slurm.kill_controller()
     for file in slurm.directory.glob("state/*"):
         if file.is_file():
@@ -120,7 +125,7 @@ def test_a_job_that_the_controller_forgot_is_known_by_what_it_left(system: Slurm
     assert (report.state, report.exit_code) == (State.FAILED, 3)
 
 
-def test_without_its_controller_nothing_is_concluded(system: Slurm, slurm: Cluster) -> None:
+def test_without_its_controller_nothing_is_concluded(system: DialectSystem, slurm: Cluster) -> None:
     handle = submit(system, job())
     slurm.kill_controller()
     try:

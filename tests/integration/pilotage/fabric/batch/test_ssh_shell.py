@@ -15,7 +15,6 @@ from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests.ssh_server import SshServer
@@ -142,17 +141,18 @@ def test_a_host_whose_key_is_not_known_is_refused(server: SshServer, tmp_path: P
 def test_slurm_behind_a_head_node_does_what_it_must(
     server: SshServer, slurm: Cluster, tmp_path: Path, check: str
 ) -> None:
-    with closing(SshShell(server.host(environment=slurm.environment))) as ssh:
+    with closing(SshShell(server.host(), environment=slurm.environment)) as ssh:
         shell = FaultyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
-        with closing(Bench(system=Slurm(areas=areas), queue="short", faults=shell)) as bench:
+        system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("slurm"))
+        with closing(Bench(system=system, queue="short", faults=shell)) as bench:
             CHECKS[check](bench)
 
 
 @pytest.mark.parametrize("check", ["round_trip", "kill_by_stamp", "late_reference"])
 def test_lsf_behind_a_head_node_does_what_it_must(server: SshServer, tmp_path: Path, check: str) -> None:
     environment = commands.environment("lsf.py", commands.LSF, tmp_path / "lsf")
-    with closing(SshShell(server.host(environment=environment))) as ssh:
+    with closing(SshShell(server.host(), environment=environment)) as ssh:
         shell = FaultyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
         system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("lsf"))

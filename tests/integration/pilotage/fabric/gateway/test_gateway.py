@@ -159,7 +159,9 @@ def test_the_local_jobs_of_an_attempt_that_was_taken_away_are_ended_and_the_job_
         answer = ground.service.operator().post(f"/api/v1/jobs/{job_id}/reschedule")
         assert answer.is_success, answer.text
         assert "1 lost" in talk(gateway)
-        assert [each.cancelled for each in gateway.manager.book.entries() if each.taken.epoch == 1] == [True]
+        assert [each.cancelled for each in gateway.manager.journal.entries() if each.taken.epoch == 1] == [
+            True
+        ]
         end(gateway, job_id, DONE)
         gateway.deliver()
         assert all(each.taken.epoch > 1 for each in gateway.manager.grid_jobs())
@@ -271,7 +273,7 @@ def test_a_token_that_was_revoked_ends_what_is_here(ground: Ground) -> None:
         token = (ground.directory / "given").read_text()
         assert ground.operator.post("/api/v1/tokens/revoke", json={"token": token}).is_success
         assert gateway.talk(utc_now()).lost == 1
-        assert [each.cancelled for each in gateway.manager.book.entries()] == [True]
+        assert [each.cancelled for each in gateway.manager.journal.entries()] == [True]
         end(gateway, job_id, DONE)
         gateway.deliver()
         assert not gateway.manager.grid_jobs()

@@ -14,17 +14,17 @@ from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager import submission
 from pilotage.fabric.manager.context import Retries
-from pilotage.fabric.manager.errors import StateUnusable
 from pilotage.fabric.manager.grid_job import (
     Aggregate,
+    AttemptKey,
     GridJob,
     LocalState,
     ManagerPhase,
     PulledGridJob,
 )
-from pilotage.fabric.manager.journal import Journal
+from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.records import AttemptKey, GridJobEntry
+from pilotage.fabric.manager.records import GridJobEntry
 from tests.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
 from tests.pretended_batch import PretendedBatch
 
@@ -57,7 +57,7 @@ def test_glitches_of_minutes_neither_fail_nor_double_anything(
     site.evidence = Evidence(listings=3, seconds=300)
     now = [0.0]
     manager = site.manager()
-    manager.station.farms["farm"].system.clock = lambda: now[0]
+    manager.context.systems["farm"].system.clock = lambda: now[0]
     manager.take(taken(LocalJobs=LOCAL_JOBS))
 
     for round_ in range(300):
@@ -70,7 +70,7 @@ def test_glitches_of_minutes_neither_fail_nor_double_anything(
             break
 
     job = the_one(manager)
-    assert job.outcome is not None, manager.book.log(AttemptKey(7, 1))
+    assert job.outcome is not None, manager.journal.log(AttemptKey(7, 1))
     assert (job.outcome.status, job.local) == ("Done", {LocalState.DONE: LOCAL_JOBS})
     assert batch.executed == dict.fromkeys(range(1, LOCAL_JOBS + 1), 1)
     assert set(batch.submissions.values()) == {1}
@@ -178,7 +178,7 @@ def test_a_gathering_waits_for_its_permit(site: Site, batch: PretendedBatch) -> 
         asked.append(wants)
         return len(asked) > 2
 
-    object.__setattr__(manager.station, "may_gather", may_gather)
+    object.__setattr__(manager.context, "may_gather", may_gather)
     manager.take(taken())
     phases = []
     for _ in range(5):
@@ -262,7 +262,7 @@ def test_marks_that_a_shared_directory_shows_late_are_waited_for(site: Site, bat
     site.habits = {"settle": 60}
     now = [0.0]
     manager = site.manager()
-    manager._round.polling.monotonic = lambda: now[0]
+    manager._polling.monotonic = lambda: now[0]
     manager.take(taken(LocalJobs=2))
     manager.advance()
     batch.run()
@@ -310,7 +310,7 @@ def test_a_shared_directory_that_is_not_mounted_costs_no_output(site: Site, batc
 def test_a_book_that_cannot_grow_refuses_a_grid_job_and_keeps_what_it_has(site: Site) -> None:
     manager = site.manager()
     manager.take(taken(1))
-    manager.book._connection.execute(
+    manager.journal._connection.execute(
         "PRAGMA max_page_count = 1"
     )  # SQLite takes the number of pages there are
 

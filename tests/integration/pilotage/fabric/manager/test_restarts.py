@@ -1,8 +1,7 @@
 """A manager killed between any two acts, at a pretended site."""
 
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,26 +166,3 @@ def test_killed_at_any_instant_a_manager_that_cancels_leaves_nothing_running(
         assert (instant, job.outcome.minor_status) == (instant, "Received Kill signal")
         assert {State.WAITING, State.RUNNING}.isdisjoint(batch.states.values()), instant
         forgotten(site, 1 + instant)
-
-
-@pytest.mark.parametrize("at_once", [1, LOCAL_JOBS], ids=["some are to be submitted", "all are submitted"])
-def test_a_book_of_the_release_before_is_gone_on_with(
-    site: Site, batch: PretendedBatch, at_once: int
-) -> None:
-    site.habits = {"at_once": at_once}
-    manager = site.manager()
-    manager.take(taken(1, LocalJobs=LOCAL_JOBS))
-    manager.advance()
-    site.close()
-    with closing(sqlite3.connect(site.directory / "state" / "book.sqlite")) as book:
-        book.executescript(
-            "ALTER TABLE grid_jobs ADD COLUMN packed INTEGER NOT NULL DEFAULT 0;"
-            "UPDATE grid_jobs SET packed = digest IS NOT NULL; ALTER TABLE grid_jobs DROP COLUMN digest"
-        )
-
-    job = lives_on(site, batch, 1)
-
-    assert job.outcome is not None
-    assert (job.outcome.status, job.local) == ("Done", {LocalState.DONE: LOCAL_JOBS})
-    forgotten(site, 1)
-    assert not list(site.shared.glob("grid-*"))

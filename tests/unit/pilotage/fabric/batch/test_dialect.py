@@ -278,6 +278,140 @@ def test_queues_of_pbs_share_the_nodes_that_are_up() -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "state", "message"),
+    [
+        ("PENDING: Resources", State.WAITING, "PENDING: Resources"),
+        ("COMPLETING: None", State.RUNNING, "COMPLETING"),
+        ("NODE_FAIL: None", State.FAILED, "NODE_FAIL"),
+    ],
+)
+def test_a_listing_of_slurm_is_read(row: str, state: State, message: str) -> None:
+    listing = f"16|a job: of | somebody|PENDING: None\n17|{STAMP}|{row}\n"
+    system, _ = speaking("slurm", squeue=said(listing), sacct=said(status=1))
+
+    report = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    assert (report.state, report.reference, report.message) == (state, "17", message)
+
+
+@pytest.mark.parametrize("end", ["PEND", "", "17|north"])
+def test_a_listing_of_slurm_that_breaks_off_says_nothing(end: str) -> None:
+    system, _ = speaking("slurm", squeue=said(f"16|{STAMP}|{end}"))
+    with pytest.raises(BatchSystemAway, match="breaks off"):
+        system.status([Handle(stamp=STAMP)])
+
+
+def test_what_the_listing_of_slurm_does_not_have_is_looked_for_in_the_accounting() -> None:
+    system, shell = speaking("slurm", squeue=said(), sacct=said(f"17|{STAMP}|CANCELLED by 0|None\n"))
+
+    report = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    assert (report.state, report.message) == (State.KILLED, "CANCELLED by 0")
+    assert f"--name={STAMP}" in shell.ran[-1]
+
+
+def test_partitions_of_slurm_have_their_cores_and_the_jobs_of_everybody() -> None:
+    jobs = "long,short|PENDING\nlong|RUNNING\nhidden|PENDING\n"
+    partitions = "long|2/6/1/9|up\nshort|0/4/0/4|down\n"
+    system, _ = speaking("slurm", squeue=said(jobs), sinfo=said(partitions))
+
+    assert system.capacity() == {
+        "long": Capacity(cores=8, free_cores=6, waiting=1, running=1),
+        "short": Capacity(cores=0, free_cores=0, waiting=1, running=0),
+    }
+
+
+GRID_ENGINE = """\
+<?xml version='1.0'?>
+<job_info  xmlns:xsd="http://arc.liv.ac.uk/repos/darcs/sge/source/dist/util/resources/schemas/qstat/qstat.xsd">
+  <queue_info>
+  </queue_info>
+  <job_info>
+    <job_list state="pending">
+      <JB_job_number>17</JB_job_number>
+      <JB_name>p.{stamp}</JB_name>
+      <state>{state}</state>
+      <queue_name></queue_name>
+      <hard_req_queue>short</hard_req_queue>
+    </job_list>
+  </job_info>
+</job_info>
+"""
+
+
+@pytest.mark.parametrize(
+    ("letters", "state"), [("hqw", State.WAITING), ("Eqw", State.FAILED), ("dr", State.RUNNING)]
+)
+def test_a_listing_of_grid_engine_is_read_and_all_that_is_listed_can_be_ended(
+    letters: str, state: State
+) -> None:
+    system, shell = speaking(
+        "gridengine", qstat=said(GRID_ENGINE.format(stamp=STAMP, state=letters)), qdel=said(), qacct=said()
+    )
+
+    report = system.status([Handle(stamp=STAMP)])[STAMP]
+    system.kill([Handle(stamp=STAMP)])
+
+    assert (report.state, report.reference, report.message) == (state, "17", letters)
+    assert shell.ran[-1] == ["qdel", "17"]
+
+
+@pytest.mark.parametrize("part", [0.5, 0.95])
+def test_a_listing_of_grid_engine_that_breaks_off_says_nothing(part: float) -> None:
+    whole = GRID_ENGINE.format(stamp=STAMP, state="r")
+    system, _ = speaking("gridengine", qstat=said(whole[: int(len(whole) * part)]))
+    with pytest.raises(BatchSystemAway, match="breaks off"):
+        system.status([Handle(stamp=STAMP)])
+
+
+ACCOUNTING = """\
+==============================================================
+qname        short
+jobname      p.{stamp}
+jobnumber    17
+failed       {failed}
+exit_status  {status}
+ru_wallclock 3s
+==============================================================
+jobname      somebody's own
+jobnumber    18
+failed       0
+exit_status  0
+"""
+
+
+@pytest.mark.parametrize(
+    ("failed", "status", "state"),
+    [
+        ("0    ", "0", State.DONE),
+        ("0    ", "3", State.FAILED),
+        ("100 : assumedly after job", "137", State.FAILED),
+        ("26  : opening input/output file", "0", State.FAILED),
+    ],
+)
+def test_the_accounting_of_grid_engine_is_read(failed: str, status: str, state: State) -> None:
+    told = ACCOUNTING.format(stamp=STAMP, failed=failed, status=status)
+    empty = re.sub(r"    <job_list.*</job_list>\n", "", GRID_ENGINE, flags=re.DOTALL)
+    system, _ = speaking("gridengine", qstat=said(empty), qacct=said(told))
+
+    report = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    assert (report.state, report.reference) == (state, "17")
+    assert report.message == f"failed {failed.strip()} exit_status {status}".replace("  ", " ")
+
+
+def test_grid_engine_is_asked_for_resources_in_one_option_unless_some_are_soft() -> None:
+    system, shell = speaking("gridengine", qsub=said("17\n"))
+
+    system.submit(job(resources=BIG, flags=("-l", "h_rt=100,ssd=1")))
+    system.submit(job(resources=JobResources(memory=300), flags=("-soft", "-l", "ssd=1")))
+
+    end = ["-l", "h_vmem=1001M,h_rt=3601,gpu=2,exclusive=true,ssd=1", f"/shared/{STAMP}/wrapper"]
+    assert shell.ran[0][-6:] == ["-pe", "smp", "4", *end]
+    assert shell.ran[1][-7:-1] == ["e", "-l", "h_vmem=300M", "-soft", "-l", "ssd=1"]
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"name": "pilot"}, "name: a job's name has to hold {stamp}, once"),

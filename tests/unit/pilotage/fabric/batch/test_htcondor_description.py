@@ -4,8 +4,8 @@ import classad2
 import htcondor2
 import pytest
 
+from pilotage.fabric.batch import htcondor
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources
-from pilotage.fabric.batch.htcondor import htcondor
 
 STAMP = "north-any-0123456789"
 DIRECTORY = f"/var/spool/our pilots/{STAMP}"

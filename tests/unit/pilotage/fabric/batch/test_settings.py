@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from pilotage.cli.processes import batch
+from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.command_line import CommandLineSystem
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import shipped_content
-from pilotage.fabric.batch.grid_engine import GridEngine
-from pilotage.fabric.batch.htcondor.htcondor import HTCondor
-from pilotage.fabric.batch.settings import BatchSystemKind, SystemSettings
-from pilotage.fabric.batch.slurm.slurm import Slurm
+from pilotage.fabric.batch.htcondor import HTCondor
+from pilotage.fabric.batch.local_host import LocalHost
+from pilotage.fabric.batch.settings import Connections, SystemSettings
 
 
 def made(tmp_path: Path, **said: Any) -> CommandLineSystem:
     told = SystemSettings.model_validate({"directory": str(tmp_path), "flags": ["-A", "grid"], **said})
     with ExitStack() as stack:
-        system = batch.open_system(told, stack)
+        system = settings.open_system(told, Connections(stack=stack))
     assert isinstance(system, CommandLineSystem)
     return system
 
@@ -27,17 +27,15 @@ def made(tmp_path: Path, **said: Any) -> CommandLineSystem:
 @pytest.mark.parametrize(
     ("kind", "adapter"),
     [
-        (BatchSystemKind.SLURM, Slurm),
-        (BatchSystemKind.GRID_ENGINE, GridEngine),
-        (BatchSystemKind.HTCONDOR, HTCondor),
-        (BatchSystemKind.PBS, DialectSystem),
-        (BatchSystemKind.LSF, DialectSystem),
+        ("slurm", DialectSystem),
+        ("gridengine", DialectSystem),
+        ("htcondor", HTCondor),
+        ("pbs", DialectSystem),
+        ("lsf", DialectSystem),
     ],
 )
-def test_each_kind_has_its_adapter(
-    tmp_path: Path, kind: BatchSystemKind, adapter: type[CommandLineSystem]
-) -> None:
-    system = made(tmp_path, kind=kind.value)
+def test_each_kind_has_its_adapter(tmp_path: Path, kind: str, adapter: type[CommandLineSystem]) -> None:
+    system = made(tmp_path, kind=kind)
 
     assert type(system) is adapter
     assert system.flags == ("-A", "grid")
@@ -69,3 +67,38 @@ def test_a_token_that_jobs_can_read_is_warned_of(
     batch.warn_of_readable([token, tmp_path / "not there"], {"farm": system})
 
     assert (f"{token}: jobs of the batch system farm run as this account" in caplog.text) is warned
+
+
+def test_a_kind_of_another_package_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nqs.py").write_text(
+        "from pilotage.fabric.batch.local_host import LocalHost\n"
+        "from pilotage.fabric.batch.settings import BatchSystemKind\n"
+        "def start(settings, connections):\n"
+        "    return LocalHost(directory=str(settings.directory), memory=1, **settings.options)\n"
+        "KIND = BatchSystemKind(open=start, allowed=frozenset({'options'}))\n"
+        "WRONG = 1\n"
+    )
+    facts = tmp_path / "nqs-1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: nqs\nVersion: 1\n")
+    points = ["nqs = nqs:KIND", "wrong = nqs:WRONG", "absent = nqs:ABSENT"]
+    (facts / "entry_points.txt").write_text("\n".join([f"[{settings.GROUP}]", *points]))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with ExitStack() as stack:
+        told = SystemSettings.model_validate(
+            {"kind": "nqs", "directory": str(tmp_path), "options": {"cores": 3}}
+        )
+        system = settings.open_system(told, Connections(stack=stack))
+
+    assert isinstance(system, LocalHost)
+    assert system.cores == 3
+    for kind, message in (
+        ("wrong", "wrong = nqs:WRONG is no BatchSystemKind"),
+        ("absent", "nqs:ABSENT cannot be loaded"),
+        ("nsq", "only absent, arc, command, .*nqs, "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SystemSettings.model_validate({"kind": kind, "directory": str(tmp_path)})

@@ -1,6 +1,6 @@
 import pytest
 
-from pilotage.fabric.batch.slurm.slurm import merge_options
+from pilotage.fabric.batch.dialect import dialect, options
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from pilotage.fabric.batch.slurm.slurm import merge_options
     ],
 )
 def test_of_what_is_asked_twice_slurm_gets_both(given: list[str], taken: list[str]) -> None:
-    assert merge_options(given) == taken
+    assert options.merge_options(given, dialect.shipped_dialect("slurm").submit.merged) == taken

@@ -54,7 +54,7 @@ def test_a_ce_is_known_by_its_address_and_by_what_it_believes() -> None:
     system = configuration.read_file(said(systems=systems, queues=queues), "d.yaml").systems["ce"]
 
     assert system.ce is not None
-    assert system.ce.credentials().certificate == Path("/proxy")
+    assert system.ce.certificate == Path("/proxy")
     assert system.directory is None
 
 
@@ -81,14 +81,17 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
             {"systems": {"farm": {"kind": "local", "directory": "/a"}}},
             "systems of the kind local need cores and memory",
         ),
-        ({"systems": {"farm": {"kind": "nqs", "directory": "/a"}}}, "systems/farm/kind"),
+        (
+            {"systems": {"farm": {"kind": "slrum", "directory": "/a"}}},
+            "systems/farm/kind: no such kind of batch system is installed, only arc, command, gridengine, ",
+        ),
         (
             {"systems": {"farm": {"kind": "command", "directory": "/a"}}},
             "systems of the kind command need dialect",
         ),
         (
-            {"systems": {"farm": {"kind": "slurm", "directory": "/a", "dialect": pbs()}}},
-            "systems of the kind slurm have no dialect: it is for command, lsf, pbs",
+            {"systems": {"farm": {"kind": "htcondor", "directory": "/a", "dialect": pbs()}}},
+            "systems of the kind htcondor have no dialect: it is for command, gridengine, lsf, pbs, slurm",
         ),
         (
             {"systems": {"farm": {"kind": "pbs", "directory": "/a", "dialect": {"listing": {"comand": []}}}}},

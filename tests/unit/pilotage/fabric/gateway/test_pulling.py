@@ -9,7 +9,7 @@ import pytest
 
 from pilotage.fabric.gateway.pulling import RequestNames
 from pilotage.fabric.gateway.service import KeptToken
-from pilotage.fabric.manager.errors import StateUnusable
+from pilotage.fabric.manager.journal import StateUnusable
 
 
 def test_a_request_keeps_its_name_over_a_restart_until_it_is_done(tmp_path: Path) -> None:

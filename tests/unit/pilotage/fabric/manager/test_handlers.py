@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.manager.errors import UnfitJob
-from pilotage.fabric.manager.generic import Generic
-from pilotage.fabric.manager.handlers import LocalCommand, call_handler, checked_command, checked_files
+from pilotage.fabric.manager.handlers import (
+    LocalCommand,
+    UnfitJob,
+    call_handler,
+    checked_command,
+    checked_files,
+)
+from pilotage.fabric.manager.job_types import Generic
 
 HANDLER = Generic()
 

@@ -13,10 +13,8 @@ from cs_config.options.options import SHIPPED_JOB_TYPES, VoOptions
 from optimizers.description import description
 from optimizers.description.jdl import read_jdl
 from pilotage.fabric.manager import handlers
-from pilotage.fabric.manager.errors import UnfitJob
-from pilotage.fabric.manager.generic import Generic
-from pilotage.fabric.manager.handlers import HandledJob, Handler, SiteLimits
-from pilotage.fabric.manager.montecarlo import EventRange, MonteCarlo, event_range
+from pilotage.fabric.manager.handlers import HandledJob, Handler, SiteLimits, UnfitJob
+from pilotage.fabric.manager.job_types import EventRange, Generic, MonteCarlo, event_range
 
 EXAMPLE = Path(__file__).parents[5] / "examples" / "concatenation"
 MONTECARLO, GENERIC = MonteCarlo(), Generic()

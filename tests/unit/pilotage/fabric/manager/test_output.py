@@ -5,15 +5,15 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.manager.grid_job import AttemptKey
 from pilotage.fabric.manager.output import LOG, OutputStore
-from pilotage.fabric.manager.records import AttemptKey, LocalJob
-from pilotage.fabric.manager.shared_area import SharedArea, read_first_lines
+from pilotage.fabric.manager.records import LocalJob
+from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
 
 
 def local_job(number: int = 1) -> LocalJob:
@@ -122,12 +122,13 @@ def test_what_lies_in_the_place_of_marks_and_outputs_neither_blocks_nor_leaks(tm
     long.write_text("x" * 1_000_000)
     os.mkfifo(tmp_path / "grid" / "1-1" / "output.tar.gz")
 
-    farm: Any = SimpleNamespace(shell=area.shell, directory=str(tmp_path))
+    no_system: Any = None
+    farm = SharedBatchSystem(system=no_system, shell=area.shell, directory=str(tmp_path))
     names = ("pipe", "link", "long", "none", "two", "zero")
     (tmp_path / "two").write_text("first: one\nsecond\n")
     (tmp_path / "zero").write_bytes(b"a\0b\xff\n")
 
-    found = read_first_lines(farm, names)
+    found = farm.read_first_lines(names)
 
     assert found.keys() == {"two", "zero"}
     assert found["two"] == "first: one"

@@ -23,6 +23,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
 )
 from pilotage.fabric.batch.command_line import CommandLineSystem
+from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import Completed
 from pilotage.fabric.batch.work_area import ListedJob, split_words
 
@@ -246,3 +247,10 @@ def _parse_ads(command: str, done: Completed) -> list[Mapping[str, Any]]:
     if not isinstance(ads, list) or not all(isinstance(ad, dict) for ad in ads):
         raise BatchSystemAway(f"{command}: the answer is no list of ads: {done.stdout[:80]!r}")
     return ads
+
+
+def _open(settings: SystemSettings, connections: Connections) -> HTCondor:
+    return HTCondor(areas=connections.areas(settings), flags=settings.flags)
+
+
+KIND: Final = BatchSystemKind(open=_open)

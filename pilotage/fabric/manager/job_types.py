@@ -1,6 +1,6 @@
-"""Grid jobs of type `montecarlo`: a number of events, spread evenly over local jobs of suitable length.
+"""The job types that come with the program: copies of a program, and Monte Carlo production.
 
-Source: SAM-Grid, the number of jobs to be submitted.
+Source: JIM, `instances`; SAM-Grid, the number of jobs to be submitted.
 """
 
 import json
@@ -8,8 +8,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pilotage.fabric.manager import handlers
-from pilotage.fabric.manager.errors import UnfitJob
-from pilotage.fabric.manager.handlers import HandledJob, LocalCommand, SiteLimits
+from pilotage.fabric.manager.handlers import HandledJob, LocalCommand, SiteLimits, UnfitJob
+
+#: Number of local jobs of a generic job, default 1.
+LOCAL_JOBS = "LocalJobs"
+
+
+class Generic:
+    """Type `generic`: runs the executable `LocalJobs` times, each with its number."""
+
+    def check(self, job: HandledJob) -> None:
+        """Reject an invalid command or number."""
+        handlers.read_whole(job.description, LOCAL_JOBS)
+        self.command(job, 1)
+
+    def number_of_jobs(self, job: HandledJob, site: SiteLimits) -> int:
+        """The number that the user states."""
+        number = handlers.read_whole(job.description, LOCAL_JOBS) or 1
+        if number > site.max_local_jobs:
+            raise UnfitJob(f"{LOCAL_JOBS}: {number} are too many, this site takes {site.max_local_jobs}")
+        return number
+
+    def prepare_work_area(self, job: HandledJob, n: int) -> Mapping[str, bytes]:  # noqa: ARG002 - others need them
+        """No files besides the input sandbox."""
+        return {}
+
+    def command(self, job: HandledJob, n: int) -> LocalCommand:
+        """The user's command, with `{local_job}` and `{local_jobs}` substituted."""
+        return handlers.build_command(job.description, {"local_job": n, "local_jobs": job.number})
+
 
 EVENTS = "Events"
 EVENTS_PER_JOB = "EventsPerJob"
@@ -34,7 +61,7 @@ class EventRange:
 
 
 class MonteCarlo:
-    """Produces `Events` events; each local job has its own seed and event numbers."""
+    """Type `montecarlo`: `Events` events, spread evenly; each local job has its own seed and event range."""
 
     def check(self, job: HandledJob) -> None:
         """Reject invalid numbers."""
@@ -82,11 +109,7 @@ class MonteCarlo:
 
 
 def events_per_job(job: HandledJob, site: SiteLimits) -> int:
-    """Maximum events of one local job, from its CPU time and the user's limit.
-
-    Raises:
-        UnfitJob: Not even one event fits.
-    """
+    """Maximum events of one local job, from its CPU time and the user's limit; at least one has to fit."""
     figures = []
     cpu_per_event = handlers.read_seconds(job.description, CPU_PER_EVENT)
     if cpu_per_event is None and site.cpu_per_event is not None:

@@ -1,1 +1,0 @@
-"""HTCondor as a batch system: its commands, and the event logs of its jobs."""

@@ -1,1 +1,0 @@
-"""Slurm as a batch system: its commands and their options."""
