@@ -130,7 +130,7 @@ def _docstrings(model: type[BaseModel]) -> Mapping[str, str]:
     """
     body = ast.parse(inspect.getsource(model)).body[0].body  # type: ignore[attr-defined]
     return {
-        field.target.id: inspect.cleandoc(below.value.value)
+        field.target.id: inspect.cleandoc(str(below.value.value))
         for field, below in pairwise(body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)

@@ -4,29 +4,19 @@ from dataclasses import asdict
 
 import typer
 
-from pilotage.cli import options, output, settings
+from pilotage.cli import output, settings
 from pilotage.cli.checks import installation
 from pilotage.cli.checks.finding import Health
 from pilotage.cli.errors import REFUSED
+from pilotage.cli.settings import Settings
 from pilotage.service.services import utc_now
 
 _SIGNS = {Health.GOOD: "[green]good[/]", Health.WARNING: "[yellow]warning[/]", Health.BAD: "[red]bad[/]"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("doctor")(doctor)
-
-
-def doctor(
-    *,
-    database_url: options.DatabaseUrl = None,
-    redis_url: options.RedisUrl = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-) -> None:
+@settings.command_with("database_url", "redis_url")
+def doctor(chosen: Settings, *, as_json: bool) -> None:
     """Check this installation and list problems; exit status 1 if there are any. Changes nothing."""
-    chosen = settings.load({"home": home, "database_url": database_url, "redis_url": redis_url})
     found = list(installation.check_installation(chosen, utc_now()))
     data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
     table = output.table(("Check", "", "Result"), ())

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pilotage.cli import job_ids, options, output
-from pilotage.cli.connection import connect
+from pilotage.cli import options, output
+from pilotage.cli.connection import ServiceOptions
 from pilotage.fabric.client import Client
 
 if TYPE_CHECKING:
@@ -67,21 +67,19 @@ def submit(
             help="One job for each value, which replaces %(NAME)s; repeated: for each combination.",
         ),
     ] = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Submit jobs with their input sandboxes, and print the job ids."""
     from pilotage.cli.commands import job_drafts
 
     parameters = job_drafts.parse_parameters(param or [])
     drafts = [job_drafts.add_parameters(draft, parameters) for file in files for draft in _read(file)]
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         ids = _send(client, list(job_drafts.build_requests(drafts, count)))
-    if as_json or not sys.stdout.isatty() or len(ids) <= _FEW:
-        output.emit({"job_ids": ids}, as_json=as_json, render=lambda: "\n".join(map(str, ids)))
+    if service.as_json or not sys.stdout.isatty() or len(ids) <= _FEW:
+        service.emit({"job_ids": ids}, lambda: "\n".join(map(str, ids)))
     else:
-        output.console().print(f"{len(ids)} jobs: {job_ids.format_ids(ids)}")
+        output.console().print(f"{len(ids)} jobs: {options.format_ids(ids)}")
 
 
 def _read(file: str) -> "list[JobDraft]":

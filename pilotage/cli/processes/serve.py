@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated
 
 import typer
 import uvicorn
@@ -15,7 +14,7 @@ from fastapi import FastAPI
 
 from cs_config import gc_tuning
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import options, process_setup, settings, wiring
+from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import client_connections, keep_alive, tls
 from pilotage.cli.settings import Settings
@@ -80,11 +79,7 @@ def serve_application(
 
 
 def configuration(
-    app: FastAPI,
-    *,
-    log_level: str,
-    tls: ssl.SSLContext | None = None,
-    trusted_proxies: Sequence[str] = (),
+    app: FastAPI, *, log_level: str, tls: ssl.SSLContext | None = None, trusted_proxies: Sequence[str] = ()
 ) -> uvicorn.Config:
     """The settings of uvicorn.
 
@@ -145,49 +140,16 @@ def _keep_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("serve")(serve)
-
-
-def serve(
-    *,
-    host: options.Host = None,
-    port: options.Port = None,
-    tls_certificate: options.TlsCertificate = None,
-    tls_key: options.TlsKey = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Number of processes that share the port (default: PILOTAGE_WORKERS or 1)."
-        ),
-    ] = None,
-    resources: options.Resources = None,
-    database_url: options.DatabaseUrl = None,
-    redis_url: options.RedisUrl = None,
-    log_level: options.LogLevel = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-) -> None:
+@settings.command_with(
+    *("host", "port", "tls_certificate", "tls_key", "workers", "resources"),
+    *("database_url", "redis_url", "log_level"),
+)
+def serve(chosen: Settings, *, as_json: bool) -> None:
     """Run the HTTP service; several can run, on any hosts, behind a load balancer.
 
     Run `pilotage db upgrade` first; workers and agents are separate processes. SIGINT or SIGTERM stops the
     service. With --json, log lines are JSON.
     """
-    chosen = settings.load(
-        {
-            "home": home,
-            "host": host,
-            "port": port,
-            "tls_certificate": tls_certificate,
-            "tls_key": tls_key,
-            "workers": workers,
-            "resources": resources,
-            "database_url": database_url,
-            "redis_url": redis_url,
-            "log_level": log_level,
-        }
-    )
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     tls.read_certificate(chosen)
     with cli_engine.translate_unreachable(chosen.database_url), wiring.open_current_engine(chosen) as engine:

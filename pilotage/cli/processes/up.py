@@ -5,14 +5,13 @@ import os
 import socket
 import sys
 from contextlib import ExitStack
-from typing import Annotated
 
 import typer
 from rich.panel import Panel
 
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
-from pilotage.cli import client_settings, home_directory, options, output, process_setup, settings, wiring
+from pilotage.cli import client_settings, home_directory, output, process_setup, settings, wiring
 from pilotage.cli import engine as cli_engine
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import agent, local_isolation, local_pilots, serve, tls
@@ -64,61 +63,16 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
 _TOKEN_LIFE = 366 * 86400
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("up")(up)
-
-
-def up(
-    *,
-    resources: options.Resources = None,
-    host: options.Host = None,
-    port: options.Port = None,
-    tls_certificate: options.TlsCertificate = None,
-    tls_key: options.TlsKey = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SITE", help="Run local pilots for the queues of this site while jobs wait for them."
-        ),
-    ] = None,
-    pilots: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum number of local pilots at a time (default: 2).")
-    ] = None,
-    isolation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="Isolation of the jobs of local pilots: userns (default) hides the installation from them; "
-            "none lets them read its keys and act with your rights.",
-        ),
-    ] = None,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="VO of jobs that name none.")] = None,
-    database_url: options.DatabaseUrl = None,
-    log_level: options.LogLevel = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-) -> None:
+@settings.command_with(
+    *("resources", "host", "port", "tls_certificate", "tls_key"),
+    *("site", "pilots", "isolation", "vo", "database_url", "log_level"),
+)
+def up(chosen: Settings, *, as_json: bool) -> None:
     """Run the whole system in one process: database, service, optimizers, agents; with --site, pilots.
 
     Needs no server and no root. Ctrl-C stops it; the next start continues from there.
     """
-    chosen = settings.load(
-        {
-            "home": home,
-            "resources": resources,
-            "host": host,
-            "port": port,
-            "tls_certificate": tls_certificate,
-            "tls_key": tls_key,
-            "site": site,
-            "pilots": pilots,
-            "isolation": isolation,
-            "vo": vo,
-            "database_url": database_url,
-            "log_level": log_level,
-        }
-    ).model_copy(update={"redis_url": None})  # the optimizers run here, whatever else there is
+    chosen = chosen.model_copy(update={"redis_url": None})  # the optimizers run here, whatever else there is
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     home_directory.make_home(chosen.home)
     with home_directory.lock_home(chosen.home):
@@ -138,10 +92,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         parts = stack.enter_context(wiring.run_services(chosen, engine))
         _check_site(chosen, parts)
         context = AgentContext(
-            engine=engine,
-            current=lambda: parts.live.current,
-            blobs=parts.blobs,
-            holder=agent.unique_holder(),
+            engine=engine, current=lambda: parts.live.current, blobs=parts.blobs, holder=agent.unique_holder()
         )
         stack.enter_context(agent.run_agents(list(AGENTS), context))
         local = _local_pilots(chosen, parts, url)
