@@ -115,14 +115,14 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _fields(model: type[BaseModel] | None) -> Iterator[tuple[str, str]]:
     if model is None:
         return
-    meanings = _docstrings(model)
+    meanings = read_docstrings(model)
     for name, field in model.model_fields.items():
         is_section = _model_in(field.annotation) is not None or _is_mapping(field.annotation)
         yield f"{field.alias}/" if is_section else str(field.alias), meanings.get(name, "")
 
 
 @cache
-def _docstrings(model: type[BaseModel]) -> Mapping[str, str]:
+def read_docstrings(model: type[BaseModel]) -> Mapping[str, str]:
     """The text below each field of a model.
 
     Read when it is needed: pydantic's `use_attribute_docstrings` reads it at import, which took 0.2 s of each

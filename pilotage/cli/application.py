@@ -84,8 +84,8 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "diff": Command("commands.config:diff"),
             "preview": Command("commands.config_change:preview"),
             "apply": Command("commands.config_change:apply"),
-            "history": Command("commands.config:history"),
-            "rollback": Command("commands.config:rollback"),
+            "history": Command("commands.config_history:history"),
+            "rollback": Command("commands.config_history:rollback"),
             "import": CommandGroup(
                 "Import configurations of other systems.",
                 {
@@ -144,7 +144,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "commands.tokens:token", "Create a token with the signing key of this installation and print it."
     ),
     "login": Command(
-        "commands.tokens:login",
+        "commands.login:login",
         "Print a link that signs a browser in to the web pages; valid once, for five minutes.",
     ),
     "key": CommandGroup(
@@ -164,7 +164,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         },
     ),
     "doctor": Command(
-        "checks.doctor:doctor",
+        "checks.installation:doctor",
         "Check this installation and list problems; exit status 1 if there are any. Changes nothing.",
     ),
 }

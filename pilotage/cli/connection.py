@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import RenderableType
 
-from pilotage.cli import client_settings, home_directory, options, output
+from pilotage.cli import home_directory, options, output
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
 
@@ -36,7 +36,7 @@ def connect(*, home: Path | None, url: str | None) -> Client:
     Raises:
         WrongUsage: No URL or no token is configured.
     """
-    chosen = client_settings.load(home=home, url=url)
+    chosen = home_directory.load_client_settings(home=home, url=url)
     written = home_directory.read_client_env(chosen.home)
     address = chosen.url or written.get("PILOTAGE_URL")
     if address is None:

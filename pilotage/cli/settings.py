@@ -23,7 +23,7 @@ from pydantic import (
 from typer.models import OptionInfo
 
 from pilotage.cli import options
-from pilotage.cli.client_settings import FILE, PREFIX, default_home
+from pilotage.cli.home_directory import FILE, PREFIX, default_home
 from pilotage.cli.options import CommandFunction
 from requirements.errors import InvalidInput, Problem, did_you_mean
 

@@ -1,4 +1,4 @@
-"""`pilotage config show`, `check`, `history`, `diff` and `rollback`."""
+"""`pilotage config show`, `check` and `diff`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +10,9 @@ from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import show as cs_show
+from cs_config.versions.diff import format_entry
 from pilotage.cli import options, output
-from pilotage.cli.commands import config_change, config_request
+from pilotage.cli.commands import config_history, config_request
 from pilotage.cli.commands.config_request import Answer
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WRONG, WrongUsage, one_line
@@ -55,7 +56,7 @@ def show(
     if not lines and not service.as_json:
         _nothing_message(path)
     elif origin:
-        rows = ((line.path, cs_show.format_value(line.value), line.origin) for line in lines)
+        rows = ((line.path, format_entry(line.value), line.origin) for line in lines)
         data = [line.as_json() for line in lines]
         service.emit(data, lambda: output.table(("Name", "Value", "Written in"), rows))
     else:
@@ -78,7 +79,7 @@ def _blame(path: str, vo: str | None, service: ServiceOptions) -> None:
 
 _BLAME: Mapping[str, Column] = {
     "Name": "path",
-    "Value": lambda each: cs_show.format_value(each["value"]),
+    "Value": lambda each: format_entry(each["value"]),
     "Written in": "origin",
     "By": lambda each: (each["since"] or {}).get("author"),
     "Stored": lambda each: output.local_time((each["since"] or {}).get("stored_at")),
@@ -121,37 +122,6 @@ def _count_nodes(config: Configuration) -> str:
     return f"{len(config.sites)} sites, {len(ces)} CEs, {len(config.addresses)} queues, {len(config.vos)} VOs"
 
 
-_AT = "Only versions that changed this path, something below it, or a section that contains it."
-
-
-def history(
-    *,
-    path: Annotated[str, typer.Option("--path", metavar="PATH", help=_AT)] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rows to show.")] = 20,
-    service: ServiceOptions,
-) -> None:
-    """List the versions with changes that you may see, newest first."""
-    with service.connect() as client:
-        versions = client.config_versions(limit=limit, path=path)
-    service.emit({"versions": versions}, lambda: output.list_table(_VERSIONS, versions))
-
-
-def _format_paths(paths: list[str] | None) -> str:
-    if not paths:
-        return ""
-    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-
-
-_VERSIONS: Mapping[str, Column] = {
-    "#Version": "version",
-    "Stored": lambda version: output.local_time(version["created_at"]),
-    "By": "author",
-    "From": "source",
-    "Changed": lambda version: _format_paths(version.get("paths")),
-    "Why": "message",
-}
-
-
 def diff(
     file: Annotated[
         Path | None,
@@ -176,18 +146,5 @@ def diff(
             data: Answer = {"from_version": wanted.version, "file": str(file), "changes": changes}
         else:
             data = client.config_diff(before or 0, after)
-    lines = list(config_request.change_lines(data["changes"])) or ["no difference"]
+    lines = list(config_history.change_lines(data["changes"])) or ["no difference"]
     service.emit(data, lambda: output.escape("\n".join(lines)))
-
-
-def rollback(
-    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version, see `config history`.")],
-    *,
-    message: config_change.Message = None,
-    service: ServiceOptions,
-) -> None:
-    """Restore an older version: of everything for operators, else of the parts that you may change."""
-    with service.connect() as client:
-        answer = client.rollback_config(version, message=message or "")
-    lines = [*config_request.change_lines(answer["changes"]), f"version {answer['version']} is in force"]
-    service.emit(answer, lambda: output.escape("\n".join(lines)))

@@ -8,13 +8,13 @@ import typer
 from rich.console import Group, RenderableType
 
 from pilotage.cli import output
-from pilotage.cli.commands import config_request
+from pilotage.cli.commands import config_history, config_request
+from pilotage.cli.commands.config_history import Message
 from pilotage.cli.commands.config_request import Answer, ConfigChange
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
 
-Message = Annotated[str | None, typer.Option("--message", "-m", help="Reason, stored in the history.")]
 Guards = Annotated[
     list[str] | None,
     typer.Option(
@@ -97,7 +97,7 @@ def _edit(
 def _format_answer(answer: config_request.Answer) -> list[str]:
     if not answer["changes"]:
         return [_unchanged(answer["version"])]
-    return [*config_request.change_lines(answer["changes"]), _in_force(answer["version"])]
+    return [*config_history.change_lines(answer["changes"]), _in_force(answer["version"])]
 
 
 def _in_force(version: int) -> str:
@@ -147,7 +147,7 @@ def preview(
 
 def render_with_effects(changes: Sequence[Answer], answer: Answer | None) -> RenderableType:
     """Changes, and their effects where these were computed."""
-    return Group(output.escape("\n".join(config_request.change_lines(changes))), render_effects(answer))
+    return Group(output.escape("\n".join(config_history.change_lines(changes))), render_effects(answer))
 
 
 def render_effects(answer: Answer | None) -> RenderableType:

@@ -16,9 +16,10 @@ from cs_config.versions import proposals
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import output
-from pilotage.cli.commands import config_change, config_request
-from pilotage.cli.commands.config_change import Guards, Message
-from pilotage.cli.commands.config_request import Answer
+from pilotage.cli.commands import config_change, config_history, config_request
+from pilotage.cli.commands.config_change import Guards
+from pilotage.cli.commands.config_history import Message
+from pilotage.cli.commands.config_request import Answer, ConfigChange
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
 from pilotage.fabric.client import ApiError, Client
@@ -104,12 +105,19 @@ def _preview_and_store(
 ) -> tuple[Answer | None, int]:
     """The effects of an import, and the version in force afterwards; with --apply, the import is stored."""
     with service.connect() as client:
-        change = config_request.change_from_proposal(client, proposal)
+        change = _change_from_proposal(client, proposal)
         preview = _preview(client, change.body)
         if not wanted.apply:
             return preview, change.version
         message = wanted.message or f"imported {name}"
         return preview, config_change.store(client, change, message, wanted.guards)
+
+
+def _change_from_proposal(client: Client, proposal: Proposal) -> ConfigChange:
+    """The change that stores a proposal; as differences, if the caller sees only a part of the tree."""
+    whole = {"text": proposal.after.source, "source": proposal.after.file}
+    body = config_request.edits(proposal.differences) if client.config().get("text") is None else whole
+    return ConfigChange(body=body, version=proposal.before.version, changed=True)
 
 
 def _preview(client: Client, change: Mapping[str, object]) -> Answer | None:
@@ -224,7 +232,7 @@ def _proposal_lines(proposal: AdProposal) -> Iterator[str]:
 
 def _line(change: ParameterChange) -> str:
     before, after = (ABSENT if each is None else each for each in (change.before, change.after))
-    return config_request.change_line(change.name, before, after)
+    return config_history.change_line(change.name, before, after)
 
 
 def _counts(proposal: AdProposal) -> dict[str, int]:

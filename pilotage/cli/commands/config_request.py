@@ -1,9 +1,6 @@
-"""Configuration changes from words or files as requests to the service, and as lines of text.
+"""Configuration changes from words or files as requests to the service, and the configuration in force."""
 
-In a line, `+` is an addition, `-` a removal, `~` a new value.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +10,8 @@ import typer
 from cs_config import validate
 from cs_config.source import yaml_writer
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, patch, show
-from cs_config.versions.diff import ABSENT, Difference
-from cs_config.versions.proposals import Proposal
+from cs_config.versions import diff, patch
+from cs_config.versions.diff import Difference
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
@@ -47,17 +43,11 @@ def change_from_file(client: Client, file: Path) -> ConfigChange:
     if (text := answer.get("text")) is not None:
         whole = {"text": config.source, "source": file.name}
         return ConfigChange(body=whole, version=version, changed=text != config.source, differences=found)
-    return ConfigChange(body=_edits(found), version=version, changed=bool(found), differences=found)
+    return ConfigChange(body=edits(found), version=version, changed=bool(found), differences=found)
 
 
-def change_from_proposal(client: Client, proposal: Proposal) -> ConfigChange:
-    """The change that stores a proposal; as differences, if the caller sees only a part of the tree."""
-    whole = {"text": proposal.after.source, "source": proposal.after.file}
-    body = _edits(proposal.differences) if client.config().get("text") is None else whole
-    return ConfigChange(body=body, version=proposal.before.version, changed=True)
-
-
-def _edits(differences: Sequence[Difference]) -> dict[str, object]:
+def edits(differences: Sequence[Difference]) -> dict[str, object]:
+    """Differences as the body of a request."""
     values, removed = patch.edits_from_differences(differences)
     return {"set": values, "remove": removed}
 
@@ -88,36 +78,6 @@ def list_changes(found: Iterable[Difference]) -> list[dict[str, object]]:
 
 #: A response of the service.
 Answer = dict[str, Any]
-
-#: Lines to print; JSON has all.
-_MOST = 100
-
-
-def change_lines(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each change."""
-    for change in changes[:_MOST]:
-        before = ABSENT if change["change"] == "added" else change["before"]
-        after = ABSENT if change["change"] == "removed" else change["after"]
-        yield change_line(change["path"], before, after)
-    if len(changes) > _MOST:
-        yield f"… and {len(changes) - _MOST} more (--json lists all)"
-
-
-def change_line(name: str, before: Any, after: Any) -> str:
-    """A line for one change; `ABSENT`: no value."""
-    if after is ABSENT:
-        return f"- {name} = {_format(before)}"
-    if before is ABSENT:
-        return f"+ {name} = {_format(after)}"
-    return f"~ {name} = {_format(after)} (was {_format(before)})"
-
-
-def _format(value: Any) -> str:
-    """A value or a whole section in one line of YAML."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{name}: {_format(below)}' for name, below in value.items())}}}"
-    return show.format_value(value)
-
 
 #: Option of commands that only read a configuration.
 InsteadOfRunning = Annotated[

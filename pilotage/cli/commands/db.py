@@ -1,7 +1,7 @@
 """`pilotage db`: the schema of the database, and recovery from lost commits."""
 
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -11,7 +11,6 @@ from pilotage.cli import home_directory, last_seen, output, settings
 from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import keys
-from pilotage.service.services import utc_now
 from taskqueue.db import database, incarnation
 from taskqueue.db.database import SchemaState
 from taskqueue.db.incarnation import RecoveryResult
@@ -52,7 +51,7 @@ def recover(
         if not database.schema_state(engine).is_current:
             raise CommandRefused("the tables are of another release: run `pilotage db upgrade` first")
         with database.writing(engine) as conn:
-            done = incarnation.recover(conn, now=utc_now(), patience=timedelta(seconds=wait))
+            done = incarnation.recover(conn, now=datetime.now(UTC), patience=timedelta(seconds=wait))
         with database.reading(engine) as conn:
             standing = incarnation.read_state(conn)
     if chosen.home.is_dir():

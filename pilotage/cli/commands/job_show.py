@@ -194,13 +194,13 @@ def _explained_file(client: Client, file: Path, *, forwarding: bool) -> Job:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(f"{file}: neither a job id nor a readable file: {error}") from None
-    from pilotage.cli.commands import job_drafts
+    from pilotage.cli.commands import job_submit  # imported late: parsing needs more time than a request
 
-    first = job_drafts.read_drafts(text, file=str(file), directory=file.parent)[0]
+    first = job_submit.read_drafts(text, file=str(file), directory=file.parent)[0]
     if first.text is not None:
         return client.explain_description(jdl=first.text, forwarding=forwarding)
     return client.explain_description(
-        job=job_drafts.description_as_json(first.content), forwarding=forwarding
+        job=job_submit.description_as_json(first.content), forwarding=forwarding
     )
 
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pilotage.cli import client_settings, home_directory, options, output
+from pilotage.cli import home_directory, options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.output import Column
 from pilotage.fabric.pilot import main as pilot_main
@@ -30,7 +30,7 @@ def _environment(words: Sequence[str], home: Path | None) -> Mapping[str, str]:
     """
     if "PILOTAGE_URL" in os.environ or "--url" in words:
         return os.environ
-    found = client_settings.load(home=home).home
+    found = home_directory.load_client_settings(home=home).home
     return {**home_directory.read_client_env(found), **os.environ, "PILOTAGE_HOME": str(found)}
 
 

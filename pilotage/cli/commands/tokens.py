@@ -1,7 +1,4 @@
-"""`pilotage token`, `login` and `key`: tokens, sign-in links and the keys that sign them.
-
-A user who can read the signing key needs no token: `token` and `login` sign one locally.
-"""
+"""`pilotage token` and `key`: tokens of this installation, and the keys that sign them."""
 
 from datetime import UTC, datetime, timedelta
 from getpass import getuser
@@ -10,15 +7,12 @@ from typing import Annotated
 import typer
 
 from pilotage.cli import home_directory, last_seen, output, settings
-from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import CommandRefused, WrongUsage
+from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
-from pilotage.fabric.client import Client
 from pilotage.service.auth import callers, keys
 from pilotage.service.auth.callers import Grant, Role
 from pilotage.service.auth.keys import KeyRing
 from pilotage.service.auth.tokens import Tokens
-from pilotage.service.services import utc_now
 
 
 def mint_token(chosen: Settings, grant: Grant, *, now: datetime) -> tuple[str, datetime]:
@@ -80,58 +74,6 @@ def token(
     output.emit(data, as_json=as_json, render=lambda: text)
 
 
-#: Lifetime in seconds of a token that `login` signs, and the maximum of the session.
-_LONGEST_SESSION = 43_200
-
-
-def login(
-    *,
-    role: Annotated[
-        str | None,
-        typer.Option(
-            help="For operators: sign in as user, vo_admin, site_admin or operator (default: your own role)."
-        ),
-    ] = None,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="With --role: VO.")] = None,
-    user: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="With --role: user name; for the role user, the default is your login name."
-        ),
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="With --role: owner group (default: <vo>_user).")
-    ] = None,
-    site: Annotated[str | None, typer.Option(metavar="SITE", help="With --role: site.")] = None,
-    service: ServiceOptions,
-) -> None:
-    """Print a link that signs a browser in to the web pages; valid once, for five minutes.
-
-    The session has the rights of your token, for at most twelve hours. No token is needed if you can read the
-    signing key of the installation.
-    """
-    wanted = {"role": role, "vo": vo, "user": user, "group": group, "site": site}
-    if role is None and any(wanted.values()):
-        raise WrongUsage("--vo, --user, --group and --site need --role")
-    if role == "user" and user is None:
-        wanted["user"] = getuser()
-    with _signing_client(service) as client:
-        answer = client.login_link({name: value for name, value in wanted.items() if value is not None})
-        link = f"{client.url}{answer['path']}"
-    data = {"link": link, "expires_at": answer["expires_at"]}
-    service.emit(data, lambda: link)
-
-
-def _signing_client(service: ServiceOptions) -> Client:
-    """A client with the configured token, or else with an operator's token signed by the local key."""
-    chosen = settings.load({"home": service.home, "url": service.url})
-    if chosen.token or home_directory.read_client_env(chosen.home) or not chosen.key.exists():
-        return service.connect()
-    grant = callers.grant(role="operator", user=getuser(), ttl=_LONGEST_SESSION)
-    token, _ = mint_token(chosen, grant, now=datetime.now(UTC))
-    return Client(chosen.url or f"http://{chosen.host}:{chosen.port}", token, whose=str(chosen.key))
-
-
 #: Default days that the previous key still verifies tokens: most tokens have expired by then.
 _KEPT_DAYS = 30.0
 _LONGEST_DAYS = 366.0
@@ -164,7 +106,7 @@ def rotate(
     If hosts do not share the key file, copy it to the other hosts now.
     """
     home_directory.require_installation(chosen.home, chosen.key)
-    ring = keys.rotate(chosen.key, keep=timedelta(days=keep), now=utc_now())
+    ring = keys.rotate(chosen.key, keep=timedelta(days=keep), now=datetime.now(UTC))
     _show(ring, as_json=as_json)
 
 
@@ -177,7 +119,7 @@ def retire(
 ) -> None:
     """Reject all tokens of a previous key, for example after a leak."""
     home_directory.require_installation(chosen.home, chosen.key)
-    ring = keys.retire(chosen.key, key_id, now=utc_now())
+    ring = keys.retire(chosen.key, key_id, now=datetime.now(UTC))
     if ring is None:
         raise CommandRefused(
             f"{key_id}: no previous key has this name; `pilotage key rotate` replaces the signing key"

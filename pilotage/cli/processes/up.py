@@ -11,10 +11,10 @@ from rich.panel import Panel
 
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
-from pilotage.cli import client_settings, home_directory, output, process_setup, settings, wiring
 from pilotage.cli import engine as cli_engine
+from pilotage.cli import home_directory, output, process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.processes import agent, local_isolation, local_pilots, serve, tls
+from pilotage.cli.processes import agent, local_pilots, serve, tls
 from pilotage.cli.processes.agent import AGENTS, AgentContext
 from pilotage.cli.processes.local_pilots import LocalPilots, LocalQueue
 from pilotage.cli.settings import Settings
@@ -51,7 +51,7 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
             lines.append(
                 "[yellow]their jobs run as root and can change this machine: start it as another user[/]"
             )
-    home = "" if chosen.home == client_settings.default_home(os.environ) else f" --home {chosen.home}"
+    home = "" if chosen.home == home_directory.default_home(os.environ) else f" --home {chosen.home}"
     lines += ["", f"pilotage login{home}   (a link to the web pages)"]
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
     if chosen.site is None:
@@ -131,7 +131,7 @@ def _local_pilots(chosen: Settings, parts: Services, url: str) -> LocalPilots:
         wanted=wanted,
         environment=environment,
         directory=chosen.home / "pilots",
-        words=local_isolation.words(chosen),
+        words=local_pilots.isolation_words(chosen),
     )
 
 
@@ -142,7 +142,7 @@ def _check_site(chosen: Settings, parts: Services) -> None:
         hint = f", did you mean {meant}?" if meant else ""
         raise CommandRefused(f"--site {chosen.site}: the configuration has no such site{hint}")
     if chosen.site is not None:
-        local_isolation.check(chosen)
+        local_pilots.check_isolation(chosen)
 
 
 def _token(chosen: Settings, parts: Services) -> str:

@@ -9,7 +9,6 @@ from cs_config import gc_tuning
 from optimizers.workers import rq as optimizer_worker
 from pilotage.cli import engine, process_setup, settings
 from pilotage.cli.errors import WrongUsage
-from pilotage.cli.processes import keep_alive
 from pilotage.cli.settings import Settings
 
 
@@ -38,7 +37,9 @@ def worker(
     elif burst:
         raise WrongUsage("--burst is for one worker: leave out --workers, or start several commands")
     else:
-        keep_alive.keep_alive(partial(run, chosen, chosen.redis_url, burst=False, as_json=as_json), workers)
+        process_setup.keep_alive(
+            partial(run, chosen, chosen.redis_url, burst=False, as_json=as_json), workers
+        )
 
 
 def run(chosen: Settings, redis_url: str, *, burst: bool, as_json: bool) -> None:
