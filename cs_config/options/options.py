@@ -53,7 +53,6 @@ class Options(BaseModel):
         strict=True,
         alias_generator=to_pascal,
         populate_by_name=False,
-        use_attribute_docstrings=True,
     )
 
 

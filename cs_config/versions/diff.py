@@ -116,3 +116,14 @@ def _list_leaves(entry: Entry, names: tuple[str, ...]) -> Iterator[tuple[str, ..
             yield from _list_leaves(below, (*names, name))
     elif entry is not ABSENT:
         yield names
+
+
+def format_entry(entry: Entry) -> str:
+    """A value or a whole section as in a YAML file, in one line."""
+    if isinstance(entry, Mapping):
+        return f"{{{', '.join(f'{name}: {format_entry(below)}' for name, below in entry.items())}}}"
+    if isinstance(entry, list | tuple):
+        return f"[{', '.join(map(format_entry, entry))}]"
+    if entry is None:
+        return "null"
+    return str(entry).lower() if isinstance(entry, bool) else str(entry)

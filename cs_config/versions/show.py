@@ -9,7 +9,7 @@ from cs_config.source.sections import Leaf, LeafValue, Section, merge_sections
 from cs_config.tree import inheritance
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.levels import Level, Parameter
-from cs_config.versions.diff import ABSENT
+from cs_config.versions.diff import ABSENT, format_entry
 from cs_config.versions.patch import find_entry
 from requirements.errors import did_you_mean
 from requirements.values import Value, fold
@@ -31,23 +31,12 @@ class ShownLine:
     places: tuple[str, ...] = ()  #: paths from the top where it is written; several for a united set
 
     def __str__(self) -> str:
-        return f"{self.path} = {format_value(self.value)}"
+        return f"{self.path} = {format_entry(self.value)}"
 
     def as_json(self) -> Mapping[str, object]:
         """The line as JSON."""
         value = list(self.value) if isinstance(self.value, tuple) else self.value
         return {"path": self.path, "value": value, "origin": self.origin}
-
-
-def format_value(value: Value | LeafValue) -> str:
-    """A value as written in the file."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(format_value(item) for item in value)}]"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def list_lines(config: Configuration, path: str = "", vo: str | None = None) -> tuple[ShownLine, ...]:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, Row
 from requirements import values
 from requirements.values import Value, fold
 from taskqueue.db import sql
-from taskqueue.jobs import descriptions
+from taskqueue.jobs import placeholders
 from taskqueue.leases import selection
 from taskqueue.leases.selection import CandidateRow, JobKind
 
@@ -73,7 +73,7 @@ def identity_attributes(*, vo: str, owner: str, owner_group: str) -> Mapping[str
 @lru_cache(maxsize=1024)
 def description_attributes(body: str, parameters: str | None) -> Mapping[str, Value]:
     """The attributes of a stored description by folded name, with placeholders filled."""
-    filled = descriptions.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
+    filled = placeholders.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
     return {fold(name): value for name, value in values.job_attributes(filled).items()}
 
 

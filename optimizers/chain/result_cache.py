@@ -14,7 +14,7 @@ from optimizers.chain.chain import ChainContext, ChainResult, Done, JobContext, 
 from optimizers.description import description
 from optimizers.description.description import JobDescription
 from requirements.errors import InvalidInput, Problem
-from taskqueue.jobs import descriptions
+from taskqueue.jobs import placeholders
 from taskqueue.jobs.optimizer_queue import PreparingJob
 
 #: Replaces a description that cannot be read; JobSanity fails its job.
@@ -45,7 +45,7 @@ def _read_description(
     options = context.operations(job.vo)
     try:
         members = json.loads(job.parameters) if job.parameters else None
-        filled = descriptions.fill_placeholders(json.loads(job.body), members)
+        filled = placeholders.fill_placeholders(json.loads(job.body), members)
         try:
             return description.parse_description(filled, options), (), None
         except InvalidInput as invalid:

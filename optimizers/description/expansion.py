@@ -19,7 +19,7 @@ from optimizers.description.description import JobDescription
 from optimizers.submit import sandbox
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.errors import InvalidJob, Problem
-from taskqueue.jobs import descriptions as jobs_descriptions
+from taskqueue.jobs import placeholders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class JobMember:
     description: JobDescription
     own: Mapping[str, Any] = field(default_factory=dict)  #: its own values, by attribute
     parameters: (
-        jobs_descriptions.Parameters | None
+        placeholders.Parameters | None
     )  #: values for the placeholders of the shared body; None: it has none
 
     @property
@@ -82,16 +82,14 @@ def is_same_for_all(body: Mapping[str, object], members: Sequence[JobMember]) ->
         each.description is not first.description or each.own.keys() != first.own.keys() for each in members
     ):
         return all(
-            jobs_descriptions.fill_placeholders(body, each.parameters) == descriptions.stored_body(each.whole)
+            placeholders.fill_placeholders(body, each.parameters) == descriptions.stored_body(each.whole)
             for each in members
         )
     read = descriptions.stored_body(first.description)
     if rest != {name: value for name, value in read.items() if name not in _names(first)}:
         return False
     varied = {name: value for name, value in body.items() if name not in rest}
-    return all(
-        jobs_descriptions.fill_placeholders(varied, each.parameters) == each.own_body for each in members
-    )
+    return all(placeholders.fill_placeholders(varied, each.parameters) == each.own_body for each in members)
 
 
 def _names(member: JobMember) -> frozenset[str]:
@@ -117,7 +115,7 @@ def _own_values(
     options: VoOptions,
 ) -> Mapping[str, object] | None:
     """Return a member's own values by attribute; None: one is invalid."""
-    filled = jobs_descriptions.fill_placeholders({keyword.name: value for keyword, value in varied}, values)
+    filled = placeholders.fill_placeholders({keyword.name: value for keyword, value in varied}, values)
     return descriptions.read_own(model, [(each, filled[each.name]) for each, _ in varied], options)
 
 
@@ -125,7 +123,7 @@ def _read_member(
     template: Mapping[str, object], values: parametric.MemberValues, options: VoOptions
 ) -> JobDescription:
     try:
-        return descriptions.parse_description(jobs_descriptions.fill_placeholders(template, values), options)
+        return descriptions.parse_description(placeholders.fill_placeholders(template, values), options)
     except InvalidJob as invalid:
         shown = ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
         raise InvalidJob(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from requirements.classad.classad_files import Unevaluated
 from requirements.errors import InvalidJob, Problem
 from requirements.values import MAX_INTEGER, Scalar, as_number, fold, normal_number, text_fault
-from taskqueue.jobs import descriptions
+from taskqueue.jobs import placeholders
 
 _LISTS = "parameters"
 _NUMBERS = {"parameterstart": 0, "parameterstep": 1, "parameterfactor": 1}
@@ -46,7 +46,7 @@ def volume(raw: Mapping[str, object]) -> Volume:
     lengths = {name: _lengths(column) for name, column in columns.items()}
     jobs = max(count for count, _, _ in lengths.values())
     lengths["n"] = jobs, jobs * _MOST_DIGITS, _MOST_DIGITS
-    fixed, uses = descriptions.count_places(without_parameters(raw))
+    fixed, uses = placeholders.count_places(without_parameters(raw))
     filled = [(number, *lengths[name]) for name, number in uses.items() if name in lengths]
     return Volume(
         jobs=jobs,

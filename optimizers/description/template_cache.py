@@ -26,7 +26,7 @@ from optimizers.description.expansion import JobMember, SharedDescription
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidInput, NotAllowed
 from requirements.values import fold
-from taskqueue.jobs import descriptions as jobs_descriptions
+from taskqueue.jobs import placeholders
 
 #: Keywords that often differ between the texts of one submission and have values of plain form.
 _OPEN: Final = keywords.OPEN - {"ExecutionEnvironment"}
@@ -221,7 +221,7 @@ def _make_template(
     values = {name: _placeholder(name, kind) for name, kind in form.slots}
     if len(values) < len(form.slots):
         return None  # a repeated keyword: one of the two is in a comment
-    text = form.join([jobs_descriptions.format_jdl_value(values[name]) for name, _ in form.slots])
+    text = form.join([placeholders.format_jdl_value(values[name]) for name, _ in form.slots])
     try:
         [raw] = jdl.read_descriptions(text)
         if not _is_recovered(values, raw) or parametric.is_parametric(raw) or descriptions.refers_to_own(raw):

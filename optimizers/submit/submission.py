@@ -22,8 +22,7 @@ from requirements.errors import InvalidJob, Problem
 from taskqueue import blobs
 from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
-from taskqueue.jobs import descriptions as jobs_descriptions
-from taskqueue.jobs import submission
+from taskqueue.jobs import placeholders, submission
 from taskqueue.jobs.descriptions import NewDescription
 from taskqueue.jobs.submission import DescribedJob, NewJob
 
@@ -214,7 +213,7 @@ def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> Ne
     body = submitted.body
     if checked.template is not None and shared is None:
         [member] = submitted.members
-        body = jobs_descriptions.fill_placeholders(body, member.parameters)
+        body = placeholders.fill_placeholders(body, member.parameters)
     source = shared.source if shared else checked.source
     return NewDescription(source=source, body=body, sandbox=submitted.sandbox)
 

@@ -2,104 +2,172 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
 
-from pilotage.cli import errors, output
+from pilotage.cli import errors, options, output
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the program, imported only when it is run or completed."""
 
-    function: str  #: registers the command, as `module:name`
-    help: str  #: line in `pilotage --help`; the first paragraph of the help of the command itself
+    function: str  #: in this package, as `module:name`
+    help: str = ""  #: line in `pilotage --help`; the first paragraph of the help of the command itself
+    reads_own_options: bool = False  #: gets all arguments that are not its options, `--help` too
 
-    def register(self, app: typer.Typer) -> None:
-        """Import the command and add it."""
-        module, _, name = self.function.partition(":")
-        getattr(import_module(module), name)(app)
+
+@dataclass(frozen=True, slots=True)
+class CommandGroup:
+    """A command with subcommands."""
+
+    help: str
+    commands: Mapping[str, "Command | CommandGroup"]
 
 
 #: Only the module of the command that is run is imported: a client command must not wait until a database and
 #: a web server are loaded, and neither must the list of all commands.
-COMMANDS: Mapping[str, Command] = {
+COMMANDS: Mapping[str, Command | CommandGroup] = {
     "up": Command(
-        "pilotage.cli.processes.up:register",
+        "processes.up:up",
         "Run the whole system in one process: database, service, optimizers, agents; with --site, pilots.",
     ),
-    "job": Command(
-        "pilotage.cli.commands.job:register",
+    "job": CommandGroup(
         "Submit, list, inspect, kill and reschedule jobs; fetch their output.",
+        {
+            "submit": Command("commands.job_submit:submit"),
+            "list": Command("commands.job_show:list_jobs"),
+            "show": Command("commands.job_show:show"),
+            "log": Command("commands.job_show:log"),
+            "explain": Command("commands.job_show:explain"),
+            "kill": Command("commands.job:kill"),
+            "reschedule": Command("commands.job:reschedule"),
+            "output": Command("commands.job:fetch_output"),
+            "wait": Command("commands.job:wait"),
+        },
     ),
-    "pool": Command(
-        "pilotage.cli.commands.pool:register",
+    "pool": CommandGroup(
         "List SubmitPools: Requirements of jobs, with the queues eligible for them.",
+        {"list": Command("commands.pool:list_pools"), "show": Command("commands.pool:show")},
     ),
-    "queue": Command("pilotage.cli.commands.queue:register", "List, explain, drain and resume batch queues."),
-    "site": Command("pilotage.cli.commands.site:register", "Show, advertise, ban and allow sites."),
-    "config": Command(
-        "pilotage.cli.commands.config:register",
+    "queue": CommandGroup(
+        "List, explain, drain and resume batch queues.",
+        {
+            "list": Command("commands.queue:list_queues"),
+            "show": Command("commands.queue:show"),
+            "explain": Command("commands.queue:explain"),
+            "drain": Command("commands.queue:drain"),
+            "resume": Command("commands.queue:resume"),
+        },
+    ),
+    "site": CommandGroup(
+        "Show, advertise, ban and allow sites.",
+        {
+            "list": Command("commands.site:list_sites"),
+            "show": Command("commands.site:show"),
+            "advertise": Command("commands.site:advertise"),
+            "ban": Command("commands.site:ban"),
+            "allow": Command("commands.site:allow"),
+            "limits": Command("commands.site:show_limits"),
+        },
+    ),
+    "config": CommandGroup(
         "Check, show, change, import and export the configuration.",
+        {
+            "check": Command("commands.config:check"),
+            "show": Command("commands.config:show"),
+            "set": Command("commands.config_change:set_"),
+            "diff": Command("commands.config:diff"),
+            "preview": Command("commands.config_change:preview"),
+            "apply": Command("commands.config_change:apply"),
+            "history": Command("commands.config_history:history"),
+            "rollback": Command("commands.config_history:rollback"),
+            "import": CommandGroup(
+                "Import configurations of other systems.",
+                {
+                    "classad": Command("commands.config_formats:import_classad"),
+                    "dirac": Command("commands.config_formats:import_dirac"),
+                    "osg": Command("commands.config_formats:import_osg"),
+                },
+            ),
+            "export": CommandGroup(
+                "Export the configuration to formats of other systems.",
+                {
+                    "classad": Command("commands.config_formats:export_classad"),
+                    "dirac": Command("commands.config_formats:export_dirac"),
+                },
+            ),
+        },
     ),
     "accounting": Command(
-        "pilotage.cli.commands.accounting:register",
+        "commands.accounting:accounting",
         "Sum jobs, wall time, CPU time and causes of waiting of the jobs that you may see.",
     ),
     "pilot": Command(
-        "pilotage.cli.commands.pilots:register_pilot",
+        "commands.pilots:pilot",
         "Run a pilot on this machine: --site S --ce C --queue Q; see `pilotage pilot --help`.",
+        reads_own_options=True,
     ),
-    "pilots": Command(
-        "pilotage.cli.commands.pilots:register_pilots",
+    "pilots": CommandGroup(
         "List pilots, with their status and their success rates.",
+        {
+            "list": Command("commands.pilots:list_pilots"),
+            "show": Command("commands.pilots:show"),
+            "summary": Command("commands.pilots:summary"),
+        },
     ),
     "serve": Command(
-        "pilotage.cli.processes.serve:register",
+        "processes.serve:serve",
         "Run the HTTP service; several can run, on any hosts, behind a load balancer.",
     ),
     "worker": Command(
-        "pilotage.cli.processes.worker:register",
+        "processes.worker:worker",
         "Run the optimizers: they prepare submitted jobs for matching, woken through Redis.",
     ),
     "agent": Command(
-        "pilotage.cli.processes.agent:register",
+        "processes.agent:agent",
         "Run background agents: refresh pools, recover lost jobs, find missed jobs, delete old data.",
     ),
     "director": Command(
-        "pilotage.cli.processes.director:register",
+        "processes.director:director",
         "Submit pilots to batch queues, as many as there is work for, and follow them.",
     ),
     "gateway": Command(
-        "pilotage.cli.processes.gateway:register",
+        "processes.gateway:gateway",
         "Fetch grid jobs for the queues of a site and run each as many local jobs in its batch system.",
     ),
     "token": Command(
-        "pilotage.cli.commands.tokens:register_token",
-        "Create a token with the signing key of this installation and print it.",
+        "commands.tokens:token", "Create a token with the signing key of this installation and print it."
     ),
     "login": Command(
-        "pilotage.cli.commands.tokens:register_login",
+        "commands.login:login",
         "Print a link that signs a browser in to the web pages; valid once, for five minutes.",
     ),
-    "key": Command(
-        "pilotage.cli.commands.tokens:register_key",
+    "key": CommandGroup(
         "List, rotate and retire the keys that sign tokens.",
+        {
+            "list": Command("commands.tokens:show_keys"),
+            "rotate": Command("commands.tokens:rotate"),
+            "retire": Command("commands.tokens:retire"),
+        },
     ),
-    "db": Command(
-        "pilotage.cli.commands.db:register",
+    "db": CommandGroup(
         "Create, upgrade and check the tables of the database; recover from lost commits.",
+        {
+            "upgrade": Command("commands.db:upgrade"),
+            "check": Command("commands.db:check"),
+            "recover": Command("commands.db:recover"),
+        },
     ),
     "doctor": Command(
-        "pilotage.cli.checks.doctor:register",
+        "checks.installation:doctor",
         "Check this installation and list problems; exit status 1 if there are any. Changes nothing.",
     ),
 }
-
 
 #: The variable by which the shell's script calls the program for completions (Typer derives its name).
 _COMPLETION = "_PILOTAGE_COMPLETE"
@@ -107,6 +175,8 @@ _COMPLETION = "_PILOTAGE_COMPLETE"
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag alone
     if wanted:
+        from importlib import metadata  # as slow as all else that `--help` imports beside Typer
+
         typer.echo(f"pilotage {metadata.version('pilotage')}")
         raise typer.Exit
 
@@ -124,20 +194,24 @@ def _root(
     """
 
 
-def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The program with the commands `names`."""
-    app = typer.Typer(name="pilotage", pretty_exceptions_enable=False)
-    app.callback()(_root)
-    for name in names:
-        COMMANDS[name].register(app)
+def application(path: Sequence[str] = ()) -> typer.Typer:
+    """The program with the commands at and below a path such as `job list`; others are not imported."""
+    app = _program()
+    _add_commands(app, COMMANDS, path)
     return app
 
 
 def overview() -> typer.Typer:
     """The program with the names and help lines of all commands, none of them imported."""
-    app = application(())
+    app = _program()
     for name, command in COMMANDS.items():
         app.command(name, help=command.help, add_help_option=False)(_not_imported)
+    return app
+
+
+def _program() -> typer.Typer:
+    app = typer.Typer(name="pilotage", pretty_exceptions_enable=False)
+    app.callback()(_root)
     return app
 
 
@@ -145,12 +219,31 @@ def _not_imported() -> None:
     raise AssertionError("the overview only lists commands")
 
 
+def _add_commands(
+    app: typer.Typer, commands: Mapping[str, Command | CommandGroup], path: Sequence[str]
+) -> None:
+    first, rest = path[:1], path[1:]
+    for name in first if first and first[0] in commands else commands:
+        command = commands[name]
+        if isinstance(command, CommandGroup):
+            group = typer.Typer(help=command.help)
+            _add_commands(group, command.commands, rest)
+            app.add_typer(group, name=name)
+            continue
+        module, _, function = command.function.partition(":")
+        called = getattr(import_module(f"pilotage.cli.{module}"), function)
+        own = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+        app.command(name, context_settings=own if command.reads_own_options else None)(
+            options.expand_groups(called)
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 refused or not found, 2 wrong usage or configuration."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     typed = typed_words(os.environ) if _COMPLETION in os.environ else words
-    chosen = [name for name in typed[:1] if name in COMMANDS]
-    run(lambda: application(chosen) if chosen else overview(), words, name="pilotage")
+    is_command = bool(typed) and typed[0] in COMMANDS
+    run(lambda: application(typed) if is_command else overview(), words, name="pilotage")
 
 
 def typed_words(environment: Mapping[str, str]) -> list[str]:

@@ -1,10 +1,31 @@
-"""Builds a client of the service from the settings."""
+"""Connects commands to the service."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from pilotage.cli import client_settings, home_directory
+from rich.console import RenderableType
+
+from pilotage.cli import home_directory, options, output
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """The options of a command that uses the service."""
+
+    as_json: options.AsJson = False
+    home: options.Home = None
+    url: options.Url = None
+
+    def connect(self) -> Client:
+        """A client of the service; see `connect`."""
+        return connect(home=self.home, url=self.url)
+
+    def emit(self, data: object, render: Callable[[], RenderableType]) -> None:
+        """Print `data` as JSON, or what `render` makes of it."""
+        output.emit(data, as_json=self.as_json, render=render)
 
 
 def connect(*, home: Path | None, url: str | None) -> Client:
@@ -15,7 +36,7 @@ def connect(*, home: Path | None, url: str | None) -> Client:
     Raises:
         WrongUsage: No URL or no token is configured.
     """
-    chosen = client_settings.load(home=home, url=url)
+    chosen = home_directory.load_client_settings(home=home, url=url)
     written = home_directory.read_client_env(chosen.home)
     address = chosen.url or written.get("PILOTAGE_URL")
     if address is None:

@@ -1,9 +1,18 @@
-"""Options that many commands share."""
+"""Options that many commands share; groups of options; job ids and their ranges."""
 
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from pilotage.cli.errors import WrongUsage
+
+#: A function that Typer can call as a command.
+CommandFunction = Callable[..., None]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Home = Annotated[
@@ -21,58 +30,6 @@ Url = Annotated[
         "The token comes from PILOTAGE_TOKEN or client.env.",
     ),
 ]
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="Database (default: PILOTAGE_DATABASE_URL or SQLite in the home directory)."
-    ),
-]
-DatabaseDirectUrl = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Direct connection to the same database, if --database-url goes through pgbouncer "
-        "(default: PILOTAGE_DATABASE_DIRECT_URL).",
-    ),
-]
-RedisUrl = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="Redis (default: PILOTAGE_REDIS_URL); without it, optimizers run in the service."
-    ),
-]
-LogLevel = Annotated[
-    str | None, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning (default) or error.")
-]
-Host = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Address to listen on (default: PILOTAGE_HOST or 127.0.0.1)."),
-]
-Port = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Port to listen on (default: PILOTAGE_PORT or 8750); 0: any free port."),
-]
-TlsCertificate = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Serve HTTPS with this certificate and its chain, PEM (default: PILOTAGE_TLS_CERTIFICATE); "
-        "reloaded when the file changes.",
-    ),
-]
-TlsKey = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Private key of the certificate, if not in the same file (default: PILOTAGE_TLS_KEY).",
-    ),
-]
-Resources = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Configuration file to import at start, if it changed since the last import."
-    ),
-]
 JobIds = Annotated[
     list[str] | None,
     typer.Argument(metavar="ID", help="Job ids or ranges such as 12-40.", show_default=False),
@@ -82,10 +39,104 @@ Site = Annotated[str, typer.Argument(metavar="SITE", help="Site, such as LCG.CER
 Queue = Annotated[
     str, typer.Argument(metavar="Site/CE/Queue", help="Batch queue, such as LCG.CERN.ch/ce01.cern.ch/long.")
 ]
-StatusFilter = Annotated[
-    str | None, typer.Option("--status", metavar="S1,S2", help="Only jobs with one of these statuses.")
-]
 VoFilter = Annotated[str | None, typer.Option("--vo", metavar="VO", help="Only jobs of this VO.")]
 OwnerFilter = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Only jobs of this owner.")]
 SiteFilter = Annotated[str | None, typer.Option("--site", metavar="SITE", help="Only jobs at this site.")]
-PoolFilter = Annotated[str | None, typer.Option("--pool", metavar="ID", help="Only jobs of this SubmitPool.")]
+
+
+def expand_groups(function: CommandFunction) -> CommandFunction:
+    """`function` for Typer: in place of a parameter whose type is a dataclass, an option for each field."""
+    signature = inspect.signature(function)
+    groups: dict[str, Any] = {
+        each.name: each.annotation for each in signature.parameters.values() if is_dataclass(each.annotation)
+    }
+    parameters = [
+        option
+        for each in signature.parameters.values()
+        for option in (_options_of(each.annotation) if each.name in groups else [each])
+    ]
+
+    @wraps(function)
+    def command(**given: object) -> None:
+        values = {
+            name: group(**{each.name: given.pop(each.name) for each in fields(group)})
+            for name, group in groups.items()
+        }
+        function(**given, **values)
+
+    return with_signature(command, parameters)
+
+
+def with_signature(function: CommandFunction, parameters: Iterable[inspect.Parameter]) -> CommandFunction:
+    """`function` with the parameters that Typer is to see; all of them are given by name."""
+    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    function.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    return function
+
+
+def parameter(name: str, annotation: object, *, default: object = None) -> inspect.Parameter:
+    """A parameter of a command."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    return [parameter(each.name, each.type, default=each.default) for each in fields(group)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilters:
+    """Filters of jobs, by their names in the HTTP interface."""
+
+    status: Annotated[
+        str | None, typer.Option(metavar="S1,S2", help="Only jobs with one of these statuses.")
+    ] = None
+    vo: VoFilter = None
+    owner: OwnerFilter = None
+    site: SiteFilter = None
+    pool: Annotated[str | None, typer.Option(metavar="ID", help="Only jobs of this SubmitPool.")] = None
+
+
+def given_options(group: Any) -> dict[str, Any]:
+    """The options of a group that were given, by name."""
+    values = {each.name: getattr(group, each.name) for each in fields(group)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+#: Maximum number of ids; more are probably a typing error.
+_MOST = 100_000
+
+
+def parse_ids(words: Sequence[str] | None) -> list[int]:
+    """Distinct ids from words such as `12`, `12-40` or `12,13`, in order.
+
+    Raises:
+        WrongUsage: A word is not an id.
+    """
+    found: dict[int, None] = {}
+    for word in words or ():
+        for part in word.split(","):
+            found.update(dict.fromkeys(_range(part)))
+            if len(found) > _MOST:
+                raise WrongUsage(f"more than {_MOST} job ids; use filters such as --status")
+    return list(found)
+
+
+def format_ids(ids: Iterable[int]) -> str:
+    """Ids in the shortest form that can be typed again: `1-300, 305`."""
+    runs: list[list[int]] = []
+    for job_id in sorted(ids):
+        if runs and runs[-1][1] == job_id - 1:
+            runs[-1][1] = job_id
+        else:
+            runs.append([job_id, job_id])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _range(part: str) -> range:
+    first, dash, last = part.partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()):
+        raise WrongUsage(f"{part!r} is no job id; allowed are numbers and ranges such as 12-40")
+    start, end = int(first), int(last or first)
+    if end < start or end - start >= _MOST:
+        raise WrongUsage(f"{part!r} is no range of job ids")
+    return range(start, end + 1)

@@ -32,6 +32,10 @@ _COLOURS = {
 }
 
 
+Entry = Mapping[str, Any]
+Column = str | Callable[[Entry], object]
+
+
 class DataclassInstance(Protocol):
     """Any dataclass."""
 
@@ -79,6 +83,15 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: s
     for row in rows:
         result.add_row(*(cell(value) for value in row))
     return result
+
+
+def list_table(columns: Mapping[str, Column], entries: Iterable[Entry], *, title: str | None = None) -> Table:
+    """A table of entries: for each column its heading, and its key in an entry or a function of the entry."""
+    rows = (
+        [entry[each] if isinstance(each, str) else each(entry) for each in columns.values()]
+        for entry in entries
+    )
+    return table(list(columns), rows, title=title)
 
 
 def cell(value: object) -> str:
@@ -149,9 +162,8 @@ PAGE = 1000
 
 Limit = Annotated[int, typer.Option(min=1, help="Rows to show.")]
 
-Entry = Mapping[str, Any]
-#: Reads one page, given its maximum length and the `next` of the previous page.
-Page = Callable[[int, object], Mapping[str, Any]]
+#: Reads one page, called with `limit` and with `after`, the `next` of the previous page.
+ReadPage = Callable[..., Entry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +175,10 @@ class PagedList:
     next: object = None  #: value of `--after` for the next page; None: this is the end
     total: int | None = None  #: entries of the whole list, if counted
 
-    def emit(self, render: Callable[[Sequence[Entry]], RenderableType], *, as_json: bool) -> None:
+    def emit(self, columns: Mapping[str, Column], *, as_json: bool) -> None:
         """Print the list; with a table, a line on standard error if there are more entries."""
         data = {self.name: self.entries, "next": self.next}
-        emit(data, as_json=as_json, render=lambda: render(self.entries))
+        emit(data, as_json=as_json, render=lambda: list_table(columns, self.entries))
         if self.next is not None and not as_json:
             sys.stderr.write(f"{self._format_size()}. More: --limit N; next page: --after {self.next}\n")
 
@@ -176,18 +188,18 @@ class PagedList:
         return f"Showing {len(self.entries):,} of {self.total:,} {self.name}"
 
 
-def read_pages(name: str, page: Page, *, limit: int | None = None, after: object = None) -> PagedList:
-    """Read the pages of a list.
+def read_pages(name: str, page: ReadPage, *, limit: int | None = None, after: object = None) -> PagedList:
+    """Read the pages of a list, up to `limit` entries.
 
     Args:
         name: Key of the entries in a response.
         page: Reads one page.
-        limit: Maximum number of entries; None: all.
+        limit: None: all entries.
         after: `next` of a previous list.
     """
     found: list[Entry] = []
     while limit is None or len(found) < limit:
-        answer = page(PAGE if limit is None else min(PAGE, limit - len(found)), after)
+        answer = page(limit=PAGE if limit is None else min(PAGE, limit - len(found)), after=after)
         found += answer[name]
         after = answer["next"]
         if after is None:

@@ -1,10 +1,18 @@
-"""Signals and logs of long-running processes."""
+"""Signals and logs of long-running processes, and a supervisor of equal ones that restarts those that die."""
 
 import json
 import logging
+import multiprocessing
+import multiprocessing.connection
+import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Protocol
+
+from pilotage.cli.errors import CommandRefused
 
 
 def stop_on_signals() -> threading.Event:
@@ -49,3 +57,118 @@ def strip_query(record: logging.LogRecord) -> bool:
     if isinstance(record.args, tuple):
         record.args = tuple(each.partition("?")[0] if isinstance(each, str) else each for each in record.args)
     return True
+
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a start counts as successful.
+_PROVEN = 30.0
+#: Seconds before the second restart after a failed start; doubled for each further one.
+_FIRST_REST = 1.0
+_LONGEST_REST = 60.0
+_LOOK_EVERY = 0.5  # seconds
+
+
+def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], None] = lambda: None) -> None:
+    """Run `count` processes until SIGINT or SIGTERM; one that dies is restarted.
+
+    They are spawned, not forked: each makes its own engine and threads. They end with this process.
+
+    Args:
+        target: Runs until SIGTERM; must be picklable.
+        count: Number of processes.
+        ending: Called at shutdown, before the processes are terminated.
+
+    Raises:
+        CommandRefused: The first start of a process failed.
+    """
+    context = multiprocessing.get_context("spawn")
+    stop = stop_on_signals()
+
+    def start() -> ChildProcess:
+        process = context.Process(target=_run, args=(target,))
+        process.start()
+        return process
+
+    places = [ProcessSlot(start, now=time.monotonic()) for _ in range(count)]
+    try:
+        while not stop.wait(_LOOK_EVERY):
+            for place in places:
+                place.look(now=time.monotonic())
+    finally:
+        ending()
+        for place in places:
+            place.child.terminate()
+        for place in places:
+            place.child.join()
+
+
+class ChildProcess(Protocol):
+    """The supervised part of a process."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def join(self) -> None:
+        """Wait for its end."""
+
+
+class ProcessSlot:
+    """One process and its restarts.
+
+    Restarts after failed starts are delayed, longer each time. A failure of the very first start without a
+    signal is an error of configuration, so it ends the command with a message.
+    """
+
+    def __init__(self, start: Callable[[], ChildProcess], *, now: float) -> None:
+        """Start the first process.
+
+        Args:
+            start: Starts a process.
+            now: Monotonic, in seconds.
+        """
+        self._start = start
+        self._since = now
+        self._until: float | None = None  # time of the restart; None: it runs
+        self._is_first = True
+        self._failed = 0  # in a row
+        self.child = start()
+
+    def look(self, *, now: float) -> None:
+        """Restart the process if it has ended and its delay is over.
+
+        Raises:
+            CommandRefused: The first start failed.
+        """
+        if self._until is None and (status := self.child.exitcode) is not None:
+            self._until = now + self._rest(status, lived=now - self._since)
+        if self._until is not None and now >= self._until:
+            self.child, self._since, self._until, self._is_first = self._start(), now, None, False
+
+    def _rest(self, status: int, *, lived: float) -> float:
+        """The delay of the restart in seconds."""
+        message = f"a process ended {lived:.0f} s after its start, with status {status}"
+        failed = lived < _PROVEN
+        if failed and self._is_first and status >= 0:
+            raise CommandRefused(f"{message}; see above")
+        self._failed = self._failed + 1 if failed else 0
+        rest = min(_FIRST_REST * 2 ** min(self._failed - 2, 10), _LONGEST_REST) if self._failed > 1 else 0.0
+        _log.error("%s; restart in %.0f s", message, rest)
+        return rest
+
+
+def _run(target: Callable[[], None]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent sends SIGTERM
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    target()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)

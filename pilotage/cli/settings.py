@@ -1,12 +1,15 @@
 """Settings: flags, else PILOTAGE_* variables, else pilotage.yaml in the home directory."""
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
 from pydantic import (
     BaseModel,
@@ -17,8 +20,11 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from typer.models import OptionInfo
 
-from pilotage.cli.client_settings import FILE, PREFIX, default_home
+from pilotage.cli import options
+from pilotage.cli.home_directory import FILE, PREFIX, default_home
+from pilotage.cli.options import CommandFunction
 from requirements.errors import InvalidInput, Problem, did_you_mean
 
 #: Roles that an issuer can grant. Pilots and gateways have tokens of the installation, which they renew.
@@ -96,32 +102,85 @@ class InvalidSettings(InvalidInput):
     code = "config_error"
 
 
+def _flag(metavar: str, text: str) -> OptionInfo:
+    """The option of a command that sets a field."""
+    flag: OptionInfo = typer.Option(metavar=metavar, help=text)
+    return flag
+
+
 class Settings(BaseModel):
-    """The settings of an installation; the same names for flags, variables and the file."""
+    """The settings of an installation; the same names for flags, variables and the file.
+
+    The help of a flag describes the setting.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: Path
-    database_url: str
-    #: Direct connection for upgrades and LISTEN, if `database_url` goes through pgbouncer.
-    database_direct_url: str | None = None
-    redis_url: str | None = None  #: None: the optimizers run inside the service
-    host: str = "127.0.0.1"  #: listening address
-    port: int = Field(default=8750, ge=0, le=65535)  #: 0: any free port
-    tls_certificate: Path | None = None  #: PEM with its chain; None: HTTP without TLS
-    tls_key: Path | None = None  #: None: the key is in the certificate file
+    database_url: Annotated[
+        str, _flag("URL", "Database (default: PILOTAGE_DATABASE_URL or SQLite in the home directory).")
+    ]
+    #: For upgrades and LISTEN.
+    database_direct_url: Annotated[
+        str | None,
+        _flag(
+            "URL",
+            "Direct connection to the same database, if --database-url goes through pgbouncer "
+            "(default: PILOTAGE_DATABASE_DIRECT_URL).",
+        ),
+    ] = None
+    redis_url: Annotated[
+        str | None,
+        _flag("URL", "Redis (default: PILOTAGE_REDIS_URL); without it, optimizers run in the service."),
+    ] = None
+    host: Annotated[str, _flag("ADDRESS", "Address to listen on (default: PILOTAGE_HOST or 127.0.0.1).")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, _flag("N", "Port to listen on (default: PILOTAGE_PORT or 8750); 0: any free port.")
+    ] = Field(default=8750, ge=0, le=65535)
+    tls_certificate: Annotated[
+        Path | None,
+        _flag(
+            "FILE",
+            "Serve HTTPS with this certificate and its chain, PEM (default: PILOTAGE_TLS_CERTIFICATE); "
+            "reloaded when the file changes.",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        _flag("FILE", "Private key of the certificate, if not in the same file (default: PILOTAGE_TLS_KEY)."),
+    ] = None
     trusted_proxies: tuple[str, ...] = ()  #: addresses and networks whose X-Forwarded headers are believed
-    workers: int = Field(default=1, ge=1, le=256)  #: processes of `pilotage serve`
-    resources: Path | None = None  #: configuration file to import at start
+    workers: Annotated[
+        int, _flag("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
+    ] = Field(default=1, ge=1, le=256)
+    resources: Annotated[
+        Path | None,
+        _flag("FILE", "Configuration file to import at start, if it changed since the last import."),
+    ] = None
     blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
     key: Path  #: private signing key of tokens; the same on all hosts
     issuers: tuple[IssuerSettings, ...] = ()  #: trusted besides the installation itself
-    site: str | None = None  #: `up` runs local pilots for its queues
-    pilots: int = Field(default=2, ge=0, le=1000)  #: maximum number of local pilots
-    #: Isolation of the jobs of local pilots, which run as the user of the service.
-    isolation: str = Field(default="userns", pattern="^(userns|none)$")
-    vo: str | None = None  #: VO of the token that `up` writes to client.env
-    log_level: str = Field(default="warning", pattern="^(debug|info|warning|error)$")
+    site: Annotated[
+        str | None, _flag("SITE", "Run local pilots for the queues of this site while jobs wait for them.")
+    ] = None
+    pilots: Annotated[int, _flag("N", "Maximum number of local pilots at a time (default: 2).")] = Field(
+        default=2, ge=0, le=1000
+    )
+    isolation: Annotated[
+        str,
+        _flag(
+            "KIND",
+            "Isolation of the jobs of local pilots: userns (default) hides the installation from them; "
+            "none lets them read its keys and act with your rights.",
+        ),
+    ] = Field(default="userns", pattern="^(userns|none)$")
+    #: Also of the token that `up` writes to client.env.
+    vo: Annotated[str | None, _flag("VO", "VO of jobs that name none.")] = None
+    log_level: Annotated[str, _flag("LEVEL", "Log level: debug, info, warning (default) or error.")] = Field(
+        default="warning", pattern="^(debug|info|warning|error)$"
+    )
     url: str | None = None  #: for clients: the service
     authorities: Path | None = None  #: for clients: CA certificates of the service
     token: str | None = Field(default=None, repr=False)  #: for clients
@@ -156,6 +215,36 @@ class Settings(BaseModel):
     def direct_url(self) -> str:
         """The URL of the database without a pooler."""
         return self.database_direct_url or self.database_url
+
+
+def command_with(*names: str) -> Callable[[CommandFunction], CommandFunction]:
+    """Make a command of a function of the settings: with an option for each of `names`, --json and --home.
+
+    The function is called as `function(settings, as_json=…, …)`; its other parameters are options, too.
+    """
+    shared = [options.parameter(name, _option_of(name)) for name in names]
+    shared += [
+        options.parameter("as_json", options.AsJson, default=False),
+        options.parameter("home", options.Home),
+    ]
+
+    def decorate(function: CommandFunction) -> CommandFunction:
+        _, *own = inspect.signature(function).parameters.values()
+
+        @wraps(function)
+        def command(*, as_json: bool, home: Path | None, **given: object) -> None:
+            flags = {name: given.pop(name) for name in names}
+            function(load({"home": home, **flags}), as_json=as_json, **given)
+
+        return options.with_signature(command, [each for each in own if each.name != "as_json"] + shared)
+
+    return decorate
+
+
+def _option_of(name: str) -> object:
+    field = Settings.model_fields[name]
+    [flag] = [each for each in field.metadata if isinstance(each, OptionInfo)]
+    return Annotated[field.annotation | None, flag]  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

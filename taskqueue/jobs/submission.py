@@ -21,8 +21,9 @@ from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions, log
-from taskqueue.jobs.descriptions import NewDescription, Parameters
+from taskqueue.jobs.descriptions import NewDescription
 from taskqueue.jobs.optimizer_queue import StatusUpdate
+from taskqueue.jobs.placeholders import Parameters
 from taskqueue.schema.tables import idempotency_keys as table
 from taskqueue.schema.tables import jobs
 from taskqueue.states import PREPARING, JobStatus

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, bindparam, insert, select
 
-from taskqueue.jobs import descriptions, log
+from taskqueue.jobs import log, placeholders
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, Location, TakenRow
 from taskqueue.schema.tables import attempts, jobs
@@ -186,5 +186,5 @@ def _build_claimed(conn: Connection, held: Sequence[_LeasedJob]) -> list[Claimed
 
 def describe_job(job_id: int, body: str, parameters: str | None) -> dict[str, Any]:
     """The description sent to a pilot: placeholders filled, `JobID` added."""
-    filled = descriptions.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
+    filled = placeholders.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
     return filled | {"JobID": job_id}

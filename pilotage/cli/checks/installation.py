@@ -1,25 +1,27 @@
-"""Checks of an installation: packages, files, certificate, issuers and Redis; none changes anything.
+"""`pilotage doctor`: checks of packages, files, certificate, issuers and Redis; none changes anything.
 
 Without them, an expired certificate is noticed when clients fail, and a wrong issuer shows only as a 401.
 """
 
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from importlib import metadata, util
 from pathlib import Path
 
+import typer
 from cryptography import x509
 from redis import Redis
 from redis.exceptions import RedisError
 
-from pilotage.cli import engine, home_directory, issuers
+from pilotage.cli import engine, home_directory, issuers, output
 from pilotage.cli.checks import database
 from pilotage.cli.checks.finding import Finding, Health
-from pilotage.cli.client_settings import FILE
-from pilotage.cli.errors import one_line
+from pilotage.cli.errors import REFUSED, one_line
+from pilotage.cli.home_directory import FILE
 from pilotage.cli.processes import tls
-from pilotage.cli.settings import InvalidSettings, Settings
+from pilotage.cli.settings import InvalidSettings, Settings, command_with
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Published
 from pilotage.service.auth.oidc.issuer import Issuer
@@ -206,3 +208,19 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
         yield Finding(subject="redis", health=Health.BAD, message=message)
     else:
         yield Finding(subject="redis", health=Health.GOOD, message="answers")
+
+
+_SIGNS = {Health.GOOD: "[green]good[/]", Health.WARNING: "[yellow]warning[/]", Health.BAD: "[red]bad[/]"}
+
+
+@command_with("database_url", "redis_url")
+def doctor(chosen: Settings, *, as_json: bool) -> None:
+    """Check this installation and list problems; exit status 1 if there are any. Changes nothing."""
+    found = list(check_installation(chosen, utc_now()))
+    data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
+    table = output.table(("Check", "", "Result"), ())
+    for each in found:
+        table.add_row(each.subject, _SIGNS[each.health], output.escape(each.message))
+    output.emit(data, as_json=as_json, render=lambda: table)
+    if any(each.health is Health.BAD for each in found):
+        raise typer.Exit(REFUSED)

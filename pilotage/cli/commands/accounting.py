@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
-from pilotage.cli import job_ids, options, output
-from pilotage.cli.connection import connect
+from pilotage.cli import options, output
+from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 
 Row = Mapping[str, Any]
@@ -18,56 +19,47 @@ _HOUR = 3600.0
 #: Causes of waiting that a table lists; the sum has all.
 _CAUSES = 2
 
-By = Annotated[
-    str, typer.Option(metavar="NAME,…", help="Group by: vo, site, ce, queue, owner, owner_group, status.")
-]
-Since = Annotated[str, typer.Option("--from", metavar="TIME", help=f"Start: {_MOMENT}.")]
-Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="End (default: now).")]
-Bucket = Annotated[
-    str | None,
-    typer.Option(metavar="LENGTH", help="Separate sums for each hour, day, month or year."),
-]
-Status = Annotated[
-    str | None,
-    typer.Option(metavar="S1,S2", help="Only jobs that ended in one of these, such as Done or Failed."),
-]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountingFilters:
+    """Filters of the sums, by their names in the HTTP interface."""
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("accounting")(accounting)
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="End (default: now).")] = None
+    bucket: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Separate sums for each hour, day, month or year.")
+    ] = None
+    vo: options.VoFilter = None
+    site: options.SiteFilter = None
+    owner: options.OwnerFilter = None
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="S1,S2", help="Only jobs that ended in one of these, such as Done or Failed."),
+    ] = None
 
 
 def accounting(
     *,
-    by: By = "vo",
-    since: Since = "7d",
-    until: Until = None,
-    bucket: Bucket = None,
-    vo: options.VoFilter = None,
-    site: options.SiteFilter = None,
-    owner: options.OwnerFilter = None,
-    status: Status = None,
-    as_csv: AsCsv = False,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    by: Annotated[
+        str, typer.Option(metavar="NAME,…", help="Group by: vo, site, ce, queue, owner, owner_group, status.")
+    ] = "vo",
+    since: Annotated[str, typer.Option("--from", metavar="TIME", help=f"Start: {_MOMENT}.")] = "7d",
+    filters: AccountingFilters,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+    service: ServiceOptions,
 ) -> None:
     """Sum jobs, wall time, CPU time and causes of waiting of the jobs that you may see.
 
     Ended jobs are counted within seconds, their waiting times some minutes later.
     """
-    if as_csv and as_json:
+    if as_csv and service.as_json:
         raise WrongUsage("--csv and --json exclude each other")
-    query = job_ids.read_filters(bucket=bucket, to=until, vo=vo, site=site, owner=owner, status=status)
-    query |= {"by": by, "from": since}
-    with connect(home=home, url=url) as client:
+    query = options.given_options(filters) | {"by": by, "from": since}
+    with service.connect() as client:
         if as_csv:
             sys.stdout.write(client.accounting_csv(query))
             return
         answer = client.accounting(query)
-    output.emit(answer, as_json=as_json, render=lambda: _table(answer))
+    service.emit(answer, lambda: _table(answer))
 
 
 def _table(answer: Mapping[str, Any]) -> RenderableType:

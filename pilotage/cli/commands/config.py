@@ -1,144 +1,150 @@
-"""`pilotage config`: its subcommands, and among them those for the formats of other systems."""
+"""`pilotage config show`, `check` and `diff`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cs_config.formats import ce_ads, dirac_export, dirac_import, glidein_factory
+from cs_config import validate
+from cs_config.errors import ConfigError
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import show as cs_show
+from cs_config.versions.diff import format_entry
 from pilotage.cli import options, output
-from pilotage.cli.commands import config_change, config_import, config_request, config_show
-from pilotage.cli.commands.config_change import Guards, Message
-from pilotage.cli.commands.config_import import Against, Apply, AsText, ImportOptions
+from pilotage.cli.commands import config_history, config_request
+from pilotage.cli.commands.config_request import Answer
+from pilotage.cli.connection import ServiceOptions
+from pilotage.cli.errors import WRONG, WrongUsage, one_line
+from pilotage.cli.output import Column
 
-_PATH_HELP = "Site, Site/CE or Site/CE/Queue, also as Resources/Sites/… (default: everything)."
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    commands = typer.Typer(help="Check, show, change, import and export the configuration.")
-    commands.command("check")(config_show.check)
-    commands.command("show")(config_show.show)
-    commands.command("set")(config_change.set_)
-    commands.command("diff")(config_show.diff)
-    commands.command("preview")(config_change.preview)
-    commands.command("apply")(config_change.apply)
-    commands.command("history")(config_show.history)
-    commands.command("rollback")(config_show.rollback)
-    imports = typer.Typer(help="Import configurations of other systems.")
-    imports.command("classad")(config_import.import_classad)
-    imports.command("dirac")(import_dirac)
-    imports.command("osg")(import_osg)
-    commands.add_typer(imports, name="import")
-    exports = typer.Typer(help="Export the configuration to formats of other systems.")
-    exports.command("classad")(export_classad)
-    exports.command("dirac")(export_dirac)
-    commands.add_typer(exports, name="export")
-    app.add_typer(commands, name="config")
+_PATH_HELP = "Path such as Operations or Resources/Sites/LCG.CERN.ch; also Site, Site/CE, Site/CE/Queue."
+_VO_HELP = "Effective values for this VO: parameters of a site, CE or queue; options of Operations."
 
 
-def export_classad(
+def show(
     path: Annotated[str, typer.Argument(metavar="[PATH]", help=_PATH_HELP, show_default=False)] = "",
     *,
-    vo: Annotated[
-        str, typer.Option(metavar="VO", help="Effective values for this VO.", show_default=False)
-    ] = "",
+    vo: Annotated[str | None, typer.Option(metavar="VO", help=_VO_HELP)] = None,
+    origin: Annotated[
+        bool,
+        typer.Option(
+            "--origin", help="Also show where each value is set; for a queue, include inherited values."
+        ),
+    ] = False,
+    blame: Annotated[
+        bool,
+        typer.Option(
+            "--blame", help="Also show who set each value, when, and how many waiting jobs it excludes."
+        ),
+    ] = False,
     file: config_request.InsteadOfRunning = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
-    """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
-    config = config_request.configuration_from(file, home=home, url=url)
-    found = ce_ads.export_ads(config, path, vo)
+    """Show the configuration in force, or a part of it."""
+    if blame:
+        if file is not None:
+            raise WrongUsage(
+                "--blame and --file exclude each other: --blame needs the history of the service"
+            )
+        _blame(path, vo, service)
+        return
+    config = config_request.configuration_from(file, service)
+    if vo is None and origin and cs_show.is_queue(config, path):
+        vo = ""
+    lines = cs_show.list_lines(config, path, vo)
+    if not lines and not service.as_json:
+        _nothing_message(path)
+    elif origin:
+        rows = ((line.path, format_entry(line.value), line.origin) for line in lines)
+        data = [line.as_json() for line in lines]
+        service.emit(data, lambda: output.table(("Name", "Value", "Written in"), rows))
+    else:
+        values = {line.path: line.as_json()["value"] for line in lines}
+        service.emit(values, lambda: output.escape("\n".join(map(str, lines))))
+
+
+def _nothing_message(path: str) -> None:
+    typer.echo(f"{path}: nothing is set there; --vo VO shows effective values", err=True)
+
+
+def _blame(path: str, vo: str | None, service: ServiceOptions) -> None:
+    with service.connect() as client:
+        answer = client.config_blame(path, vo)
+    if not answer["values"] and not service.as_json:
+        _nothing_message(path)
+        return
+    service.emit(answer, lambda: output.list_table(_BLAME, answer["values"]))
+
+
+_BLAME: Mapping[str, Column] = {
+    "Name": "path",
+    "Value": lambda each: format_entry(each["value"]),
+    "Written in": "origin",
+    "By": lambda each: (each["since"] or {}).get("author"),
+    "Stored": lambda each: output.local_time((each["since"] or {}).get("stored_at")),
+    "#Version": lambda each: (each["since"] or {}).get("version"),
+    "#Keeps away": lambda each: (each["excludes"] or {}).get("jobs") or None,
+}
+
+
+def check(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML with Resources, Operations and Registry.")
+    ],
+    *,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check a file, without a service: list all errors with their lines and corrections.
+
+    The exit status is 2 if there are errors, 0 if there are only warnings.
+    """
+    found = validate.report(validate.read_bytes(file), str(file))
     if as_json:
         data = {
-            "ads": found.text,
-            "queues": [str(queue) for queue in found.queues],
-            "left_out": list(found.left_out),
-            "narrowed": list(found.narrowed),
+            "valid": found.configuration is not None,
+            "problems": [problem.as_json() for problem in found.errors],
+            "warnings": [problem.as_json() for problem in found.warnings],
         }
         output.emit(data, as_json=True, render=str)
-        return
-    for each in found.left_out:
-        typer.echo(f"pilotage: {each}: left out, an ad has one value for all nodes of a queue", err=True)
-    for each in found.narrowed:
-        message = "kept out, an ad has no values of single VOs; --vo exports the queue as one of them gets it"
-        typer.echo(f"pilotage: {each}: {message}", err=True)
-    typer.echo(found.text, nl=False)
+    if found.errors and not as_json:
+        raise ConfigError(found.errors)
+    for problem in found.warnings if not as_json else ():
+        typer.echo(f"pilotage: warning: {one_line(str(problem))}", err=True)
+    if found.configuration is None:
+        raise typer.Exit(WRONG)
+    if not as_json:
+        typer.echo(f"{file}: {_count_nodes(found.configuration)}; nothing is wrong")
 
 
-def import_dirac(
+def _count_nodes(config: Configuration) -> str:
+    ces = {(address.site, address.ce) for address in config.addresses}
+    return f"{len(config.sites)} sites, {len(ces)} CEs, {len(config.addresses)} queues, {len(config.vos)} VOs"
+
+
+def diff(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="DIRAC .cfg file, current layout or that of RFC #5.")
-    ],
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Compare the configuration in force with this file."),
+    ] = None,
     *,
-    apply: Apply = False,
-    message: Message = None,
-    guards: Guards = None,
-    against: Against = None,
-    as_text: AsText = False,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    before: Annotated[
+        int | None, typer.Option("--from", metavar="VERSION", help="Compare this version …")
+    ] = None,
+    after: Annotated[
+        int | None, typer.Option("--to", metavar="VERSION", help="… with this one (default: the newest).")
+    ] = None,
+    service: ServiceOptions,
 ) -> None:
-    """Show what a DIRAC configuration would change, and its effects on waiting jobs; with --apply, store it.
-
-    Its options are merged into the configuration in force and win over it; options without an equivalent are
-    listed. A node whose restriction cannot be translated is disabled (Enabled: false), else the import is
-    refused.
-    """
-    import_options = ImportOptions(
-        apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
-    )
-    config_import.import_file(dirac_import.propose_dirac, file, import_options, home=home, url=url)
-
-
-def export_dirac(
-    *,
-    file: config_request.InsteadOfRunning = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
-    """Print the configuration as a DIRAC .cfg in the current layout; `config import dirac` reads it.
-
-    Parts that the format cannot express are listed on standard error.
-    """
-    config = config_request.configuration_from(file, home=home, url=url)
-    found = dirac_export.export_dirac(config.tree)
-    if as_json:
-        data = {"text": found.text, "left_out": list(found.left_out)}
-        output.emit(data, as_json=True, render=str)
-        return
-    for each in found.left_out:
-        typer.echo(f"pilotage: {each}", err=True)
-    typer.echo(found.text, nl=False)
-
-
-def import_osg(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="Factory configuration: XML, YAML, or a tree as in examples/osg."
-        ),
-    ],
-    *,
-    apply: Apply = False,
-    message: Message = None,
-    guards: Guards = None,
-    against: Against = None,
-    as_text: AsText = False,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
-    """Show what a glidein factory would change, and its effects on waiting jobs; with --apply, store it.
-
-    An entry becomes a queue with the same name; settings without an equivalent are listed. An entry whose
-    restriction cannot be translated is disabled (Enabled: false).
-    """
-    import_options = ImportOptions(
-        apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
-    )
-    config_import.import_file(glidein_factory.propose_factory, file, import_options, home=home, url=url)
+    """Show the differences between two versions, or between the configuration and a file."""
+    if (file is None) == (before is None):
+        raise WrongUsage("give a FILE, or --from VERSION")
+    with service.connect() as client:
+        if file is not None:
+            wanted = config_request.change_from_file(client, file)
+            changes: list[Answer] = config_request.list_changes(wanted.differences)
+            data: Answer = {"from_version": wanted.version, "file": str(file), "changes": changes}
+        else:
+            data = client.config_diff(before or 0, after)
+    lines = list(config_history.change_lines(data["changes"])) or ["no difference"]
+    service.emit(data, lambda: output.escape("\n".join(lines)))

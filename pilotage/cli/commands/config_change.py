@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import options, output
-from pilotage.cli.commands import config_request
+from pilotage.cli import output
+from pilotage.cli.commands import config_history, config_request
+from pilotage.cli.commands.config_history import Message
 from pilotage.cli.commands.config_request import Answer, ConfigChange
-from pilotage.cli.connection import connect
+from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
 
-Message = Annotated[str | None, typer.Option("--message", "-m", help="Reason, stored in the history.")]
 Guards = Annotated[
     list[str] | None,
     typer.Option(
@@ -44,18 +44,16 @@ def set_(
     removed: Removed = None,
     message: Message = None,
     guards: Guards = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Change single values of the configuration; comments and changes by others are kept.
 
     VO admins may change VOs/<vo> and Operations/<vo>, site admins their site except VOs, operators all.
     """
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         wanted = config_request.change_from_words(client, edits or (), removed or ())
         answer = _edit(client, wanted, message or "", guards)
-    output.emit(answer, as_json=as_json, render=lambda: output.escape("\n".join(_format_answer(answer))))
+    service.emit(answer, lambda: output.escape("\n".join(_format_answer(answer))))
 
 
 def apply(
@@ -65,27 +63,23 @@ def apply(
     *,
     message: Message = None,
     guards: Guards = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Replace the configuration by a file; an invalid or unchanged file changes nothing.
 
     For VO and site admins, only differences in their sections are applied.
     """
     why = message or f"applied {file.name}"
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         wanted = config_request.change_from_file(client, file)
-        version = _apply(client, wanted, why, guards) if wanted.changed else wanted.version
-    changed = wanted.changed
-    message_line = (
-        f"version {version} is in force" if changed else f"nothing changed, version {version} stays in force"
-    )
-    output.emit({"version": version, "changed": changed}, as_json=as_json, render=lambda: message_line)
+        version = store(client, wanted, why, guards) if wanted.changed else wanted.version
+    line = _in_force(version) if wanted.changed else _unchanged(version)
+    service.emit({"version": version, "changed": wanted.changed}, lambda: line)
 
 
-def _apply(client: Client, wanted: ConfigChange, message: str, guards: list[str] | None) -> int:
-    if not wanted.is_text:
+def store(client: Client, wanted: ConfigChange, message: str, guards: Sequence[str] | None) -> int:
+    """Store a change, and return the new version."""
+    if "text" not in wanted.body:  # only operators may send a whole text
         return int(_edit(client, wanted, message, guards)["version"])
     text, source = str(wanted.body["text"]), str(wanted.body["source"])
     return client.put_config(
@@ -94,7 +88,7 @@ def _apply(client: Client, wanted: ConfigChange, message: str, guards: list[str]
 
 
 def _edit(
-    client: Client, wanted: ConfigChange, message: str, guards: list[str] | None
+    client: Client, wanted: ConfigChange, message: str, guards: Sequence[str] | None
 ) -> config_request.Answer:
     body = {**wanted.body, "message": message, **({"guard": guards} if guards else {})}
     return client.patch_config(body, version=wanted.version)
@@ -102,8 +96,16 @@ def _edit(
 
 def _format_answer(answer: config_request.Answer) -> list[str]:
     if not answer["changes"]:
-        return [f"nothing changed, version {answer['version']} stays in force"]
-    return [*config_request.change_lines(answer["changes"]), f"version {answer['version']} is in force"]
+        return [_unchanged(answer["version"])]
+    return [*config_history.change_lines(answer["changes"]), _in_force(answer["version"])]
+
+
+def _in_force(version: int) -> str:
+    return f"version {version} is in force"
+
+
+def _unchanged(version: int) -> str:
+    return f"nothing changed, version {version} stays in force"
 
 
 #: Entries of a list to print.
@@ -120,9 +122,7 @@ def preview(
         ),
     ] = None,
     removed: Removed = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Show what a change would do to waiting and running jobs; nothing is changed.
 
@@ -131,7 +131,7 @@ def preview(
     """
     if (file is None) == (not edits and not removed):
         raise WrongUsage("give a FILE, or --set PATH=VALUE and --remove PATH")
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         if file is not None:
             wanted = config_request.change_from_file(client, file)
         else:
@@ -140,17 +140,14 @@ def preview(
             typer.echo(f"nothing would change in version {wanted.version}", err=True)
             raise typer.Exit
         answer = client.preview_config(wanted.body)
-    output.emit(answer, as_json=as_json, render=lambda: render(answer))
-
-
-def render(answer: Answer) -> RenderableType:
-    """A preview as text."""
-    return Group(render_with_effects(answer["changes"], answer), "nothing is changed yet")
+    service.emit(
+        answer, lambda: Group(render_with_effects(answer["changes"], answer), "nothing is changed yet")
+    )
 
 
 def render_with_effects(changes: Sequence[Answer], answer: Answer | None) -> RenderableType:
     """Changes, and their effects where these were computed."""
-    return Group(output.escape("\n".join(config_request.change_lines(changes))), render_effects(answer))
+    return Group(output.escape("\n".join(config_history.change_lines(changes))), render_effects(answer))
 
 
 def render_effects(answer: Answer | None) -> RenderableType:

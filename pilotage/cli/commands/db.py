@@ -1,81 +1,57 @@
 """`pilotage db`: the schema of the database, and recovery from lost commits."""
 
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
 
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import home_directory, last_seen, options, output, settings
+from pilotage.cli import home_directory, last_seen, output, settings
 from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import keys
-from pilotage.service.services import utc_now
 from taskqueue.db import database, incarnation
 from taskqueue.db.database import SchemaState
 from taskqueue.db.incarnation import RecoveryResult
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    commands = typer.Typer(
-        help="Create, upgrade and check the tables of the database; recover from lost commits."
-    )
-    commands.command("upgrade")(upgrade)
-    commands.command("check")(check)
-    commands.command("recover")(recover)
-    app.add_typer(commands, name="db")
-
-
-def upgrade(
-    *,
-    database_url: options.DatabaseUrl = None,
-    database_direct_url: options.DatabaseDirectUrl = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-) -> None:
+@settings.command_with("database_url", "database_direct_url")
+def upgrade(chosen: Settings, *, as_json: bool) -> None:
     """Create the tables and the signing key, or upgrade the tables to this release."""
-    flags = {"home": home, "database_url": database_url, "database_direct_url": database_direct_url}
-    chosen = settings.load(flags)
     home_directory.make_home(chosen.home)
     keys.load_or_create(chosen.key)
     cli_engine.upgrade_schema(chosen.direct_url)
     _report(chosen, as_json=as_json)
 
 
-def check(
-    *, database_url: options.DatabaseUrl = None, as_json: options.AsJson = False, home: options.Home = None
-) -> None:
+@settings.command_with("database_url")
+def check(chosen: Settings, *, as_json: bool) -> None:
     """Check whether the tables fit this release; exit status 1 if not."""
-    chosen = settings.load({"home": home, "database_url": database_url})
     if not _report(chosen, as_json=as_json):
         raise typer.Exit(REFUSED)
 
 
+@settings.command_with("database_url", "database_direct_url")
 def recover(
+    chosen: Settings,
     *,
+    as_json: bool,
     wait: Annotated[
         float,
         typer.Option(min=0, metavar="S", help="Seconds in which pilots can report their open attempts."),
     ] = incarnation.PATIENCE.total_seconds(),
-    database_url: options.DatabaseUrl = None,
-    database_direct_url: options.DatabaseDirectUrl = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
 ) -> None:
     """Recover after lost commits: a restored backup, or a promoted replica that was behind.
 
     Starts a new incarnation. Open attempts stay as they are until their pilots report. Identifiers that the
     lost commits may have used are skipped: job ids, attempts, watermarks, versions.
     """
-    flags = {"home": home, "database_url": database_url, "database_direct_url": database_direct_url}
-    chosen = settings.load(flags)
     with cli_engine.open_engine(chosen.direct_url) as engine:
         if not database.schema_state(engine).is_current:
             raise CommandRefused("the tables are of another release: run `pilotage db upgrade` first")
         with database.writing(engine) as conn:
-            done = incarnation.recover(conn, now=utc_now(), patience=timedelta(seconds=wait))
+            done = incarnation.recover(conn, now=datetime.now(UTC), patience=timedelta(seconds=wait))
         with database.reading(engine) as conn:
             standing = incarnation.read_state(conn)
     if chosen.home.is_dir():

@@ -1,4 +1,4 @@
-"""`pilotage job`: its subcommands; here `kill`, `reschedule`, `wait` and `output`."""
+"""`pilotage job kill`, `reschedule`, `wait` and `output`."""
 
 import os
 import tempfile
@@ -10,70 +10,62 @@ from typing import Annotated, Any
 
 import typer
 
-from pilotage.cli import job_ids, options, output
-from pilotage.cli.commands import job_show, job_submit
-from pilotage.cli.connection import connect
+from pilotage.cli import options, output
+from pilotage.cli.commands import job_show
+from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage
+from pilotage.cli.options import JobFilters
 from pilotage.cli.output import WaitingBars
 from pilotage.fabric.client import ApiError, Client
 from pilotage.fabric.pilot.payload import archives
 from taskqueue.states import FINAL, JobStatus
 
 
-def kill(
-    ids: options.JobIds = None,
-    *,
-    status: options.StatusFilter = None,
-    vo: options.VoFilter = None,
-    owner: options.OwnerFilter = None,
-    site: options.SiteFilter = None,
-    pool: options.PoolFilter = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
+def kill(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
     """Kill jobs, by id or by filters; running payloads are stopped."""
-    filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
-    with connect(home=home, url=url) as client:
-        result = _change(client, job_ids.parse_ids(ids), filters, one=Client.kill, many=Client.kill_all)
-    _print_changed("Killed", result, as_json=as_json)
+    _change("Killed", ids, filters, service, one=Client.kill, many=Client.kill_all)
 
 
-def reschedule(
-    ids: options.JobIds = None,
-    *,
-    status: options.StatusFilter = None,
-    vo: options.VoFilter = None,
-    owner: options.OwnerFilter = None,
-    site: options.SiteFilter = None,
-    pool: options.PoolFilter = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
+def reschedule(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
     """Send jobs through the optimizers again, by id or by filters."""
-    filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
-    with connect(home=home, url=url) as client:
-        result = _change(
-            client, job_ids.parse_ids(ids), filters, one=Client.reschedule, many=Client.reschedule_all
-        )
-    _print_changed("Rescheduled", result, as_json=as_json)
+    _change("Rescheduled", ids, filters, service, one=Client.reschedule, many=Client.reschedule_all)
 
 
 def _change(
-    client: Client,
-    ids: list[int],
-    filters: Mapping[str, str],
+    done: str,
+    words: list[str] | None,
+    filters: JobFilters,
+    service: ServiceOptions,
     *,
     one: Callable[[Client, int], Any],
     many: Callable[[Client, Mapping[str, str]], Any],
-) -> dict[str, list[Any]]:
-    """Changed ids as `job_ids`, the others with the reason as `refused`."""
-    if bool(ids) == bool(filters):
+) -> None:
+    """Change jobs, by id or by filters; print the changed ones, and why others are as they were."""
+    ids, given = _selected(words, filters)
+    with service.connect() as client:
+        result = many(client, given) if given else _change_each(client, ids, one)
+    changed, refused = result["job_ids"], result.get("refused", [])
+    service.emit(
+        {"job_ids": changed, "refused": refused},
+        lambda: f"{done} {len(changed)}: {options.format_ids(changed) or 'none'}",
+    )
+    for each in refused:
+        job, reason = f"job {each['job_id']}", each["reason"]
+        typer.echo(f"pilotage: {reason if reason.startswith(f'{job} ') else f'{job}: {reason}'}", err=True)
+    if refused:
+        raise typer.Exit(REFUSED)
+
+
+def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], dict[str, str]]:
+    """The ids or the filters that were given."""
+    ids, given = options.parse_ids(words), options.given_options(filters)
+    if bool(ids) == bool(given):
         raise WrongUsage("give either job ids or filters such as --status")
-    if filters:
-        answer = many(client, filters)
-        return {"job_ids": answer["job_ids"], "refused": answer.get("refused", [])}
+    return ids, given
+
+
+def _change_each(client: Client, ids: list[int], one: Callable[[Client, int], Any]) -> dict[str, list[Any]]:
+    """Changed ids as `job_ids`, the others with the reason as `refused`."""
     result: dict[str, list[Any]] = {"job_ids": [], "refused": []}
     for job_id in ids:
         try:
@@ -87,20 +79,6 @@ def _change(
     return result
 
 
-def _print_changed(done: str, result: Mapping[str, list[Any]], *, as_json: bool) -> None:
-    changed, refused = result["job_ids"], result["refused"]
-    output.emit(
-        result,
-        as_json=as_json,
-        render=lambda: f"{done} {len(changed)}: {job_ids.format_ids(changed) or 'none'}",
-    )
-    for each in refused:
-        job, reason = f"job {each['job_id']}", each["reason"]
-        typer.echo(f"pilotage: {reason if reason.startswith(f'{job} ') else f'{job}: {reason}'}", err=True)
-    if refused:
-        raise typer.Exit(REFUSED)
-
-
 #: Seconds between two requests for the status.
 _PAUSE = 0.5
 #: Jobs that `wait` takes from a filter at most.
@@ -110,28 +88,19 @@ _MOST_JOBS = 100_000
 def wait(
     ids: options.JobIds = None,
     *,
-    status: options.StatusFilter = None,
-    vo: options.VoFilter = None,
-    owner: options.OwnerFilter = None,
-    site: options.SiteFilter = None,
-    pool: options.PoolFilter = None,
+    filters: JobFilters,
     timeout: Annotated[float | None, typer.Option(min=0, help="Give up after this many seconds.")] = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Wait until jobs have ended; exit status 0 if all are Done, else 1."""
-    filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
-    wanted = job_ids.parse_ids(ids)
-    if bool(wanted) == bool(filters):
-        raise WrongUsage("give either job ids or filters such as --status")
-    with connect(home=home, url=url) as client:
-        if filters:
-            wanted = _ids(client, filters)
+    wanted, given = _selected(ids, filters)
+    with service.connect() as client:
+        if given:
+            wanted = _ids(client, given)
         statuses = until_final(client, wanted, timeout=timeout)
     counts = Counter(statuses.values())
     summary = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    output.emit({"jobs": statuses, "counts": counts}, as_json=as_json, render=lambda: summary or "no jobs")
+    service.emit({"jobs": statuses, "counts": counts}, lambda: summary or "no jobs")
     if set(counts) - {JobStatus.DONE}:
         raise typer.Exit(REFUSED)
 
@@ -144,11 +113,7 @@ def _ids(client: Client, filters: Mapping[str, str]) -> list[int]:
 
 
 def until_final(client: Client, ids: Sequence[int], *, timeout: float | None) -> Mapping[int, str]:
-    """The status of each job, when all have ended or time is up.
-
-    Raises:
-        CommandRefused: One of the jobs does not exist.
-    """
+    """The status of each job, when all have ended or time is up."""
     deadline = None if timeout is None else time.monotonic() + timeout
     statuses: dict[int, str] = {}
     open_ids = list(ids)
@@ -156,7 +121,7 @@ def until_final(client: Client, ids: Sequence[int], *, timeout: float | None) ->
         while open_ids:
             seen = {job["job_id"]: job["status"] for job in job_show.fetch_jobs(client, open_ids)}
             if unknown := [job_id for job_id in open_ids if job_id not in seen]:
-                raise CommandRefused(f"no job {job_ids.format_ids(unknown)}")
+                raise CommandRefused(f"no job {options.format_ids(unknown)}")
             statuses.update(seen)
             open_ids = [job_id for job_id in open_ids if seen[job_id] not in FINAL]
             running = [job_id for job_id in open_ids if seen[job_id] == JobStatus.RUNNING]
@@ -185,25 +150,21 @@ def fetch_output(
             "--most", min=0, metavar="GB", help="Reject an output that is larger than this after unpacking."
         ),
     ] = _MOST_GB,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Download the output files of each job into a new directory named after its id."""
-    wanted = job_ids.parse_ids(ids)
+    wanted = options.parse_ids(ids)
     if not wanted:
         raise WrongUsage("give at least one job id")
     targets = {job_id: directory / str(job_id) for job_id in wanted}
     for job_id, target in targets.items():
         _refuse_taken(job_id, target)
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         found, refused = _fetch(client, targets, most=int(most * (1 << 30)))
     shown = {str(job_id): [_printable_name(file) for file in files] for job_id, files in found.items()}
     lines = [_printable_name(file).replace("\n", r"\n") for files in found.values() for file in files]
     if found:
-        output.emit(
-            {"files": shown}, as_json=as_json, render=lambda: output.escape("\n".join(lines)) or "no files"
-        )
+        service.emit({"files": shown}, lambda: output.escape("\n".join(lines)) or "no files")
     if refused:
         raise CommandRefused("\n".join(refused))
 
@@ -257,18 +218,3 @@ def _unpack(client: Client, job_id: int, target: Path, *, most: int) -> list[Pat
 def _printable_name(file: Path) -> str:
     """The file name as text, also where it is not UTF-8."""
     return os.fsencode(file).decode(errors="backslashreplace")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    jobs = typer.Typer(help="Submit, list, inspect, kill and reschedule jobs; fetch their output.")
-    jobs.command("submit")(job_submit.submit)
-    jobs.command("list")(job_show.list_jobs)
-    jobs.command("show")(job_show.show)
-    jobs.command("log")(job_show.log)
-    jobs.command("explain")(job_show.explain)
-    jobs.command("kill")(kill)
-    jobs.command("reschedule")(reschedule)
-    jobs.command("output")(fetch_output)
-    jobs.command("wait")(wait)
-    app.add_typer(jobs, name="job")

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import job_ids, options, output
-from pilotage.cli.connection import connect
+from pilotage.cli import options, output
+from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
-from pilotage.cli.output import PagedList
+from pilotage.cli.output import Column, PagedList
 from pilotage.fabric.client import Client
 
 #: Characters of an expression or a proposed change in a table.
@@ -25,10 +26,9 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
     job = "Not submitted" if found["job_id"] is None else f"Job {found['job_id']} is {status}"
     parts: list[RenderableType] = [f"{job}: {eligible} of {candidates} queues are eligible."]
     if found["reasons"]:
-        parts.append(_reasons(found["reasons"]))
+        parts.append(output.list_table(_REASONS_OF_JOB, found["reasons"]))
     if found.get("changes"):
-        rows = ((_shorten(c["change"]), c["gains"], c["example"]) for c in found["changes"])
-        parts.append(output.table(("What would help", "#Queues", "Such as"), rows))
+        parts.append(output.list_table(_CHANGES_OF_JOB, found["changes"]))
     parts += [f"Left out: {output.escape(str(each))}" for each in found.get("left_out", ())]
     parts += [f"At this moment: {output.escape(_shorten(str(each)))}" for each in found.get("now", ())]
     if found.get("forwarding") is not None:
@@ -40,18 +40,14 @@ def _forwarding(decisions: list[Mapping[str, Any]]) -> RenderableType:
     """The parts of the Requirements that the queue, its batch system and the matcher decide."""
     if not decisions:
         return "Nodes have nothing to decide: no eligible queue, or no Requirements."
-    rows = (
-        (
-            each["example"],
-            each["queues"],
-            "\n".join(each["at_queue"]),
-            " ".join(each["flags"]),
-            each["left"],
-        )
-        for each in decisions
-    )
-    headings = ("Such as", "#Queues", "Decided at the queue", "Said in flags", "Left to the matcher")
-    return output.table(headings, rows)
+    columns: dict[str, Column] = {
+        "Such as": "example",
+        "#Queues": "queues",
+        "Decided at the queue": lambda each: "\n".join(each["at_queue"]),
+        "Said in flags": lambda each: " ".join(each["flags"]),
+        "Left to the matcher": "left",
+    }
+    return output.list_table(columns, decisions)
 
 
 def explain_queue(found: Mapping[str, Any]) -> RenderableType:
@@ -63,37 +59,11 @@ def explain_queue(found: Mapping[str, Any]) -> RenderableType:
         rows = ((vo, serves.get(vo, {}).get("jobs", 0), work["jobs"]) for vo, work in waiting.items())
         parts.append(output.table(("VO", "#May run", "#Wait"), rows))
     if found["reasons"]:
-        lost = (
-            (
-                r["requirement"],
-                r["jobs"],
-                r["only_this"],
-                _shorten(r["has"]),
-                _shorten(r["example"]["wanted"]),
-                r["example"]["vo"],
-            )
-            for r in found["reasons"]
-        )
-        headings = ("Requirement", "#Jobs lost", "#Only by this", "It has", "Such as wanted", "By")
-        parts.append(output.table(headings, lost))
+        parts.append(output.list_table(_REASONS_OF_QUEUE, found["reasons"]))
     if found["changes"]:
-        offers = ((_shorten(c["offer"]), c["gains"], c["vos"]) for c in found["changes"])
-        parts.append(output.table(("What it could do", "#Jobs more", "Of"), offers))
+        parts.append(output.list_table(_CHANGES_OF_QUEUE, found["changes"]))
     parts += [f"At this moment: {output.escape(_shorten(str(each)))}" for each in found.get("now", ())]
     return Group(*parts)
-
-
-def _reasons(reasons: list[Mapping[str, Any]]) -> RenderableType:
-    rows = (
-        (r["requirement"], _shorten(r["wanted"]), r["excluded"], r["only_this"], *_example(r.get("example")))
-        for r in reasons
-    )
-    headings = ("Requirement", "Wanted", "#Excludes", "#Only this", "Such as", "It has")
-    return output.table(headings, rows)
-
-
-def _example(example: Mapping[str, Any] | None) -> tuple[object, object]:
-    return (example["queue"], _shorten(example["has"])) if example else (None, None)
 
 
 def _shorten(text: str | None) -> str:
@@ -104,6 +74,33 @@ def _shorten(text: str | None) -> str:
     return f"{text[:half]} … {text[-half:]} ({len(text)} characters)"
 
 
+_REASONS_OF_JOB: Mapping[str, Column] = {
+    "Requirement": "requirement",
+    "Wanted": lambda reason: _shorten(reason["wanted"]),
+    "#Excludes": "excluded",
+    "#Only this": "only_this",
+    "Such as": lambda reason: reason["example"]["queue"] if reason.get("example") else None,
+    "It has": lambda reason: _shorten(reason["example"]["has"]) if reason.get("example") else None,
+}
+_CHANGES_OF_JOB: Mapping[str, Column] = {
+    "What would help": lambda change: _shorten(change["change"]),
+    "#Queues": "gains",
+    "Such as": "example",
+}
+_REASONS_OF_QUEUE: Mapping[str, Column] = {
+    "Requirement": "requirement",
+    "#Jobs lost": "jobs",
+    "#Only by this": "only_this",
+    "It has": lambda reason: _shorten(reason["has"]),
+    "Such as wanted": lambda reason: _shorten(reason["example"]["wanted"]),
+    "By": lambda reason: reason["example"]["vo"],
+}
+_CHANGES_OF_QUEUE: Mapping[str, Column] = {
+    "What it could do": lambda change: _shorten(change["offer"]),
+    "#Jobs more": "gains",
+    "Of": "vos",
+}
+
 Job = Mapping[str, Any]
 
 #: Characters of the progress bar of a phase.
@@ -113,11 +110,7 @@ _BAR = 24
 def list_jobs(
     ids: options.JobIds = None,
     *,
-    status: options.StatusFilter = None,
-    vo: options.VoFilter = None,
-    owner: options.OwnerFilter = None,
-    site: options.SiteFilter = None,
-    pool: options.PoolFilter = None,
+    filters: options.JobFilters,
     limit: output.Limit = 50,
     after: Annotated[
         int | None, typer.Option(metavar="ID", min=1, help="Only jobs older than this one (next page).")
@@ -126,24 +119,22 @@ def list_jobs(
         str | None,
         typer.Option(metavar="FIELD,…", help="Count jobs by status, site, vo, owner, minor_status …"),
     ] = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """List jobs, newest first, or count them by some of their fields."""
-    wanted = job_ids.parse_ids(ids)
-    filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
-    with connect(home=home, url=url) as client:
+    wanted, given = options.parse_ids(ids), options.given_options(filters)
+    with service.connect() as client:
         if by is not None:
-            _summary(client, by, filters, as_json=as_json)
+            _summary(client, by, given, service)
             return
         if wanted:
             found = PagedList(name="jobs", entries=list(fetch_jobs(client, wanted)))
         else:
-            found = list_newest(client, filters, limit, after=after)
+            found = list_newest(client, given, limit, after=after)
             if found.next is not None:
-                found = replace(found, total=_count(client, filters))
-    found.emit(_job_table, as_json=as_json)
+                counts = client.summary(by=["status"], filters=given)
+                found = replace(found, total=sum(row["count"] for row in counts))
+    found.emit(_JOBS, as_json=service.as_json)
 
 
 def fetch_jobs(client: Client, ids: Sequence[int]) -> Iterator[Job]:
@@ -157,41 +148,21 @@ def list_newest(
     client: Client, filters: Mapping[str, str], limit: int, *, after: int | None = None
 ) -> PagedList:
     """The newest `limit` jobs that pass the filters and are older than `after`."""
-
-    def page(most: int, last: object) -> Job:
-        return client.jobs(filters, limit=most, after=last)
-
-    return output.read_pages("jobs", page, limit=limit, after=after)
+    return output.read_pages("jobs", partial(client.jobs, filters), limit=limit, after=after)
 
 
-def _count(client: Client, filters: Mapping[str, str]) -> int:
-    return sum(row["count"] for row in client.summary(by=["status"], filters=filters))
-
-
-def show(
-    job_id: options.JobId,
-    *,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
+def show(job_id: options.JobId, *, service: ServiceOptions) -> None:
     """Show all details of one job."""
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         found = client.job(job_id)
-    output.emit(found, as_json=as_json, render=lambda: _details(found))
+    service.emit(found, lambda: _details(found))
 
 
-def log(
-    job_id: options.JobId,
-    *,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
+def log(job_id: options.JobId, *, service: ServiceOptions) -> None:
     """Show every change of a job's status, in order."""
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         entries = client.job_log(job_id)
-    output.emit({"job_id": job_id, "log": entries}, as_json=as_json, render=lambda: log_table(entries))
+    service.emit({"job_id": job_id, "log": entries}, lambda: output.list_table(_LOG, entries))
 
 
 def explain(
@@ -203,21 +174,19 @@ def explain(
             "--forwarding", help="Also show which parts the queue, its batch system and the matcher decide."
         ),
     ] = False,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Explain why a job does not run: requirements that exclude queues, and changes that would help.
 
     With a file, check its first description before it is submitted.
     """
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         found = (
             client.explain(int(job), forwarding=forwarding)
             if job.isdecimal()
             else _explained_file(client, Path(job), forwarding=forwarding)
         )
-    output.emit(found, as_json=as_json, render=lambda: explain_job(found))
+    service.emit(found, lambda: explain_job(found))
 
 
 def _explained_file(client: Client, file: Path, *, forwarding: bool) -> Job:
@@ -225,48 +194,43 @@ def _explained_file(client: Client, file: Path, *, forwarding: bool) -> Job:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(f"{file}: neither a job id nor a readable file: {error}") from None
-    from pilotage.cli.commands import job_drafts
+    from pilotage.cli.commands import job_submit  # imported late: parsing needs more time than a request
 
-    first = job_drafts.read_drafts(text, file=str(file), directory=file.parent)[0]
+    first = job_submit.read_drafts(text, file=str(file), directory=file.parent)[0]
     if first.text is not None:
         return client.explain_description(jdl=first.text, forwarding=forwarding)
     return client.explain_description(
-        job=job_drafts.description_as_json(first.content), forwarding=forwarding
+        job=job_submit.description_as_json(first.content), forwarding=forwarding
     )
 
 
-def log_table(entries: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """The log of a job."""
-    rows = (
-        (output.local_time(e["at"]), e["from"], e["to"], e["minor"], e["source"], e["epoch"] or None)
-        for e in entries
-    )
-    return output.table(("When", "From", "To", "Why", "Source", "#Epoch"), rows)
+_LOG: Mapping[str, Column] = {
+    "When": lambda entry: output.local_time(entry["at"]),
+    "From": "from",
+    "To": "to",
+    "Why": "minor",
+    "Source": "source",
+    "#Epoch": lambda entry: entry["epoch"] or None,
+}
 
 
-def _summary(client: Client, by: str, filters: Mapping[str, str], *, as_json: bool) -> None:
-    fields = [field.strip() for field in by.split(",")]
-    rows = client.summary(by=fields, filters=filters)
-    headings = (*map(output.heading, fields), "#Jobs")
-    cells = [(*(row[field] for field in fields), row["count"]) for row in rows]
-    output.emit({"summary": rows}, as_json=as_json, render=lambda: output.table(headings, cells))
+def _summary(client: Client, by: str, filters: Mapping[str, str], service: ServiceOptions) -> None:
+    names = [name.strip() for name in by.split(",")]
+    rows = client.summary(by=names, filters=filters)
+    columns = {**{output.heading(name): name for name in names}, "#Jobs": "count"}
+    service.emit({"summary": rows}, lambda: output.list_table(columns, rows))
 
 
-def _job_table(jobs: Sequence[Job]) -> RenderableType:
-    rows = (
-        (
-            job["job_id"],
-            job["status"],
-            job["minor_status"],
-            job["vo"],
-            job["owner"],
-            job["site"],
-            (job["submit_pool"] or "")[:12],
-            output.ago(job["submitted_at"]),
-        )
-        for job in jobs
-    )
-    return output.table(("#ID", "Status", "Minor status", "VO", "Owner", "Site", "Pool", "#Age"), rows)
+_JOBS: Mapping[str, Column] = {
+    "#ID": "job_id",
+    "Status": "status",
+    "Minor status": "minor_status",
+    "VO": "vo",
+    "Owner": "owner",
+    "Site": "site",
+    "Pool": lambda job: (job["submit_pool"] or "")[:12],
+    "#Age": lambda job: output.ago(job["submitted_at"]),
+}
 
 
 def _details(job: Job) -> RenderableType:

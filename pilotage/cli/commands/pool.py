@@ -1,30 +1,24 @@
 """`pilotage pool`: SubmitPools, which are Requirements of jobs with the queues eligible for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import options, output
-from pilotage.cli.connection import connect
+from pilotage.cli import output
+from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused
+from pilotage.cli.output import Column
 from pilotage.fabric.client import Client
 
 #: Digits of an id in tables, enough to identify a pool.
-SHORT = 12
+_SHORT = 12
 #: Fields of a pool that `show` formats separately.
 _SEPARATE = {"queues", "requirements", "jobs", "more_jobs"}
 
 Pool = Mapping[str, Any]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    pools = typer.Typer(help="List SubmitPools: Requirements of jobs, with the queues eligible for them.")
-    pools.command("list")(list_pools)
-    pools.command("show")(show)
-    app.add_typer(pools, name="pool")
 
 
 def list_pools(
@@ -34,20 +28,13 @@ def list_pools(
     after: Annotated[
         str | None, typer.Option(metavar="ID", help="Only pools after this one (next page).")
     ] = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """List the pools with their numbers of queues and jobs, ordered by id."""
     filters = {"vo": vo} if vo else {}
-    with connect(home=home, url=url) as client:
-        found = output.read_pages(
-            "pools",
-            lambda most, last: client.pools(filters, limit=most, after=last),
-            limit=limit,
-            after=after,
-        )
-    found.emit(pool_table, as_json=as_json)
+    with service.connect() as client:
+        found = output.read_pages("pools", partial(client.pools, filters), limit=limit, after=after)
+    found.emit(_COLUMNS, as_json=service.as_json)
 
 
 def show(
@@ -55,26 +42,15 @@ def show(
         str, typer.Argument(metavar="ID", help="Pool id, or its first digits if they are unambiguous.")
     ],
     *,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Show one pool with all its queues."""
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         pool = client.pool(pool_id if len(pool_id) == 64 else _complete(client, pool_id.lower()))
-    output.emit(pool, as_json=as_json, render=lambda: _details(pool))
+    service.emit(pool, lambda: _details(pool))
 
 
-def pool_table(pools: Sequence[Pool]) -> RenderableType:
-    """A table of pools."""
-    rows = (
-        (p["pool_id"][:SHORT], p["vo"], requirements_text(p), p["eligible_queues"], _counts(p)) for p in pools
-    )
-    return output.table(("ID", "VO", "Requirements", "#Queues", "Jobs"), rows)
-
-
-def requirements_text(pool: Pool) -> str:
-    """The Requirements as submitted, in one line."""
+def _requirements(pool: Pool) -> str:
     requirements = pool["requirements"]
     if isinstance(requirements, Mapping):
         return "; ".join(f"{name} = {_value(value)}" for name, value in requirements.items())
@@ -86,10 +62,19 @@ def _value(value: object) -> str:
 
 
 def _counts(pool: Pool) -> str:
-    more = pool.get("more_jobs", ())  # services of the previous release lack it
+    more = pool["more_jobs"]
     return ", ".join(
         f"{'more than ' if status in more else ''}{count} {status}" for status, count in pool["jobs"].items()
     )
+
+
+_COLUMNS: Mapping[str, Column] = {
+    "ID": lambda pool: pool["pool_id"][:_SHORT],
+    "VO": "vo",
+    "Requirements": _requirements,
+    "#Queues": "eligible_queues",
+    "Jobs": _counts,
+}
 
 
 def _complete(client: Client, start: str) -> str:
@@ -103,12 +88,9 @@ def _complete(client: Client, start: str) -> str:
 
 def _details(pool: Pool) -> RenderableType:
     facts = {name: value for name, value in pool.items() if name not in _SEPARATE}
-    facts["requirements"] = requirements_text(pool)
-    facts["jobs"] = _counts(pool)
-    return Group(
-        output.facts(facts, title="Pool"),
-        output.table((_eligible(pool),), ([queue] for queue in pool["queues"])),
-    )
+    facts |= {"requirements": _requirements(pool), "jobs": _counts(pool)}
+    queues = output.table((_eligible(pool),), ([queue] for queue in pool["queues"]))
+    return Group(output.facts(facts, title="Pool"), queues)
 
 
 def _eligible(pool: Pool) -> str:

@@ -19,28 +19,23 @@ import typer
 from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
-from pilotage.cli.connection import connect
+from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, one_line
+from pilotage.cli.output import Column
 from pilotage.fabric.client import ApiError, Client, ServiceAway
 
 Json = Mapping[str, Any]
 
 
-def show_limits(
-    site: options.Site,
-    *,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
+def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
     """Show the limits of a site by kind of job and by throttle, and their current use.
 
     Running limits and matching delays are set in the operations options, throttles at the node of the site.
     """
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         found = client.site(site)
     chosen = {name: found[name] for name in ("site", "ban", "limits", "throttles")}
-    output.emit(chosen, as_json=as_json, render=lambda: _limits_table(chosen))
+    service.emit(chosen, lambda: _limits_table(chosen))
 
 
 def _limits_table(site: Json) -> RenderableType:
@@ -185,41 +180,19 @@ def _value(text: str) -> object:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    sites = typer.Typer(help="Show, advertise, ban and allow sites.")
-    sites.command("list")(list_sites)
-    sites.command("show")(show)
-    sites.command("advertise")(advertise)
-    sites.command("ban")(ban)
-    sites.command("allow")(allow)
-    sites.command("limits")(show_limits)
-    app.add_typer(sites, name="site")
-
-
-def list_sites(
-    *,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
+def list_sites(*, service: ServiceOptions) -> None:
     """List the sites with their bans and throttles."""
-    with connect(home=home, url=url) as client:
-        found = output.read_pages("sites", lambda most, last: client.sites(limit=most, after=last))
-    found.emit(_table, as_json=as_json)
+    with service.connect() as client:
+        found = output.read_pages("sites", client.sites)
+    rows = [{**scope, "ban": site["ban"]} for site in found.entries for scope in _scopes(site)]
+    service.emit({"sites": found.entries, "next": found.next}, lambda: output.list_table(_SCOPES, rows))
 
 
-def show(
-    site: options.Site,
-    *,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
+def show(site: options.Site, *, service: ServiceOptions) -> None:
     """Show the ban, throttles and latest advertisements of a site."""
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         found = client.site(site)
-    output.emit(found, as_json=as_json, render=lambda: _details(found))
+    service.emit(found, lambda: _details(found))
 
 
 def advertise(
@@ -240,9 +213,7 @@ def advertise(
     every: Annotated[
         float, typer.Option(metavar="S", min=0.1, help="Seconds between runs of the command.")
     ] = 300,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Advertise the numbers of jobs of a site, CE or queue; once, or repeatedly from a command.
 
@@ -251,13 +222,13 @@ def advertise(
     """
     if (watch is None) == (not state):
         raise WrongUsage("give K=V, or --watch COMMAND, which prints them")
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         if watch is not None:
             advertise_repeatedly(client, site, watch, every=every)
             return
         answer = client.advertise(site, pairs(state or []))
     print_warnings(answer)
-    output.emit(answer, as_json=as_json, render=lambda: f"{site}: advertised")
+    service.emit(answer, lambda: f"{site}: advertised")
 
 
 def ban(
@@ -268,49 +239,38 @@ def ban(
         datetime | None,
         typer.Option(metavar="T", help="End of the ban, local time (default: until `site allow`)."),
     ] = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
+    service: ServiceOptions,
 ) -> None:
     """Send no jobs to a site, except those of type Test."""
     end = None if until is None else until.astimezone().isoformat()
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         found = client.ban(site, reason=reason, until=end)
-    output.emit(found, as_json=as_json, render=lambda: f"{site}: banned")
+    service.emit(found, lambda: f"{site}: banned")
 
 
-def allow(
-    site: options.Site,
-    *,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-    url: options.Url = None,
-) -> None:
+def allow(site: options.Site, *, service: ServiceOptions) -> None:
     """Send jobs to a banned site again."""
-    with connect(home=home, url=url) as client:
+    with service.connect() as client:
         found = client.allow(site)
-    output.emit(found, as_json=as_json, render=lambda: f"{site}: allowed")
+    service.emit(found, lambda: f"{site}: allowed")
 
 
-def _table(sites: Sequence[Json]) -> RenderableType:
-    rows = (
-        (
-            each["scope"],
-            "banned" if site["ban"] else None,
-            each["policy"],
-            each["open"] and not site["ban"],
-            each["room"],
-            each["reserved"],
-            f"banned: {site['ban']['reason']}" if site["ban"] else each["why"],
-        )
-        for site in sites
-        for each in site["throttles"] or [_unlimited(site["site"])]
-    )
-    return output.table(("Site/CE/Queue", "Ban", "Policy", "Open", "#Room", "#Reserved", "Why"), rows)
+def _scopes(site: Json) -> list[Json]:
+    """The throttles of a site; without one, the site itself."""
+    unlimited = {"scope": site["site"], "policy": None, "open": True}
+    return site["throttles"] or [unlimited | dict.fromkeys(("room", "reserved", "why"))]
 
 
-def _unlimited(site: str) -> Json:
-    return {"scope": site, "policy": None, "open": True, "room": None, "reserved": None, "why": None}
+#: Of a throttle, with the ban of its site.
+_SCOPES: Mapping[str, Column] = {
+    "Site/CE/Queue": "scope",
+    "Ban": lambda each: "banned" if each["ban"] else None,
+    "Policy": "policy",
+    "Open": lambda each: each["open"] and not each["ban"],
+    "#Room": "room",
+    "#Reserved": "reserved",
+    "Why": lambda each: f"banned: {each['ban']['reason']}" if each["ban"] else each["why"],
+}
 
 
 def _details(site: Json) -> RenderableType:

@@ -16,7 +16,7 @@ from agents import accounting, lost_jobs, pools, priorities, retention, schedule
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import options, output, process_setup, settings, wiring
+from pilotage.cli import output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
 from pilotage.service.services import utc_now
@@ -114,29 +114,20 @@ def _bound(agent: Agent, context: AgentContext) -> Callable[[datetime], object]:
     return lambda now: agent.cycle(context, now)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("agent")(agent)
-
-
+@settings.command_with("database_url", "redis_url", "log_level")
 def agent(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help=f"Agents: {', '.join(AGENTS)}; or all.")],
+    chosen: Settings,
     *,
+    as_json: bool,
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help=f"Agents: {', '.join(AGENTS)}; or all.")],
     once: Annotated[
         bool, typer.Option("--once", help="Run one cycle of each, print its result, and exit.")
     ] = False,
-    database_url: options.DatabaseUrl = None,
-    redis_url: options.RedisUrl = None,
-    log_level: options.LogLevel = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
 ) -> None:
     """Run background agents: refresh pools, recover lost jobs, find missed jobs, delete old data.
 
     They can run on several hosts; each agent is active on one of them at a time.
     """
-    flags = {"home": home, "database_url": database_url, "redis_url": redis_url, "log_level": log_level}
-    chosen = settings.load(flags)
     wanted = _check_names(names)
     process_setup.configure_logs(chosen.log_level, as_json=as_json and not once)
     gc_tuning.collect_seldom()

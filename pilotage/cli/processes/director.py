@@ -12,8 +12,9 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import options, output, process_setup, settings
+from pilotage.cli import output, process_setup, settings
 from pilotage.cli.processes import batch, site_file
+from pilotage.cli.settings import Settings
 from pilotage.fabric import node_script
 from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.settings import Connections, open_system
@@ -102,29 +103,23 @@ def _slot_arguments(intent: PilotIntent) -> list[str]:
 log = logging.getLogger(__name__)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("director")(director)
-
-
+@settings.command_with("log_level")
 def director(
+    chosen: Settings,
     *,
+    as_json: bool,
     config: Annotated[
         Path,
         typer.Option(
             "--config", metavar="FILE", help="Director file: service, VOs, batch systems and queues."
         ),
     ],
-    once: Annotated[bool, typer.Option("--once", help="Run one cycle, print its result, and exit.")] = False,
-    log_level: options.LogLevel = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
+    once: site_file.Once = False,
 ) -> None:
     """Submit pilots to batch queues, as many as there is work for, and follow them.
 
     Prints one line for each cycle. It can be killed at any time: a new start continues from there.
     """
-    chosen = settings.load({"home": home, "log_level": log_level})
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     described = read_director_file(config)
     with open_director(described) as made:

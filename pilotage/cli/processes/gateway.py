@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import options, output, process_setup, settings
+from pilotage.cli import output, process_setup, settings
 from pilotage.cli.processes import batch, site_file
+from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.settings import Connections, open_system
 from pilotage.fabric.gateway import configuration
@@ -159,29 +160,23 @@ def _tls(described: GatewayFile, file: Path) -> ssl.SSLContext:
 log = logging.getLogger(__name__)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("gateway")(gateway)
-
-
+@settings.command_with("log_level")
 def gateway(
+    chosen: Settings,
     *,
+    as_json: bool,
     config: Annotated[
         Path,
         typer.Option(
             "--config", metavar="FILE", help="Gateway file: service, batch systems, queues and job types."
         ),
     ],
-    once: Annotated[bool, typer.Option("--once", help="Run one cycle, print its result, and exit.")] = False,
-    log_level: options.LogLevel = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
+    once: site_file.Once = False,
 ) -> None:
     """Fetch grid jobs for the queues of a site and run each as many local jobs in its batch system.
 
     Prints one line for each cycle. It can be killed at any time: a new start continues from there.
     """
-    chosen = settings.load({"home": home, "log_level": log_level})
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     described = read_gateway_file(config)
     with open_gateway(described, config) as made:

@@ -1,23 +1,28 @@
-"""`pilotage serve`: the HTTP service, and the server with its socket and signals that `up` shares."""
+"""`pilotage serve`: the HTTP service, and the server with its socket and signals that `up` shares.
+
+uvicorn limits neither size nor time of the head of a request, which is read before any token is checked: the
+server limits both.
+"""
 
 import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated
+from typing import Any
 
 import typer
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from cs_config import gc_tuning
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import options, process_setup, settings, wiring
+from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.processes import client_connections, keep_alive, tls
+from pilotage.cli.processes import tls
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
 
@@ -80,11 +85,7 @@ def serve_application(
 
 
 def configuration(
-    app: FastAPI,
-    *,
-    log_level: str,
-    tls: ssl.SSLContext | None = None,
-    trusted_proxies: Sequence[str] = (),
+    app: FastAPI, *, log_level: str, tls: ssl.SSLContext | None = None, trusted_proxies: Sequence[str] = ()
 ) -> uvicorn.Config:
     """The settings of uvicorn.
 
@@ -101,7 +102,7 @@ def configuration(
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
-        http=client_connections.ClientConnection,
+        http=ClientConnection,
         ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
@@ -126,7 +127,7 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if counter % _LOOK_EVERY == 0:
             now = asyncio.get_running_loop().time()
-            client_connections.end_silent(self.server_state.connections, now=now)
+            end_silent(self.server_state.connections, now=now)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -145,49 +146,16 @@ def _keep_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("serve")(serve)
-
-
-def serve(
-    *,
-    host: options.Host = None,
-    port: options.Port = None,
-    tls_certificate: options.TlsCertificate = None,
-    tls_key: options.TlsKey = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Number of processes that share the port (default: PILOTAGE_WORKERS or 1)."
-        ),
-    ] = None,
-    resources: options.Resources = None,
-    database_url: options.DatabaseUrl = None,
-    redis_url: options.RedisUrl = None,
-    log_level: options.LogLevel = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-) -> None:
+@settings.command_with(
+    *("host", "port", "tls_certificate", "tls_key", "workers", "resources"),
+    *("database_url", "redis_url", "log_level"),
+)
+def serve(chosen: Settings, *, as_json: bool) -> None:
     """Run the HTTP service; several can run, on any hosts, behind a load balancer.
 
     Run `pilotage db upgrade` first; workers and agents are separate processes. SIGINT or SIGTERM stops the
     service. With --json, log lines are JSON.
     """
-    chosen = settings.load(
-        {
-            "home": home,
-            "host": host,
-            "port": port,
-            "tls_certificate": tls_certificate,
-            "tls_key": tls_key,
-            "workers": workers,
-            "resources": resources,
-            "database_url": database_url,
-            "redis_url": redis_url,
-            "log_level": log_level,
-        }
-    )
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     tls.read_certificate(chosen)
     with cli_engine.translate_unreachable(chosen.database_url), wiring.open_current_engine(chosen) as engine:
@@ -199,7 +167,7 @@ def serve(
         one()
     else:
         # While this process holds the socket open, the kernel would accept connections that no one serves.
-        keep_alive.keep_alive(one, chosen.workers, ending=bound.close)
+        process_setup.keep_alive(one, chosen.workers, ending=bound.close)
 
 
 def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
@@ -212,3 +180,86 @@ def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
         tls.watch_certificate(tls.read_certificate(chosen)) as context,
     ):
         serve_application(create_app(parts), bound, chosen, tls=context)
+
+
+#: Limit in bytes between two steps of a request; a head with the token of a large community is smaller.
+_LONGEST = 64 << 10
+#: Limit in seconds for the head of a request, from its first byte or from the connection.
+_HEAD = 30.0
+#: Limit in seconds without a byte of a body; longer than the timeouts of the readers of a body.
+_SILENCE = 120.0
+
+
+class ClientConnection(HttpToolsProtocol):
+    """An HTTP/1.1 connection with limits."""
+
+    _received = 0  # bytes since the last step
+    _received_at = 0.0  # on the clock of the loop
+    _head_since: float | None = None  # None: no head is being read
+    _is_open = False  # whether a request has started and is not complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time limit of the first head."""
+        super().connection_made(transport)
+        self._received_at = self._head_since = self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        """Count received bytes, and reject a head that is too long."""
+        self._received_at = self.loop.time()
+        self._received += len(data)
+        super().data_received(data)
+        if self._received > _LONGEST and not self.transport.is_closing():
+            self._refuse()
+
+    def on_message_begin(self) -> None:
+        """Start the time limit of a head."""
+        super().on_message_begin()
+        self._head_since, self._is_open = self._received_at, True
+
+    def on_headers_complete(self) -> None:
+        """End the limits of the head."""
+        self._received, self._head_since = 0, None
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Reset the byte count: bodies are limited elsewhere."""
+        self._received = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Mark the request as complete."""
+        self._received, self._is_open = 0, False
+        super().on_message_complete()
+
+    def end_if_silent(self, now: float) -> None:
+        """Abort the connection if a request, or the rest of one, is overdue.
+
+        Args:
+            now: On the clock of the event loop.
+        """
+        if not self._is_answering and (self._head_is_late(now) or self._body_is_late(now)):
+            self.transport.abort()
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a response is pending while the next request has started already."""
+        answer: RequestResponseCycle | None = self.cycle
+        return self._head_since is not None and answer is not None and not answer.response_complete
+
+    def _head_is_late(self, now: float) -> bool:
+        return self._head_since is not None and now - self._head_since > _HEAD
+
+    def _body_is_late(self, now: float) -> bool:
+        return self._is_open and not self.flow.read_paused and now - self._received_at > _SILENCE
+
+    def _refuse(self) -> None:
+        if self._is_answering:
+            self.transport.abort()
+        else:
+            self.send_400_response(f"A head has {_LONGEST} bytes at most.")
+
+
+def end_silent(connections: Iterable[Any], *, now: float) -> None:
+    """Abort connections with overdue requests; ignore connections of other classes."""
+    for each in [each for each in connections if isinstance(each, ClientConnection)]:
+        each.end_if_silent(now)

@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
+import typer
 import yaml
 
 from requirements.errors import InvalidInput, Problem
+
+Once = Annotated[bool, typer.Option("--once", help="Run one cycle, print its result, and exit.")]
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -5,17 +5,16 @@ import os
 import socket
 import sys
 from contextlib import ExitStack
-from typing import Annotated
 
 import typer
 from rich.panel import Panel
 
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
-from pilotage.cli import client_settings, home_directory, options, output, process_setup, settings, wiring
 from pilotage.cli import engine as cli_engine
+from pilotage.cli import home_directory, output, process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.processes import agent, local_isolation, local_pilots, serve, tls
+from pilotage.cli.processes import agent, local_pilots, serve, tls
 from pilotage.cli.processes.agent import AGENTS, AgentContext
 from pilotage.cli.processes.local_pilots import LocalPilots, LocalQueue
 from pilotage.cli.settings import Settings
@@ -52,7 +51,7 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
             lines.append(
                 "[yellow]their jobs run as root and can change this machine: start it as another user[/]"
             )
-    home = "" if chosen.home == client_settings.default_home(os.environ) else f" --home {chosen.home}"
+    home = "" if chosen.home == home_directory.default_home(os.environ) else f" --home {chosen.home}"
     lines += ["", f"pilotage login{home}   (a link to the web pages)"]
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
     if chosen.site is None:
@@ -64,61 +63,16 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
 _TOKEN_LIFE = 366 * 86400
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("up")(up)
-
-
-def up(
-    *,
-    resources: options.Resources = None,
-    host: options.Host = None,
-    port: options.Port = None,
-    tls_certificate: options.TlsCertificate = None,
-    tls_key: options.TlsKey = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SITE", help="Run local pilots for the queues of this site while jobs wait for them."
-        ),
-    ] = None,
-    pilots: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum number of local pilots at a time (default: 2).")
-    ] = None,
-    isolation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="Isolation of the jobs of local pilots: userns (default) hides the installation from them; "
-            "none lets them read its keys and act with your rights.",
-        ),
-    ] = None,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="VO of jobs that name none.")] = None,
-    database_url: options.DatabaseUrl = None,
-    log_level: options.LogLevel = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
-) -> None:
+@settings.command_with(
+    *("resources", "host", "port", "tls_certificate", "tls_key"),
+    *("site", "pilots", "isolation", "vo", "database_url", "log_level"),
+)
+def up(chosen: Settings, *, as_json: bool) -> None:
     """Run the whole system in one process: database, service, optimizers, agents; with --site, pilots.
 
     Needs no server and no root. Ctrl-C stops it; the next start continues from there.
     """
-    chosen = settings.load(
-        {
-            "home": home,
-            "resources": resources,
-            "host": host,
-            "port": port,
-            "tls_certificate": tls_certificate,
-            "tls_key": tls_key,
-            "site": site,
-            "pilots": pilots,
-            "isolation": isolation,
-            "vo": vo,
-            "database_url": database_url,
-            "log_level": log_level,
-        }
-    ).model_copy(update={"redis_url": None})  # the optimizers run here, whatever else there is
+    chosen = chosen.model_copy(update={"redis_url": None})  # the optimizers run here, whatever else there is
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     home_directory.make_home(chosen.home)
     with home_directory.lock_home(chosen.home):
@@ -138,10 +92,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         parts = stack.enter_context(wiring.run_services(chosen, engine))
         _check_site(chosen, parts)
         context = AgentContext(
-            engine=engine,
-            current=lambda: parts.live.current,
-            blobs=parts.blobs,
-            holder=agent.unique_holder(),
+            engine=engine, current=lambda: parts.live.current, blobs=parts.blobs, holder=agent.unique_holder()
         )
         stack.enter_context(agent.run_agents(list(AGENTS), context))
         local = _local_pilots(chosen, parts, url)
@@ -180,7 +131,7 @@ def _local_pilots(chosen: Settings, parts: Services, url: str) -> LocalPilots:
         wanted=wanted,
         environment=environment,
         directory=chosen.home / "pilots",
-        words=local_isolation.words(chosen),
+        words=local_pilots.isolation_words(chosen),
     )
 
 
@@ -191,7 +142,7 @@ def _check_site(chosen: Settings, parts: Services) -> None:
         hint = f", did you mean {meant}?" if meant else ""
         raise CommandRefused(f"--site {chosen.site}: the configuration has no such site{hint}")
     if chosen.site is not None:
-        local_isolation.check(chosen)
+        local_pilots.check_isolation(chosen)
 
 
 def _token(chosen: Settings, parts: Services) -> str:

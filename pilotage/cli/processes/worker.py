@@ -7,36 +7,26 @@ import typer
 
 from cs_config import gc_tuning
 from optimizers.workers import rq as optimizer_worker
-from pilotage.cli import engine, options, process_setup, settings
+from pilotage.cli import engine, process_setup, settings
 from pilotage.cli.errors import WrongUsage
-from pilotage.cli.processes import keep_alive
 from pilotage.cli.settings import Settings
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("worker")(worker)
-
-
+@settings.command_with("database_url", "redis_url", "log_level")
 def worker(
+    chosen: Settings,
     *,
+    as_json: bool,
     workers: Annotated[
         int, typer.Option(metavar="N", min=1, max=256, help="Number of parallel processes.")
     ] = 1,
     burst: Annotated[bool, typer.Option("--burst", help="Exit when there is no work.")] = False,
-    database_url: options.DatabaseUrl = None,
-    redis_url: options.RedisUrl = None,
-    log_level: options.LogLevel = None,
-    as_json: options.AsJson = False,
-    home: options.Home = None,
 ) -> None:
     """Run the optimizers: they prepare submitted jobs for matching, woken through Redis.
 
     Workers can run on several hosts. With --workers, processes that die are restarted. With --json, log lines
     are JSON.
     """
-    flags = {"home": home, "database_url": database_url, "redis_url": redis_url, "log_level": log_level}
-    chosen = settings.load(flags)
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     if chosen.redis_url is None:
         raise WrongUsage(
@@ -47,7 +37,9 @@ def worker(
     elif burst:
         raise WrongUsage("--burst is for one worker: leave out --workers, or start several commands")
     else:
-        keep_alive.keep_alive(partial(run, chosen, chosen.redis_url, burst=False, as_json=as_json), workers)
+        process_setup.keep_alive(
+            partial(run, chosen, chosen.redis_url, burst=False, as_json=as_json), workers
+        )
 
 
 def run(chosen: Settings, redis_url: str, *, burst: bool, as_json: bool) -> None:

@@ -13,7 +13,6 @@ from cs_config.source.sections import Tree
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import completion, diff, patch, permissions
 from cs_config.versions import show as config_show
-from cs_config.versions import show as versions_show
 from cs_config.versions.diff import ABSENT, Difference, Entry
 from cs_config.versions.permissions import Rights
 from cs_config.versions.store import Version
@@ -172,7 +171,7 @@ def effective(view: ConfigurationView, found: Iterable[Blamed], vo: str, rights:
     return [
         Effective(
             name=each.line.path,
-            value=versions_show.format_value(each.line.value),
+            value=diff.format_entry(each.line.value),
             origin=each.line.origin,
             place=each.line.places[0] if each.line.places else view.path,
             since=each.since,

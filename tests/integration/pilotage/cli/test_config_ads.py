@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from pilotage.cli.commands import config_request
+from pilotage.cli.connection import ServiceOptions
 from tests.commands import Run, run, send_to
 from tests.running_service import Service, running
 
@@ -90,8 +91,8 @@ def test_another_version_meanwhile_is_a_conflict_and_changes_nothing(
 ) -> None:
     fetch = config_request.fetch_configuration
 
-    def fetch_then_somebody_else(**where: Any) -> Any:
-        found = fetch(**where)
+    def fetch_then_somebody_else(service_options: ServiceOptions) -> Any:
+        found = fetch(service_options)
         service.configure(TREE.replace("100000", "200000"))
         return found
 

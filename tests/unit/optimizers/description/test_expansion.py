@@ -6,7 +6,7 @@ from cs_config.options.operations import options_for
 from optimizers.description import description, expansion, jdl, parametric
 from optimizers.description.expansion import JobMember
 from requirements.errors import InvalidJob
-from taskqueue.jobs import descriptions
+from taskqueue.jobs import placeholders
 from tests.submitted import grid
 
 OPTIONS = options_for(grid(), "lhcb")
@@ -38,7 +38,7 @@ def test_each_is_what_it_is_alone(text: str, is_read_once: bool) -> None:
     shared, members = read(text)
     for member in members:
         alone = description.parse_description(
-            descriptions.fill_placeholders(shared, member.parameters), OPTIONS
+            placeholders.fill_placeholders(shared, member.parameters), OPTIONS
         )
         assert member.whole == alone
         assert member.own_body == {name: description.stored_body(alone)[name] for name in member.own_body}
@@ -62,7 +62,7 @@ def test_a_body_that_is_shared_says_of_each_what_it_says_alone(text: str, parame
     except InvalidJob:
         body = {}
     bodies = [description.stored_body(each.whole) for each in members]
-    filled = [descriptions.fill_placeholders(body, each.parameters) for each in members]
+    filled = [placeholders.fill_placeholders(body, each.parameters) for each in members]
     assert expansion.is_same_for_all(body, members) == (filled == bodies)
     assert not expansion.is_same_for_all({**body, "Executable": "other.sh"}, members)
 

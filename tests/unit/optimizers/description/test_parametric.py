@@ -2,7 +2,7 @@ import pytest
 
 from optimizers.description import parametric
 from requirements.errors import InvalidJob
-from taskqueue.jobs import descriptions
+from taskqueue.jobs import placeholders
 
 
 def expand(most: int = 1000, **raw: object) -> list[parametric.MemberValues]:
@@ -86,7 +86,7 @@ def test_placeholders_are_filled_at_any_depth() -> None:
         "Requirements": {"Tag": "v%s"},
         "CPUTime": 5,
     }
-    filled = descriptions.fill_placeholders(body, {"s": "x", "n": "3", "A": "y"})
+    filled = placeholders.fill_placeholders(body, {"s": "x", "n": "3", "A": "y"})
     assert filled == {
         "Arguments": "x-3-y",
         "OutputSandbox": ["out_3"],
@@ -96,14 +96,14 @@ def test_placeholders_are_filled_at_any_depth() -> None:
 
 
 def test_a_value_that_looks_like_a_placeholder_is_not_filled_again() -> None:
-    assert descriptions.fill_placeholders({"a": "%s"}, {"s": "%n", "n": "1"}) == {"a": "%n"}
+    assert placeholders.fill_placeholders({"a": "%s"}, {"s": "%n", "n": "1"}) == {"a": "%n"}
 
 
 def test_unknown_placeholders_and_other_percent_signs_stay() -> None:
-    assert descriptions.fill_placeholders({"a": "%(B)s 100% %j %d"}, {"s": "x", "n": "1"}) == {
+    assert placeholders.fill_placeholders({"a": "%(B)s 100% %j %d"}, {"s": "x", "n": "1"}) == {
         "a": "%(B)s 100% %j %d"
     }
 
 
 def test_without_parameters_percent_signs_are_the_jobs_own() -> None:
-    assert descriptions.fill_placeholders({"a": "date +%s"}, None) == {"a": "date +%s"}
+    assert placeholders.fill_placeholders({"a": "date +%s"}, None) == {"a": "date +%s"}

@@ -8,7 +8,7 @@ from optimizers.submit import checking
 from optimizers.submit.checking import CheckedJobs
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, NotAllowed
-from taskqueue.jobs import descriptions
+from taskqueue.jobs import placeholders
 from tests.submitted import ANN, grid
 
 SHARED = """
@@ -29,7 +29,7 @@ def check(*texts: str, config: str | None = None, submitter: Submitter = ANN) ->
 
 def body(checked: CheckedJobs) -> dict[str, object]:
     [member] = checked.submitted.members
-    return descriptions.fill_placeholders(
+    return placeholders.fill_placeholders(
         checked.submitted.body, member.parameters if checked.template else None
     )
 
@@ -52,12 +52,12 @@ def test_each_keeps_the_text_that_it_came_in() -> None:
     for text, checked in zip(texts, check(*texts), strict=True):
         assert checked.template is not None
         [member] = checked.submitted.members
-        assert descriptions.fill_source(checked.template.source, member.parameters) == text
+        assert placeholders.fill_source(checked.template.source, member.parameters) == text
 
 
 def test_a_text_that_has_nothing_cut_out_keeps_what_looks_like_a_placeholder() -> None:
     text = 'Arguments = "--format %(size=)s %s";'
-    assert descriptions.fill_source(text, {"s": "1"}) == text
+    assert placeholders.fill_source(text, {"s": "1"}) == text
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_job_among_others_is_what_it_is_alone(first: object, second: object) -
         assert body(among) == body(single)
         if among.template is not None:
             [member] = among.submitted.members
-            assert descriptions.fill_source(among.template.source, member.parameters) == text
+            assert placeholders.fill_source(among.template.source, member.parameters) == text
 
 
 def _written(entries: object) -> str:

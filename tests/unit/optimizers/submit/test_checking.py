@@ -98,7 +98,7 @@ def test_what_is_declared_is_at_least_what_is_made() -> None:
         declared = parametric.volume(raw)
         made = parametric.expand_parameters(raw, most=100)
         texts = [
-            parametric.descriptions.fill_placeholders(parametric.without_parameters(raw), member)
+            parametric.placeholders.fill_placeholders(parametric.without_parameters(raw), member)
             for member in made
         ]
         assert declared.jobs == len(made)

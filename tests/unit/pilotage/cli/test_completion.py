@@ -105,8 +105,10 @@ echo "${{COMPREPLY[@]}}"
     assert done.stdout.split() == ["reschedule"]
 
 
-@pytest.mark.parametrize("name", ["job", "pool", "site", "accounting", "pilots"])
-def test_a_client_command_imports_no_database_no_matcher_and_no_jdl_parser(name: str) -> None:
+@pytest.mark.parametrize(
+    "words", ["job list", "pool list", "site list", "accounting", "pilots list", "config history"]
+)
+def test_a_client_command_imports_no_database_no_matcher_and_no_jdl_parser(words: str) -> None:
     heavy = (
         "sqlalchemy",
         "htcondor2",
@@ -117,8 +119,18 @@ def test_a_client_command_imports_no_database_no_matcher_and_no_jdl_parser(name:
         "pilotage.cli.settings",
     )
     code = (
-        f"import sys; from pilotage.cli import application; application.application([{name!r}]);"
+        f"import sys; from pilotage.cli import application; application.application({words.split()!r});"
         f"print([each for each in {heavy} if each in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", ["job submit", "queue list", "config show", "config apply", "login"])
+def test_a_client_command_that_reads_files_imports_no_database(words: str) -> None:
+    code = (
+        f"import sys; from pilotage.cli import application; application.application({words.split()!r});"
+        f"print([each for each in ('sqlalchemy', 'matcher', 'fastapi') if each in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

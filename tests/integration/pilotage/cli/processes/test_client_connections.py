@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from pilotage.cli.processes import client_connections, serve
+from pilotage.cli.processes import serve
 
 _Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, uvicorn.Server], Awaitable[None]]
 _REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -67,7 +67,7 @@ async def look(server: uvicorn.Server, seconds: float) -> None:
     while not server.server_state.connections:
         await asyncio.sleep(0)
     now = asyncio.get_running_loop().time() + seconds
-    client_connections.end_silent(server.server_state.connections, now=now)
+    serve.end_silent(server.server_state.connections, now=now)
 
 
 @pytest.mark.parametrize(

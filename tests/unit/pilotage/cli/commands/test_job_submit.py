@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli.commands import job_drafts, job_submit
-from pilotage.cli.commands.job_drafts import JobDraft
+from pilotage.cli.commands import job_submit
+from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
 
 JDL = '[ Executable = "run.sh"; Arguments = "%(year)s"; InputSandbox = {"run.sh", "sha256:ab", "LFN:/x/y"}; ]'
@@ -18,7 +18,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def drafts(text: str, directory: Path) -> list[JobDraft]:
-    return job_drafts.read_drafts(text, file="job.jdl", directory=directory)
+    return job_submit.read_drafts(text, file="job.jdl", directory=directory)
 
 
 def test_files_of_the_sandbox_are_found_beside_the_description(directory: Path) -> None:
@@ -46,18 +46,18 @@ def test_yaml_may_hold_several_descriptions(tmp_path: Path) -> None:
 
 
 def test_parameters_are_names_with_values() -> None:
-    assert job_drafts.parse_parameters(["A=1,2", "B=x"]) == {"A": ["1", "2"], "B": ["x"]}
+    assert job_submit.parse_parameters(["A=1,2", "B=x"]) == {"A": ["1", "2"], "B": ["x"]}
 
 
 @pytest.mark.parametrize("words", [["A"], ["=1"], ["A="], ["A=1", "A=2"]])
 def test_parameters_that_make_no_sense_are_refused(words: list[str]) -> None:
     with pytest.raises(WrongUsage):
-        job_drafts.parse_parameters(words)
+        job_submit.parse_parameters(words)
 
 
 def test_several_parameters_give_each_combination(directory: Path) -> None:
     (draft,) = drafts(JDL, directory)
-    varied = job_drafts.add_parameters(draft, {"year": ["2015", "2016"], "seed": ["1", "2", "3"]})
+    varied = job_submit.add_parameters(draft, {"year": ["2015", "2016"], "seed": ["1", "2", "3"]})
     assert varied.jobs == 6
     assert varied.content["Parameters.year"] == ["2015"] * 3 + ["2016"] * 3
     assert varied.content["Parameters.seed"] == ["1", "2", "3"] * 2
@@ -66,17 +66,17 @@ def test_several_parameters_give_each_combination(directory: Path) -> None:
 def test_a_job_that_has_parameters_already_is_not_varied(tmp_path: Path) -> None:
     (draft,) = drafts("Executable: a\nParameters: 3\n", tmp_path)
     with pytest.raises(WrongUsage, match="Parameters of its own"):
-        job_drafts.add_parameters(draft, {"A": ["1"]})
+        job_submit.add_parameters(draft, {"A": ["1"]})
 
 
 def test_copies_go_out_a_thousand_at_a_time(tmp_path: Path) -> None:
     found = drafts("Executable: a\n", tmp_path)
-    assert [request.jobs for request in job_drafts.build_requests(found, 2500)] == [1000, 1000, 500]
+    assert [request.jobs for request in job_submit.build_requests(found, 2500)] == [1000, 1000, 500]
 
 
 def test_jobs_with_different_sandboxes_do_not_share_a_request(directory: Path) -> None:
     found = drafts(JDL, directory) + drafts("Executable: a\n", directory)
-    assert [request.sandbox[0] for request in job_drafts.build_requests(found, 1)] == [
+    assert [request.sandbox[0] for request in job_submit.build_requests(found, 1)] == [
         (directory / "run.sh",),
         (),
     ]
@@ -106,7 +106,7 @@ def test_links_in_a_sandbox_are_followed(directory: Path) -> None:
 
 def test_an_expression_travels_as_its_text(tmp_path: Path) -> None:
     (draft,) = drafts('[ Executable = "a"; Requirements = other.Memory > 3; ]', tmp_path)
-    sent = job_drafts.description_as_json(draft.content)
+    sent = job_submit.description_as_json(draft.content)
     assert "Memory" in str(sent["Requirements"])
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.processes.keep_alive import ProcessSlot
+from pilotage.cli.process_setup import ProcessSlot
 
 
 class Child:

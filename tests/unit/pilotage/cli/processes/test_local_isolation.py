@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from pilotage.cli import settings
-from pilotage.cli.processes import local_isolation
+from pilotage.cli.processes import local_pilots
 
 
 def _hidden(tmp_path: Path, **flags: object) -> set[str]:
-    words = local_isolation.words(settings.load({"home": tmp_path, **flags}, {}))
+    words = local_pilots.isolation_words(settings.load({"home": tmp_path, **flags}, {}))
     return {word for before, word in itertools.pairwise(words) if before == "--hide"}
 
 

@@ -1,0 +1,295 @@
+"""`pilotage config import` and `export`: formats of other systems; an import shows its effects first."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+
+from cs_config.formats import ce_ads, ce_ads_import, dirac_export, dirac_import, glidein_factory
+from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
+from cs_config.formats.import_merge import ImportedConfiguration
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import proposals
+from cs_config.versions.diff import ABSENT
+from cs_config.versions.proposals import Proposal
+from pilotage.cli import output
+from pilotage.cli.commands import config_change, config_history, config_request
+from pilotage.cli.commands.config_change import Guards
+from pilotage.cli.commands.config_history import Message
+from pilotage.cli.commands.config_request import Answer, ConfigChange
+from pilotage.cli.connection import ServiceOptions
+from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
+from pilotage.fabric.client import ApiError, Client
+from requirements.errors import Problem
+
+_FORBIDDEN = 403
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """Options of the import commands."""
+
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Store the result as the configuration in force.")
+    ] = False
+    message: Message = None
+    guards: Guards = None
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", metavar="FILE", help="Compare with this file instead of the configuration in force."
+        ),
+    ] = None
+    as_text: Annotated[bool, typer.Option("--yaml", help="Print the whole resulting configuration.")] = False
+
+    def __post_init__(self) -> None:
+        """Reject --apply with --file."""
+        if self.apply and self.against is not None:
+            raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
+
+
+def _import_file(
+    propose: Callable[[Configuration, str, str], ImportedConfiguration],
+    file: Path,
+    wanted: ImportOptions,
+    service: ServiceOptions,
+) -> None:
+    """Show what a file of another system would change, as `propose` reads it; with --apply, store it."""
+    config = config_request.configuration_from(wanted.against, service)
+    found = propose(config, _read_text(file), str(file))
+    proposal = found.proposal
+    _print_notes(found.notes, service)
+    if wanted.as_text and not service.as_json:
+        typer.echo(proposal.after.source, nl=False)
+        return
+    preview, version = None, config.version
+    if wanted.against is None and proposal.differences:
+        preview, version = _preview_and_store(proposal, file.name, wanted, service)
+    applied = wanted.apply and bool(proposal.differences)
+    changes = config_request.list_changes(proposal.differences)
+    data = {
+        "changes": changes,
+        "notes": [note.as_json() for note in found.notes],
+        "applied": applied,
+        "version": version,
+        "preview": preview,
+    }
+    service.emit(data, lambda: config_change.render_with_effects(changes, preview))
+    if not service.as_json:
+        left = f"; {len(found.notes)} things were not carried over" if found.notes else ""
+        number = f"{len(changes)} changes{left}; {_stored(version, applied=applied)}"
+        typer.echo(number if changes else f"nothing changes{left}")
+
+
+def _read_text(file: Path) -> str:
+    """The content of a file; `-` is standard input."""
+    if str(file) == "-":
+        return typer.get_text_stream("stdin").read()
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise CommandRefused(f"{file}: {error.strerror or error}") from None
+
+
+def _print_notes(notes: Sequence[Problem], service: ServiceOptions) -> None:
+    """Print what could not be translated."""
+    for note in notes if not service.as_json else ():
+        typer.echo(f"pilotage: {one_line(str(note))}", err=True)
+
+
+def _preview_and_store(
+    proposal: Proposal, name: str, wanted: ImportOptions, service: ServiceOptions
+) -> tuple[Answer | None, int]:
+    """The effects of an import, and the version in force afterwards; with --apply, the import is stored."""
+    with service.connect() as client:
+        change = _change_from_proposal(client, proposal)
+        preview = _preview(client, change.body)
+        if not wanted.apply:
+            return preview, change.version
+        message = wanted.message or f"imported {name}"
+        return preview, config_change.store(client, change, message, wanted.guards)
+
+
+def _change_from_proposal(client: Client, proposal: Proposal) -> ConfigChange:
+    """The change that stores a proposal; as differences, if the caller sees only a part of the tree."""
+    whole = {"text": proposal.after.source, "source": proposal.after.file}
+    body = config_request.edits(proposal.differences) if client.config().get("text") is None else whole
+    return ConfigChange(body=body, version=proposal.before.version, changed=True)
+
+
+def _preview(client: Client, change: Mapping[str, object]) -> Answer | None:
+    """The effects of a change; None: the caller is not allowed to change, and so not to preview."""
+    try:
+        return client.preview_config(change)
+    except ApiError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return None
+
+
+def _stored(version: int, *, applied: bool) -> str:
+    return f"version {version} is in force" if applied else "nothing is stored, --apply does it"
+
+
+def import_dirac(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="DIRAC .cfg file, current layout or that of RFC #5.")
+    ],
+    *,
+    wanted: ImportOptions,
+    service: ServiceOptions,
+) -> None:
+    """Show what a DIRAC configuration would change, and its effects on waiting jobs; with --apply, store it.
+
+    Its options are merged into the configuration in force and win over it; options without an equivalent are
+    listed. A node whose restriction cannot be translated is disabled (Enabled: false), else the import is
+    refused.
+    """
+    _import_file(dirac_import.propose_dirac, file, wanted, service)
+
+
+def import_osg(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Factory configuration: XML, YAML, or a tree as in examples/osg."
+        ),
+    ],
+    *,
+    wanted: ImportOptions,
+    service: ServiceOptions,
+) -> None:
+    """Show what a glidein factory would change, and its effects on waiting jobs; with --apply, store it.
+
+    An entry becomes a queue with the same name; settings without an equivalent are listed. An entry whose
+    restriction cannot be translated is disabled (Enabled: false).
+    """
+    _import_file(glidein_factory.propose_factory, file, wanted, service)
+
+
+_SITE_HELP = "Site of CEs whose ads name none; a CE that exists already keeps its site."
+
+
+def import_classad(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE…", help="CE ads, new or old ClassAd syntax; - is standard input."),
+    ],
+    *,
+    site: Annotated[str | None, typer.Option(metavar="SITE", help=_SITE_HELP)] = None,
+    wanted: ImportOptions,
+    service: ServiceOptions,
+) -> None:
+    """Show what CE ads (GLUE 1) would change in the resource tree; with --apply, store it.
+
+    Attributes become parameters of the queue. A queue whose restriction cannot be translated is disabled
+    (Enabled: false).
+    """
+    ads = {str(each): ce_ads.read_ads(_read_text(each), str(each)) for each in files}
+    config = config_request.configuration_from(wanted.against, service)
+    proposal = ce_ads_import.propose_ads(config, ads, site=site)
+    preview, version = None, config.version
+    if wanted.against is None and proposal.changes:
+        names = ", ".join(Path(name).name for name in ads)
+        whole = proposals.propose_text(config, proposal.text)
+        preview, version = _preview_and_store(whole, names, wanted, service)
+    _print_notes(proposal.notes, service)
+    if wanted.as_text and not service.as_json:
+        typer.echo(proposal.text, nl=False)
+        return
+    counts = _counts(proposal)
+    data = {
+        "changes": [each.as_json() for each in proposal.changes],
+        "counts": counts,
+        "new": [str(each) for each in proposal.new],
+        "notes": [each.as_json() for each in proposal.notes],
+        "applied": wanted.apply and bool(proposal.changes),
+        "version": version,
+        "preview": preview,
+    }
+    outcome = f"{counts['new']} queues new, {counts['changed']} changed, {counts['same']} as they are; "
+    outcome += (
+        f"{counts['added']} parameters added, {counts['other']} changed, {counts['removed']} removed; "
+        f"{_stored(version, applied=wanted.apply)}"
+        if proposal.changes
+        else "nothing changes"
+    )
+    lines = output.escape("\n".join(_proposal_lines(proposal)))
+    service.emit(data, lambda: Group(lines, config_change.render_effects(preview), outcome))
+
+
+def _proposal_lines(proposal: AdProposal) -> Iterator[str]:
+    queue = None
+    for change in proposal.changes:
+        if change.queue != queue:
+            queue = change.queue
+            yield f"{queue}{' (new)' if queue in proposal.new else ''}"
+        yield f"  {_line(change)}"
+
+
+def _line(change: ParameterChange) -> str:
+    before, after = (ABSENT if each is None else each for each in (change.before, change.after))
+    return config_history.change_line(change.name, before, after)
+
+
+def _counts(proposal: AdProposal) -> dict[str, int]:
+    changes = proposal.changes
+    return {
+        "new": len(proposal.new),
+        "changed": len(proposal.changed),
+        "same": len(proposal.same),
+        "added": sum(1 for each in changes if each.before is None),
+        "other": sum(1 for each in changes if each.before is not None and each.after is not None),
+        "removed": sum(1 for each in changes if each.after is None),
+    }
+
+
+_EXPORTED = "Site, Site/CE or Site/CE/Queue, also as Resources/Sites/… (default: everything)."
+
+
+def export_classad(
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help=_EXPORTED, show_default=False)] = "",
+    *,
+    vo: Annotated[
+        str, typer.Option(metavar="VO", help="Effective values for this VO.", show_default=False)
+    ] = "",
+    file: config_request.InsteadOfRunning = None,
+    service: ServiceOptions,
+) -> None:
+    """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
+    config = config_request.configuration_from(file, service)
+    found = ce_ads.export_ads(config, path, vo)
+    if service.as_json:
+        data = {
+            "ads": found.text,
+            "queues": [str(queue) for queue in found.queues],
+            "left_out": list(found.left_out),
+            "narrowed": list(found.narrowed),
+        }
+        output.emit(data, as_json=True, render=str)
+        return
+    for each in found.left_out:
+        typer.echo(f"pilotage: {each}: left out, an ad has one value for all nodes of a queue", err=True)
+    for each in found.narrowed:
+        message = "kept out, an ad has no values of single VOs; --vo exports the queue as one of them gets it"
+        typer.echo(f"pilotage: {each}: {message}", err=True)
+    typer.echo(found.text, nl=False)
+
+
+def export_dirac(*, file: config_request.InsteadOfRunning = None, service: ServiceOptions) -> None:
+    """Print the configuration as a DIRAC .cfg in the current layout; `config import dirac` reads it.
+
+    Parts that the format cannot express are listed on standard error.
+    """
+    config = config_request.configuration_from(file, service)
+    found = dirac_export.export_dirac(config.tree)
+    if service.as_json:
+        data = {"text": found.text, "left_out": list(found.left_out)}
+        output.emit(data, as_json=True, render=str)
+        return
+    for each in found.left_out:
+        typer.echo(f"pilotage: {each}", err=True)
+    typer.echo(found.text, nl=False)

@@ -1,0 +1,81 @@
+"""`pilotage config history` and `rollback`, and changes as lines: `+` added, `-` removed, `~` a new value.
+
+Imports nothing that reads a configuration: that would take longer than the request.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from cs_config.versions import diff
+from pilotage.cli import output
+from pilotage.cli.connection import ServiceOptions
+from pilotage.cli.output import Column
+
+Message = Annotated[str | None, typer.Option("--message", "-m", help="Reason, stored in the history.")]
+_AT = "Only versions that changed this path, something below it, or a section that contains it."
+
+
+def history(
+    *,
+    path: Annotated[str, typer.Option("--path", metavar="PATH", help=_AT)] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rows to show.")] = 20,
+    service: ServiceOptions,
+) -> None:
+    """List the versions with changes that you may see, newest first."""
+    with service.connect() as client:
+        versions = client.config_versions(limit=limit, path=path)
+    service.emit({"versions": versions}, lambda: output.list_table(_VERSIONS, versions))
+
+
+def _format_paths(paths: list[str] | None) -> str:
+    if not paths:
+        return ""
+    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+_VERSIONS: Mapping[str, Column] = {
+    "#Version": "version",
+    "Stored": lambda version: output.local_time(version["created_at"]),
+    "By": "author",
+    "From": "source",
+    "Changed": lambda version: _format_paths(version.get("paths")),
+    "Why": "message",
+}
+
+
+def rollback(
+    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version, see `config history`.")],
+    *,
+    message: Message = None,
+    service: ServiceOptions,
+) -> None:
+    """Restore an older version: of everything for operators, else of the parts that you may change."""
+    with service.connect() as client:
+        answer = client.rollback_config(version, message=message or "")
+    lines = [*change_lines(answer["changes"]), f"version {answer['version']} is in force"]
+    service.emit(answer, lambda: output.escape("\n".join(lines)))
+
+
+#: Lines to print; JSON has all.
+_MOST = 100
+
+
+def change_lines(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each change."""
+    for change in changes[:_MOST]:
+        before = diff.ABSENT if change["change"] == "added" else change["before"]
+        after = diff.ABSENT if change["change"] == "removed" else change["after"]
+        yield change_line(change["path"], before, after)
+    if len(changes) > _MOST:
+        yield f"… and {len(changes) - _MOST} more (--json lists all)"
+
+
+def change_line(name: str, before: Any, after: Any) -> str:
+    """A line for one change; `ABSENT`: no value."""
+    if after is diff.ABSENT:
+        return f"- {name} = {diff.format_entry(before)}"
+    if before is diff.ABSENT:
+        return f"+ {name} = {diff.format_entry(after)}"
+    return f"~ {name} = {diff.format_entry(after)} (was {diff.format_entry(before)})"
