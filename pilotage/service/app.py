@@ -14,9 +14,9 @@ from fastapi import APIRouter, FastAPI, Security
 from fastapi.security import HTTPBearer
 
 from pilotage.service import error_handlers
+from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.fast_path import FastPath
 from pilotage.service.middleware import MeasuredRequests, SecurityHeaders
-from pilotage.service.models.paging import ErrorAnswer
 from pilotage.service.pages import ROUTERS as PAGES
 from pilotage.service.pages import page, templating
 from pilotage.service.queries import archives

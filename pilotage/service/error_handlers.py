@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -62,6 +64,22 @@ _RETRY_AFTER = {429: 30, 503: 5}
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
 #: Characters of a rejected value repeated in the message.
 _SHOWN = 200
+
+
+class ErrorContent(BaseModel):
+    """Description of an error."""
+
+    code: str = Field(description="Stable word for machines, such as `job_not_found` or `stale_lease`.")
+    message: str = Field(description="For people: what is wrong, where, and what would be right.")
+    details: dict[str, Any] = Field(
+        description="Facts for machines; `problems` lists all faults of the input."
+    )
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer with status 400 or higher."""
+
+    error: ErrorContent
 
 
 def install(app: FastAPI) -> None:

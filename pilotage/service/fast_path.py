@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pilotage.service import error_handlers, middleware, routing
 from pilotage.service.auth.callers import Caller
-from pilotage.service.models.leases import FinishBody, HeartbeatBody, StartBody
 from pilotage.service.models.matching import JobRequest
 from pilotage.service.routes import leases, matcher
+from pilotage.service.routes.leases import FinishBody, HeartbeatBody, StartBody
 from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
 

@@ -1,4 +1,4 @@
-"""Tokens: signed JWTs of the installation, minted, verified and revoked."""
+"""Tokens: signed JWTs of the installation, minted, verified and revoked; signed values of browser cookies."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -202,3 +202,43 @@ class RevokedTokens:
 def session_of(token_id: str) -> str:
     """Create a session id that is revoked with the token; revoking the session leaves the token valid."""
     return f"{token_id}{_SESSION}{token_hex(8)}"
+
+
+#: Different from the issuer of tokens, so that a cookie is never accepted as a token.
+_COOKIES = "pilotage/sealed"
+
+
+def seal(
+    ring: KeyRing, purpose: str, content: Mapping[str, object], *, life: timedelta, now: datetime
+) -> str:
+    """Sign content for one purpose and lifetime; it is readable by its holder."""
+    claims = {
+        "iss": _COOKIES,
+        "aud": purpose,
+        "exp": int((now + life).timestamp()),
+        "content": dict(content),
+    }
+    key = ring.signing
+    return jwt.encode(claims, key.private, algorithm=keys.ALGORITHM, headers={"kid": key.key_id})
+
+
+def unseal(ring: KeyRing, purpose: str, text: str, *, now: datetime) -> Mapping[str, object]:
+    """Return the content; `NotAuthenticated` if it is expired, forged or for another purpose."""
+    unchecked: Options = {"verify_exp": False, "require": ["iss", "aud", "exp", "content"]}
+    try:
+        key = ring.verifying[str(jwt.get_unverified_header(text).get("kid"))]
+        claims = jwt.decode(
+            text,
+            key.public,
+            algorithms=[keys.ALGORITHM],
+            issuer=_COOKIES,
+            audience=purpose,
+            options=unchecked,
+        )
+        is_over = now.timestamp() >= float(claims["exp"])
+    except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
+        raise NotAuthenticated("this was not begun here, or it was modified") from None
+    if is_over or (key.until is not None and key.until <= now):
+        raise NotAuthenticated("this took too long: begin again")
+    content: Mapping[str, object] = claims["content"]
+    return content

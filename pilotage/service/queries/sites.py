@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from matcher.limits import running_limits, throttle_state
@@ -11,20 +12,90 @@ from matcher.limits.running_limits import DelayBucket, PlaceCondition, RunningLi
 from matcher.limits.throttle_state import ThrottleStanding
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.sites import (
-    BanAnswer,
-    GaugeAnswer,
-    LimitAnswer,
-    ReservationAnswer,
-    SiteAnswer,
-    ThrottleAnswer,
-)
+from pilotage.service.models import AnswerModel
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
+from requirements.values import Value
 from taskqueue.db import database
 from taskqueue.sites import bans, reservations, scopes
 from taskqueue.sites.bans import Ban
 from taskqueue.sites.reservations import Reservation
+
+
+class ReservationAnswer(AnswerModel):
+    """A match that is not in the advertisement yet and counts in addition."""
+
+    job_id: int
+    epoch: int
+    matched_at: datetime = Field(validation_alias="opened_at")
+    started_at: datetime | None
+
+
+class GaugeAnswer(AnswerModel):
+    """A bound of a throttle: the sum must stay below the limit."""
+
+    counters: list[str] = Field(description="The counters that are summed.")
+    reported: int | float | None = Field(description="The sum as advertised; null: not advertised.")
+    reserved: int = Field(description="Matches that count in addition.")
+    limit_name: str
+    limit: int | float | None = Field(description="Null: not set, which closes the throttle.")
+
+
+class ThrottleAnswer(AnswerModel):
+    """The throttle of a site, CE or queue."""
+
+    scope: str = Field(description="`Site`, `Site/CE` or `Site/CE/Queue`.")
+    policy: str
+    open: bool
+    room: int | None = Field(description="Jobs that may still be matched; null: not limited by numbers.")
+    why: str | None = Field(description="The reason if it is closed.")
+    limits: dict[str, int | float]
+    gauges: list[GaugeAnswer] = Field(description="Bounds of the policy; empty for an expression.")
+    counters: dict[str, int | float] = Field(description="As advertised; CurMatches includes later matches.")
+    reserved: int = Field(description="Matches that the advertisement does not contain.")
+    reservations: list[ReservationAnswer] = Field(
+        description="The first 100; for admins of the site, and for its gateways those of their VOs."
+    )
+    stale: bool
+    stale_rule: str = Field(description="Effect of a stale advertisement: closed, open or derived.")
+    as_of: int
+    advertised_at: datetime | None
+    taken_at: str | None
+    advertisement: dict[str, Value] | None
+
+
+class LimitAnswer(AnswerModel):
+    """A running limit or a matching delay with its current numbers."""
+
+    scope: str = Field(description="`Site` or `Site/CE`.")
+    option: str = Field(description="RunningLimit or MatchingDelay.")
+    attribute: str
+    value: str
+    vo: str | None = Field(description="VO whose jobs are limited; null: all.")
+    most: int | None = Field(description="Of a running limit: most jobs at a time.")
+    there: int | None = Field(description="Of a running limit: jobs there now.")
+    seconds: float | None = Field(description="Of a delay: seconds between two matches.")
+    burst: int | None = Field(description="Of a delay: matches at once after a pause.")
+    tokens: float | None = Field(description="Of a delay: matches possible now.")
+    full: bool = Field(description="No such job is matched now.")
+
+
+class BanAnswer(AnswerModel):
+    """A ban; only jobs of the type Test are matched."""
+
+    reason: str
+    author: str
+    at: datetime
+    until: datetime | None
+
+
+class SiteAnswer(BaseModel):
+    """A site with its ban, throttles and limits."""
+
+    site: str
+    ban: BanAnswer | None
+    throttles: list[ThrottleAnswer]
+    limits: list[LimitAnswer]
 
 
 def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datetime | None) -> None:
@@ -141,7 +212,7 @@ def _throttle(standing: ThrottleStanding, reserved: Sequence[Reservation]) -> Th
         gauges=[GaugeAnswer.model_validate(each) for each in throttled.gauges],
         counters=dict(throttled.counters),
         reserved=throttled.reserved,
-        reservations=[_reservation(each) for each in reserved],
+        reservations=[ReservationAnswer.model_validate(each) for each in reserved],
         stale=standing.stale,
         stale_rule=throttled.throttle.stale,
         as_of=scope.as_of,
@@ -166,10 +237,4 @@ def _limit(scope: str, condition: PlaceCondition) -> LimitAnswer:
         burst=bucket.delay.burst if bucket else None,
         tokens=bucket.tokens if bucket else None,
         full=condition.full,
-    )
-
-
-def _reservation(each: Reservation) -> ReservationAnswer:
-    return ReservationAnswer(
-        job_id=each.job_id, epoch=each.epoch, matched_at=each.opened_at, started_at=each.started_at
     )

@@ -5,15 +5,14 @@ from typing import Annotated, Any
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
 
 from cs_config.options.operations import options_for
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Capability, Role
+from pilotage.service.models import StrictInput
 from pilotage.service.models.jobs import JobIdPath
-from pilotage.service.models.leases import OutputStored
-from pilotage.service.models.paging import Stored
-from pilotage.service.models.pilots import PilotOutputAnswer, PilotOutputNews
 from pilotage.service.queries import archives, jobs
 from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.pilots import StampPath
@@ -40,45 +39,44 @@ TAR: dict[str, Any] = {
 }
 
 
+class StoredSandbox(BaseModel):
+    """A stored input sandbox."""
+
+    sandbox: str = Field(description="`sha256:<digest>`, to name in submissions.")
+
+
 @router.post("", openapi_extra=TAR)
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
 async def store(
     parts: PartsOf, caller: CallerOf, request: Request, vo: Annotated[str | None, Query()] = None
-) -> Stored:
+) -> StoredSandbox:
     """Store the tar archive in the body; equal archives are stored once."""
     owner = _vo(caller, vo)
     limits = options_for(parts.live.current, owner).limits
     limit = min(limits.sandbox_bytes, parts.limits.archive_bytes)
     staged = await archives.receive(request, parts.blobs, limit=limit)
     await anyio.to_thread.run_sync(_store_sandbox, parts, staged, owner, limits.sandbox_quota)
-    return Stored(sandbox=f"sha256:{staged.digest}")
+    return StoredSandbox(sandbox=f"sha256:{staged.digest}")
 
 
 def _store_sandbox(parts: Services, staged: StagedBlob, vo: str, quota: int) -> None:
     try:
-        _refuse_empty(staged)
+        if not staged.size:
+            raise InvalidRequest([Problem(path="body", message="is empty, it should be a tar archive")])
         with database.writing(parts.engine) as conn:
             blobs.store_blob(conn, parts.blobs, staged, vo=vo, quota=quota, now=parts.clock())
     finally:
         parts.blobs.discard(staged)
 
 
-def _refuse_empty(staged: StagedBlob) -> None:
-    if not staged.size:
-        raise InvalidRequest([Problem(path="body", message="is empty, it should be a tar archive")])
-
-
 def _vo(caller: Caller, named: str | None) -> str:
-    if caller.is_operator and named:
-        return fold(named)
-    if named and not caller.may_read(fold(named)):
-        raise InvalidRequest([Problem(path="vo", message=f"{named!r:.80} is not the VO of the token")])
-    if named:
-        return fold(named)
-    if caller.vo is None:
+    vo = fold(named) if named else caller.vo
+    if vo is None:
         message = "is required as ?vo=<vo>, since the token does not have exactly one VO"
         raise InvalidRequest([Problem(path="vo", message=message)])
-    return caller.vo
+    if named and not caller.may_read(vo):
+        raise InvalidRequest([Problem(path="vo", message=f"{named!r:.80} is not the VO of the token")])
+    return vo
 
 
 output_router = APIRouter(tags=["leases"], route_class=ApiRoute)
@@ -86,6 +84,13 @@ output_router = APIRouter(tags=["leases"], route_class=ApiRoute)
 ARCHIVE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/x-tar": {}}, "description": "The archive."}
 }
+
+
+class OutputStored(BaseModel):
+    """The stored output archive."""
+
+    output: str = Field(description="`sha256:<digest>`.")
+    size: int = Field(description="Bytes.")
 
 
 @output_router.get("/leases/{lease}/sandbox", response_class=StreamingResponse, responses=ARCHIVE)
@@ -151,25 +156,32 @@ def _store_output(parts: Services, caller: Caller, lease: str, staged: StagedBlo
 pilot_output_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
 
 
+class PilotOutputNews(StrictInput):
+    """The ends of a pilot's output, fetched by its director."""
+
+    stdout: str = Field(default="", max_length=16_000)
+    stderr: str = Field(default="", max_length=16_000)
+
+
 @pilot_output_router.post("/{stamp}/output")
 @allow(Role.DIRECTOR)
 @takes_at_most(SMALL)
-def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutputAnswer:
+def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutput:
     """Store the end of a pilot's output; replaces what was stored before."""
     output = PilotOutput(stdout=body.stdout, stderr=body.stderr, stored_at=parts.clock())
     with database.writing(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         pilots.store_output(conn, stamp, output)
-    return PilotOutputAnswer.model_validate(output)
+    return output
 
 
 @pilot_output_router.get("/{stamp}/output")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
-def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotOutputAnswer:
+def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotOutput:
     """Show the end of a pilot's output, if its director has fetched it."""
     with database.reading(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         output = pilots.get_output(conn, stamp)
     if output is None:
         raise PilotOutputNotFound(stamp)
-    return PilotOutputAnswer.model_validate(output)
+    return output

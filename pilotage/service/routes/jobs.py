@@ -47,7 +47,7 @@ def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query
     wanted = visibility.visible_jobs(caller, query.filter)
     with database.reading(parts.engine) as conn:
         seen = search.read_page(conn, wanted, limit=query.limit, after=query.after)
-    return JobPage(jobs=[JobAnswer.from_job(job) for job in seen.jobs], next=seen.next)
+    return JobPage(jobs=[JobAnswer.model_validate(job) for job in seen.jobs], next=seen.next)
 
 
 @router.get("/summary")
@@ -69,7 +69,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
     with database.reading(parts.engine) as conn:
         story = jobs.read(conn, caller, job_id, now=parts.clock())
     return JobDetails(
-        **JobAnswer.from_job(story.job).model_dump(),
+        **JobAnswer.model_validate(story.job).model_dump(),
         description=dict(story.description.body),
         attempt=AttemptAnswer.model_validate(story.latest) if story.latest else None,
         waited=dict(story.waited),

@@ -1,10 +1,11 @@
 """Lease reports: start, heartbeat, finish, release."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from cs_config.options.operations import options_for
@@ -12,22 +13,98 @@ from pilotage.service import lease_reports
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.leases import FinishBody, HeartbeatBody, LeaseAnswer, ReleaseBody, StartBody
+from pilotage.service.models.jobs import Exact, PhaseBody
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
 from pilotage.service.services import Services
 from taskqueue.db import database, retry
 from taskqueue.errors import StaleLease
 from taskqueue.leases import lifecycle
 from taskqueue.leases.attempts import Attempt
-from taskqueue.leases.lifecycle import Progress
+from taskqueue.leases.lifecycle import GridJobPhase, Progress
 from taskqueue.leases.lifecycle_batch import FinishReport, HeartbeatReport, ReportedJob, StartReport
 
 router = APIRouter(prefix="/leases", tags=["leases"], route_class=ApiRoute)
 
 LeasePath = Annotated[str, Path(min_length=1, max_length=64)]
 
+#: Characters of the payload's output that are stored: the last ones.
+_TAIL = 16_384
+#: Most phases, and states of local jobs, in one heartbeat.
+_MOST_PHASES, _MOST_STATES = 50, 20
+#: CPU seconds: ten thousand cores for four months; normalised seconds per CPU second.
+_MOST_CPU, _MOST_POWER = 1e11, 1e6
+_STATE = r"^[a-z][a-z_]{0,31}$"
+
 #: Stores a report on an attempt and returns the answer.
 _Report = Callable[[Connection, Attempt], dict[str, Any]]
+
+
+class StartBody(BaseModel):
+    """Report that the payload is about to run."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class HeartbeatBody(BaseModel):
+    """Report that the payload runs."""
+
+    model_config = ConfigDict(extra="allow")
+
+    progress: str | None = Field(default=None, max_length=2000, description="For people; null: unchanged.")
+    output_tail: str | None = Field(default=None, description="End of the payload's output; null: unchanged.")
+    phases: list[PhaseBody] | None = Field(
+        default=None, max_length=_MOST_PHASES, description="Of a grid job, in order; null: unchanged."
+    )
+    local_jobs: dict[Annotated[str, Field(pattern=_STATE)], Exact] | None = Field(
+        default=None,
+        max_length=_MOST_STATES,
+        description="Numbers of a grid job's local jobs by state; null: unchanged.",
+    )
+
+    def to_progress(self) -> Progress:
+        """The part that is stored."""
+        return Progress(
+            text=self.progress,
+            output_tail=None if self.output_tail is None else self.output_tail[-_TAIL:],
+            phases=None
+            if self.phases is None
+            else [GridJobPhase(**each.model_dump()) for each in self.phases],
+            local_jobs=self.local_jobs,
+        )
+
+
+class FinishBody(BaseModel):
+    """Report that the payload has ended."""
+
+    model_config = ConfigDict(extra="allow")
+
+    status: Literal["Done", "Failed"]
+    exit_code: int | None = Field(default=None, ge=-(2**31), le=2**31 - 1)
+    minor_status: str = Field(default="", max_length=2000)
+    application_status: str = Field(default="", max_length=2000)
+    cpu_seconds: float | None = Field(
+        default=None, ge=0, le=_MOST_CPU, description="CPU time of the payload with all its processes."
+    )
+    cpu_power: float | None = Field(
+        default=None, gt=0, le=_MOST_POWER, description="Normalised seconds per CPU second, if measured."
+    )
+
+
+class ReleaseBody(BaseModel):
+    """Return of a job by its pilot."""
+
+    model_config = ConfigDict(extra="allow")
+
+    reason: str = Field(default="", max_length=2000)
+
+
+class LeaseAnswer(BaseModel):
+    """Commands for the pilot; a repeated request gets the same answer."""
+
+    model_config = ConfigDict(extra="allow")
+
+    commands: list[str] = Field(default=[], description="`kill`: end the payload and deliver its output.")
+    heartbeat_seconds: float | None = Field(default=None, description="Seconds until the next heartbeat.")
 
 
 @router.post("/{lease}/start")
