@@ -16,7 +16,7 @@ from pilotage.service.models.jobs import JobIdPath
 from pilotage.service.queries import archives, jobs
 from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.pilots import StampPath
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
@@ -164,8 +164,7 @@ class PilotOutputNews(StrictInput):
 
 
 @pilot_output_router.post("/{stamp}/output")
-@allow(Role.DIRECTOR)
-@takes_at_most(SMALL)
+@allow(Role.DIRECTOR, most_bytes=SMALL)
 def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutput:
     """Store the end of a pilot's output; replaces what was stored before."""
     output = PilotOutput(stdout=body.stdout, stderr=body.stderr, stored_at=parts.clock())

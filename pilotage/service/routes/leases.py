@@ -14,7 +14,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import Exact, PhaseBody
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from taskqueue.db import database, retry
 from taskqueue.errors import StaleLease
@@ -107,9 +107,21 @@ class LeaseAnswer(BaseModel):
     heartbeat_seconds: float | None = Field(default=None, description="Seconds until the next heartbeat.")
 
 
+@retry.retry_on_conflict
+def _store_report(parts: Services, caller: Caller, lease: str, what: str, report: _Report) -> LeaseAnswer:
+    """Store a report in one transaction; a report on a closed attempt is logged for the job and rejected."""
+    try:
+        with database.writing(parts.engine) as conn:
+            answer = report(conn, visibility.require_lease(conn, caller, lease))
+    except StaleLease:
+        with database.writing(parts.engine) as conn:
+            lifecycle.record_stale(conn, lease, what, now=parts.clock())
+        raise
+    return LeaseAnswer.model_validate(answer)
+
+
 @router.post("/{lease}/start")
-@allow(Role.PILOT, Role.GATEWAY)
-@takes_at_most(SMALL)
+@allow(Role.PILOT, Role.GATEWAY, most_bytes=SMALL)
 async def start(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: StartBody | None = None
 ) -> LeaseAnswer:
@@ -128,8 +140,7 @@ async def start(
 
 
 @router.post("/{lease}/heartbeat")
-@allow(Role.PILOT, Role.GATEWAY)
-@takes_at_most(SMALL)
+@allow(Role.PILOT, Role.GATEWAY, most_bytes=SMALL)
 async def heartbeat(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: HeartbeatBody | None = None
 ) -> LeaseAnswer:
@@ -142,8 +153,7 @@ async def heartbeat(
 
 
 @router.post("/{lease}/finish")
-@allow(Role.PILOT, Role.GATEWAY)
-@takes_at_most(SMALL)
+@allow(Role.PILOT, Role.GATEWAY, most_bytes=SMALL)
 async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: FinishBody) -> LeaseAnswer:
     """Report that the payload has ended; its output was uploaded before."""
     ended = lifecycle.PayloadResult(
@@ -165,8 +175,7 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
 
 
 @router.post("/{lease}/release")
-@allow(Role.PILOT, Role.GATEWAY)
-@takes_at_most(SMALL)
+@allow(Role.PILOT, Role.GATEWAY, most_bytes=SMALL)
 def release(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: ReleaseBody | None = None
 ) -> LeaseAnswer:
@@ -206,16 +215,3 @@ def _heartbeat_alone(parts: Services, caller: Caller, lease: str, progress: Prog
         return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
 
     return _store_report(parts, caller, lease, "heartbeat", report)
-
-
-@retry.retry_on_conflict
-def _store_report(parts: Services, caller: Caller, lease: str, what: str, report: _Report) -> LeaseAnswer:
-    """Store a report in one transaction; a report on a closed attempt is logged for the job and rejected."""
-    try:
-        with database.writing(parts.engine) as conn:
-            answer = report(conn, visibility.require_lease(conn, caller, lease))
-    except StaleLease:
-        with database.writing(parts.engine) as conn:
-            lifecycle.record_stale(conn, lease, what, now=parts.clock())
-        raise
-    return LeaseAnswer.model_validate(answer)

@@ -34,7 +34,7 @@ from pilotage.service.models.matching import (
     TaskQueues,
     UnknownQueue,
 )
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 
@@ -88,8 +88,7 @@ def _pilot_groups(
 
 
 @router.post("/requestJob", response_model_exclude_none=True)
-@allow(Role.GATEWAY, Role.PILOT)
-@takes_at_most(SMALL)
+@allow(Role.GATEWAY, Role.PILOT, most_bytes=SMALL)
 async def request_job(
     parts: PartsOf,
     caller: CallerOf,
@@ -178,8 +177,7 @@ def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | 
 
 
 @router.post("/getMatchingTaskQueues")
-@allow(Role.DIRECTOR)
-@takes_at_most(SMALL)
+@allow(Role.DIRECTOR, most_bytes=SMALL)
 def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDescription) -> TaskQueues:
     """List all task queues that the resource may serve now."""
     resource = place_pools.respell_place(match_request.read_resource(body.to_record()), parts.live.current)

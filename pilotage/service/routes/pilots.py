@@ -14,7 +14,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.models import AnswerModel, ListPage, StrictInput
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.pilots import pilot_secrets, pilots, search
@@ -166,8 +166,7 @@ class PilotSummaryQuery(StrictInput):
 
 
 @router.post("", status_code=201)
-@allow(Role.DIRECTOR)
-@takes_at_most(SMALL)
+@allow(Role.DIRECTOR, most_bytes=SMALL)
 def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Response) -> RegisteredPilot:
     """Register a pilot before it is submitted; repeating it answers 200 and renews only the secret."""
     queue, landings = _places(body)
@@ -192,8 +191,7 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
 
 
 @router.post("/standings")
-@allow(Role.DIRECTOR)
-@takes_at_most(SMALL)
+@allow(Role.DIRECTOR, most_bytes=SMALL)
 def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
     """Show for stamps of batch jobs whether they belong to an active or ended pilot, of any VO.
 
@@ -244,8 +242,7 @@ def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotAnswer:
 
 
 @router.post("/{stamp}/status")
-@allow(Role.DIRECTOR, Role.PILOT)
-@takes_at_most(SMALL)
+@allow(Role.DIRECTOR, Role.PILOT, most_bytes=SMALL)
 def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNews) -> PilotAnswer:
     """Store the status of a pilot, reported by its director or by itself."""
     with database.writing(parts.engine) as conn:

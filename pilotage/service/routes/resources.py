@@ -11,7 +11,7 @@ from pilotage.service.auth.callers import Caller, Capability, Role
 from pilotage.service.configuring import queue_switch
 from pilotage.service.models import AnswerModel, StrictInput
 from pilotage.service.models.config import NewVersion
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf, takes_at_most
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import Value, fold
 
@@ -98,8 +98,7 @@ def show_queue(
 
 
 @router.post("/queues/{site}/{ce}/{queue}/drain")
-@allow(Role.SITE_ADMIN)
-@takes_at_most(SMALL)
+@allow(Role.SITE_ADMIN, most_bytes=SMALL)
 def drain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None) -> NewVersion:
     """Drain a queue by `Enabled: false`: it gets no new jobs, running jobs go on to their end."""
     message = body.message if body else ""
@@ -107,8 +106,7 @@ def drain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch
 
 
 @router.post("/queues/{site}/{ce}/{queue}/resume")
-@allow(Role.SITE_ADMIN)
-@takes_at_most(SMALL)
+@allow(Role.SITE_ADMIN, most_bytes=SMALL)
 def resume_queue(
     parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None
 ) -> NewVersion:

@@ -15,7 +15,7 @@ from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import ListPage, StrictInput
 from pilotage.service.queries import sites
 from pilotage.service.queries.sites import SiteAnswer
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.classad import match_expression
 from requirements.classad.match_expression import TwoSided
@@ -118,16 +118,14 @@ def give_watermark(parts: PartsOf, caller: CallerOf, site: str) -> Watermark:
 
 
 @router.post("/{site}/advertisement")
-@allow(Role.SITE_ADMIN, Role.GATEWAY)
-@takes_at_most(_ADVERTISEMENT)
+@allow(Role.SITE_ADMIN, Role.GATEWAY, most_bytes=_ADVERTISEMENT)
 def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: AdvertisementBody) -> TakenCounts:
     """Advertise the state of a site, such as its numbers of jobs."""
     return _advertise(parts, caller, body, site)
 
 
 @router.post("/{site}/ces/{ce}/advertisement")
-@allow(Role.SITE_ADMIN, Role.GATEWAY)
-@takes_at_most(_ADVERTISEMENT)
+@allow(Role.SITE_ADMIN, Role.GATEWAY, most_bytes=_ADVERTISEMENT)
 def advertise_ce(
     parts: PartsOf, caller: CallerOf, site: str, ce: str, body: AdvertisementBody
 ) -> TakenCounts:
@@ -136,8 +134,7 @@ def advertise_ce(
 
 
 @router.post("/{site}/ces/{ce}/queues/{queue}/advertisement")
-@allow(Role.SITE_ADMIN, Role.GATEWAY)
-@takes_at_most(_ADVERTISEMENT)
+@allow(Role.SITE_ADMIN, Role.GATEWAY, most_bytes=_ADVERTISEMENT)
 def advertise_queue(
     parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: AdvertisementBody
 ) -> TakenCounts:
@@ -146,8 +143,7 @@ def advertise_queue(
 
 
 @router.post("/{site}/ban")
-@allow(Role.SITE_ADMIN)
-@takes_at_most(SMALL)
+@allow(Role.SITE_ADMIN, most_bytes=SMALL)
 def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
     """Ban a site from all jobs but tests; replaces an earlier ban."""
     sites.ban(parts, caller, site, reason=body.reason, until=body.until)

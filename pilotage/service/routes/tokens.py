@@ -21,7 +21,6 @@ from pilotage.service.routing import (
     SecretOf,
     SecretRoute,
     TokenOf,
-    takes_at_most,
 )
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
@@ -73,8 +72,7 @@ def renew(parts: PartsOf, token: TokenOf) -> MintedToken:
 
 
 @router.post("/revoke", status_code=204, response_class=Response)
-@allow()
-@takes_at_most(SMALL)
+@allow(most_bytes=SMALL)
 def revoke(parts: PartsOf, caller: CallerOf, body: Revocation) -> None:
     """Revoke a token, in all processes within seconds."""
     if (body.token is None) == (body.jti is None):
@@ -108,8 +106,7 @@ class LoginLink(BaseModel):
 
 
 @login_router.post("", status_code=201)
-@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
-@takes_at_most(SMALL)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, most_bytes=SMALL)
 def issue(parts: PartsOf, token: TokenOf, body: LoginWish | None = None) -> LoginLink:
     """Create a link that signs one browser in within five minutes, with the rights of this request's token.
 
