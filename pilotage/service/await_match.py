@@ -15,12 +15,8 @@ from pilotage.service.http_errors import ClientGone
 async def answer_of(request: Request, claimer: ClaimWorker, wanted: MatchRequest) -> MatchResult:
     """Return the claimer's result, unless the deadline passes or the client disconnects first.
 
-    An abandoned request is not claimed; a claim already made for it is given back at once.
-
-    Raises:
-        Busy: Too many requests wait already.
-        NotInTime: The deadline has passed.
-        ClientGone: The client closed the connection.
+    An abandoned request is not claimed; a claim already made for it is given back at once. `Busy` if too many
+    requests wait already.
     """
     loop = asyncio.get_running_loop()
     completion = _Completion(loop)

@@ -63,13 +63,10 @@ class Tokens:
         changed: Callable[[], KeyRing | None] = lambda: None,
         incarnation: Callable[[], int] = lambda: 1,
     ) -> None:
-        """Create it with the current keys.
+        """Create it with the current keys; `changed` returns them if they have changed since its last call.
 
-        Args:
-            ring: The keys.
-            changed: Returns the keys if they have changed since its last call.
-            incarnation: Returns the current incarnation of the installation. Tokens of an earlier one remain
-                valid: the holder of a job may report it, and the lease decides whether the report counts.
+        `incarnation` returns that of the installation. Tokens of an earlier one remain valid: the holder of a
+        job may report it, and the lease decides whether the report counts.
         """
         self._changed = changed
         self._incarnation = incarnation
@@ -98,10 +95,7 @@ class Tokens:
     def mint(self, grant: Grant, *, now: datetime, token_id: str | None = None) -> tuple[str, datetime]:
         """Sign a token for the grant: the token and its expiry.
 
-        Args:
-            grant: Content and lifetime.
-            now: Time of issue.
-            token_id: Id of the token that this one renews: they are revoked together.
+        `token_id` is that of the token that this one renews: they are revoked together.
         """
         expires_at = now.replace(microsecond=0) + grant.ttl
         claims = callers.claims_of(grant.caller) | {
@@ -118,10 +112,8 @@ class Tokens:
     def verify(self, text: str, *, now: datetime) -> BearerToken:
         """Verify a token.
 
-        Raises:
-            UnknownKey: It is not ours; another issuer may have signed it.
-            ClockBehind: It is ours and was issued in the future of this clock.
-            NotAuthenticated: It is invalid; the message reveals no more than its bearer may see.
+        `UnknownKey` if it is not ours: another issuer may have signed it. `ClockBehind` if it is ours and
+        was issued in the future of this clock. The message reveals no more than its bearer may see.
         """
         if len(text) > _LONGEST:
             raise UnknownKey("the token is too long to be one of ours")

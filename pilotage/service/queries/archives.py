@@ -36,13 +36,7 @@ _CHUNK = 256 << 10
 
 
 async def receive(request: Request, store: BlobStore, *, limit: int) -> StagedBlob:
-    """Write the body to a staged blob; the caller stores or discards it.
-
-    Raises:
-        BodyTooLarge: It exceeds `limit` bytes.
-        SenderSilent: Its rest did not arrive in time.
-        StorageFull: The store has no space.
-    """
+    """Write the body, of at most `limit` bytes, to a staged blob; the caller stores or discards it."""
     refuse_by_length(request, limit)
     uploads: anyio.CapacityLimiter = request.app.state.uploads
     chunks = _chunks(request.stream())

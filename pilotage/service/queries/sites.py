@@ -99,15 +99,13 @@ class SiteAnswer(BaseModel):
 
 
 def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datetime | None) -> None:
-    """Ban a site from all jobs but tests; replaces an earlier ban.
-
-    Raises:
-        NotAllowed, SiteNotFound: It is not the caller's, or does not exist.
-        InvalidRequest: The end has no time zone, or has passed.
-    """
+    """Ban a site from all jobs but tests; replaces an earlier ban."""
     visibility.require_site(caller, parts.live.current, site)
     now = parts.clock()
-    _require_end(until, now)
+    if until is not None and (until.tzinfo is None or until <= now):
+        is_over = f"is over, it is {now.replace(microsecond=0)}"
+        problem = "has no time zone" if until.tzinfo is None else is_over
+        raise InvalidRequest([Problem(path="until", message=f"{until} {problem}")])
     new = Ban(site=site, reason=reason, author=caller.subject, at=now, until=until)
     with database.writing(parts.engine) as conn:
         bans.set_ban(conn, new)
@@ -120,16 +118,6 @@ def allow(parts: Services, caller: Caller, site: str) -> None:
     with database.writing(parts.engine) as conn:
         bans.lift_ban(conn, site)
     audit.done(caller, "allow", site=site)
-
-
-def _require_end(until: datetime | None, now: datetime) -> None:
-    problem = None
-    if until is not None and until.tzinfo is None:
-        problem = f"{until} has no time zone"
-    elif until is not None and until <= now:
-        problem = f"{until} is over, it is {now.replace(microsecond=0)}"
-    if problem is not None:
-        raise InvalidRequest([Problem(path="until", message=problem)])
 
 
 #: Reservations that are listed.
@@ -162,11 +150,8 @@ def list_states(
 ) -> list[SiteAnswer]:
     """State of sites.
 
-    Args:
-        parts: Dependencies.
-        sites: Names of the sites.
-        jobs_of: VOs whose reservations are listed; None: all.
-        vos: VOs whose limits are listed besides those for all VOs; None: every VO.
+    `jobs_of` are the VOs whose reservations are listed, `vos` those whose limits are listed besides the
+    limits for all VOs; None: every VO.
     """
     config, now, here = parts.live.current, parts.clock(), frozenset(sites)
     limited = sorted(
@@ -178,10 +163,8 @@ def list_states(
         found = throttle_state.read_standings(conn, config, scopes.read_scopes(conn, names).values(), now)
         shown = {name: _reservations(conn, name, jobs_of) for name in names}
         conditions = running_limits.read_conditions(conn, config, limited, now)
-    throttled, visible = (
-        defaultdict[str, list[ThrottleAnswer]](list),
-        defaultdict[str, list[LimitAnswer]](list),
-    )
+    throttled = defaultdict[str, list[ThrottleAnswer]](list)
+    visible = defaultdict[str, list[LimitAnswer]](list)
     for name in names:
         throttled[scopes.parse_site(name)].append(_throttle(found[name], shown[name]))
     for name, those in conditions.items():

@@ -81,9 +81,6 @@ def callers(issuer: Issuer, claims: Mapping[str, object]) -> tuple[Caller, ...]:
 
     A token with capabilities (`compute.create` …) is limited to these, as a user of the VO. Source: WLCG
     Common JWT Profiles, where capabilities take precedence over groups.
-
-    Raises:
-        InvalidRequest: A claim is not a valid name.
     """
     scopes = _scopes(claims)
     if capabilities := frozenset(Capability(scope) for scope in scopes & _CAPABILITIES):
