@@ -85,14 +85,20 @@ def create_app(parts: Services) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     parts: Services = app.state.parts
     process = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-    watching = [
-        asyncio.create_task(repeatedly(lambda: _refresh_tokens(parts), every=_TOKEN_REFRESH)),
-        asyncio.create_task(repeatedly(lambda: _refresh_issuers(parts), every=_ISSUER_REFRESH)),
-        # In the event loop that answers requests: while it hangs, no heartbeat is received.
-        asyncio.create_task(
-            repeatedly(lambda: asyncio.to_thread(_record_uptime, parts, process), every=uptime.EVERY)
-        ),
-    ]
+
+    async def refresh_tokens() -> None:
+        await asyncio.to_thread(parts.revoked.refresh)
+        await asyncio.to_thread(parts.tokens.refresh)
+
+    async def refresh_issuers() -> None:
+        await asyncio.gather(*(issuer.learn() for issuer in parts.issuers))
+
+    async def record_uptime() -> None:
+        await asyncio.to_thread(_record_uptime, parts, process)
+
+    # In the event loop that answers requests: while it hangs, no heartbeat is received.
+    actions = {refresh_tokens: _TOKEN_REFRESH, refresh_issuers: _ISSUER_REFRESH, record_uptime: uptime.EVERY}
+    watching = [asyncio.create_task(repeatedly(action, every=every)) for action, every in actions.items()]
     try:
         yield
     finally:
@@ -118,12 +124,3 @@ def _record_uptime(parts: Services, process: str) -> None:
             uptime.record(conn, process, now=parts.clock())
     except database.UNAVAILABLE as error:
         _log.warning("the database is unavailable; missing heartbeats do not count meanwhile: %s", error)
-
-
-async def _refresh_issuers(parts: Services) -> None:
-    await asyncio.gather(*(issuer.learn() for issuer in parts.issuers))
-
-
-async def _refresh_tokens(parts: Services) -> None:
-    await asyncio.to_thread(parts.revoked.refresh)
-    await asyncio.to_thread(parts.tokens.refresh)

@@ -182,7 +182,12 @@ async def admit(
     request: StrictRequest, parts: Services, endpoint: Callable[..., Any], *, takes_json: bool
 ) -> Caller:
     """Authenticate and authorize; only then read the body, if `endpoint` takes one."""
-    token = request.state.token = await _authenticated(request, parts)
+    try:
+        token = access.authenticate(request, parts)
+    except UnknownKey:  # only then is the issuer contacted
+        await access.learn_key(request, parts)
+        token = access.authenticate(request, parts)
+    request.state.token = token
     caller = access.require(request, token.caller, access.allowed_roles(endpoint))
     if caller is not token.caller:
         request.state.token = replace(token, caller=caller)
@@ -194,15 +199,6 @@ async def admit(
             most = min(most, SMALL)
         await request.load(min(most, parts.limits.json_bytes))
     return caller
-
-
-async def _authenticated(request: Request, parts: Services) -> BearerToken:
-    """Verify the token; its issuer is contacted only if it names an unknown key."""
-    try:
-        return access.authenticate(request, parts)
-    except UnknownKey:
-        await access.learn_key(request, parts)
-        return access.authenticate(request, parts)
 
 
 class RepeatingRoute(APIRoute):
