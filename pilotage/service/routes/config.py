@@ -7,7 +7,6 @@ from fastapi import APIRouter, Header, Query, Response
 
 from cs_config.source import yaml_writer
 from cs_config.versions import patch, permissions
-from cs_config.versions.proposals import Proposal
 from matcher.preview import guards
 from pilotage.service.auth import access
 from pilotage.service.auth.callers import Role
@@ -41,12 +40,13 @@ VersionNumber = Annotated[int, Query(ge=1, le=2**31 - 1)]
 def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
     """Show the configuration in force, without other VOs' sections."""
     config = in_force.readable(parts)
-    version, tree = config.version, config.tree
-    response.headers["ETag"] = f'"{version}"'
+    response.headers["ETag"] = f'"{config.version}"'
     if caller.is_operator:
-        return ConfigAnswer(version=version, config=dict(tree), text=config.source, source=config.file)
-    tree = permissions.visible_tree(config, in_force.rights_of(caller))
-    return ConfigAnswer(version=version, config=dict(tree))
+        return ConfigAnswer(
+            version=config.version, config=dict(config.tree), text=config.source, source=config.file
+        )
+    shown = permissions.visible_tree(config, in_force.rights_of(caller))
+    return ConfigAnswer(version=config.version, config=dict(shown))
 
 
 @router.put("")
@@ -54,10 +54,11 @@ def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
 def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch = None) -> NewVersion:
     """Replace the whole configuration; an invalid one changes nothing."""
     expected = _required(if_match)
+    text = text_of(body)
     version = change.replace(
         parts,
         caller,
-        _read_text(body),
+        text,
         message=body.message,
         source=body.source,
         expected=expected,
@@ -79,7 +80,9 @@ def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None
     version, proposal = change.edit(
         parts, caller, edits, message=body.message, expected=expected, guards=guards.read_guards(body.guard)
     )
-    return _changed(version, proposal)
+    return ChangedConfig(
+        version=version, changes=[previews.difference(each) for each in proposal.differences]
+    )
 
 
 @router.get("/versions")
@@ -138,7 +141,7 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
         edits = patch.read_edits(body.set, body.remove)
         proposal = change.propose_edits(parts, caller, edits, expected=expected)
     else:
-        proposal = change.propose_text(parts, caller, _read_text(body), source=body.source)
+        proposal = change.propose_text(parts, caller, text_of(body), source=body.source)
     found = change.outlook_of(parts, caller, proposal)
     return previews.answer(proposal, found, caller)
 
@@ -149,16 +152,13 @@ def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch
     """Restore an older version, as far as the caller may change it; for an operator, its whole text."""
     expected = None if if_match is None else _expected(if_match)
     version, proposal = change.rollback(parts, caller, body.version, expected=expected, message=body.message)
-    return _changed(version, proposal)
-
-
-def _changed(version: int, proposal: Proposal) -> ChangedConfig:
     return ChangedConfig(
         version=version, changes=[previews.difference(each) for each in proposal.differences]
     )
 
 
-def _read_text(body: NewConfig) -> str:
+def text_of(body: NewConfig | Proposed) -> str:
+    """The text of a whole configuration; `InvalidRequest` unless exactly one field is set."""
     if (body.config is None) == (body.text is None):
         raise InvalidRequest([Problem(path="body", message="needs exactly one of config and text")])
     return body.text if body.text is not None else yaml_writer.to_yaml(body.config or {})

@@ -39,16 +39,18 @@ _STATE = r"^[a-z][a-z_]{0,31}$"
 _Report = Callable[[Connection, Attempt], dict[str, Any]]
 
 
-class StartBody(BaseModel):
+class LeaseMessage(BaseModel):
+    """A message about an attempt; other releases may add fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class StartBody(LeaseMessage):
     """Report that the payload is about to run."""
 
-    model_config = ConfigDict(extra="allow")
 
-
-class HeartbeatBody(BaseModel):
+class HeartbeatBody(LeaseMessage):
     """Report that the payload runs."""
-
-    model_config = ConfigDict(extra="allow")
 
     progress: str | None = Field(default=None, max_length=2000, description="For people; null: unchanged.")
     output_tail: str | None = Field(default=None, description="End of the payload's output; null: unchanged.")
@@ -63,20 +65,17 @@ class HeartbeatBody(BaseModel):
 
     def to_progress(self) -> Progress:
         """The part that is stored."""
+        phases = [GridJobPhase(**each.model_dump()) for each in self.phases or ()]
         return Progress(
             text=self.progress,
             output_tail=None if self.output_tail is None else self.output_tail[-_TAIL:],
-            phases=None
-            if self.phases is None
-            else [GridJobPhase(**each.model_dump()) for each in self.phases],
+            phases=None if self.phases is None else phases,
             local_jobs=self.local_jobs,
         )
 
 
-class FinishBody(BaseModel):
+class FinishBody(LeaseMessage):
     """Report that the payload has ended."""
-
-    model_config = ConfigDict(extra="allow")
 
     status: Literal["Done", "Failed"]
     exit_code: int | None = Field(default=None, ge=-(2**31), le=2**31 - 1)
@@ -90,18 +89,14 @@ class FinishBody(BaseModel):
     )
 
 
-class ReleaseBody(BaseModel):
+class ReleaseBody(LeaseMessage):
     """Return of a job by its pilot."""
-
-    model_config = ConfigDict(extra="allow")
 
     reason: str = Field(default="", max_length=2000)
 
 
-class LeaseAnswer(BaseModel):
+class LeaseAnswer(LeaseMessage):
     """Commands for the pilot; a repeated request gets the same answer."""
-
-    model_config = ConfigDict(extra="allow")
 
     commands: list[str] = Field(default=[], description="`kill`: end the payload and deliver its output.")
     heartbeat_seconds: float | None = Field(default=None, description="Seconds until the next heartbeat.")
@@ -147,9 +142,16 @@ async def heartbeat(
     """Report that the payload runs; the answer may command the pilot to end it."""
     progress = (body or HeartbeatBody()).to_progress()
     vo = await parts.reports.heartbeat(HeartbeatReport(lease=lease, holder=_holder(caller), said=progress))
-    if vo is None:  # not a plain heartbeat
-        return await run_sync(_heartbeat_alone, parts, caller, lease, progress)
-    return LeaseAnswer(heartbeat_seconds=_every(parts, vo))
+    if vo is not None:
+        return LeaseAnswer(heartbeat_seconds=_every(parts, vo))
+
+    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
+        """Not plain: of a job that has not started, is stalled or killed, or without an open attempt."""
+        lease_time = lease_reports.length(parts.live.current, attempt.vo)
+        answer = lifecycle.heartbeat(conn, lease, said=progress, lease_time=lease_time, now=parts.clock())
+        return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
+
+    return await run_sync(_store_report, parts, caller, lease, "heartbeat", report)
 
 
 @router.post("/{lease}/finish")
@@ -204,14 +206,3 @@ def _every(parts: Services, vo: str) -> float:
 
 def _answer(moved: ReportedJob, **others: object) -> LeaseAnswer:
     return LeaseAnswer.model_validate({"job_id": moved.job_id, "epoch": moved.epoch, **others})
-
-
-def _heartbeat_alone(parts: Services, caller: Caller, lease: str, progress: Progress) -> LeaseAnswer:
-    """Handle a heartbeat of a job that has not started, is stalled or killed, or without an open attempt."""
-
-    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
-        lease_time = lease_reports.length(parts.live.current, attempt.vo)
-        answer = lifecycle.heartbeat(conn, lease, said=progress, lease_time=lease_time, now=parts.clock())
-        return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
-
-    return _store_report(parts, caller, lease, "heartbeat", report)

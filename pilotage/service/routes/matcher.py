@@ -68,9 +68,9 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     vos = _vos(parts, caller)
     pools, unknown = parts.matcher.get_submit_pools(vos, names)
     addresses = frozenset(QueueAddress.parse(name) for name in pools)
-    pilot_binding.check_queues(caller, addresses)
-    if caller.role is Role.PILOT:
-        for address in addresses:
+    for address in addresses:
+        pilot_binding.check_site(caller, address.site)
+        if caller.role is Role.PILOT:
             parts.places.bind(caller, address, now=parts.clock())
     answer = QueuePoolsAnswer(
         pools=dict(pools),

@@ -7,17 +7,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
-from sqlalchemy import Connection
 
 from cs_config.tree.address import QueueAddress
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
-from pilotage.service.auth.callers import Role
+from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import AnswerModel, ListPage, StrictInput
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.pilots import pilot_secrets, pilots, search
+from taskqueue.pilots.search import PilotFilter
 from taskqueue.states import PILOT_STEPS, PilotStatus
 
 router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
@@ -143,25 +143,31 @@ class PilotSummary(BaseModel):
     summary: list[PilotSummaryRow]
 
 
-class PilotQuery(StrictInput, ListPage):
+class PilotConditions(StrictInput):
     """Filter of pilots; several values are separated by commas."""
 
     vo: str | None = None
     site: str | None = None
     status: str | None = None
+
+    def narrow(self, caller: Caller) -> PilotFilter:
+        """The filter, narrowed to the pilots that the caller may count."""
+        return visibility.visible_pilots(caller, vo=self.vo, site=self.site, status=self.status)
+
+
+class PilotQuery(PilotConditions, ListPage):
+    """Filter of pilots; several values are separated by commas."""
+
     since: AwareDatetime | None = Field(default=None, description="Status changed then or later.")
     after: str = Field(default="", max_length=255, description="`next` of the page before.")
 
 
-class PilotSummaryQuery(StrictInput):
+class PilotSummaryQuery(PilotConditions):
     """Filter and grouping of numbers of pilots; several values are separated by commas."""
 
     by: str = Field(
         default="status", description="Of `status, vo, site, ce, queue, empty_reason, submitted_by`."
     )
-    vo: str | None = None
-    site: str | None = None
-    status: str | None = None
     since: AwareDatetime | None = Field(default=None, description="Leave out pilots that ended before.")
 
 
@@ -169,7 +175,10 @@ class PilotSummaryQuery(StrictInput):
 @allow(Role.DIRECTOR, most_bytes=SMALL)
 def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Response) -> RegisteredPilot:
     """Register a pilot before it is submitted; repeating it answers 200 and renews only the secret."""
-    queue, landings = _places(body)
+    if (body.queue is None) != bool(body.landings):
+        raise InvalidRequest([Problem(path="body", message="needs queue, or landings, and not both")])
+    queue = None if body.queue is None else QueueAddress.parse(body.queue)
+    landings = tuple(map(QueueAddress.parse, body.landings))
     vo = visibility.vo_of(caller, body.vo)
     for each in landings if queue is None else (queue,):
         visibility.require_pilot_site(caller, vo, each)
@@ -187,7 +196,12 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
         )
         response.status_code = 201 if is_new else 200
         answer = RegisteredPilot.model_validate(pilots.get_pilot(conn, body.stamp))
-        return answer.model_copy(update=_secret(conn, body, now) if body.secret else {})
+        if body.secret:
+            life = timedelta(seconds=body.secret_lifetime)
+            answer.secret, answer.secret_expires_at = pilot_secrets.issue_secret(
+                conn, body.stamp, life=life, now=now
+            )
+        return answer
 
 
 @router.post("/standings")
@@ -199,7 +213,10 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
     """
     with database.reading(parts.engine) as conn:
         known = pilots.read_statuses(conn, body.stamps)
-    return Standings(standings={stamp: _standing(known.get(stamp)) for stamp in body.stamps})
+    found = dict.fromkeys(body.stamps, StampStanding.UNKNOWN)
+    for stamp, status in known.items():
+        found[stamp] = StampStanding.ACTIVE if PILOT_STEPS[status] else StampStanding.ENDED
+    return Standings(standings=found)
 
 
 @router.get("/summary")
@@ -207,7 +224,7 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery, Query()]) -> PilotSummary:
     """Count pilots by some of their fields, with their outcomes."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
-    which = visibility.visible_pilots(caller, vo=query.vo, site=query.site, status=query.status)
+    which = query.narrow(caller)
     with database.reading(parts.engine) as conn:
         counted = search.count_pilots(conn, by, which, ended_since=query.since)
     rows = [
@@ -221,8 +238,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Query()]) -> PilotPage:
     """List pilots of the caller's VOs, at the caller's sites."""
-    which = visibility.visible_pilots(caller, vo=query.vo, site=query.site, status=query.status)
-    which = replace(which, since=query.since)
+    which = replace(query.narrow(caller), since=query.since)
     with database.reading(parts.engine) as conn:
         found = search.list_pilots(conn, which, limit=query.enough, after=query.after)
     page, last = query.cut(found)
@@ -257,23 +273,3 @@ def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNe
             now=parts.clock(),
         )
         return PilotAnswer.model_validate(pilots.get_pilot(conn, stamp))
-
-
-def _places(body: NewPilot) -> tuple[QueueAddress | None, tuple[QueueAddress, ...]]:
-    """The queue that a pilot is sent to, or its possible queues."""
-    if (body.queue is None) != bool(body.landings):
-        raise InvalidRequest([Problem(path="body", message="needs queue, or landings, and not both")])
-    queue = None if body.queue is None else QueueAddress.parse(body.queue)
-    return queue, tuple(map(QueueAddress.parse, body.landings))
-
-
-def _secret(conn: Connection, body: NewPilot, now: datetime) -> dict[str, object]:
-    life = timedelta(seconds=body.secret_lifetime)
-    secret, expires_at = pilot_secrets.issue_secret(conn, body.stamp, life=life, now=now)
-    return {"secret": secret, "secret_expires_at": expires_at}
-
-
-def _standing(status: PilotStatus | None) -> StampStanding:
-    if status is None:
-        return StampStanding.UNKNOWN
-    return StampStanding.ACTIVE if PILOT_STEPS[status] else StampStanding.ENDED
