@@ -117,23 +117,20 @@ class Tokens:
         """
         if len(text) > _LONGEST:
             raise UnknownKey("the token is too long to be one of ours")
-        token = self._read_with_refresh(text)
+        read = self._read_once
+        try:
+            token = read(text)
+        except UnknownKey:
+            self.refresh()  # another process may have rotated the keys
+            if self._read_once is read:
+                raise
+            token = self._read_once(text)
         if token.expires_at <= now:
             raise NotAuthenticated(f"the token expired at {token.expires_at.isoformat()}")
         if token.issued_at > now + _LEEWAY:
             ahead = (token.issued_at - now).total_seconds()
             raise ClockBehind(f"the token will be valid in {ahead:.0f} s: compare the clocks of the hosts")
         return token
-
-    def _read_with_refresh(self, text: str) -> BearerToken:
-        read = self._read_once
-        try:
-            return read(text)
-        except UnknownKey:
-            self.refresh()  # another process may have rotated the keys
-            if self._read_once is read:
-                raise
-            return self._read_once(text)
 
 
 def _read(ring: KeyRing, text: str) -> BearerToken:

@@ -1,6 +1,7 @@
 """Jobs: their submission, filters, lists, details and changes."""
 
 import json
+import re
 from datetime import datetime
 from typing import Annotated, Any, Self
 
@@ -143,6 +144,7 @@ class JobLog(BaseModel):
 
 #: The largest id of a job.
 MAX_ID = 2**63 - 1
+_ID = re.compile(r"[0-9]{1,19}")
 
 #: As a path parameter.
 JobIdPath = Annotated[int, Path(ge=1, le=MAX_ID)]
@@ -165,11 +167,7 @@ def _ids(value: object) -> object:
     split = words(value)
     if not isinstance(split, list):
         return split
-    return [int(word) if isinstance(word, str) and _is_id(word) else word for word in split]
-
-
-def _is_id(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) <= len(str(MAX_ID))
+    return [int(word) if isinstance(word, str) and _ID.fullmatch(word) else word for word in split]
 
 
 _Most = Field(max_length=MOST)

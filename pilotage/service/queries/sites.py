@@ -5,7 +5,6 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from pydantic import BaseModel, Field
-from sqlalchemy import Connection
 
 from matcher.limits import running_limits, throttle_state
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, RunningLimitState
@@ -126,7 +125,7 @@ _SHOWN = 100
 
 def briefly(parts: Services, caller: Caller, sites: Collection[str]) -> list[SiteAnswer]:
     """State of sites for any caller: without reservations, with the limits of the caller's VOs."""
-    return list_states(parts, sites, jobs_of=frozenset(), vos=caller.visible_vos)
+    return _list_states(parts, sites, jobs_of=frozenset(), vos=caller.visible_vos)
 
 
 def may_see_in_full(parts: Services, caller: Caller, site: str) -> SiteAnswer:
@@ -135,24 +134,16 @@ def may_see_in_full(parts: Services, caller: Caller, site: str) -> SiteAnswer:
     Reservations of other VOs are only for admins of the site; its gateways see those of their VOs.
     """
     if caller.looks_after(site):
-        return list_states(parts, [site], jobs_of=None)[0]
+        return _list_states(parts, [site], jobs_of=None, vos=None)[0]
     brings_jobs = caller.role is Role.GATEWAY and site in caller.sites
     jobs_of = caller.vos if brings_jobs else frozenset[str]()
-    return list_states(parts, [site], jobs_of=jobs_of, vos=caller.visible_vos)[0]
+    return _list_states(parts, [site], jobs_of=jobs_of, vos=caller.visible_vos)[0]
 
 
-def list_states(
-    parts: Services,
-    sites: Collection[str],
-    *,
-    jobs_of: frozenset[str] | None,
-    vos: frozenset[str] | None = None,
+def _list_states(
+    parts: Services, sites: Collection[str], *, jobs_of: frozenset[str] | None, vos: frozenset[str] | None
 ) -> list[SiteAnswer]:
-    """State of sites.
-
-    `jobs_of` are the VOs whose reservations are listed, `vos` those whose limits are listed besides the
-    limits for all VOs; None: every VO.
-    """
+    """`jobs_of` are the VOs whose reservations are listed, `vos` those whose limits are; None: every VO."""
     config, now, here = parts.live.current, parts.clock(), frozenset(sites)
     limited = sorted(
         name for name in running_limits.rules_by_scope(config) if scopes.parse_site(name) in here
@@ -161,12 +152,16 @@ def list_states(
     with database.reading(parts.engine) as conn:
         banned = bans.read_bans(conn, sites, now=now)
         found = throttle_state.read_standings(conn, config, scopes.read_scopes(conn, names).values(), now)
-        shown = {name: _reservations(conn, name, jobs_of) for name in names}
+        # A list has many sites, and no reservations: no statement for each.
+        shown = {
+            name: reservations.list_reservations(conn, name, _SHOWN, vos=jobs_of)
+            for name in (names if jobs_of is None or jobs_of else ())
+        }
         conditions = running_limits.read_conditions(conn, config, limited, now)
     throttled = defaultdict[str, list[ThrottleAnswer]](list)
     visible = defaultdict[str, list[LimitAnswer]](list)
     for name in names:
-        throttled[scopes.parse_site(name)].append(_throttle(found[name], shown[name]))
+        throttled[scopes.parse_site(name)].append(_throttle(found[name], shown.get(name, ())))
     for name, those in conditions.items():
         visible[scopes.parse_site(name)] += [
             _limit(name, each) for each in those if each.rule.may_be_told(vos)
@@ -176,11 +171,6 @@ def list_states(
         SiteAnswer(site=site, ban=site_bans.get(site), throttles=throttled[site], limits=visible[site])
         for site in sites
     ]
-
-
-def _reservations(conn: Connection, scope: str, vos: frozenset[str] | None) -> Sequence[Reservation]:
-    """Skip the statement if no VO's reservations are visible: a list has many sites."""
-    return reservations.list_reservations(conn, scope, _SHOWN, vos=vos) if vos is None or vos else ()
 
 
 def _throttle(standing: ThrottleStanding, reserved: Sequence[Reservation]) -> ThrottleAnswer:

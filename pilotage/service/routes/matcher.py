@@ -233,15 +233,25 @@ async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchReque
     requests wait already.
     """
     loop = asyncio.get_running_loop()
-    completion = _Completion(loop)
+    # The end of the wait, for any reason: one future is cheaper than waiting for several.
+    completion: asyncio.Future[None] = loop.create_future()
+
+    def complete(*_: object) -> None:
+        if not completion.done():
+            completion.set_result(None)
+
+    def complete_from_thread(*_: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(complete)
+
     ticket = claimer.submit(wanted)
-    ticket.future.add_done_callback(completion.set_threadsafe)
-    deadline = loop.call_later(wanted.deadline - time.monotonic(), completion.set)
+    ticket.future.add_done_callback(complete_from_thread)
+    deadline = loop.call_later(wanted.deadline - time.monotonic(), complete)
     gone = asyncio.create_task(_disconnected(request))
-    gone.add_done_callback(completion.set)
+    gone.add_done_callback(complete)
     delivered = False
     try:
-        await completion.future
+        await completion
         if gone.done():
             raise ClientGone("the client did not wait for the answer")
         if not ticket.future.done():
@@ -253,24 +263,6 @@ async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchReque
             claimer.abandon(ticket)
         deadline.cancel()
         gone.cancel()
-
-
-class _Completion:
-    """The end of the wait, for any reason: one future is cheaper than waiting for several."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.future: asyncio.Future[None] = loop.create_future()
-
-    def set(self, *_: object) -> None:
-        """Call it in the loop's thread."""
-        if not self.future.done():
-            self.future.set_result(None)
-
-    def set_threadsafe(self, *_: object) -> None:
-        """Call it in any thread; a closed loop is ignored."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.set)
 
 
 async def _disconnected(request: Request) -> None:

@@ -147,7 +147,7 @@ def advertise_queue(
 def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
     """Ban a site from all jobs but tests; replaces an earlier ban."""
     sites.ban(parts, caller, site, reason=body.reason, until=body.until)
-    return sites.list_states(parts, [site], jobs_of=None)[0]
+    return sites.may_see_in_full(parts, caller, site)
 
 
 @router.post("/{site}/allow")
@@ -155,7 +155,7 @@ def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswe
 def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     """Lift the ban of a site."""
     sites.allow(parts, caller, site)
-    return sites.list_states(parts, [site], jobs_of=None)[0]
+    return sites.may_see_in_full(parts, caller, site)
 
 
 @router.get("")
