@@ -30,12 +30,9 @@ class StateMetrics(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """All families."""
-        living = GaugeMetricFamily(
-            "pilotage_jobs", "Jobs that have not ended, by status.", labels=("vo", "status")
-        )
-        ended = CounterMetricFamily(
-            "pilotage_jobs_ended", "Jobs that ended, by their end.", labels=("vo", "status")
-        )
+        names = ("vo", "status")
+        living = GaugeMetricFamily("pilotage_jobs", "Jobs that have not ended, by status.", labels=names)
+        ended = CounterMetricFamily("pilotage_jobs_ended", "Jobs that ended, by their end.", labels=names)
         for family, numbers in ((living, self.living), (ended, self.ended)):
             for vo, by_status in numbers.items():
                 for status, jobs in by_status.items():

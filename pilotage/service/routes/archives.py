@@ -14,6 +14,7 @@ from pilotage.service.auth.callers import Caller, Capability, Role
 from pilotage.service.models import StrictInput
 from pilotage.service.models.jobs import JobIdPath
 from pilotage.service.queries import archives, jobs
+from pilotage.service.routes import leases
 from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.pilots import StampPath
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
@@ -22,8 +23,8 @@ from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue import blobs
 from taskqueue.blobs import StagedBlob
-from taskqueue.db import database, retry
-from taskqueue.errors import PilotOutputNotFound, StaleLease
+from taskqueue.db import database
+from taskqueue.errors import PilotOutputNotFound
 from taskqueue.jobs import descriptions
 from taskqueue.leases import attempts, lifecycle
 from taskqueue.pilots import pilots
@@ -123,7 +124,6 @@ def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Streami
     return jobs.send(parts, caller, job_id)
 
 
-@retry.retry_on_conflict
 def _require_open(parts: Services, caller: Caller, lease: str) -> None:
     """Reject a closed attempt before the upload; `_store_output` checks again.
 
@@ -131,15 +131,14 @@ def _require_open(parts: Services, caller: Caller, lease: str) -> None:
     """
     with database.reading(parts.engine) as conn:
         attempt = visibility.require_lease(conn, caller, lease)
-    if attempt.closed_at is None:
-        return
-    try:
-        with database.writing(parts.engine) as conn:
-            lifecycle.prepare_output(conn, lease, now=parts.clock())
-    except StaleLease:
-        with database.writing(parts.engine) as conn:
-            lifecycle.record_stale(conn, lease, "output", now=parts.clock())
-        raise
+    if attempt.closed_at is not None:
+        leases.store_report(
+            parts,
+            caller,
+            lease,
+            "output",
+            lambda conn, _attempt: lifecycle.prepare_output(conn, lease, now=parts.clock()),
+        )
 
 
 def _store_output(parts: Services, caller: Caller, lease: str, staged: StagedBlob) -> None:

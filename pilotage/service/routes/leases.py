@@ -1,7 +1,7 @@
 """Lease reports: start, heartbeat, finish, release."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path
@@ -35,8 +35,7 @@ _MOST_PHASES, _MOST_STATES = 50, 20
 _MOST_CPU, _MOST_POWER = 1e11, 1e6
 _STATE = r"^[a-z][a-z_]{0,31}$"
 
-#: Stores a report on an attempt and returns the answer.
-_Report = Callable[[Connection, Attempt], dict[str, Any]]
+_Answer = TypeVar("_Answer")
 
 
 class LeaseMessage(BaseModel):
@@ -103,16 +102,17 @@ class LeaseAnswer(LeaseMessage):
 
 
 @retry.retry_on_conflict
-def _store_report(parts: Services, caller: Caller, lease: str, what: str, report: _Report) -> LeaseAnswer:
+def store_report(
+    parts: Services, caller: Caller, lease: str, what: str, report: Callable[[Connection, Attempt], _Answer]
+) -> _Answer:
     """Store a report in one transaction; a report on a closed attempt is logged for the job and rejected."""
     try:
         with database.writing(parts.engine) as conn:
-            answer = report(conn, visibility.require_lease(conn, caller, lease))
+            return report(conn, visibility.require_lease(conn, caller, lease))
     except StaleLease:
         with database.writing(parts.engine) as conn:
             lifecycle.record_stale(conn, lease, what, now=parts.clock())
         raise
-    return LeaseAnswer.model_validate(answer)
 
 
 @router.post("/{lease}/start")
@@ -131,7 +131,7 @@ async def start(
         answer = lifecycle.start(conn, lease, lease_time=lease_time, now=parts.clock())
         return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
 
-    return await run_sync(_store_report, parts, caller, lease, "start", report)
+    return LeaseAnswer.model_validate(await run_sync(store_report, parts, caller, lease, "start", report))
 
 
 @router.post("/{lease}/heartbeat")
@@ -151,7 +151,7 @@ async def heartbeat(
         answer = lifecycle.heartbeat(conn, lease, said=progress, lease_time=lease_time, now=parts.clock())
         return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
 
-    return await run_sync(_store_report, parts, caller, lease, "heartbeat", report)
+    return LeaseAnswer.model_validate(await run_sync(store_report, parts, caller, lease, "heartbeat", report))
 
 
 @router.post("/{lease}/finish")
@@ -173,7 +173,7 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
     def report(conn: Connection, _attempt: Attempt) -> dict[str, Any]:
         return lifecycle.finish(conn, lease, ended, now=parts.clock())
 
-    return await run_sync(_store_report, parts, caller, lease, "finish", report)
+    return LeaseAnswer.model_validate(await run_sync(store_report, parts, caller, lease, "finish", report))
 
 
 @router.post("/{lease}/release")
@@ -190,9 +190,9 @@ def release(
         maximum = options_for(parts.live.current, attempt.vo).job_scheduling.max_rescheduling
         return lifecycle.release(conn, lease, reason=reason, max_rescheduling=maximum, now=parts.clock())
 
-    answer = _store_report(parts, caller, lease, "release", report)
+    answer = store_report(parts, caller, lease, "release", report)
     parts.ring(job_ids)  # a rescheduled job needs the optimizers
-    return answer
+    return LeaseAnswer.model_validate(answer)
 
 
 def _holder(caller: Caller) -> str | None:
