@@ -40,10 +40,7 @@ _BEARER = HTTPBearer(
 )
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "The request was refused."},
-    "5XX": {
-        "model": ErrorAnswer,
-        "description": "Unavailable, try again later; 500 is a defect.",
-    },
+    "5XX": {"model": ErrorAnswer, "description": "Unavailable, try again later; 500 is a defect."},
 }
 
 

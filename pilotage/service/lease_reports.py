@@ -142,11 +142,7 @@ class LeaseReports:
     def _start(self, reports: Sequence[StartReport]) -> Sequence[ReportedJob | None]:
         config = self._live.current
         return lifecycle_batch.start_jobs(
-            self._starting,
-            reports,
-            vos=config.vos,
-            lease_time=partial(length, config),
-            now=self._clock(),
+            self._starting, reports, vos=config.vos, lease_time=partial(length, config), now=self._clock()
         )
 
     def _finish(self, reports: Sequence[FinishReport]) -> Sequence[ReportedJob | None]:

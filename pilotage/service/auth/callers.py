@@ -232,12 +232,7 @@ def _split(names: str | None) -> list[str]:
 
 
 def _check_role(
-    role: Role,
-    *,
-    vos: frozenset[str],
-    sites: frozenset[str],
-    user: str | None,
-    queue: str | None,
+    role: Role, *, vos: frozenset[str], sites: frozenset[str], user: str | None, queue: str | None
 ) -> Iterator[Problem]:
     """What the role needs and does not have, or has and does not allow."""
     for name, needed, given in (

@@ -201,12 +201,7 @@ def seal(
     ring: KeyRing, purpose: str, content: Mapping[str, object], *, life: timedelta, now: datetime
 ) -> str:
     """Sign content for one purpose and lifetime; it is readable by its holder."""
-    claims = {
-        "iss": _COOKIES,
-        "aud": purpose,
-        "exp": int((now + life).timestamp()),
-        "content": dict(content),
-    }
+    claims = {"iss": _COOKIES, "aud": purpose, "exp": int((now + life).timestamp()), "content": dict(content)}
     key = ring.signing
     return jwt.encode(claims, key.private, algorithm=keys.ALGORITHM, headers={"kid": key.key_id})
 

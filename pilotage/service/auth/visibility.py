@@ -193,11 +193,7 @@ def task_queues(
         [each.narrow(vos=vos, owner=owner) for each in may_see_names(caller)]
     )
     return task_queues_listing.TaskQueueFilter(
-        vos=every.vos,
-        owner=every.owner,
-        owner_group=owner_group,
-        submit_pool=submit_pool,
-        any_of=any_of,
+        vos=every.vos, owner=every.owner, owner_group=owner_group, submit_pool=submit_pool, any_of=any_of
     )
 
 

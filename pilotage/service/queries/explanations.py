@@ -126,12 +126,7 @@ def rank_queues(config: Configuration, question: JobQuestion, random: Random) ->
 
 
 def explain_job(
-    conn: Connection,
-    config: Configuration,
-    question: JobQuestion,
-    *,
-    forwarding: bool = False,
-    now: datetime,
+    conn: Connection, config: Configuration, question: JobQuestion, *, forwarding: bool = False, now: datetime
 ) -> JobExplanation:
     """Explain why a job runs or does not; with `forwarding` also where each requirement is decided."""
     job, demand, vo = question.job, question.demand, question.demand.asked.vo
@@ -221,10 +216,7 @@ def suggest_offers(
 
 
 def _jobs(
-    conn: Connection,
-    config: Configuration,
-    queues: Sequence[QueueAddress],
-    waiting: Sequence[WaitingClass],
+    conn: Connection, config: Configuration, queues: Sequence[QueueAddress], waiting: Sequence[WaitingClass]
 ) -> Mapping[int, Mapping[str, Value]]:
     """One job per class, if the admission policy of a queue needs it."""
     vos = {each.asked.vo for each in waiting}

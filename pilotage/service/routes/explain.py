@@ -21,8 +21,7 @@ from taskqueue.jobs import jobs
 
 #: Query parameter.
 Forwarding = Annotated[
-    bool,
-    Query(description="Also show what is decided by the queue, the batch system and the matcher."),
+    bool, Query(description="Also show what is decided by the queue, the batch system and the matcher.")
 ]
 Most = Annotated[int, Query(ge=1, le=1000, description="Most queues in the answer.")]
 

@@ -200,10 +200,7 @@ def _caller(parts: Services, caller: Caller, stated: StatedResource) -> match_re
     """Operators request for the VOs that they state, by default for all."""
     vos = stated.resource.vos if caller.is_operator else None
     return match_request.MatchCaller(
-        subject=caller.subject,
-        vos=vos or _vos(parts, caller),
-        queue=caller.queue,
-        stamp=caller.stamp,
+        subject=caller.subject, vos=vos or _vos(parts, caller), queue=caller.queue, stamp=caller.stamp
     )
 
 

@@ -13,15 +13,7 @@ from pilotage.service.auth.callers import Grant, Role
 from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.models import StrictInput
 from pilotage.service.routes.pilots import StampPath
-from pilotage.service.routing import (
-    SMALL,
-    ApiRoute,
-    CallerOf,
-    PartsOf,
-    SecretOf,
-    SecretRoute,
-    TokenOf,
-)
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, SecretOf, SecretRoute, TokenOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from taskqueue import login_tokens

@@ -66,10 +66,7 @@ class Issuer:
 
 def rules_of_vo(vo: str) -> tuple[RoleRule, ...]:
     """Default rules: members of the VO are users, its group `pilotage_admin` are VO admins."""
-    return (
-        RoleRule(role=Role.VO_ADMIN, group=f"/{vo}/{_ADMINS}"),
-        RoleRule(role=Role.USER, group=f"/{vo}"),
-    )
+    return (RoleRule(role=Role.VO_ADMIN, group=f"/{vo}/{_ADMINS}"), RoleRule(role=Role.USER, group=f"/{vo}"))
 
 
 def callers(issuer: Issuer, claims: Mapping[str, object]) -> tuple[Caller, ...]:
