@@ -154,32 +154,19 @@ def read_claims(
         raise NotAuthenticated(f"the token is signed by {algorithm!r:.40}, which is not an allowed algorithm")
     for key in keys.find(key_id=key_id, algorithm=algorithm):
         try:
-            return _decode(text, key.key, algorithm, issuer, audiences)
+            claims: Mapping[str, object] = jwt.decode(
+                text, key.key, algorithms=[algorithm], audience=sorted(audiences), options=_UNCHECKED
+            )
         except (jwt.InvalidSignatureError, jwt.InvalidKeyError):  # such as one of another curve
             continue
+        except jwt.InvalidAudienceError:
+            raise NotAuthenticated(f"the token of {issuer.name} is meant for another audience") from None
+        except (jwt.InvalidTokenError, ValueError, TypeError):
+            raise NotAuthenticated(f"the token of {issuer.name} is not good") from None
+        if not issuer.is_named(claims["iss"]):
+            raise NotAuthenticated(f"the token is not of {issuer.name}")
+        return claims
     raise UnknownKey(f"the token is not signed by a key of {issuer.name}")
-
-
-def _decode(
-    text: str, key: object, algorithm: str, issuer: Issuer, audiences: Collection[str]
-) -> Mapping[str, object]:
-    try:
-        claims: Mapping[str, object] = jwt.decode(
-            text,
-            key,  # type: ignore[arg-type]
-            algorithms=[algorithm],
-            audience=sorted(audiences),
-            options=_UNCHECKED,
-        )
-    except (jwt.InvalidSignatureError, jwt.InvalidKeyError):
-        raise
-    except jwt.InvalidAudienceError:
-        raise NotAuthenticated(f"the token of {issuer.name} is meant for another audience") from None
-    except (jwt.InvalidTokenError, ValueError, TypeError):
-        raise NotAuthenticated(f"the token of {issuer.name} is not good") from None
-    if not issuer.is_named(claims["iss"]):
-        raise NotAuthenticated(f"the token is not of {issuer.name}")
-    return claims
 
 
 def check_times(claims: Mapping[str, object], *, now: datetime) -> None:
