@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from cs_config.versions.live import LiveConfiguration
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
-from pilotage.service.auth.oidc.issuers import Issuers, SignInWay
+from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
 from pilotage.service.auth.rate_limits import RateLimiter
 from pilotage.service.auth.tokens import RevokedTokens, Tokens
@@ -93,7 +93,6 @@ class Services:
     metrics: Metrics = field(default_factory=Metrics)
     issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted
     rates: RateLimiter = field(default_factory=RateLimiter)
-    sign_in_ways: Sequence[SignInWay] = ()  #: of browsers, beside the one-time link
     waiting: ResponseCache[Sequence[WaitingClass]] = field(default_factory=lambda: ResponseCache(_waiting))
     summaries: ResponseCache[JobSummary] = field(default_factory=lambda: ResponseCache(_count_jobs))
     places: PilotPlaces = field(init=False)

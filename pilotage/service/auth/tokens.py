@@ -50,7 +50,6 @@ class BearerToken:
     caller: Caller
     issued_at: datetime
     expires_at: datetime  #: or when the key that signed it is retired, if that is sooner
-    incarnation: int  #: of the installation when it was minted; incremented when commits were lost
 
 
 class Tokens:
@@ -151,7 +150,6 @@ def _token(payload: Mapping[str, object], *, until: datetime | None) -> BearerTo
         caller=callers.read(payload),
         issued_at=_time(payload["iat"]),
         expires_at=expires_at if until is None else min(expires_at, until),
-        incarnation=int(str(payload.get("incarnation", 1))),
     )
 
 

@@ -82,7 +82,7 @@ def _sign_in(request: Request, parts: Services, next_page: str, problem: str = "
             caller=page.caller if page else None,
             next_page=sessions.local(next_page),
             problem=problem,
-            ways=parts.sign_in_ways,
+            ways=parts.issuers.sign_in_ways,
         )
     )
     return HTMLResponse(text, 401 if problem else 200, headers={"Cache-Control": "no-store"})

@@ -134,7 +134,6 @@ def _token(issuer: Issuer, claims: Mapping[str, object], text: str) -> BearerTok
         caller=caller,
         issued_at=time_of(claims, "iat") or expires_at,
         expires_at=expires_at,
-        incarnation=1,
     )
 
 
