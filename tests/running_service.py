@@ -136,7 +136,6 @@ def running(
         blobs=DirectoryBlobStore(directory / "blobs"),
         tokens=Tokens(KeyRing(signing=KEY)),
         issuers=issuers or Issuers(),
-        sign_in_ways=issuers.sign_in_ways if issuers else (),
         ring=lambda job_ids: optimize(engine, live, job_ids),
     )
     claimer.start()

@@ -194,7 +194,6 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             blobs=DirectoryBlobStore(settings.blobs),
             tokens=_tokens(settings, seen),
             issuers=trusted,
-            sign_in_ways=trusted.sign_in_ways,
             ring=stack.enter_context(_open_optimizer_queue(settings, engine, live, metrics)),
             metrics=metrics,
         )

@@ -14,9 +14,9 @@ from fastapi import APIRouter, FastAPI, Security
 from fastapi.security import HTTPBearer
 
 from pilotage.service import error_handlers
+from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.fast_path import FastPath
 from pilotage.service.middleware import MeasuredRequests, SecurityHeaders
-from pilotage.service.models.paging import ErrorAnswer
 from pilotage.service.pages import ROUTERS as PAGES
 from pilotage.service.pages import page, templating
 from pilotage.service.queries import archives
@@ -40,10 +40,7 @@ _BEARER = HTTPBearer(
 )
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "The request was refused."},
-    "5XX": {
-        "model": ErrorAnswer,
-        "description": "Unavailable, try again later; 500 is a defect.",
-    },
+    "5XX": {"model": ErrorAnswer, "description": "Unavailable, try again later; 500 is a defect."},
 }
 
 
@@ -85,14 +82,20 @@ def create_app(parts: Services) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     parts: Services = app.state.parts
     process = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-    watching = [
-        asyncio.create_task(repeatedly(lambda: _refresh_tokens(parts), every=_TOKEN_REFRESH)),
-        asyncio.create_task(repeatedly(lambda: _refresh_issuers(parts), every=_ISSUER_REFRESH)),
-        # In the event loop that answers requests: while it hangs, no heartbeat is received.
-        asyncio.create_task(
-            repeatedly(lambda: asyncio.to_thread(_record_uptime, parts, process), every=uptime.EVERY)
-        ),
-    ]
+
+    async def refresh_tokens() -> None:
+        await asyncio.to_thread(parts.revoked.refresh)
+        await asyncio.to_thread(parts.tokens.refresh)
+
+    async def refresh_issuers() -> None:
+        await asyncio.gather(*(issuer.learn() for issuer in parts.issuers))
+
+    async def record_uptime() -> None:
+        await asyncio.to_thread(_record_uptime, parts, process)
+
+    # In the event loop that answers requests: while it hangs, no heartbeat is received.
+    actions = {refresh_tokens: _TOKEN_REFRESH, refresh_issuers: _ISSUER_REFRESH, record_uptime: uptime.EVERY}
+    watching = [asyncio.create_task(repeatedly(action, every=every)) for action, every in actions.items()]
     try:
         yield
     finally:
@@ -118,12 +121,3 @@ def _record_uptime(parts: Services, process: str) -> None:
             uptime.record(conn, process, now=parts.clock())
     except database.UNAVAILABLE as error:
         _log.warning("the database is unavailable; missing heartbeats do not count meanwhile: %s", error)
-
-
-async def _refresh_issuers(parts: Services) -> None:
-    await asyncio.gather(*(issuer.learn() for issuer in parts.issuers))
-
-
-async def _refresh_tokens(parts: Services) -> None:
-    await asyncio.to_thread(parts.revoked.refresh)
-    await asyncio.to_thread(parts.tokens.refresh)

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -64,12 +66,28 @@ _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 40
 _SHOWN = 200
 
 
+class ErrorContent(BaseModel):
+    """Description of an error."""
+
+    code: str = Field(description="Stable word for machines, such as `job_not_found` or `stale_lease`.")
+    message: str = Field(description="For people: what is wrong, where, and what would be right.")
+    details: dict[str, Any] = Field(
+        description="Facts for machines; `problems` lists all faults of the input."
+    )
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer with status 400 or higher."""
+
+    error: ErrorContent
+
+
 def install(app: FastAPI) -> None:
     """Install handlers for the errors of the table and those of the framework."""
     for kind, handler in _handlers().items():
         app.add_exception_handler(kind, handler)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(HTTPException, _framework)
+    app.add_exception_handler(RequestValidationError, _validation)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _framework)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _bug)
 
 
@@ -80,7 +98,7 @@ async def answer_to(request: Request, error: Exception) -> Response | None:
     return None if found is None else await found(request, error)
 
 
-def _handlers() -> Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
+def _handlers() -> Mapping[type[Exception], Callable[[Request, Any], Awaitable[Response]]]:
     away = dict.fromkeys(database.UNAVAILABLE, _unavailable)
     return {PilotageError: _ours, ClientDisconnect: _client_gone, **away}
 
@@ -105,24 +123,17 @@ def answer(
     return JSONResponse(body, status, headers=headers)
 
 
-async def _ours(request: Request, error: Exception) -> Response:
-    if not isinstance(error, PilotageError):
-        raise TypeError(f"{type(error).__name__} is not a PilotageError")
+async def _ours(request: Request, error: PilotageError) -> Response:
     status = status_of(error)
     if status == 500:
         _log.error("%s is missing from the table of errors", type(error).__name__, exc_info=error)
         return _defect(request)
     parts: Services = request.app.state.parts
     parts.metrics.refused(error.code)
-    if status == 403 or _is_refused_change(request, error):
+    is_change = request.method != "GET" and not request.url.path.endswith("/preview")
+    if status == 403 or (is_change and isinstance(error, _REFUSED_CHANGES)):
         _audit(request, error)
     return answer(request, status, error.code, str(error), dict(error.details), _headers(status, error))
-
-
-def _is_refused_change(request: Request, error: PilotageError) -> bool:
-    """Whether a change of the configuration was rejected; a preview is not a change."""
-    is_change = request.method != "GET" and not request.url.path.endswith("/preview")
-    return is_change and isinstance(error, _REFUSED_CHANGES)
 
 
 def _audit(request: Request, error: PilotageError) -> None:
@@ -135,10 +146,8 @@ def _audit(request: Request, error: PilotageError) -> None:
         audit.refused(token.caller, method=request.method, path=path, reason=reason)
 
 
-async def _validation(request: Request, error: Exception) -> Response:
+async def _validation(request: Request, error: RequestValidationError) -> Response:
     """Answer pydantic's errors as any other invalid request."""
-    if not isinstance(error, RequestValidationError):
-        raise TypeError(f"{type(error).__name__} is not a validation error")
     problems = [
         Problem(path=_path(each["loc"]), message=f"{each['msg']}, not {each.get('input')!r:.{_SHOWN}}")
         for each in error.errors()
@@ -146,9 +155,7 @@ async def _validation(request: Request, error: Exception) -> Response:
     return await _ours(request, InvalidRequest(problems))
 
 
-async def _framework(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise TypeError(f"{type(error).__name__} is not an HTTPException")
+async def _framework(request: Request, error: HTTPException) -> Response:
     code = _CODES.get(error.status_code, "error")
     return answer(request, error.status_code, code, str(error.detail), headers=dict(error.headers or {}))
 

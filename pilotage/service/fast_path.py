@@ -7,18 +7,17 @@ a third of the cost.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pilotage.service import error_handlers, middleware, routing
-from pilotage.service.auth.callers import Caller
-from pilotage.service.models.leases import FinishBody, HeartbeatBody, StartBody
 from pilotage.service.models.matching import JobRequest
 from pilotage.service.routes import leases, matcher
+from pilotage.service.routes.leases import FinishBody, HeartbeatBody, StartBody
 from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
 
@@ -26,32 +25,9 @@ _PREFIX = "/api/v1"
 _LEASE = re.compile(rf"{_PREFIX}/leases/([A-Za-z0-9_-]{{1,64}})/([a-z]+)")
 _JSON = b"application/json"
 
-_Model = TypeVar("_Model", bound=BaseModel)
-
 
 class NotPlain(Exception):
     """The request is not plain: the framework must handle it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmittedRequest:
-    """A plain request after authentication and authorization."""
-
-    request: StrictRequest
-    parts: Services
-    caller: Caller
-    lease: str = ""
-
-    def body(self, model: type[_Model]) -> _Model:
-        """Validate the body, or raise `NotPlain`."""
-        try:
-            return model.model_validate(self.request.content)
-        except ValidationError:
-            raise NotPlain from None
-
-    def optional_body(self, model: type[_Model]) -> _Model | None:
-        """Validate the body, if there is one."""
-        return None if self.request.content is None else self.body(model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,55 +36,30 @@ class FastRoute:
 
     path: str  #: as the route declares it
     endpoint: Callable[..., Any]  #: of the route: carries its allowed roles and body limit
-    answer: Callable[[AdmittedRequest], Awaitable[bytes]]
+    body: type[BaseModel]
+    is_body_optional: bool = False
+
+    def read(self, content: object) -> BaseModel | None:
+        """Validate a body, or raise `NotPlain`."""
+        if content is None and self.is_body_optional:
+            return None
+        try:
+            return self.body.model_validate(content)
+        except ValidationError:
+            raise NotPlain from None
 
 
-async def _request_job(admitted: AdmittedRequest) -> bytes:
-    answer = await matcher.request_job(
-        admitted.parts,
-        admitted.caller,
-        admitted.request,
-        admitted.body(JobRequest),
-        _request_timeout(admitted.request),
-    )
-    return answer.model_dump_json(exclude_none=True).encode()
-
-
-_TIMEOUT: TypeAdapter[float | None] = TypeAdapter(matcher.RequestTimeout)
-
-
-def _request_timeout(request: StrictRequest) -> float | None:
-    try:
-        return _TIMEOUT.validate_python(request.headers.get("request-timeout"))
-    except ValidationError:
-        raise NotPlain from None
-
-
-async def _start(admitted: AdmittedRequest) -> bytes:
-    answer = await leases.start(
-        admitted.parts, admitted.caller, admitted.lease, admitted.optional_body(StartBody)
-    )
-    return answer.model_dump_json().encode()
-
-
-async def _heartbeat(admitted: AdmittedRequest) -> bytes:
-    answer = await leases.heartbeat(
-        admitted.parts, admitted.caller, admitted.lease, admitted.optional_body(HeartbeatBody)
-    )
-    return answer.model_dump_json().encode()
-
-
-async def _finish(admitted: AdmittedRequest) -> bytes:
-    answer = await leases.finish(admitted.parts, admitted.caller, admitted.lease, admitted.body(FinishBody))
-    return answer.model_dump_json().encode()
-
-
-_REQUEST_JOB = FastRoute(path="/matcher/requestJob", endpoint=matcher.request_job, answer=_request_job)
+_REQUEST_JOB = FastRoute(path="/matcher/requestJob", endpoint=matcher.request_job, body=JobRequest)
 _LEASE_ROUTES: Mapping[str, FastRoute] = {
-    "start": FastRoute(path="/leases/{lease}/start", endpoint=leases.start, answer=_start),
-    "heartbeat": FastRoute(path="/leases/{lease}/heartbeat", endpoint=leases.heartbeat, answer=_heartbeat),
-    "finish": FastRoute(path="/leases/{lease}/finish", endpoint=leases.finish, answer=_finish),
+    "start": FastRoute(
+        path="/leases/{lease}/start", endpoint=leases.start, body=StartBody, is_body_optional=True
+    ),
+    "heartbeat": FastRoute(
+        path="/leases/{lease}/heartbeat", endpoint=leases.heartbeat, body=HeartbeatBody, is_body_optional=True
+    ),
+    "finish": FastRoute(path="/leases/{lease}/finish", endpoint=leases.finish, body=FinishBody),
 }
+_TIMEOUT: TypeAdapter[float | None] = TypeAdapter(matcher.RequestTimeout)
 
 
 class FastPath:
@@ -144,8 +95,20 @@ class FastPath:
         caller = await routing.admit(request, self._parts, shortcut.endpoint, takes_json=True)
         if not request.headers.get("content-type", "application/json").startswith("application/json"):
             raise NotPlain
-        admitted = AdmittedRequest(request=request, parts=self._parts, caller=caller, lease=lease)
-        return await shortcut.answer(admitted)
+        body = shortcut.read(request.content)
+        if shortcut is not _REQUEST_JOB:
+            answer: BaseModel = await shortcut.endpoint(self._parts, caller, lease, body)
+            return answer.model_dump_json().encode()
+        timeout = _read_timeout(request)
+        answer = await shortcut.endpoint(self._parts, caller, request, body, timeout)
+        return answer.model_dump_json(exclude_none=True).encode()
+
+
+def _read_timeout(request: StrictRequest) -> float | None:
+    try:
+        return _TIMEOUT.validate_python(request.headers.get("request-timeout"))
+    except ValidationError:
+        raise NotPlain from None
 
 
 def _find(scope: Scope) -> tuple[FastRoute, str] | None:

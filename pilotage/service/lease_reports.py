@@ -59,11 +59,7 @@ class Batcher(Generic[Item, Answer]):
         self._worker: asyncio.Task[None] | None = None
 
     async def answer(self, item: Item) -> Answer:
-        """Wait for the answer to one item.
-
-        Raises:
-            Busy: Too many requests wait.
-        """
+        """Wait for the answer to one item; `Busy` if too many requests wait."""
         if len(self._waiting) >= _MOST_WAITING:
             raise Busy(f"{_MOST_WAITING} requests wait already; try again later")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -146,11 +142,7 @@ class LeaseReports:
     def _start(self, reports: Sequence[StartReport]) -> Sequence[ReportedJob | None]:
         config = self._live.current
         return lifecycle_batch.start_jobs(
-            self._starting,
-            reports,
-            vos=config.vos,
-            lease_time=partial(length, config),
-            now=self._clock(),
+            self._starting, reports, vos=config.vos, lease_time=partial(length, config), now=self._clock()
         )
 
     def _finish(self, reports: Sequence[FinishReport]) -> Sequence[ReportedJob | None]:

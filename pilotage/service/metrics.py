@@ -1,9 +1,10 @@
 """Prometheus metrics: counters of this process, and gauges read from the database at each scrape."""
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import collections
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -13,134 +14,114 @@ from taskqueue.states import JobStatus
 
 #: Numbers by VO and status.
 Numbers = Mapping[str, Mapping[JobStatus, int]]
+#: Columns by which pilots must be counted for `StateMetrics`.
+BY = ("vo", "queue", "status", "empty_reason")
 
-_BY = ("vo", "status")
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateMetrics(Collector):
+    """Gauges of the state in the database."""
 
-class JobGauges(Collector):
-    """Jobs by VO and status, as counted last."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._living: Numbers = {}
-        self._ended: Numbers = {}
-        registry.register(self)
-
-    def show(self, *, living: Numbers, ended: Numbers) -> None:
-        """Set both: the jobs that have not ended, and the jobs that ever ended, by final status."""
-        self._living, self._ended = living, ended
+    living: Numbers  #: jobs that have not ended
+    ended: Numbers  #: jobs that ever ended, by final status
+    unmatchable: Mapping[str, int]  #: pools without an eligible queue, by VO
+    cycles: Mapping[str, float]  #: time of the last cycle by agent, in seconds since 1970
+    pilots: Mapping[tuple[str, ...], PilotCounts]  #: counted by `BY`; no queue until a broker has picked one
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Both families."""
-        living = GaugeMetricFamily("pilotage_jobs", "Jobs that have not ended, by status.", labels=_BY)
-        ended = CounterMetricFamily("pilotage_jobs_ended", "Jobs that ended, by their end.", labels=_BY)
-        for family, numbers in ((living, self._living), (ended, self._ended)):
+        """All families."""
+        names = ("vo", "status")
+        living = GaugeMetricFamily("pilotage_jobs", "Jobs that have not ended, by status.", labels=names)
+        ended = CounterMetricFamily("pilotage_jobs_ended", "Jobs that ended, by their end.", labels=names)
+        for family, numbers in ((living, self.living), (ended, self.ended)):
             for vo, by_status in numbers.items():
                 for status, jobs in by_status.items():
                     family.add_metric((vo, status), jobs)
         yield living
         yield ended
+        yield _build_gauge(
+            "pilotage_pools_without_queues",
+            "SubmitPools for which no queue is eligible.",
+            ("vo",),
+            {(vo,): pools for vo, pools in self.unmatchable.items()},
+        )
+        yield _build_gauge(
+            "pilotage_agent_last_cycle_timestamp_seconds",
+            "When an agent last did its work.",
+            ("agent",),
+            {(agent,): when for agent, when in self.cycles.items()},
+        )
+        yield from self._collect_pilots()
 
-
-#: Columns by which pilots must be counted for `PilotGauges.show`.
-BY = ("vo", "queue", "status", "empty_reason")
-_WHERE = ("vo", "queue")
-
-
-class PilotGauges:
-    """Gauges of pilots; the label `queue` is empty until a broker has picked one."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._pilots = Gauge(
+    def _collect_pilots(self) -> Iterator[GaugeMetricFamily]:
+        by_status, empty = collections.Counter[tuple[str, ...]](), collections.Counter[tuple[str, ...]]()
+        at_queue: dict[tuple[str, ...], PilotCounts] = {}
+        for (vo, queue, status, reason), fared in self.pilots.items():
+            by_status[vo, queue, status] += fared.count
+            if fared.empty:
+                empty[vo, queue, reason] += fared.empty
+            at_queue[vo, queue] = at_queue[vo, queue] + fared if (vo, queue) in at_queue else fared
+        yield _build_gauge(
             "pilotage_pilots",
             "Pilots by status; of those that ended, the ones of the last six hours.",
-            [*_WHERE, "status"],
-            registry=registry,
+            ("vo", "queue", "status"),
+            by_status,
         )
-        self._empty = Gauge(
+        yield _build_gauge(
             "pilotage_empty_pilots",
             "Pilots that ended in the last six hours without a job, by the last reason that they received.",
-            [*_WHERE, "reason"],
-            registry=registry,
+            ("vo", "queue", "reason"),
+            empty,
         )
-        self._quality = Gauge(
+        yield _build_gauge(
             "pilotage_queue_quality",
             "Share of pilots with a job among those that had one, were empty or failed in six hours.",
-            _WHERE,
-            registry=registry,
+            ("vo", "queue"),
+            {where: all_.quality for where, all_ in at_queue.items() if all_.quality is not None},
         )
 
-    def show(self, counted: Mapping[tuple[str, ...], PilotCounts]) -> None:
-        """Set all gauges from numbers counted by `BY`."""
-        for gauge in (self._pilots, self._empty, self._quality):
-            gauge.clear()
-        of_queue: dict[tuple[str, str], list[PilotCounts]] = {}
-        for (vo, queue, status, reason), fared in counted.items():
-            self._pilots.labels(vo, queue, status).inc(fared.count)
-            of_queue.setdefault((vo, queue), []).append(fared)
-            if fared.empty:
-                self._empty.labels(vo, queue, reason).inc(fared.empty)
-        for where, several in of_queue.items():
-            self._show_quality(where, several)
 
-    def _show_quality(self, where: tuple[str, str], several: Sequence[PilotCounts]) -> None:
-        quality = sum(several[1:], several[0]).quality
-        if quality is not None:
-            self._quality.labels(*where).set(quality)
+def _build_gauge(
+    name: str, about: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for each, value in values.items():
+        family.add_metric(each, value)
+    return family
 
 
 class Metrics:
-    """The metrics of one process, in their own registry."""
+    """The counters of one process, in their own registry."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "pilotage_http_requests_total",
-            "Requests by route and status.",
-            ["method", "route", "status"],
-            registry=self.registry,
+        self.registry = registry = CollectorRegistry()
+
+        def count(name: str, about: str, *labels: str) -> Counter:
+            return Counter(name, about, labels, registry=registry)
+
+        self._requests = count(
+            "pilotage_http_requests_total", "Requests by route and status.", "method", "route", "status"
         )
         self._seconds = Histogram(
             "pilotage_http_request_seconds",
             "Seconds until the whole answer was sent.",
             ["method", "route"],
-            registry=self.registry,
+            registry=registry,
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
         )
         #: Series already used: a lookup by labels costs more than the increment.
         self._served: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        self._refusals = Counter(
-            "pilotage_http_refusals_total", "Refused requests by code.", ["code"], registry=self.registry
+        self._refusals = count("pilotage_http_refusals_total", "Refused requests by code.", "code")
+        self._matches = count("pilotage_matches_total", "Jobs given to pilots.", "vo", "site")
+        self._without_match = count(
+            "pilotage_match_refusals_total", "Requests for work that got none, by reason.", "reason"
         )
-        self._matches = Counter(
-            "pilotage_matches_total", "Jobs given to pilots.", ["vo", "site"], registry=self.registry
-        )
-        self._without_match = Counter(
-            "pilotage_match_refusals_total",
-            "Requests for work that got none, by reason.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self._outcomes = Counter(
+        self._outcomes = count(
             "pilotage_optimizer_outcomes_total",
             "Outcomes of the steps of the optimizer chain.",
-            ["step", "outcome"],
-            registry=self.registry,
+            "step",
+            "outcome",
         )
-        self._jobs = JobGauges(self.registry)
-        self._unmatchable = Gauge(
-            "pilotage_pools_without_queues",
-            "SubmitPools for which no queue is eligible.",
-            ["vo"],
-            registry=self.registry,
-        )
-        self._cycles = Gauge(
-            "pilotage_agent_last_cycle_timestamp_seconds",
-            "When an agent last did its work.",
-            ["agent"],
-            registry=self.registry,
-        )
-        self._pilots = PilotGauges(self.registry)
-        self._reading = threading.Lock()
 
     def served(self, *, method: str, route: str, status: int, seconds: float) -> None:
         """Count an answered request."""
@@ -169,31 +150,6 @@ class Metrics:
         for (step, outcome), count in result.outcomes.items():
             self._outcomes.labels(step, outcome).inc(count)
 
-    def render(
-        self,
-        *,
-        living: Numbers,
-        ended: Numbers,
-        unmatchable: Mapping[str, int],
-        pilots: Mapping[tuple[str, ...], PilotCounts],
-        cycles: Mapping[str, float],
-    ) -> bytes:
-        """Render everything in Prometheus' text format.
-
-        Args:
-            living: Jobs that have not ended.
-            ended: Jobs that ever ended, by final status.
-            unmatchable: Number of pools without an eligible queue, by VO.
-            pilots: Counted by `BY`.
-            cycles: Time of the last cycle by agent, in seconds since 1970.
-        """
-        with self._reading:
-            for gauge in (self._unmatchable, self._cycles):
-                gauge.clear()
-            self._jobs.show(living=living, ended=ended)
-            self._pilots.show(pilots)
-            for vo, count in unmatchable.items():
-                self._unmatchable.labels(vo).set(count)
-            for agent, when in cycles.items():
-                self._cycles.labels(agent).set(when)
-            return generate_latest(self.registry)
+    def render(self, state: StateMetrics) -> bytes:
+        """Render everything in Prometheus' text format."""
+        return generate_latest(self.registry) + generate_latest(state)

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import Depends, Request, Response
@@ -43,9 +43,8 @@ _LONG = b"0" * 19
 def parse(body: bytes) -> object:
     """Parse a body.
 
-    Raises:
-        InvalidRequest: Not JSON in UTF-8, a name is repeated in one object, a number is not finite or beyond
-            64 bit, or a text holds NUL or half a surrogate pair.
+    `InvalidRequest` if it is not JSON in UTF-8, a name is repeated in one object, a number is not finite or
+    beyond 64 bit, or a text holds NUL or half a surrogate pair.
     """
     try:
         value = _DECODER.decode(body.decode())
@@ -134,9 +133,7 @@ _STRANGERS_JSON = 4096
 _AT_ONCE = 64 << 10
 #: Bytes of a short body (resource description, heartbeat); no body of a pilot may be larger.
 SMALL = 256 << 10
-_MOST_BYTES = "most_bytes"
 
-_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -185,37 +182,23 @@ async def admit(
     request: StrictRequest, parts: Services, endpoint: Callable[..., Any], *, takes_json: bool
 ) -> Caller:
     """Authenticate and authorize; only then read the body, if `endpoint` takes one."""
-    token = request.state.token = await _authenticated(request, parts)
+    try:
+        token = access.authenticate(request, parts)
+    except UnknownKey:  # only then is the issuer contacted
+        await access.learn_key(request, parts)
+        token = access.authenticate(request, parts)
+    request.state.token = token
     caller = access.require(request, token.caller, access.allowed_roles(endpoint))
     if caller is not token.caller:
         request.state.token = replace(token, caller=caller)
     access.require_capability(request, caller, endpoint)
     check_texts(request)
     if takes_json:
-        most = getattr(endpoint, _MOST_BYTES, parts.limits.json_bytes)
+        most = access.body_limit(endpoint) or parts.limits.json_bytes
         if caller.role is Role.PILOT:
             most = min(most, SMALL)
         await request.load(min(most, parts.limits.json_bytes))
     return caller
-
-
-async def _authenticated(request: Request, parts: Services) -> BearerToken:
-    """Verify the token; its issuer is contacted only if it names an unknown key."""
-    try:
-        return access.authenticate(request, parts)
-    except UnknownKey:
-        await access.learn_key(request, parts)
-        return access.authenticate(request, parts)
-
-
-def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:
-    """Set a smaller body limit for a route."""
-
-    def mark(endpoint: _Endpoint) -> _Endpoint:
-        setattr(endpoint, _MOST_BYTES, size)
-        return endpoint
-
-    return mark
 
 
 class RepeatingRoute(APIRoute):

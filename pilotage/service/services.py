@@ -1,27 +1,64 @@
-"""Parts of the service, put together by the composition root."""
+"""Parts of the service, put together by the composition root, and its cache of answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final, Generic, TypeVar
 
 from sqlalchemy import Engine
 
 from cs_config.versions.live import LiveConfiguration
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
-from pilotage.service.auth.oidc.issuers import Issuers, SignInWay
+from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
 from pilotage.service.auth.rate_limits import RateLimiter
 from pilotage.service.auth.tokens import RevokedTokens, Tokens
 from pilotage.service.lease_reports import LeaseReports
 from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
-from pilotage.service.response_cache import ResponseCache
 from taskqueue.blobs import BlobStore
 from taskqueue.task_queues.waiting_classes import WaitingClass
 
-#: Rows of a summary that is cached.
-_MOST_ROWS = 1000
+Answer = TypeVar("Answer")
+
+#: Fewest rows of an answer that is cached.
+WORTH: Final = 100_000
+#: An answer lives one second per this many rows, but no longer than `LONGEST`.
+ROWS_A_SECOND: Final = 50_000
+LONGEST: Final = timedelta(minutes=1)
+#: Cached answers.
+MOST: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[Answer]):
+    answer: Answer
+    since: datetime
+    until: datetime
+
+
+class ResponseCache(Generic[Answer]):
+    """The last expensive answers of one kind in this process; cheap ones are computed each time.
+
+    Pages refresh themselves, and some answers are counted from very many rows.
+    """
+
+    def __init__(self, rows: Callable[[Answer], int]) -> None:
+        self._rows = rows  #: number of rows that an answer was counted from
+        self._entries: dict[Hashable, _Entry[Answer]] = {}
+
+    def get(self, question: Hashable, make: Callable[[], Answer], *, now: datetime) -> Answer:
+        """Return the cached answer, at most a minute old (less for fewer rows), or make a new one."""
+        entry = self._entries.get(question)
+        if entry is not None and entry.since <= now < entry.until:
+            return entry.answer
+        answer = make()
+        if (rows := self._rows(answer)) >= WORTH:
+            life = min(timedelta(seconds=rows / ROWS_A_SECOND), LONGEST)
+            alive = [(each, kept) for each, kept in list(self._entries.items()) if now < kept.until]
+            self._entries = {**dict(alive[1 - MOST :]), question: _Entry(answer, now, now + life)}
+        return answer
 
 
 def utc_now() -> datetime:
@@ -56,7 +93,6 @@ class Services:
     metrics: Metrics = field(default_factory=Metrics)
     issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted
     rates: RateLimiter = field(default_factory=RateLimiter)
-    sign_in_ways: Sequence[SignInWay] = ()  #: of browsers, beside the one-time link
     waiting: ResponseCache[Sequence[WaitingClass]] = field(default_factory=lambda: ResponseCache(_waiting))
     summaries: ResponseCache[JobSummary] = field(default_factory=lambda: ResponseCache(_count_jobs))
     places: PilotPlaces = field(init=False)
@@ -75,4 +111,4 @@ def _waiting(classes: Sequence[WaitingClass]) -> int:
 
 def _count_jobs(summary: JobSummary) -> int:
     """0 (not cached) for a long answer, such as one by job names."""
-    return sum(each.count for each in summary.summary) if len(summary.summary) <= _MOST_ROWS else 0
+    return sum(each.count for each in summary.summary) if len(summary.summary) <= 1000 else 0

@@ -25,7 +25,7 @@ from pilotage.cli.settings import InvalidSettings, Settings, command_with
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Published
 from pilotage.service.auth.oidc.issuer import Issuer
-from pilotage.service.auth.oidc.signed_claims import LEEWAY
+from pilotage.service.auth.oidc.issuers import LEEWAY
 from pilotage.service.services import utc_now
 
 _SUBJECT = "certificate"

@@ -17,23 +17,25 @@ from requirements.errors import NotAllowed
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _ATTRIBUTE = "allowed_roles"
 _CAPABILITY = "needed_capability"
+_MOST_BYTES = "most_bytes"
 
 #: All roles that deal with jobs and resources.
 EVERY_ROLE = frozenset(Role) - {Role.MONITOR}
 
 
-def allow(*roles: Role, needs: Capability | None = None) -> Callable[[_Endpoint], _Endpoint]:
-    """State the roles that may use the route; operators always may.
+def allow(
+    *roles: Role, needs: Capability | None = None, most_bytes: int | None = None
+) -> Callable[[_Endpoint], _Endpoint]:
+    """State the roles that may use the route; operators always may. `most_bytes` limits its body.
 
-    Args:
-        roles: The allowed roles.
-        needs: The capability required of a token that is limited to some; without it, such a token may use
-            the route only if that just reads.
+    A token that is limited to capabilities `needs` this one; without it, such a token may use the route only
+    if that just reads.
     """
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
         setattr(endpoint, _ATTRIBUTE, frozenset(roles) | {Role.OPERATOR})
         setattr(endpoint, _CAPABILITY, needs)
+        setattr(endpoint, _MOST_BYTES, most_bytes)
         return endpoint
 
     return mark
@@ -47,13 +49,13 @@ def allowed_roles(endpoint: Callable[..., Any]) -> frozenset[Role]:
     return roles
 
 
-def authenticate(request: Request, parts: Services) -> BearerToken:
-    """Verify the token of a request and count the request.
+def body_limit(endpoint: Callable[..., Any]) -> int | None:
+    """The most bytes stated at `endpoint`, if there are any."""
+    return getattr(endpoint, _MOST_BYTES, None)
 
-    Raises:
-        NotAuthenticated: There is no valid token.
-        TooManyRequests: The bearer's rate is exhausted.
-    """
+
+def authenticate(request: Request, parts: Services) -> BearerToken:
+    """Verify the token of a request and count the request."""
     return _count_request(verify(bearer(request), parts), parts)
 
 
@@ -74,9 +76,7 @@ def _count_request(token: BearerToken, parts: Services) -> BearerToken:
 def verify(text: str, parts: Services) -> BearerToken:
     """Verify a token of ours or of a trusted issuer, without network access.
 
-    Raises:
-        UnknownKey: The issuer may have a new key: call `learn_key` and verify again.
-        NotAuthenticated: The token is invalid.
+    `UnknownKey`: the issuer may have a new key, call `learn_key` and verify again.
     """
     now = parts.clock()
     try:

@@ -121,11 +121,9 @@ def claims_of(caller: Caller) -> dict[str, object]:
 def read(claims: Mapping[str, object]) -> Caller:
     """Build the caller from the claims of one of our tokens.
 
-    Raises:
-        InvalidRequest, KeyError, TypeError, ValueError: The claims are not ours.
+    Of others, `InvalidRequest`, `KeyError`, `TypeError` or `ValueError`.
     """
-    queue = claims.get("queue")
-    stamp = claims.get("stamp")
+    queue, stamp, capabilities = claims.get("queue"), claims.get("stamp"), claims.get("capabilities")
     return Caller(
         role=Role(str(claims["role"])),
         subject=str(claims["sub"]),
@@ -135,12 +133,8 @@ def read(claims: Mapping[str, object]) -> Caller:
         sites=_names(claims.get("sites", [])),
         queue=QueueAddress.parse(str(queue)) if queue else None,
         stamp=str(stamp) if stamp else None,
-        capabilities=_capabilities(claims.get("capabilities")),
+        capabilities=None if capabilities is None else frozenset(map(Capability, _names(capabilities))),
     )
-
-
-def _capabilities(claim: object) -> frozenset[Capability] | None:
-    return None if claim is None else frozenset(Capability(name) for name in _names(claim))
 
 
 def _names(claim: object) -> frozenset[str]:
@@ -185,31 +179,24 @@ def grant(
     stamp: str | None = None,
     ttl: float | None = None,
 ) -> Grant:
-    """Check the wishes and build the grant.
+    """Check the wishes and build the grant; `InvalidRequest` lists every problem.
 
-    Args:
-        role: One of `Role`.
-        vo: The VO; for directors and gateways several, separated by commas.
-        user: The person; required for users.
-        group: Owner group; default `<vo>_user`.
-        site: The site; several, separated by commas, where the role allows them.
-        queue: `Site/CE/Queue` that a pilot is bound to; default: the first that it states.
-        stamp: A pilot's id; default: a new one.
-        ttl: Lifetime in seconds; default one day.
-
-    Raises:
-        InvalidRequest: Lists every problem.
+    `vo` and `site` may be several names, separated by commas, where the role allows them. The `group` is by
+    default `<vo>_user`; a pilot is bound to the `queue`, by default to the first that it states. `ttl` is in
+    seconds, by default one day.
     """
     wanted = _role(role)
     vos = frozenset(name.lower() for name in _split(vo))
     sites = frozenset(_split(site))
     problems = [
-        *_missing(wanted, vos=vos, sites=sites, user=user),
-        *_too_many(wanted, vos=vos, queue=queue),
-        *_bad_names(vos | sites),
-        *_bad_texts({"user": user, "group": group, "stamp": stamp}),
-        *_bad_life(wanted, ttl),
+        *_check_role(wanted, vos=vos, sites=sites, user=user, queue=queue),
+        *_check_names(vos | sites),
+        *_check_texts({"user": user, "group": group, "stamp": stamp}),
     ]
+    most = (_LONGEST_PILOT_LIFE if wanted is Role.PILOT else _LONGEST_LIFE).total_seconds()
+    if ttl is not None and not 1 <= ttl <= most:
+        message = f"{ttl:.15g} s, allowed are 1 to {most:.0f} s for the role {wanted}"
+        problems.append(Problem(path="ttl", message=message))
     if problems:
         raise InvalidRequest(problems)
     if wanted is Role.PILOT:
@@ -244,9 +231,10 @@ def _split(names: str | None) -> list[str]:
     return [name.strip() for name in (names or "").split(",") if name.strip()]
 
 
-def _missing(
-    role: Role, *, vos: frozenset[str], sites: frozenset[str], user: str | None
+def _check_role(
+    role: Role, *, vos: frozenset[str], sites: frozenset[str], user: str | None, queue: str | None
 ) -> Iterator[Problem]:
+    """What the role needs and does not have, or has and does not allow."""
     for name, needed, given in (
         ("vo", _NEED_VO, vos),
         ("site", _NEED_SITE, sites),
@@ -254,16 +242,13 @@ def _missing(
     ):
         if role in needed and not given:
             yield Problem(path=name, message=f"a token for the role {role} needs it")
-
-
-def _too_many(role: Role, *, vos: frozenset[str], queue: str | None) -> Iterator[Problem]:
     if len(vos) > 1 and role not in _MANY_VOS:
         yield Problem(path="vo", message=f"the role {role} allows one VO, not {', '.join(sorted(vos))}")
     if queue and role is not Role.PILOT:
         yield Problem(path="queue", message=f"only pilots are bound to a queue, not the role {role}")
 
 
-def _bad_names(names: Iterable[str]) -> Iterator[Problem]:
+def _check_names(names: Iterable[str]) -> Iterator[Problem]:
     for name in sorted(names):
         if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
             yield Problem(
@@ -271,7 +256,7 @@ def _bad_names(names: Iterable[str]) -> Iterator[Problem]:
             )
 
 
-def _bad_texts(texts: dict[str, str | None]) -> Iterator[Problem]:
+def _check_texts(texts: dict[str, str | None]) -> Iterator[Problem]:
     for path, text in texts.items():
         if text is None:
             continue
@@ -279,12 +264,6 @@ def _bad_texts(texts: dict[str, str | None]) -> Iterator[Problem]:
             yield Problem(path=path, message=fault)
         if len(text) > _LONGEST_NAME:
             yield Problem(path=path, message=f"has {len(text)} characters, allowed are {_LONGEST_NAME}")
-
-
-def _bad_life(role: Role, ttl: float | None) -> Iterator[Problem]:
-    most = (_LONGEST_PILOT_LIFE if role is Role.PILOT else _LONGEST_LIFE).total_seconds()
-    if ttl is not None and not 1 <= ttl <= most:
-        yield Problem(path="ttl", message=f"{ttl:.15g} s, allowed are 1 to {most:.0f} s for the role {role}")
 
 
 def _subject(
@@ -295,5 +274,4 @@ def _subject(
         return f"pilot:{stamp}"
     if role is Role.OPERATOR:
         return f"operator:{user or ''}"
-    whole = (",".join(sorted(vos)), ",".join(sorted(sites)), user or "")
-    return ":".join((role.value, *whole))
+    return f"{role}:{','.join(sorted(vos))}:{','.join(sorted(sites))}:{user or ''}"

@@ -8,7 +8,7 @@ import fcntl
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     EllipticCurvePublicKey,
     generate_private_key,
 )
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm
 
 from cs_config.errors import ConfigError
@@ -31,34 +32,44 @@ from requirements.errors import Problem
 #: Signature algorithm: ECDSA over P-256 with SHA-256 (RFC 7518), supported by every library.
 ALGORITHM = "ES256"
 
+_RETIRED = "# verifies until "
+_PUBLIC = re.compile(
+    rf"^{_RETIRED}(\S+)\n(-----BEGIN PUBLIC KEY-----\n.*?-----END PUBLIC KEY-----\n)",
+    re.DOTALL | re.MULTILINE,
+)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifyingKey:
     """A public key and its key id."""
 
     public: EllipticCurvePublicKey
     until: datetime | None = None  #: time of retirement; None: the signing key
 
-    @property
+    @cached_property
     def key_id(self) -> str:
         """Digest of the public key, so that it reveals nothing about the private one."""
-        der = self.public.public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        der = self.public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return sha256(der).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SigningKey:
     """A private key and its key id."""
 
     private: EllipticCurvePrivateKey
-    key_id: str
 
     @property
     def public(self) -> EllipticCurvePublicKey:
         """The public key that verifies its signatures."""
         return self.private.public_key()
+
+    @cached_property
+    def key_id(self) -> str:
+        """The id of the public key."""
+        return VerifyingKey(public=self.public).key_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,39 +87,24 @@ class KeyRing:
 
     def published(self, *, now: datetime) -> dict[str, list[dict[str, object]]]:
         """The public keys as a JWK set (RFC 7517), for others who verify our tokens."""
-        good = [key for key in self.verifying.values() if key.until is None or key.until > now]
         about = {"use": "sig", "alg": ALGORITHM}
-        return {
-            "keys": [
-                {**ECAlgorithm.to_jwk(key.public, as_dict=True), **about, "kid": key.key_id} for key in good
-            ]
-        }
+        jwks = [
+            {**ECAlgorithm.to_jwk(key.public, as_dict=True), **about, "kid": key.key_id}
+            for key in self.verifying.values()
+            if key.until is None or key.until > now
+        ]
+        return {"keys": jwks}
 
 
 def generate() -> SigningKey:
     """Generate a new key."""
-    return signing_key(generate_private_key(SECP256R1()))
-
-
-def signing_key(private: EllipticCurvePrivateKey) -> SigningKey:
-    """Wrap a private key with its key id."""
-    return SigningKey(private=private, key_id=VerifyingKey(public=private.public_key()).key_id)
-
-
-_log = logging.getLogger(__name__)
-
-_RETIRED = "# verifies until "
-_PUBLIC = re.compile(
-    rf"^{_RETIRED}(\S+)\n(-----BEGIN PUBLIC KEY-----\n.*?-----END PUBLIC KEY-----\n)",
-    re.DOTALL | re.MULTILINE,
-)
+    return SigningKey(private=generate_private_key(SECP256R1()))
 
 
 def load_or_create(path: Path) -> KeyRing:
     """Load the key file; create it at first use (of several starting processes one creates it).
 
-    Raises:
-        ConfigError: The file holds no P-256 key in PEM, or cannot be read.
+    `ConfigError` if the file holds no P-256 key in PEM or cannot be read.
     """
     if not path.exists():
         _create(path)
@@ -127,39 +123,28 @@ def load(path: Path) -> KeyRing:
         raise _wrong(path, f"is no private key in PEM: {error}") from None
     if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
         raise _wrong(path, "is a private key of another kind, allowed is P-256")
-    return KeyRing(signing=signing_key(private), retiring=tuple(_retiring(path, text)))
+    return KeyRing(signing=SigningKey(private=private), retiring=tuple(_retiring(path, text)))
 
 
 def rotate(path: Path, *, keep: timedelta, now: datetime) -> KeyRing:
-    """Sign with a new key from now on.
+    """Sign with a new key from now on; errors as for `load_or_create`.
 
-    Args:
-        path: The key file.
-        keep: How long the previous key goes on to verify; tokens that it signed end then.
-        now: Time of the change.
-
-    Raises:
-        ConfigError: The file cannot be read or written.
+    The previous key goes on to verify for `keep`; tokens that it signed end then.
     """
     with _locked(path):
         ring = load(path)
         last = VerifyingKey(public=ring.signing.public, until=now.replace(microsecond=0) + keep)
-        kept = (last, *ring.retiring)
-        return _replace(path, KeyRing(signing=generate(), retiring=_good(kept, now)))
+        return _replace(path, generate(), (last, *ring.retiring), now)
 
 
 def retire(path: Path, key_id: str, *, now: datetime) -> KeyRing | None:
-    """Stop verifying with a former key; None: there is no such key except the signing one.
-
-    Raises:
-        ConfigError: The file cannot be read or written.
-    """
+    """Stop verifying with a former key; None: there is no such key except the signing one."""
     with _locked(path):
         ring = load(path)
         left = tuple(key for key in ring.retiring if key.key_id != key_id)
         if len(left) == len(ring.retiring):
             return None
-        return _replace(path, KeyRing(signing=ring.signing, retiring=_good(left, now)))
+        return _replace(path, ring.signing, left, now)
 
 
 class KeyFile:
@@ -202,10 +187,6 @@ def _retiring(path: Path, text: bytes) -> Iterator[VerifyingKey]:
         yield VerifyingKey(public=public, until=when)
 
 
-def _good(kept: tuple[VerifyingKey, ...], now: datetime) -> tuple[VerifyingKey, ...]:
-    return tuple(key for key in kept if key.until is not None and key.until > now)
-
-
 def _create(path: Path) -> None:
     """Write a temporary file and link it to the final name, which succeeds for one process only."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,15 +200,17 @@ def _create(path: Path) -> None:
         temporary.unlink()
 
 
-def _replace(path: Path, ring: KeyRing) -> KeyRing:
+def _replace(path: Path, signing: SigningKey, former: Iterable[VerifyingKey], now: datetime) -> KeyRing:
+    """Write the keys, without those that have retired; in a new file, which then takes the name."""
+    retiring = tuple(key for key in former if key.until is not None and key.until > now)
+    ring = KeyRing(signing=signing, retiring=retiring)
     temporary = _temporary_path(path)
     try:
         owner = path.stat()
         _write(temporary, ring)
         if (os.geteuid(), os.getegid()) != (owner.st_uid, owner.st_gid):
-            os.chown(
-                temporary, owner.st_uid, owner.st_gid
-            )  # root rotates, the service must still be able to read
+            # Root rotates, the service must still be able to read.
+            os.chown(temporary, owner.st_uid, owner.st_gid)
         temporary.chmod(owner.st_mode & 0o777)
         temporary.replace(path)
     except OSError as error:
@@ -244,27 +227,16 @@ def _temporary_path(path: Path) -> Path:
 def _write(path: Path, ring: KeyRing) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(_pem(ring))
+        private = ring.signing.private.private_bytes(
+            Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        file.write(private.decode())
+        for key in ring.retiring:
+            if key.until:
+                public = key.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+                file.write(f"{_RETIRED}{key.until.isoformat()}\n{public.decode()}")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _pem(ring: KeyRing) -> str:
-    return _private_pem(ring.signing) + "".join(
-        f"{_RETIRED}{key.until.isoformat()}\n{_public_pem(key)}" for key in ring.retiring if key.until
-    )
-
-
-def _private_pem(key: SigningKey) -> str:
-    return key.private.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
-
-
-def _public_pem(key: VerifyingKey) -> str:
-    return key.public.public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    ).decode()
 
 
 @contextmanager

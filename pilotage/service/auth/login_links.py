@@ -26,11 +26,7 @@ class Login:
 
 
 def issue(parts: Services, token: BearerToken, wanted: Caller) -> tuple[str, datetime]:
-    """Create a link for the session `wanted`: its secret, and its expiry.
-
-    Raises:
-        NotAllowed: The session has more rights than the token, or its role is not a person's.
-    """
+    """Create a link for the session `wanted`: its secret, and its expiry."""
     if wanted != token.caller and not token.caller.is_operator:
         raise NotAllowed("only operators may create links for others; your link has the rights of your token")
     if wanted.role not in PEOPLE:

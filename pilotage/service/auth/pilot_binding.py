@@ -1,8 +1,6 @@
 """Binding of pilots to queues: named in the token, or else the first queue that the pilot states."""
 
 from collections import OrderedDict
-from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
 
@@ -20,24 +18,18 @@ _REMEMBERED = 100_000
 _SEEN_EVERY = timedelta(minutes=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    queue: QueueAddress
-    at: datetime
-
-
 class PilotPlaces:
     """Queues of pilots, stored in the database and cached in this process."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._seen: OrderedDict[str, tuple[QueueAddress, datetime]] = OrderedDict()
         self._lock = Lock()
 
     def is_known(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> bool:
         """Whether the pilot is bound to this queue and was seen within a minute: no statement is needed."""
         seen = self._seen.get(caller.stamp or "")
-        return seen is not None and seen.queue == queue and now - seen.at < _SEEN_EVERY
+        return seen is not None and seen[0] == queue and now - seen[1] < _SEEN_EVERY
 
     def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
         """Record a request of the pilot from this queue; `NotAllowed` if it is bound to another."""
@@ -47,7 +39,7 @@ class PilotPlaces:
         if bound is None:
             raise NotAllowed(f"the pilot {stamp} was not sent to {queue}")
         with self._lock:
-            self._seen[stamp] = _Seen(bound, now)
+            self._seen[stamp] = bound, now
             self._seen.move_to_end(stamp)
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
@@ -68,9 +60,3 @@ def check_site(caller: Caller, site: str | None) -> None:
         return
     if site not in caller.sites:
         raise NotAllowed(f"the token is for {', '.join(sorted(caller.sites))}, not for {site or 'any site'}")
-
-
-def check_queues(caller: Caller, queues: Collection[QueueAddress]) -> None:
-    """Raise `NotAllowed` if a queue is at a site that the token is not for."""
-    for queue in queues:
-        check_site(caller, queue.site)

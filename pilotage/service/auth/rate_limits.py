@@ -35,17 +35,13 @@ class RateLimiter:
     def take(self, subject: str, rate: RequestRate, *, now: float) -> None:
         """Count one request; `now` is monotonic, in seconds. `TooManyRequests` says how long to wait."""
         with self._lock:
-            bucket = self._filled(subject, rate, now)
+            bucket = self._buckets.setdefault(subject, _Bucket(rate.burst, now))
+            self._buckets.move_to_end(subject)
+            if len(self._buckets) > _REMEMBERED:
+                self._buckets.popitem(last=False)
+            gained = max(0.0, now - bucket.filled_at) * rate.per_second
+            bucket.tokens = min(float(rate.burst), bucket.tokens + gained)
+            bucket.filled_at = now
             if bucket.tokens < 1:
                 raise TooManyRequests(math.ceil((1 - bucket.tokens) / rate.per_second))
             bucket.tokens -= 1
-
-    def _filled(self, subject: str, rate: RequestRate, now: float) -> _Bucket:
-        bucket = self._buckets.setdefault(subject, _Bucket(rate.burst, now))
-        self._buckets.move_to_end(subject)
-        if len(self._buckets) > _REMEMBERED:
-            self._buckets.popitem(last=False)
-        gained = max(0.0, now - bucket.filled_at) * rate.per_second
-        bucket.tokens = min(float(rate.burst), bucket.tokens + gained)
-        bucket.filled_at = now
-        return bucket

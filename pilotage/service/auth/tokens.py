@@ -1,4 +1,4 @@
-"""Tokens: signed JWTs of the installation, minted, verified and revoked."""
+"""Tokens: signed JWTs of the installation, minted, verified and revoked; signed values of browser cookies."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -50,7 +50,6 @@ class BearerToken:
     caller: Caller
     issued_at: datetime
     expires_at: datetime  #: or when the key that signed it is retired, if that is sooner
-    incarnation: int  #: of the installation when it was minted; incremented when commits were lost
 
 
 class Tokens:
@@ -63,13 +62,10 @@ class Tokens:
         changed: Callable[[], KeyRing | None] = lambda: None,
         incarnation: Callable[[], int] = lambda: 1,
     ) -> None:
-        """Create it with the current keys.
+        """Create it with the current keys; `changed` returns them if they have changed since its last call.
 
-        Args:
-            ring: The keys.
-            changed: Returns the keys if they have changed since its last call.
-            incarnation: Returns the current incarnation of the installation. Tokens of an earlier one remain
-                valid: the holder of a job may report it, and the lease decides whether the report counts.
+        `incarnation` returns that of the installation. Tokens of an earlier one remain valid: the holder of a
+        job may report it, and the lease decides whether the report counts.
         """
         self._changed = changed
         self._incarnation = incarnation
@@ -98,10 +94,7 @@ class Tokens:
     def mint(self, grant: Grant, *, now: datetime, token_id: str | None = None) -> tuple[str, datetime]:
         """Sign a token for the grant: the token and its expiry.
 
-        Args:
-            grant: Content and lifetime.
-            now: Time of issue.
-            token_id: Id of the token that this one renews: they are revoked together.
+        `token_id` is that of the token that this one renews: they are revoked together.
         """
         expires_at = now.replace(microsecond=0) + grant.ttl
         claims = callers.claims_of(grant.caller) | {
@@ -118,30 +111,25 @@ class Tokens:
     def verify(self, text: str, *, now: datetime) -> BearerToken:
         """Verify a token.
 
-        Raises:
-            UnknownKey: It is not ours; another issuer may have signed it.
-            ClockBehind: It is ours and was issued in the future of this clock.
-            NotAuthenticated: It is invalid; the message reveals no more than its bearer may see.
+        `UnknownKey` if it is not ours: another issuer may have signed it. `ClockBehind` if it is ours and
+        was issued in the future of this clock. The message reveals no more than its bearer may see.
         """
         if len(text) > _LONGEST:
             raise UnknownKey("the token is too long to be one of ours")
-        token = self._read_with_refresh(text)
+        read = self._read_once
+        try:
+            token = read(text)
+        except UnknownKey:
+            self.refresh()  # another process may have rotated the keys
+            if self._read_once is read:
+                raise
+            token = self._read_once(text)
         if token.expires_at <= now:
             raise NotAuthenticated(f"the token expired at {token.expires_at.isoformat()}")
         if token.issued_at > now + _LEEWAY:
             ahead = (token.issued_at - now).total_seconds()
             raise ClockBehind(f"the token will be valid in {ahead:.0f} s: compare the clocks of the hosts")
         return token
-
-    def _read_with_refresh(self, text: str) -> BearerToken:
-        read = self._read_once
-        try:
-            return read(text)
-        except UnknownKey:
-            self.refresh()  # another process may have rotated the keys
-            if self._read_once is read:
-                raise
-            return self._read_once(text)
 
 
 def _read(ring: KeyRing, text: str) -> BearerToken:
@@ -162,7 +150,6 @@ def _token(payload: Mapping[str, object], *, until: datetime | None) -> BearerTo
         caller=callers.read(payload),
         issued_at=_time(payload["iat"]),
         expires_at=expires_at if until is None else min(expires_at, until),
-        incarnation=int(str(payload.get("incarnation", 1))),
     )
 
 
@@ -202,3 +189,38 @@ class RevokedTokens:
 def session_of(token_id: str) -> str:
     """Create a session id that is revoked with the token; revoking the session leaves the token valid."""
     return f"{token_id}{_SESSION}{token_hex(8)}"
+
+
+#: Different from the issuer of tokens, so that a cookie is never accepted as a token.
+_COOKIES = "pilotage/sealed"
+
+
+def seal(
+    ring: KeyRing, purpose: str, content: Mapping[str, object], *, life: timedelta, now: datetime
+) -> str:
+    """Sign content for one purpose and lifetime; it is readable by its holder."""
+    claims = {"iss": _COOKIES, "aud": purpose, "exp": int((now + life).timestamp()), "content": dict(content)}
+    key = ring.signing
+    return jwt.encode(claims, key.private, algorithm=keys.ALGORITHM, headers={"kid": key.key_id})
+
+
+def unseal(ring: KeyRing, purpose: str, text: str, *, now: datetime) -> Mapping[str, object]:
+    """Return the content; `NotAuthenticated` if it is expired, forged or for another purpose."""
+    unchecked: Options = {"verify_exp": False, "require": ["iss", "aud", "exp", "content"]}
+    try:
+        key = ring.verifying[str(jwt.get_unverified_header(text).get("kid"))]
+        claims = jwt.decode(
+            text,
+            key.public,
+            algorithms=[keys.ALGORITHM],
+            issuer=_COOKIES,
+            audience=purpose,
+            options=unchecked,
+        )
+        is_over = now.timestamp() >= float(claims["exp"])
+    except (jwt.InvalidTokenError, KeyError, ValueError, TypeError):
+        raise NotAuthenticated("this was not begun here, or it was modified") from None
+    if is_over or (key.until is not None and key.until <= now):
+        raise NotAuthenticated("this took too long: begin again")
+    content: Mapping[str, object] = claims["content"]
+    return content

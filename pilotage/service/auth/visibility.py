@@ -11,8 +11,8 @@ Three levels of jobs, each including the one before:
 Waiting jobs, pools and explanations are visible to every member of a VO (`Caller.may_read`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, NoReturn, TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, NoReturn
 
 from sqlalchemy import Connection
 
@@ -95,8 +95,6 @@ def _all_roles(
     return drop_contained([each for role in caller.each for each in list_filters(role)])
 
 
-_T = TypeVar("_T")
-
 #: Columns that show the work of persons, as filters or groupings: for callers who may see names.
 PERSONAL: Final = ("owner", "owner_group", "job_name", "job_group", "ids", "task_queue")
 
@@ -109,8 +107,7 @@ def visible_jobs(caller: Caller, wanted: JobFilter) -> JobSelector:
 def countable(caller: Caller, wanted: JobFilter, by: Collection[str]) -> JobSelector:
     """The jobs of `wanted` that the caller may count by these columns.
 
-    Raises:
-        NotAllowed: A column is personal and the caller may not see names.
+    `NotAllowed` if a column is personal and the caller may not see names.
     """
     columns = {*by, *(name for name in JobFilter.model_fields if getattr(wanted, name) is not None)}
     refused = sorted(columns.intersection(PERSONAL))
@@ -136,14 +133,15 @@ def require_readable(caller: Caller, job: Job) -> Job:
 
 def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter) -> JobSelector:
     vos = None if wanted.vo is None else frozenset(map(fold, wanted.vo))
-    own = [each.narrow(vos=vos, sites=_set(wanted.site), owner=wanted.owner) for each in allowed]
+    sites = None if wanted.site is None else frozenset(wanted.site)
+    own = [each.narrow(vos=vos, sites=sites, owner=wanted.owner) for each in allowed]
     every, any_of = ownership.split_common(own)
     return JobSelector(
-        job_ids=_set(wanted.ids),
+        job_ids=None if wanted.ids is None else frozenset(wanted.ids),
         vos=every.vos,
         owner=every.owner,
         owner_group=wanted.owner_group,
-        statuses=_set(wanted.status),
+        statuses=None if wanted.status is None else frozenset(wanted.status),
         minor_status=wanted.minor_status,
         sites=every.sites,
         submit_pool=wanted.pool,
@@ -152,10 +150,6 @@ def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter) -> JobSelecto
         job_group=wanted.job_group,
         any_of=any_of,
     )
-
-
-def _set(values: Iterable[_T] | None) -> frozenset[_T] | None:
-    return None if values is None else frozenset(values)
 
 
 def visible_pools(caller: Caller, *, vo: str | None = None) -> listing.PoolFilter:
@@ -199,11 +193,7 @@ def task_queues(
         [each.narrow(vos=vos, owner=owner) for each in may_see_names(caller)]
     )
     return task_queues_listing.TaskQueueFilter(
-        vos=every.vos,
-        owner=every.owner,
-        owner_group=owner_group,
-        submit_pool=submit_pool,
-        any_of=any_of,
+        vos=every.vos, owner=every.owner, owner_group=owner_group, submit_pool=submit_pool, any_of=any_of
     )
 
 
@@ -249,29 +239,20 @@ def concerned_sites(caller: Caller, config: Configuration) -> frozenset[str]:
 
 
 def visible_pilots(caller: Caller, *, vo: str | None, site: str | None, status: str | None) -> PilotFilter:
-    """The filter for pilots, narrowed to those that the caller may count.
-
-    Raises:
-        InvalidRequest: A word is not a status of a pilot.
-    """
+    """The filter for pilots, narrowed to those that the caller may count."""
     vos = None if vo is None else frozenset(map(fold, _words(vo)))
     sites = None if site is None else frozenset(_words(site))
     every, any_of = ownership.split_common([each.narrow(vos=vos, sites=sites) for each in may_count(caller)])
-    return PilotFilter(vos=every.vos, sites=every.sites, statuses=_statuses(status), any_of=any_of)
+    statuses = None if status is None else _statuses(_words(status))
+    return PilotFilter(vos=every.vos, sites=every.sites, statuses=statuses, any_of=any_of)
 
 
 def vo_of(caller: Caller, named: str | None) -> str:
-    """The VO that pilots are sent for.
-
-    Raises:
-        InvalidRequest: It is not named, and the token has several.
-        NotAllowed: It is not the caller's.
-    """
+    """The VO that pilots are sent for; `named` may be left out if the token has exactly one."""
     vo = caller.vo if named is None else fold(named)
     if vo is None:
-        raise InvalidRequest(
-            [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
-        )
+        message = "is required, since the token does not have exactly one VO"
+        raise InvalidRequest([Problem(path="vo", message=message)])
     if not caller.may_read(vo):
         raise NotAllowed(f"the token is not for pilots of {vo}")
     return vo
@@ -299,23 +280,20 @@ def _has(each: OwnershipFilter, pilot: Pilot) -> bool:
     return is_there and (each.vos is None or pilot.vo in each.vos)
 
 
-def _statuses(named: str | None) -> frozenset[PilotStatus] | None:
-    if named is None:
-        return None
-    words = _words(named)
-    wrong = [word for word in words if word not in list(PilotStatus)]
-    if wrong:
-        raise InvalidRequest(
-            [
-                Problem(
-                    path="status",
-                    message=f"{word!r:.80} is not a status of a pilot",
-                    suggestion=did_you_mean(word, list(PilotStatus)),
-                )
-                for word in wrong
-            ]
+def _statuses(words: Sequence[str]) -> frozenset[PilotStatus]:
+    known = list(PilotStatus)
+    wrong = [
+        Problem(
+            path="status",
+            message=f"{word!r:.80} is not a status of a pilot",
+            suggestion=did_you_mean(word, known),
         )
-    return frozenset(PilotStatus(word) for word in words)
+        for word in words
+        if word not in known
+    ]
+    if wrong:
+        raise InvalidRequest(wrong)
+    return frozenset(map(PilotStatus, words))
 
 
 def _words(text: str) -> list[str]:
@@ -325,16 +303,13 @@ def _words(text: str) -> list[str]:
 def require_lease(conn: Connection, caller: Caller, lease: str) -> Attempt:
     """The attempt with this lease; `LeaseNotFound` if there is none or it is another caller's."""
     attempt = attempts.get_attempt(conn, lease)
-    if not caller.is_operator and attempt.holder != caller.subject and not _is_of_gateway(caller, attempt):
-        raise LeaseNotFound(lease)
-    return attempt
-
-
-def _is_of_gateway(caller: Caller, attempt: Attempt) -> bool:
-    """Whether a gateway of the caller's site and VO holds it, perhaps with another token."""
-    return (
+    # A gateway may hold it with another token of its site and VO.
+    is_of_gateway = (
         caller.role is Role.GATEWAY
         and attempt.holder.startswith(f"{Role.GATEWAY}:")
         and attempt.site in caller.sites
         and attempt.vo in caller.vos
     )
+    if not (caller.is_operator or attempt.holder == caller.subject or is_of_gateway):
+        raise LeaseNotFound(lease)
+    return attempt

@@ -3,7 +3,9 @@
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from pilotage.service.models import StrictInput
 
 
 class ConfigAnswer(BaseModel):
@@ -15,14 +17,9 @@ class ConfigAnswer(BaseModel):
     source: str | None = Field(default=None, description="Its file, or `api`; operators only.")
 
 
-class NewConfig(BaseModel):
-    """A whole configuration: exactly one of `config` and `text`."""
+class ConfigChange(StrictInput):
+    """What every change of the configuration may say."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    config: dict[str, Any] | None = Field(default=None, description="The tree.")
-    text: str | None = Field(default=None, description="The YAML source, which keeps its comments.")
-    source: str = Field(default="api", max_length=255, description="File that the text came from.")
     message: str = Field(default="", max_length=2000, description="Why.")
     guard: list[str] = Field(
         default_factory=list,
@@ -31,22 +28,22 @@ class NewConfig(BaseModel):
     )
 
 
-class Edits(BaseModel):
-    """Edits of single paths; concurrent changes of other paths are kept."""
+class NewConfig(ConfigChange):
+    """A whole configuration: exactly one of `config` and `text`."""
 
-    model_config = ConfigDict(extra="forbid")
+    config: dict[str, Any] | None = Field(default=None, description="The tree.")
+    text: str | None = Field(default=None, description="The YAML source, which keeps its comments.")
+    source: str = Field(default="api", max_length=255, description="File that the text came from.")
+
+
+class Edits(ConfigChange):
+    """Edits of single paths; concurrent changes of other paths are kept."""
 
     set: dict[str, Any] = Field(
         default_factory=dict,
         description="Path, such as Resources/Sites/LCG.CERN.ch/MaxRAM, to a value, a list or a section.",
     )
     remove: list[str] = Field(default_factory=list, max_length=10_000, description="Paths.")
-    message: str = Field(default="", max_length=2000, description="Why.")
-    guard: list[str] = Field(
-        default_factory=list,
-        max_length=20,
-        description="Conditions such as stuck_jobs=0: if one does not hold, nothing is changed.",
-    )
 
 
 class Proposed(NewConfig):
@@ -77,10 +74,8 @@ class ChangedConfig(NewVersion):
     changes: list[DifferenceAnswer] = Field(description="Empty: nothing was stored.")
 
 
-class Rollback(BaseModel):
+class Rollback(StrictInput):
     """The version to restore."""
-
-    model_config = ConfigDict(extra="forbid")
 
     version: int = Field(ge=1, le=2**31 - 1)
     message: str = Field(default="", max_length=2000, description="Why.")

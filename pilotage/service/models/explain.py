@@ -1,11 +1,15 @@
 """Explanations of jobs and queues."""
 
-from pydantic import BaseModel, Field
+from typing import Annotated
 
-from matcher.explain.decision_split import DecisionSplit
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field
+
 from matcher.explain.explanation import RequirementExclusion
-from matcher.explain.queue_report import ExcludedWork, QueueSuggestion, WaitingWork
-from matcher.explain.suggestions import SuggestedChange
+from matcher.explain.queue_report import ExcludedWork
+from pilotage.service.models import AnswerModel
+
+#: A `QueueAddress` in an answer.
+QueueText = Annotated[str, BeforeValidator(str)]
 
 
 class Example(BaseModel):
@@ -36,10 +40,10 @@ class ReasonAnswer(BaseModel):
         )
 
 
-class RankedQueueAnswer(BaseModel):
+class RankedQueueAnswer(AnswerModel):
     """A queue that a job may run in."""
 
-    queue: str = Field(description="`Site/CE/Queue`.")
+    queue: QueueText = Field(description="`Site/CE/Queue`.")
     rank: float | None = Field(description="By the job's `Rank`, else by the queue's; null: not a number.")
 
 
@@ -50,42 +54,31 @@ class RankedQueues(BaseModel):
     queues: list[RankedQueueAnswer]
 
 
-class ChangeAnswer(BaseModel):
+class ChangeAnswer(AnswerModel):
     """A change that would make queues eligible."""
 
-    change: str
+    change: str = Field(validation_alias="text")
     gains: int = Field(description="Queues, without those that are closed to the job now.")
-    example: str = Field(description="One of them, `Site/CE/Queue`.")
-
-    @classmethod
-    def from_suggestion(cls, found: SuggestedChange) -> "ChangeAnswer":
-        """Convert a suggestion of the matcher."""
-        return cls(change=found.text, gains=found.gains, example=str(found.example))
+    example: QueueText = Field(description="One of them, `Site/CE/Queue`.")
 
 
-class ForwardingAnswer(BaseModel):
+class ForwardingAnswer(AnswerModel):
     """Where each part of the requirements is decided, for queues where that is equal."""
 
     queues: int
-    example: str = Field(description="One of them, `Site/CE/Queue`.")
-    at_queue: list[str] = Field(description="Parts that the queues' parameters, or all their nodes, fulfil.")
+    example: QueueText = Field(description="One of them, `Site/CE/Queue`.")
+    at_queue: list[str] = Field(
+        validation_alias=AliasPath("forwarding", "at_queue"),
+        description="Parts that the queues' parameters, or all their nodes, fulfil.",
+    )
     flags: list[str] = Field(
-        description="Parts passed to the batch system as arguments of the submit command."
+        validation_alias=AliasPath("forwarding", "flags"),
+        description="Parts passed to the batch system as arguments of the submit command.",
     )
     left: str | None = Field(
-        description="The part that the matcher decides by the facts of the node; or null."
+        validation_alias=AliasPath("forwarding", "left"),
+        description="The part that the matcher decides by the facts of the node; or null.",
     )
-
-    @classmethod
-    def from_split(cls, found: DecisionSplit) -> "ForwardingAnswer":
-        """Convert a split of the matcher."""
-        return cls(
-            queues=found.queues,
-            example=str(found.example),
-            at_queue=list(found.forwarding.at_queue),
-            flags=list(found.forwarding.flags),
-            left=found.forwarding.left,
-        )
 
 
 class JobExplanation(BaseModel):
@@ -106,16 +99,11 @@ class JobExplanation(BaseModel):
     )
 
 
-class WorkAnswer(BaseModel):
+class WorkAnswer(AnswerModel):
     """Waiting jobs."""
 
     jobs: int
     classes: int = Field(description="Distinct sets of their requirements.")
-
-    @classmethod
-    def from_work(cls, work: WaitingWork) -> "WorkAnswer":
-        """Convert numbers of the matcher."""
-        return cls(jobs=work.jobs, classes=work.classes)
 
 
 class WaitingJobExample(BaseModel):
@@ -150,17 +138,12 @@ class ExcludedAnswer(BaseModel):
         )
 
 
-class OfferAnswer(BaseModel):
+class OfferAnswer(AnswerModel):
     """A change of a queue that would attract more jobs."""
 
-    offer: str
+    offer: str = Field(validation_alias="text")
     gains: int = Field(description="Additional waiting jobs that it could run.")
     vos: list[str] = Field(description="VOs of these jobs.")
-
-    @classmethod
-    def from_suggestion(cls, found: QueueSuggestion) -> "OfferAnswer":
-        """Convert a suggestion of the matcher."""
-        return cls(offer=found.text, gains=found.gains, vos=list(found.vos))
 
 
 class QueueExplanation(BaseModel):

@@ -1,15 +1,22 @@
 """Jobs: their submission, filters, lists, details and changes."""
 
 import json
+import re
 from datetime import datetime
 from typing import Annotated, Any, Self
 
 from fastapi import Path
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from pilotage.service.models.leases import PhaseBody
-from pilotage.service.models.paging import ListPage
-from taskqueue.jobs.jobs import Job
+from pilotage.service.models import MOST, AnswerModel, ListPage, StrictInput
 from taskqueue.states import JobStatus
 
 
@@ -27,10 +34,8 @@ class JobSummary(BaseModel):
     summary: list[JobSummaryRow]
 
 
-class JobAnswer(BaseModel):
+class JobAnswer(AnswerModel):
     """A job."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     job_id: int
     vo: str
@@ -52,16 +57,31 @@ class JobAnswer(BaseModel):
     started_at: datetime | None
     ended_at: datetime | None
 
-    @classmethod
-    def from_job(cls, job: Job) -> Self:
-        """Leave out the columns that only the task queue needs."""
-        return cls.model_validate(job)
+
+#: Exact in every JSON reader.
+Exact = Annotated[int, Field(ge=0, le=2**53)]
+_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 
-class AttemptAnswer(BaseModel):
+class PhaseBody(AnswerModel):
+    """Progress of one phase of a grid job, summed over its local jobs."""
+
+    name: str = Field(min_length=1, max_length=100, pattern=_PRINTABLE)
+    done: Exact
+    of: Exact
+    unit: str = Field(
+        default="", max_length=30, pattern=_PRINTABLE, description="Unit of the counts, such as events."
+    )
+
+    @model_validator(mode="after")
+    def _not_beyond_the_end(self) -> Self:
+        if self.done > self.of:
+            raise ValueError(f"{self.name}: {self.done} of {self.of} is more than all")
+        return self
+
+
+class AttemptAnswer(AnswerModel):
     """The latest attempt of a job, as reported by its pilot; its lease is the pilot's secret."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     epoch: int
     site: str
@@ -103,10 +123,8 @@ class JobPage(BaseModel):
     next: int | None = Field(description="The `after` of the next page; null: this was the last.")
 
 
-class LogLine(BaseModel):
+class LogLine(AnswerModel):
     """One change of a job's status."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     at: datetime
     from_status: JobStatus | None = Field(serialization_alias="from")
@@ -124,9 +142,9 @@ class JobLog(BaseModel):
     log: list[LogLine]
 
 
-#: Values of one filter condition.
-MOST = 1000
+#: The largest id of a job.
 MAX_ID = 2**63 - 1
+_ID = re.compile(r"[0-9]{1,19}")
 
 #: As a path parameter.
 JobIdPath = Annotated[int, Path(ge=1, le=MAX_ID)]
@@ -149,11 +167,7 @@ def _ids(value: object) -> object:
     split = words(value)
     if not isinstance(split, list):
         return split
-    return [int(word) if isinstance(word, str) and _is_id(word) else word for word in split]
-
-
-def _is_id(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) <= len(str(MAX_ID))
+    return [int(word) if isinstance(word, str) and _ID.fullmatch(word) else word for word in split]
 
 
 _Most = Field(max_length=MOST)
@@ -162,10 +176,8 @@ Statuses = Annotated[Annotated[list[JobStatus], _Most] | None, BeforeValidator(w
 JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
 
 
-class JobFilter(BaseModel):
+class JobFilter(StrictInput):
     """Filter of jobs; several values, separated by commas, mean any of them."""
-
-    model_config = ConfigDict(extra="forbid")
 
     ids: JobIds = Field(default=None, description="Job ids.")
     status: Statuses = None
@@ -224,10 +236,8 @@ class ChangedJobs(BaseModel):
     refused: list[RefusedJob] = Field(description="Only jobs that were named by their ids.")
 
 
-class Submission(BaseModel):
+class Submission(StrictInput):
     """Jobs to submit: exactly one of `jdl`, `jdls` and `jobs`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     jdl: str | None = Field(default=None, description="One description: JDL, ClassAd or YAML.")
     jdls: list[str] | None = Field(default=None, min_length=1, max_length=MOST, description="Several.")

@@ -5,16 +5,18 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pilotage.service.models import AnswerModel, StrictInput
+
 #: Queues in one request.
 MOST_QUEUES = 10_000
 #: Jobs in one answer.
 MOST_JOBS = 1000
 
 
-class QueuesQuestion(BaseModel):
+class QueuesQuestion(StrictInput):
     """One queue or thousands: `queues`, or `Site`, `CE` and `Queue`."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     queues: list[str] | None = Field(
         default=None, min_length=1, max_length=MOST_QUEUES, description="`Site/CE/Queue` of each."
@@ -32,7 +34,7 @@ class UnknownQueue(BaseModel):
     did_you_mean: str | None
 
 
-class PilotGroupAnswer(BaseModel):
+class PilotGroupAnswer(AnswerModel):
     """Pilots of one queue that serve the same pools; pilots with other flags must not be mixed with them."""
 
     flags: list[str] = Field(description="Arguments of the submit command; empty: any node.")

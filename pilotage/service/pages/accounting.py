@@ -11,14 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery, AccountingRow
 from pilotage.service.pages import charts
 from pilotage.service.pages.charts import Plot, PlotSeries
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import accounting
+from pilotage.service.queries.accounting import AccountingAnswer, AccountingQuery, AccountingRow
 from taskqueue.accounting.report import TimeBucket
 from taskqueue.accounting.usage import truncate_to_hour
-from taskqueue.db import database
 
 _HOUR: Final = 3600.0
 _LENGTHS: Final = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1)}
@@ -258,9 +257,7 @@ def download(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> Respon
 
 
 def _answer(page: PageContext, query: AccountingQuery) -> AccountingAnswer:
-    question = accounting.understand(page.caller, query, now=page.parts.clock())
-    with database.reading(page.parts.engine) as conn:
-        return accounting.answer(conn, question)
+    return accounting.read(page.parts, page.caller, query)
 
 
 def _fields(caller: Caller) -> Sequence[str]:

@@ -134,8 +134,9 @@ def why(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     config, now = page.parts.live.current, page.parts.clock()
     with database.reading(page.parts.engine) as conn:
         job = visibility.require_readable(page.caller, jobs.get_job(conn, job_id))
-        found = explanations.explain_job(conn, config, job, forwarding=True, now=now)
-        ranked = explanations.ranked_queues(conn, config, job, random=Random(job_id), now=now)
+        question = explanations.ask_about_job(conn, config, job, now=now)
+        found = explanations.explain_job(conn, config, question, forwarding=True, now=now)
+    ranked = explanations.rank_queues(config, question, Random(job_id))
     return page.render(
         "jobs/explained.html" if page.is_fragment else "jobs/why.html",
         job=job,

@@ -217,9 +217,10 @@ def _dry_run(page: PageContext, jdl: str) -> DryRunView:
     parts = page.parts
     config, now = parts.live.current, parts.clock()
     foreseen = dry_run.dry_run_source(config, submitter_of(page.caller), jdl, now=now)
+    question = explanations.ask_about_dry_run(config, foreseen)
     with database.reading(parts.engine) as conn:
-        found = explanations.explain_dry_run(conn, config, foreseen, forwarding=True, now=now)
-    ranked = explanations.ranked_queues_of_foreseen(config, foreseen, random=Random(0))
+        found = explanations.explain_job(conn, config, question, forwarding=True, now=now)
+    ranked = explanations.rank_queues(config, question, Random(0))
     return DryRunView(explained=explanation.explanation_view(found), ranked=ranked[:_LISTED_QUEUES])
 
 

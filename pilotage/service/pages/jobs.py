@@ -1,6 +1,6 @@
 """Pages of many jobs: the filtered list, and killing or rescheduling a selection after confirmation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import urlencode
@@ -11,11 +11,10 @@ from pydantic import Field, model_validator
 
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
-from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.jobs import MAX_ID, ChangedJobs, JobFilter
+from pilotage.service.auth.callers import Role
+from pilotage.service.models.jobs import MAX_ID, JobFilter
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import jobs
-from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.jobs import search
@@ -125,10 +124,6 @@ _SHOWN = 20
 
 Do = Literal["kill", "reschedule"]
 _WANTED: Mapping[Do, JobStatus] = {"kill": JobStatus.KILLED, "reschedule": JobStatus.RESCHEDULED}
-_CHANGE: Mapping[Do, Callable[[Services, Caller, JobFilter], ChangedJobs]] = {
-    "kill": jobs.kill_many,
-    "reschedule": jobs.reschedule_many,
-}
 
 
 class JobChangeForm(JobFilter):
@@ -183,7 +178,7 @@ def change_jobs(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTM
     """Change the jobs and show the result."""
     _refuse_empty(change)
     _refuse_too_many(page, change)
-    changed = _CHANGE[change.do](page.parts, page.caller, change.filter)
+    changed = jobs.change_many(page.parts, page.caller, change.filter, _WANTED[change.do])
     return page.render(
         "jobs/changed.html", change=change, changed=changed, back=_address(change), most=_SHOWN
     )

@@ -12,10 +12,10 @@ from pydantic import Field
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.paging import ListPage as Paging
-from pilotage.service.models.sites import ThrottleAnswer
+from pilotage.service.models import ListPage as Paging
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import sites as queries_sites
+from pilotage.service.queries.sites import ThrottleAnswer
 from taskqueue import ownership
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from cs_config.tree.address import QueueAddress
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
-from pilotage.service.models.paging import ListPage as Paging
+from pilotage.service.models import ListPage as Paging
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from requirements import canonical
 from taskqueue.db import database

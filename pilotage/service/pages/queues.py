@@ -18,8 +18,8 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.configuring import blames, queue_switch
+from pilotage.service.models import ListPage as Paging
 from pilotage.service.models.explain import QueueExplanation
-from pilotage.service.models.paging import ListPage as Paging
 from pilotage.service.pages import pilots as pilot_pages
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute
 from pilotage.service.queries import explanations

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from pilotage.service.auth import access, audit, login_links, signed_cookies
+from pilotage.service.auth import access, audit, login_links, tokens
 from pilotage.service.auth import callers as auth_callers
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Capability, Role
@@ -82,7 +82,7 @@ def _sign_in(request: Request, parts: Services, next_page: str, problem: str = "
             caller=page.caller if page else None,
             next_page=sessions.local(next_page),
             problem=problem,
-            ways=parts.sign_in_ways,
+            ways=parts.issuers.sign_in_ways,
         )
     )
     return HTMLResponse(text, 401 if problem else 200, headers={"Cache-Control": "no-store"})
@@ -214,7 +214,7 @@ def _cookie(request: Request) -> str:
 def _keep(
     request: Request, parts: Services, answer: Response, purpose: str, content: Mapping[str, object]
 ) -> None:
-    text = signed_cookies.seal(parts.tokens.keys, purpose, content, life=_LIFE, now=parts.clock())
+    text = tokens.seal(parts.tokens.keys, purpose, content, life=_LIFE, now=parts.clock())
     answer.set_cookie(
         _cookie(request),
         text,
@@ -229,7 +229,7 @@ def _read_attempt(request: Request, parts: Services, purpose: str) -> Mapping[st
     text = request.cookies.get(_cookie(request))
     if not text:
         raise NotAuthenticated("no sign-in was begun in this browser: begin again")
-    return signed_cookies.unseal(parts.tokens.keys, purpose, text, now=parts.clock())
+    return tokens.unseal(parts.tokens.keys, purpose, text, now=parts.clock())
 
 
 def _forget(request: Request, answer: Response) -> None:

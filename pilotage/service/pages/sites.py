@@ -19,8 +19,8 @@ from pilotage.service.configuring import blames
 from pilotage.service.configuring.blames import Blamed
 from pilotage.service.models.explain import OfferAnswer
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
-from pilotage.service.queries import explanations, site_overview, sites
-from pilotage.service.queries.site_overview import SiteGlance
+from pilotage.service.queries import explanations, overview, sites
+from pilotage.service.queries.overview import SiteGlance
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database
@@ -59,7 +59,7 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
     config = page.parts.live.current
     known = config.sites if query.whose else visibility.concerned_sites(page.caller, config)
     named = sorted(site for site in known if fold(query.q) in fold(site))
-    glances = site_overview.list_glances(page.parts, page.caller, named)
+    glances = overview.list_glances(page.parts, page.caller, named)
     found = [each for each in glances if not query.state or query.state in each.words]
     shown = _ordered(found, query)[query.after : query.after + _ON_PAGE]
     end = query.after + len(shown)
@@ -106,9 +106,9 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     config, caller = page.parts.live.current, page.caller
     visibility.require_known(config, site)
     state = sites.may_see_in_full(page.parts, caller, site)
-    glance = site_overview.list_glances(page.parts, caller, [site])[0]
+    glance = overview.list_glances(page.parts, caller, [site])[0]
     with database.reading(page.parts.engine) as conn:
-        jobs = site_overview.jobs_there(conn, caller, [site])
+        jobs = overview.jobs_there(conn, caller, [site])
     if page.is_fragment:
         return page.render("sites/live.html", site=site, state=state, glance=glance, jobs=jobs)
     selected = fold(vo) or caller.vo or ""

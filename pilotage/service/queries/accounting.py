@@ -8,19 +8,22 @@ import io
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Annotated, Any, Final
 
-from sqlalchemy import Connection
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
-from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery, AccountingRow
+from pilotage.service.models import StrictInput
+from pilotage.service.models.jobs import Words, words
+from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mean
 from requirements.values import fold
 from taskqueue import ownership
 from taskqueue.accounting import report
-from taskqueue.accounting.report import DIMENSIONS, UsageFilter, UsageQuery
+from taskqueue.accounting.report import DIMENSIONS, TimeBucket, UsageFilter, UsageQuery, UsageRow
 from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.db import database
 
 #: Most rows in one answer.
 MOST: Final = 20_000
@@ -34,61 +37,117 @@ _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _WRONG_CLOCK: Final = timedelta(days=1)
 
 
+class AccountingQuery(StrictInput):
+    """Filter and grouping of sums; several values, separated by commas, mean any of them."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    by: Annotated[
+        list[Annotated[str, Field(max_length=40)]], Field(max_length=10), BeforeValidator(words)
+    ] = Field(default=["vo"], description="Any of vo, site, ce, queue, owner, owner_group, status.")
+    since: str | None = Field(
+        default=None,
+        alias="from",
+        max_length=40,
+        description="A time (RFC 3339), a date, or how long ago, such as 24h, 7d, 12w; 7d if left out.",
+    )
+    until: str | None = Field(
+        default=None, alias="to", max_length=40, description="The same; now if left out."
+    )
+    bucket: TimeBucket | None = Field(
+        default=None, description="Sums for each hour, day, week …; left out: for the whole period."
+    )
+    vo: Words = None
+    site: Words = None
+    ce: Words = None
+    queue: Words = None
+    owner: Words = None
+    owner_group: Words = None
+    status: Words = None
+
+
+class AccountingRow(BaseModel):
+    """Sums for one combination of the values grouped by, which are further fields of the row."""
+
+    model_config = ConfigDict(extra="allow")
+
+    jobs: int = Field(description="Jobs that ended; a job that failed and was restarted ends again.")
+    attempts: int = Field(description="Attempts that started and are over.")
+    wall_seconds: float = Field(description="Wall time of attempts, in the hours in which it was spent.")
+    core_seconds: float = Field(description="Wall time multiplied by the cores assigned to the job.")
+    cpu_seconds: float = Field(description="CPU time, where pilots reported it.")
+    cpu_efficiency: float | None = Field(
+        description="CPU time by core time, of attempts with reported CPU time; null: there are none."
+    )
+    normalised_cpu_seconds: float = Field(description="CPU time multiplied by power, where measured.")
+    waited: dict[str, float] = Field(description="Seconds that ended jobs waited, by cause.")
+
+
+class AccountingAnswer(BaseModel):
+    """The sums by time and values."""
+
+    since: datetime = Field(serialization_alias="from")
+    until: datetime = Field(serialization_alias="to")
+    by: list[str]
+    bucket: TimeBucket | None
+    rows: list[AccountingRow]
+
+
 def dimensions(caller: Caller) -> Sequence[str]:
     """The columns by which the caller may group."""
     return [name for name in DIMENSIONS if name not in _PERSONAL or visibility.may_see_names(caller)]
 
 
-def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> UsageQuery:
-    """Validate a request and narrow it to what the caller may see.
+def read(parts: Services, caller: Caller, query: AccountingQuery) -> AccountingAnswer:
+    """Read the sums; `InvalidRequest` if a column or time is invalid or there are too many rows.
 
-    Raises:
-        InvalidRequest: A column or a time is invalid.
-        NotAllowed: It groups or filters by owners, and the caller may not see names.
+    `NotAllowed` if they are by owners, and the caller may not see names.
     """
+    now = parts.clock()
     _check_columns(caller, query)
     since = max(_moment("from", query.since or _LAST_WEEK, now), _BEGINNING)
     until = min(_moment("to", query.until, now) if query.until else now, now + _WRONG_CLOCK)
     if since >= until:
         raise InvalidRequest([Problem(path="from", message=f"{since:%Y-%m-%d %H:%M} is not before the end")])
-    return UsageQuery(
-        by=list(dict.fromkeys(query.by)),
-        bucket=query.bucket,
-        since=truncate_to_hour(since),
-        until=until,
-        which=_visible(caller, query),
-    )
-
-
-def answer(conn: Connection, question: UsageQuery) -> AccountingAnswer:
-    """Read the sums; `InvalidRequest` if there are too many rows."""
-    found = report.read_rows(conn, question, most=MOST)
+    by = list(dict.fromkeys(query.by))
+    since, which = truncate_to_hour(since), _visible(caller, query)
+    question = UsageQuery(by=by, bucket=query.bucket, since=since, until=until, which=which)
+    with database.reading(parts.engine) as conn:
+        found = report.read_rows(conn, question, most=MOST)
     if found is None:
         message = f"these are more than {MOST} rows: choose a shorter time, longer buckets or fewer columns"
         raise InvalidRequest([Problem(path="by", message=message)])
-    by = list(question.by)
-    return AccountingAnswer(
-        since=question.since,
-        until=question.until,
-        by=by,
-        bucket=question.bucket,
-        rows=[AccountingRow.from_usage(line, by) for line in found],
+    rows = [_row(line, by) for line in found]
+    return AccountingAnswer(since=since, until=until, by=by, bucket=query.bucket, rows=rows)
+
+
+def _row(line: UsageRow, by: Sequence[str]) -> AccountingRow:
+    use, efficiency = line.use, line.efficiency
+    columns: dict[str, Any] = dict(zip(by, line.values, strict=True))
+    return AccountingRow(
+        **({} if line.at is None else {"at": line.at}) | columns,
+        jobs=use.jobs,
+        attempts=use.attempts,
+        wall_seconds=use.wall_seconds,
+        core_seconds=use.core_seconds,
+        cpu_seconds=use.cpu_seconds,
+        cpu_efficiency=None if efficiency is None else round(efficiency, 4),
+        normalised_cpu_seconds=use.normalised_seconds,
+        waited=dict(line.waited),
     )
 
 
 def _check_columns(caller: Caller, query: AccountingQuery) -> None:
-    unknown = [name for name in query.by if name not in DIMENSIONS]
-    if unknown:
-        raise InvalidRequest(
-            [
-                Problem(
-                    path="by",
-                    message=f"{name!r} is not among {', '.join(DIMENSIONS)}",
-                    suggestion=did_you_mean(name, DIMENSIONS),
-                )
-                for name in unknown
-            ]
+    allowed = ", ".join(DIMENSIONS)
+    unknown = [
+        Problem(
+            path="by", message=f"{name!r} is not among {allowed}", suggestion=did_you_mean(name, DIMENSIONS)
         )
+        for name in query.by
+        if name not in DIMENSIONS
+    ]
+    if unknown:
+        raise InvalidRequest(unknown)
     named = {*query.by, *(name for name in DIMENSIONS if getattr(query, name) is not None)}
     if refused := sorted(named - set(dimensions(caller))):
         raise NotAllowed(f"{caller.role} may see the use of VOs, not of persons: not by {', '.join(refused)}")

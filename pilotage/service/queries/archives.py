@@ -33,16 +33,24 @@ MOST_UPLOADS = 64
 _SILENCE = 60.0
 #: Bytes sent at a time.
 _CHUNK = 256 << 10
+#: Unpacked bytes that are read.
+MOST_BYTES = 32 << 20
+#: Entries that are read.
+MOST_MEMBERS = 1000
+#: Bytes shown of a file, and number of files that are shown.
+HEAD = 8 << 10
+MOST_HEADS = 20
+#: Characters of a name.
+_NAME = 500
+_GZIP = b"\x1f\x8b"
+#: Errors of `tarfile` and the decompressor on bad input.
+_BAD = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
+#: Error handler for names that are not UTF-8.
+_DECODE_ERRORS = "replace"
 
 
 async def receive(request: Request, store: BlobStore, *, limit: int) -> StagedBlob:
-    """Write the body to a staged blob; the caller stores or discards it.
-
-    Raises:
-        BodyTooLarge: It exceeds `limit` bytes.
-        SenderSilent: Its rest did not arrive in time.
-        StorageFull: The store has no space.
-    """
+    """Write the body, of at most `limit` bytes, to a staged blob; the caller stores or discards it."""
     refuse_by_length(request, limit)
     uploads: anyio.CapacityLimiter = request.app.state.uploads
     chunks = _chunks(request.stream())
@@ -52,19 +60,19 @@ async def receive(request: Request, store: BlobStore, *, limit: int) -> StagedBl
         raise BodyTooLarge(limit) from None
 
 
-def send(file: BinaryIO, *, size: int, name: str) -> StreamingResponse:
-    """Stream an archive; the file is closed at the end or when the client disconnects."""
-    headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(_pieces(file), media_type="application/x-tar", headers=headers)
-
-
 def answer(
     store: BlobStore, conn: Connection, digest: str | None, *, vo: str, name: str
 ) -> StreamingResponse:
-    """Stream an archive of the store; `BlobNotFound` without a digest."""
+    """Stream an archive of the store; `BlobNotFound` without a digest.
+
+    Its file is closed at the end or when the client disconnects.
+    """
     if digest is None:
         raise BlobNotFound(name)
-    return send(store.open(digest), size=blobs.read_size(conn, digest, vo=vo), name=name)
+    file = store.open(digest)
+    size = blobs.read_size(conn, digest, vo=vo)
+    headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(_pieces(file), media_type="application/x-tar", headers=headers)
 
 
 def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
@@ -85,22 +93,6 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
     with file:
         while piece := file.read(_CHUNK):
             yield piece
-
-
-#: Unpacked bytes that are read.
-MOST_BYTES = 32 << 20
-#: Entries that are read.
-MOST_MEMBERS = 1000
-#: Bytes shown of a file, and number of files that are shown.
-HEAD = 8 << 10
-MOST_HEADS = 20
-#: Characters of a name.
-_NAME = 500
-_GZIP = b"\x1f\x8b"
-#: Errors of `tarfile` and the decompressor on bad input.
-_BAD = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
-#: Error handler for names that are not UTF-8.
-_DECODE_ERRORS = "replace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +120,7 @@ class ArchiveListing:
 class _Bounded(io.RawIOBase):
     """A stream limited to a number of bytes; reading further raises `_TooMuch`."""
 
-    def __init__(self, stream: BinaryIO, limit: int) -> None:
+    def __init__(self, stream: BinaryIO | gzip.GzipFile, limit: int) -> None:
         self._stream, self._left = stream, limit
 
     def read(self, size: int = -1) -> bytes:
@@ -147,7 +139,10 @@ def read(archive: BinaryIO) -> ArchiveListing:
     """List a tar archive, compressed by gzip or not."""
     members: list[ArchiveMember] = []
     try:
-        trouble = _collect(_Bounded(_plain(archive), MOST_BYTES), members)
+        is_gzip = archive.read(len(_GZIP)) == _GZIP
+        archive.seek(0)
+        plain = gzip.GzipFile(fileobj=archive) if is_gzip else archive
+        trouble = _collect(_Bounded(plain, MOST_BYTES), members)
     except _TooMuch:
         trouble = f"only its first {MOST_BYTES >> 20} MB were looked at"
     except _BAD as error:
@@ -155,12 +150,6 @@ def read(archive: BinaryIO) -> ArchiveListing:
     except RecursionError:  # headers nested by the hundred
         trouble = "it cannot be read to its end: its headers are nested too deeply"
     return ArchiveListing(members=members, trouble=trouble)
-
-
-def _plain(archive: BinaryIO) -> BinaryIO:
-    start = archive.read(len(_GZIP))
-    archive.seek(0)
-    return gzip.GzipFile(fileobj=archive) if start == _GZIP else archive  # type: ignore[return-value]
 
 
 def _collect(stream: _Bounded, members: list[ArchiveMember]) -> str | None:

@@ -1,11 +1,9 @@
 """Submit, show, kill and reschedule jobs, and send their output."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import BinaryIO
 
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
@@ -16,7 +14,7 @@ from optimizers.submit.checking import Source
 from optimizers.submit.submitter import Submitter
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.callers import Caller
-from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, RefusedJob
+from pilotage.service.models.jobs import ChangedJobs, JobFilter, RefusedJob
 from pilotage.service.queries import archives
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
@@ -36,38 +34,38 @@ SOURCE = "JobManager"
 #: Jobs changed in one transaction.
 _BATCH = 1000
 
-#: Changes the jobs (of one VO) that allow it, and returns their ids.
-_Change = Callable[[Sequence[Job]], list[int]]
 
+def change_many(parts: Services, caller: Caller, which: JobFilter, wanted: JobStatus) -> ChangedJobs:
+    """Kill or reschedule all jobs that match the filter and whose status allows it.
 
-def kill(parts: Services, caller: Caller, job_id: int) -> ChangedJob:
-    """Kill a job; its pilot is notified at its next heartbeat."""
-    with database.writing(parts.engine) as conn:
-        visibility.require_job(caller, jobs.get_job(conn, job_id))
-        control.kill_job(conn, job_id, source=SOURCE, now=parts.clock())
-    return ChangedJob(job_id=job_id, status=JobStatus.KILLED)
-
-
-def reschedule(parts: Services, caller: Caller, job_id: int) -> ChangedJob:
-    """Send a job through the optimizers again."""
-    with database.writing(parts.engine) as conn:
-        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
-        maximum = _max_reschedules(parts, job.vo)
-        control.reschedule_job(conn, job_id, source=SOURCE, now=parts.clock(), maximum=maximum)
-    parts.ring([job_id])
-    return ChangedJob(job_id=job_id, status=JobStatus.RESCHEDULED)
-
-
-def kill_many(parts: Services, caller: Caller, which: JobFilter) -> ChangedJobs:
-    """Kill all jobs that match the filter and have not ended."""
-    return _change_many(parts, caller, which, JobStatus.KILLED, partial(_kill, parts))
-
-
-def reschedule_many(parts: Services, caller: Caller, which: JobFilter) -> ChangedJobs:
-    """Reschedule all jobs that match the filter and whose status allows it."""
-    changed = _change_many(parts, caller, which, JobStatus.RESCHEDULED, partial(_reschedule, parts))
-    parts.ring(changed.job_ids)
-    return changed
+    `wanted` is KILLED or RESCHEDULED.
+    """
+    if which.is_empty:
+        message = "names no job: give ids, or a filter such as status or owner"
+        raise InvalidRequest([Problem(path="body", message=message)])
+    changed: list[int] = []
+    refused: list[RefusedJob] = []
+    for batch in _batches(parts, concerned(caller, which, wanted)):
+        by_vo: defaultdict[str, list[Job]] = defaultdict(list)
+        for job in batch:
+            by_vo[job.vo].append(job)
+        done = {job_id for vo, some in by_vo.items() for job_id in _change(parts, vo, some, wanted)}
+        changed += sorted(done)
+        refused += [
+            RefusedJob(
+                job_id=job.job_id, reason=f"job {job.job_id} is {job.status}; it cannot become {wanted}"
+            )
+            for job in batch
+            if job.job_id not in done and which.ids
+        ]
+    unknown = set(which.ids or ()) - set(changed) - {each.job_id for each in refused}
+    refused += [
+        RefusedJob(job_id=job_id, reason=f"job {job_id} does not exist") for job_id in sorted(unknown)
+    ]
+    audit.done(caller, f"jobs {wanted}", jobs=len(changed), filter=which.model_dump_json(exclude_none=True))
+    if wanted is JobStatus.RESCHEDULED:
+        parts.ring(sorted(changed))
+    return ChangedJobs(job_ids=sorted(changed), refused=refused)
 
 
 def concerned(caller: Caller, which: JobFilter, wanted: JobStatus) -> JobSelector:
@@ -79,35 +77,11 @@ def concerned(caller: Caller, which: JobFilter, wanted: JobStatus) -> JobSelecto
     return visibility.visible_jobs(caller, which)
 
 
-def _change_many(
-    parts: Services, caller: Caller, which: JobFilter, wanted: JobStatus, change: _Change
-) -> ChangedJobs:
-    if which.is_empty:
-        message = "names no job: give ids, or a filter such as status or owner"
-        raise InvalidRequest([Problem(path="body", message=message)])
-    changed: list[int] = []
-    refused: list[RefusedJob] = []
-    for batch in _batches(parts, caller, which, wanted):
-        by_vo: defaultdict[str, list[Job]] = defaultdict(list)
-        for job in batch:
-            by_vo[job.vo].append(job)
-        done = {job_id for of_vo in by_vo.values() for job_id in change(of_vo)}
-        changed += sorted(done)
-        refused += [_refused(job, wanted) for job in batch if job.job_id not in done and which.ids]
-    unknown = set(which.ids or ()) - set(changed) - {each.job_id for each in refused}
-    refused += [
-        RefusedJob(job_id=job_id, reason=f"job {job_id} does not exist") for job_id in sorted(unknown)
-    ]
-    audit.done(caller, f"jobs {wanted}", jobs=len(changed), filter=which.model_dump_json(exclude_none=True))
-    return ChangedJobs(job_ids=sorted(changed), refused=refused)
-
-
-def _batches(parts: Services, caller: Caller, which: JobFilter, wanted: JobStatus) -> Iterator[Sequence[Job]]:
-    wanted_jobs = concerned(caller, which, wanted)
+def _batches(parts: Services, wanted: JobSelector) -> Iterator[Sequence[Job]]:
     after: int | None = None
     while True:
         with database.reading(parts.engine) as conn:
-            batch = search.list_jobs(conn, wanted_jobs, limit=_BATCH, after=after)
+            batch = search.list_jobs(conn, wanted, limit=_BATCH, after=after)
         if not batch:
             return
         after = batch[-1].job_id
@@ -115,28 +89,19 @@ def _batches(parts: Services, caller: Caller, which: JobFilter, wanted: JobStatu
 
 
 @retry.retry_on_conflict
-def _kill(parts: Services, batch: Sequence[Job]) -> list[int]:
+def _change(parts: Services, vo: str, batch: Sequence[Job], wanted: JobStatus) -> list[int]:
+    """Change the jobs of one VO that allow it, and return their ids."""
+    ids, now = [job.job_id for job in batch], parts.clock()
     with database.writing(parts.engine) as conn:
-        ids = [job.job_id for job in batch]
-        return control.kill_jobs(conn, ids, source=SOURCE, now=parts.clock())
+        if wanted is JobStatus.KILLED:
+            return control.kill_jobs(conn, ids, source=SOURCE, now=now)
+        maximum = max_reschedules(parts, vo)
+        return control.reschedule_jobs(conn, ids, source=SOURCE, now=now, maximum=maximum)
 
 
-@retry.retry_on_conflict
-def _reschedule(parts: Services, batch: Sequence[Job]) -> list[int]:
-    with database.writing(parts.engine) as conn:
-        ids = [job.job_id for job in batch]
-        maximum = _max_reschedules(parts, batch[0].vo)
-        return control.reschedule_jobs(conn, ids, source=SOURCE, now=parts.clock(), maximum=maximum)
-
-
-def _max_reschedules(parts: Services, vo: str) -> int:
+def max_reschedules(parts: Services, vo: str) -> int:
+    """How often a job of the VO may be rescheduled."""
     return options_for(parts.live.current, vo).job_scheduling.max_rescheduling
-
-
-def _refused(job: Job, wanted: JobStatus) -> RefusedJob:
-    return RefusedJob(
-        job_id=job.job_id, reason=f"job {job.job_id} is {job.status}; it cannot become {wanted}"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,17 +144,13 @@ def send(parts: Services, caller: Caller, job_id: int) -> StreamingResponse:
 
 def listing(parts: Services, caller: Caller, job_id: int) -> ArchiveListing:
     """List the files of the output archive; `BlobNotFound` or `JobNotFound`."""
-    with _opened(parts, caller, job_id) as archive:
-        return archives.read(archive)
-
-
-def _opened(parts: Services, caller: Caller, job_id: int) -> BinaryIO:
     with database.reading(parts.engine) as conn:
         visibility.require_job(caller, jobs.get_job(conn, job_id))
         attempt = attempts.get_latest(conn, job_id)
     if attempt is None or attempt.output is None:
         raise BlobNotFound(f"output-{job_id}.tar")
-    return parts.blobs.open(attempt.output)
+    with parts.blobs.open(attempt.output) as archive:
+        return archives.read(archive)
 
 
 def submitter_of(caller: Caller) -> Submitter:
@@ -206,11 +167,7 @@ def submitter_of(caller: Caller) -> Submitter:
 def submit(
     parts: Services, caller: Caller, sources: Sequence[Source], *, key: str | None, sandbox: str | None = None
 ) -> list[int]:
-    """Store the jobs of a submission, notify the optimizers and return the ids.
-
-    Raises:
-        PilotageError: As `submission.accept`; nothing is stored.
-    """
+    """Store the jobs of a submission, notify the optimizers and return the ids."""
     accepted = submission.accept(
         parts.engine,
         parts.live.current,

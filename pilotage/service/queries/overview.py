@@ -1,19 +1,25 @@
-"""Numbers and problems for the overview page."""
+"""Numbers and problems for the overview page, and one line per site for the list of sites."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
 from agents import schedule
+from cs_config.tree import admission_cache
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher.explain import parameter_impact
+from matcher.limits import job_groups
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import JobFilter
-from pilotage.service.models.sites import SiteAnswer
-from pilotage.service.queries import site_overview
+from pilotage.service.queries import explanations
 from pilotage.service.queries import sites as queries_sites
+from pilotage.service.queries.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.services import Services
 from taskqueue.accounting import time_series
 from taskqueue.accounting.time_series import StatusSeries
@@ -21,13 +27,22 @@ from taskqueue.db import agent_leases, database
 from taskqueue.jobs import search, unmatchable
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
-from taskqueue.sites import bans, scopes
+from taskqueue.sites import bans, occupancy, scopes
 from taskqueue.states import FINAL, JobStatus
+from taskqueue.task_queues import waiting_classes
 
 #: Minutes over which matches are averaged, without the current minute.
 _RECENT = 5
 #: Counting of jobs in pools without a queue stops here.
 MOST_STUCK = 10_000
+#: How long a count of waiting jobs is cached: its cost grows with the number of classes.
+_CACHE_TIME = timedelta(seconds=5)
+
+#: Number of waiting jobs that each site could run and the time of counting, by configuration and VOs (None:
+#: all).
+_REACHED: WeakKeyDictionary[Configuration, dict[frozenset[str] | None, tuple[Counter[str], datetime]]] = (
+    WeakKeyDictionary()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +81,61 @@ class OverviewTroubles:
         return not (self.stuck_jobs or self.banned or self.stale or self.silent or self.configuration)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteGlance:
+    """A site in one line."""
+
+    state: SiteAnswer
+    ces: int
+    queues: int
+    enabled: int  #: queues that are not disabled
+    running: int  #: jobs held by pilots
+    pilots: int  #: that have not ended
+    could_run: int  #: waiting jobs for which a queue is eligible
+
+    @property
+    def site(self) -> str:
+        """Name of the site."""
+        return self.state.site
+
+    @property
+    def closed(self) -> Sequence[ThrottleAnswer]:
+        """The closed throttles."""
+        return [each for each in self.state.throttles if not each.open]
+
+    @property
+    def stale(self) -> Sequence[ThrottleAnswer]:
+        """The throttles with an outdated advertisement."""
+        return [each for each in self.state.throttles if each.stale]
+
+    @property
+    def advertised_at(self) -> datetime | None:
+        """Time of the latest advertisement."""
+        return max((each.advertised_at for each in self.state.throttles if each.advertised_at), default=None)
+
+    @property
+    def words(self) -> frozenset[str]:
+        """States by which sites can be filtered."""
+        states = {
+            "banned": self.state.ban is not None,
+            "closed": bool(self.closed),
+            "stale": bool(self.stale),
+            "off": bool(self.queues and not self.enabled),
+            "full": any(each.full for each in self.state.limits),
+        }
+        return frozenset(word for word, holds in states.items() if holds) or frozenset({"open"})
+
+
 def standing(parts: Services, caller: Caller, *, now: datetime) -> OverviewCounts:
     """Numbers of jobs of the caller's VOs; of a user also the own ones."""
     since = now - timedelta(minutes=60)
+    own: Mapping[JobStatus, JobCount] | None = None
     with database.reading(parts.engine) as conn:
-        own = _own(conn, caller)
+        if caller.role is Role.USER:
+            living = [status for status in JobStatus if status not in FINAL]
+            own = search.count_by_status(conn, visibility.visible_jobs(caller, JobFilter(status=living)))
         by_vo = time_series.count_current(conn, caller.visible_vos)
-        there = site_overview.jobs_there(conn, caller, caller.own_sites) if caller.own_sites else {}
+        there = jobs_there(conn, caller, caller.own_sites) if caller.own_sites else {}
         number_of_pools = pools.count_pools(conn, vos=caller.visible_vos)
         lately = time_series.read_series(conn, vos=caller.visible_vos, since=since, until=now)
     matched = lately.came.get(JobStatus.MATCHED, [])[-_RECENT - 1 : -1]
@@ -102,7 +165,9 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
         jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
         banned = {each.site for each in bans.list_bans(conn, now=now)} & sites
         latest = agent_leases.list_last_cycles(conn) if caller.is_operator else None
-    states = _states(parts, caller, sites, banned)
+    # Only sites with a throttle or a ban: others have no problems.
+    limited = {scopes.parse_site(scope) for scope in config.throttles} & sites
+    states = queries_sites.briefly(parts, caller, sorted(limited | banned))
     return OverviewTroubles(
         stuck_pools=len(stuck),
         stuck_jobs=jobs,
@@ -114,16 +179,62 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
     )
 
 
-def _own(conn: Connection, caller: Caller) -> Mapping[JobStatus, JobCount] | None:
-    if caller.role is not Role.USER:
-        return None
-    living = [status for status in JobStatus if status not in FINAL]
-    return search.count_by_status(conn, visibility.visible_jobs(caller, JobFilter(status=living)))
+def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[SiteGlance]:
+    """Sites in the order given; jobs and pilots of other VOs count only for admins of the site."""
+    config = parts.live.current
+    places: defaultdict[str, list[QueueAddress]] = defaultdict(list)
+    for address in config.addresses:
+        places[address.site].append(address)
+    with database.reading(parts.engine) as conn:
+        there = occupancy.count_by_queue(conn)
+    running, pilots = Counter[str](), Counter[str]()
+    for (vo, address), at_queue in there.items():
+        own = visibility.vos_at(caller, address.site)
+        if own is None or vo in own:
+            running[address.site] += at_queue.jobs
+            pilots[address.site] += at_queue.pilots
+    could_run = _could_run(parts, caller)
+    return [
+        SiteGlance(
+            state=state,
+            ces=len({address.ce for address in places[state.site]}),
+            queues=len(places[state.site]),
+            enabled=sum(config.enabled(address, "") for address in places[state.site]),
+            running=running[state.site],
+            pilots=pilots[state.site],
+            could_run=could_run[caller.looks_after(state.site)][state.site],
+        )
+        for state in queries_sites.briefly(parts, caller, sites)
+    ]
 
 
-def _states(
-    parts: Services, caller: Caller, sites: Collection[str], banned: Collection[str]
-) -> Sequence[SiteAnswer]:
-    """Only sites with a throttle or a ban: others have no problems."""
-    limited = {scopes.parse_site(scope) for scope in parts.live.current.throttles} & set(sites)
-    return queries_sites.briefly(parts, caller, sorted(limited | set(banned)))
+def jobs_there(
+    conn: Connection, caller: Caller, sites: Collection[str]
+) -> Mapping[str, Mapping[JobStatus, int]]:
+    """Jobs held by pilots at sites, by VO and status, as far as the caller may count them."""
+    visible = [visibility.vos_at(caller, site) for site in sites]
+    found = occupancy.count_by_vo(conn, sites)
+    return {vo: jobs for vo, jobs in found.items() if all(own is None or vo in own for own in visible)}
+
+
+def _could_run(parts: Services, caller: Caller) -> Mapping[bool, Counter[str]]:
+    """Waiting jobs by site, keyed by whether all VOs count, as they do for admins of the site."""
+    is_everyones = caller.visible_vos is None or caller.own_sites
+    of_all = _reached(parts, None) if is_everyones else Counter[str]()
+    return {True: of_all, False: _reached(parts, caller.visible_vos)}
+
+
+def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
+    """Waiting jobs by site for some VOs, cached for a few seconds, since pages refresh themselves."""
+    config, now = parts.live.current, parts.clock()
+    remembered = _REACHED.setdefault(config, {})
+    if (cached := remembered.get(vos)) and timedelta() <= now - cached[1] < _CACHE_TIME:
+        return cached[0]
+    with database.reading(parts.engine) as conn:
+        waiting = explanations.classes(parts, conn, vos)
+        needs_jobs = admission_cache.is_configured(config)
+        jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
+        ads = {job.job_id: job_groups.job_ad(job) for job in jobs}
+        reached = parameter_impact.runnable_by_site(config, waiting, ads)
+    remembered[vos] = reached, now
+    return reached

@@ -4,39 +4,107 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection
+from pydantic import BaseModel, Field
 
 from matcher.limits import running_limits, throttle_state
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, RunningLimitState
 from matcher.limits.throttle_state import ThrottleStanding
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.sites import (
-    BanAnswer,
-    GaugeAnswer,
-    LimitAnswer,
-    ReservationAnswer,
-    SiteAnswer,
-    ThrottleAnswer,
-)
+from pilotage.service.models import AnswerModel
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
+from requirements.values import Value
 from taskqueue.db import database
 from taskqueue.sites import bans, reservations, scopes
 from taskqueue.sites.bans import Ban
 from taskqueue.sites.reservations import Reservation
 
 
-def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datetime | None) -> None:
-    """Ban a site from all jobs but tests; replaces an earlier ban.
+class ReservationAnswer(AnswerModel):
+    """A match that is not in the advertisement yet and counts in addition."""
 
-    Raises:
-        NotAllowed, SiteNotFound: It is not the caller's, or does not exist.
-        InvalidRequest: The end has no time zone, or has passed.
-    """
+    job_id: int
+    epoch: int
+    matched_at: datetime = Field(validation_alias="opened_at")
+    started_at: datetime | None
+
+
+class GaugeAnswer(AnswerModel):
+    """A bound of a throttle: the sum must stay below the limit."""
+
+    counters: list[str] = Field(description="The counters that are summed.")
+    reported: int | float | None = Field(description="The sum as advertised; null: not advertised.")
+    reserved: int = Field(description="Matches that count in addition.")
+    limit_name: str
+    limit: int | float | None = Field(description="Null: not set, which closes the throttle.")
+
+
+class ThrottleAnswer(AnswerModel):
+    """The throttle of a site, CE or queue."""
+
+    scope: str = Field(description="`Site`, `Site/CE` or `Site/CE/Queue`.")
+    policy: str
+    open: bool
+    room: int | None = Field(description="Jobs that may still be matched; null: not limited by numbers.")
+    why: str | None = Field(description="The reason if it is closed.")
+    limits: dict[str, int | float]
+    gauges: list[GaugeAnswer] = Field(description="Bounds of the policy; empty for an expression.")
+    counters: dict[str, int | float] = Field(description="As advertised; CurMatches includes later matches.")
+    reserved: int = Field(description="Matches that the advertisement does not contain.")
+    reservations: list[ReservationAnswer] = Field(
+        description="The first 100; for admins of the site, and for its gateways those of their VOs."
+    )
+    stale: bool
+    stale_rule: str = Field(description="Effect of a stale advertisement: closed, open or derived.")
+    as_of: int
+    advertised_at: datetime | None
+    taken_at: str | None
+    advertisement: dict[str, Value] | None
+
+
+class LimitAnswer(AnswerModel):
+    """A running limit or a matching delay with its current numbers."""
+
+    scope: str = Field(description="`Site` or `Site/CE`.")
+    option: str = Field(description="RunningLimit or MatchingDelay.")
+    attribute: str
+    value: str
+    vo: str | None = Field(description="VO whose jobs are limited; null: all.")
+    most: int | None = Field(description="Of a running limit: most jobs at a time.")
+    there: int | None = Field(description="Of a running limit: jobs there now.")
+    seconds: float | None = Field(description="Of a delay: seconds between two matches.")
+    burst: int | None = Field(description="Of a delay: matches at once after a pause.")
+    tokens: float | None = Field(description="Of a delay: matches possible now.")
+    full: bool = Field(description="No such job is matched now.")
+
+
+class BanAnswer(AnswerModel):
+    """A ban; only jobs of the type Test are matched."""
+
+    reason: str
+    author: str
+    at: datetime
+    until: datetime | None
+
+
+class SiteAnswer(BaseModel):
+    """A site with its ban, throttles and limits."""
+
+    site: str
+    ban: BanAnswer | None
+    throttles: list[ThrottleAnswer]
+    limits: list[LimitAnswer]
+
+
+def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datetime | None) -> None:
+    """Ban a site from all jobs but tests; replaces an earlier ban."""
     visibility.require_site(caller, parts.live.current, site)
     now = parts.clock()
-    _require_end(until, now)
+    if until is not None and (until.tzinfo is None or until <= now):
+        is_over = f"is over, it is {now.replace(microsecond=0)}"
+        problem = "has no time zone" if until.tzinfo is None else is_over
+        raise InvalidRequest([Problem(path="until", message=f"{until} {problem}")])
     new = Ban(site=site, reason=reason, author=caller.subject, at=now, until=until)
     with database.writing(parts.engine) as conn:
         bans.set_ban(conn, new)
@@ -51,23 +119,13 @@ def allow(parts: Services, caller: Caller, site: str) -> None:
     audit.done(caller, "allow", site=site)
 
 
-def _require_end(until: datetime | None, now: datetime) -> None:
-    problem = None
-    if until is not None and until.tzinfo is None:
-        problem = f"{until} has no time zone"
-    elif until is not None and until <= now:
-        problem = f"{until} is over, it is {now.replace(microsecond=0)}"
-    if problem is not None:
-        raise InvalidRequest([Problem(path="until", message=problem)])
-
-
 #: Reservations that are listed.
 _SHOWN = 100
 
 
 def briefly(parts: Services, caller: Caller, sites: Collection[str]) -> list[SiteAnswer]:
     """State of sites for any caller: without reservations, with the limits of the caller's VOs."""
-    return list_states(parts, sites, jobs_of=frozenset(), vos=caller.visible_vos)
+    return _list_states(parts, sites, jobs_of=frozenset(), vos=caller.visible_vos)
 
 
 def may_see_in_full(parts: Services, caller: Caller, site: str) -> SiteAnswer:
@@ -76,27 +134,16 @@ def may_see_in_full(parts: Services, caller: Caller, site: str) -> SiteAnswer:
     Reservations of other VOs are only for admins of the site; its gateways see those of their VOs.
     """
     if caller.looks_after(site):
-        return list_states(parts, [site], jobs_of=None)[0]
+        return _list_states(parts, [site], jobs_of=None, vos=None)[0]
     brings_jobs = caller.role is Role.GATEWAY and site in caller.sites
     jobs_of = caller.vos if brings_jobs else frozenset[str]()
-    return list_states(parts, [site], jobs_of=jobs_of, vos=caller.visible_vos)[0]
+    return _list_states(parts, [site], jobs_of=jobs_of, vos=caller.visible_vos)[0]
 
 
-def list_states(
-    parts: Services,
-    sites: Collection[str],
-    *,
-    jobs_of: frozenset[str] | None,
-    vos: frozenset[str] | None = None,
+def _list_states(
+    parts: Services, sites: Collection[str], *, jobs_of: frozenset[str] | None, vos: frozenset[str] | None
 ) -> list[SiteAnswer]:
-    """State of sites.
-
-    Args:
-        parts: Dependencies.
-        sites: Names of the sites.
-        jobs_of: VOs whose reservations are listed; None: all.
-        vos: VOs whose limits are listed besides those for all VOs; None: every VO.
-    """
+    """`jobs_of` are the VOs whose reservations are listed, `vos` those whose limits are; None: every VO."""
     config, now, here = parts.live.current, parts.clock(), frozenset(sites)
     limited = sorted(
         name for name in running_limits.rules_by_scope(config) if scopes.parse_site(name) in here
@@ -105,14 +152,16 @@ def list_states(
     with database.reading(parts.engine) as conn:
         banned = bans.read_bans(conn, sites, now=now)
         found = throttle_state.read_standings(conn, config, scopes.read_scopes(conn, names).values(), now)
-        shown = {name: _reservations(conn, name, jobs_of) for name in names}
+        # A list has many sites, and no reservations: no statement for each.
+        shown = {
+            name: reservations.list_reservations(conn, name, _SHOWN, vos=jobs_of)
+            for name in (names if jobs_of is None or jobs_of else ())
+        }
         conditions = running_limits.read_conditions(conn, config, limited, now)
-    throttled, visible = (
-        defaultdict[str, list[ThrottleAnswer]](list),
-        defaultdict[str, list[LimitAnswer]](list),
-    )
+    throttled = defaultdict[str, list[ThrottleAnswer]](list)
+    visible = defaultdict[str, list[LimitAnswer]](list)
     for name in names:
-        throttled[scopes.parse_site(name)].append(_throttle(found[name], shown[name]))
+        throttled[scopes.parse_site(name)].append(_throttle(found[name], shown.get(name, ())))
     for name, those in conditions.items():
         visible[scopes.parse_site(name)] += [
             _limit(name, each) for each in those if each.rule.may_be_told(vos)
@@ -122,11 +171,6 @@ def list_states(
         SiteAnswer(site=site, ban=site_bans.get(site), throttles=throttled[site], limits=visible[site])
         for site in sites
     ]
-
-
-def _reservations(conn: Connection, scope: str, vos: frozenset[str] | None) -> Sequence[Reservation]:
-    """Skip the statement if no VO's reservations are visible: a list has many sites."""
-    return reservations.list_reservations(conn, scope, _SHOWN, vos=vos) if vos is None or vos else ()
 
 
 def _throttle(standing: ThrottleStanding, reserved: Sequence[Reservation]) -> ThrottleAnswer:
@@ -141,7 +185,7 @@ def _throttle(standing: ThrottleStanding, reserved: Sequence[Reservation]) -> Th
         gauges=[GaugeAnswer.model_validate(each) for each in throttled.gauges],
         counters=dict(throttled.counters),
         reserved=throttled.reserved,
-        reservations=[_reservation(each) for each in reserved],
+        reservations=[ReservationAnswer.model_validate(each) for each in reserved],
         stale=standing.stale,
         stale_rule=throttled.throttle.stale,
         as_of=scope.as_of,
@@ -166,10 +210,4 @@ def _limit(scope: str, condition: PlaceCondition) -> LimitAnswer:
         burst=bucket.delay.burst if bucket else None,
         tokens=bucket.tokens if bucket else None,
         full=condition.full,
-    )
-
-
-def _reservation(each: Reservation) -> ReservationAnswer:
-    return ReservationAnswer(
-        job_id=each.job_id, epoch=each.epoch, matched_at=each.opened_at, started_at=each.started_at
     )

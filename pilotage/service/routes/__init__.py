@@ -31,7 +31,7 @@ ROUTERS = (
     config.router,
     pilots.router,
     archives.pilot_output_router,
-    pilots.exchange_router,
+    tokens.exchange_router,
     sites.router,
     tokens.router,
     accounting.router,

@@ -5,18 +5,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from pilotage.service.auth.access import allow
-from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery
+from pilotage.service.auth.callers import Role
 from pilotage.service.queries import accounting as queries_accounting
+from pilotage.service.queries.accounting import MEDIA_TYPE, AccountingAnswer, AccountingQuery
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
-from pilotage.service.services import Services
-from taskqueue.db import database
 
 router = APIRouter(tags=["accounting"], route_class=ApiRoute)
 
-_CSV: dict[int | str, dict[str, Any]] = {
-    200: {"content": {queries_accounting.MEDIA_TYPE: {"schema": {"type": "string"}}}}
-}
+_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}}
 
 
 @router.get("/accounting", response_model=AccountingAnswer, responses=_CSV)
@@ -28,8 +24,9 @@ def accounting(
 
     With `Accept: text/csv` the answer is CSV.
     """
-    answer = _answer(parts, caller, query)
-    return _as_csv(answer) if _wants_csv(request) else answer
+    if MEDIA_TYPE in request.headers.get("accept", "").lower():
+        return accounting_as_csv(parts, caller, query)
+    return queries_accounting.read(parts, caller, query)
 
 
 @router.get("/accounting.csv", response_class=Response, responses=_CSV)
@@ -38,18 +35,5 @@ def accounting_as_csv(
     parts: PartsOf, caller: CallerOf, query: Annotated[AccountingQuery, Query()]
 ) -> Response:
     """Sum used resources as CSV."""
-    return _as_csv(_answer(parts, caller, query))
-
-
-def _answer(parts: Services, caller: Caller, query: AccountingQuery) -> AccountingAnswer:
-    question = queries_accounting.understand(caller, query, now=parts.clock())
-    with database.reading(parts.engine) as conn:
-        return queries_accounting.answer(conn, question)
-
-
-def _wants_csv(request: Request) -> bool:
-    return queries_accounting.MEDIA_TYPE in request.headers.get("accept", "").lower()
-
-
-def _as_csv(answer: AccountingAnswer) -> Response:
-    return Response(queries_accounting.text(answer), media_type=queries_accounting.MEDIA_TYPE)
+    answer = queries_accounting.read(parts, caller, query)
+    return Response(queries_accounting.text(answer), media_type=MEDIA_TYPE)

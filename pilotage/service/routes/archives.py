@@ -5,26 +5,26 @@ from typing import Annotated, Any
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
 
 from cs_config.options.operations import options_for
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Capability, Role
+from pilotage.service.models import StrictInput
 from pilotage.service.models.jobs import JobIdPath
-from pilotage.service.models.leases import OutputStored
-from pilotage.service.models.paging import Stored
-from pilotage.service.models.pilots import PilotOutputAnswer, PilotOutputNews
 from pilotage.service.queries import archives, jobs
+from pilotage.service.routes import leases
 from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.pilots import StampPath
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue import blobs
 from taskqueue.blobs import StagedBlob
-from taskqueue.db import database, retry
-from taskqueue.errors import PilotOutputNotFound, StaleLease
+from taskqueue.db import database
+from taskqueue.errors import PilotOutputNotFound
 from taskqueue.jobs import descriptions
 from taskqueue.leases import attempts, lifecycle
 from taskqueue.pilots import pilots
@@ -40,45 +40,44 @@ TAR: dict[str, Any] = {
 }
 
 
+class StoredSandbox(BaseModel):
+    """A stored input sandbox."""
+
+    sandbox: str = Field(description="`sha256:<digest>`, to name in submissions.")
+
+
 @router.post("", openapi_extra=TAR)
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
 async def store(
     parts: PartsOf, caller: CallerOf, request: Request, vo: Annotated[str | None, Query()] = None
-) -> Stored:
+) -> StoredSandbox:
     """Store the tar archive in the body; equal archives are stored once."""
     owner = _vo(caller, vo)
     limits = options_for(parts.live.current, owner).limits
     limit = min(limits.sandbox_bytes, parts.limits.archive_bytes)
     staged = await archives.receive(request, parts.blobs, limit=limit)
     await anyio.to_thread.run_sync(_store_sandbox, parts, staged, owner, limits.sandbox_quota)
-    return Stored(sandbox=f"sha256:{staged.digest}")
+    return StoredSandbox(sandbox=f"sha256:{staged.digest}")
 
 
 def _store_sandbox(parts: Services, staged: StagedBlob, vo: str, quota: int) -> None:
     try:
-        _refuse_empty(staged)
+        if not staged.size:
+            raise InvalidRequest([Problem(path="body", message="is empty, it should be a tar archive")])
         with database.writing(parts.engine) as conn:
             blobs.store_blob(conn, parts.blobs, staged, vo=vo, quota=quota, now=parts.clock())
     finally:
         parts.blobs.discard(staged)
 
 
-def _refuse_empty(staged: StagedBlob) -> None:
-    if not staged.size:
-        raise InvalidRequest([Problem(path="body", message="is empty, it should be a tar archive")])
-
-
 def _vo(caller: Caller, named: str | None) -> str:
-    if caller.is_operator and named:
-        return fold(named)
-    if named and not caller.may_read(fold(named)):
-        raise InvalidRequest([Problem(path="vo", message=f"{named!r:.80} is not the VO of the token")])
-    if named:
-        return fold(named)
-    if caller.vo is None:
+    vo = fold(named) if named else caller.vo
+    if vo is None:
         message = "is required as ?vo=<vo>, since the token does not have exactly one VO"
         raise InvalidRequest([Problem(path="vo", message=message)])
-    return caller.vo
+    if named and not caller.may_read(vo):
+        raise InvalidRequest([Problem(path="vo", message=f"{named!r:.80} is not the VO of the token")])
+    return vo
 
 
 output_router = APIRouter(tags=["leases"], route_class=ApiRoute)
@@ -86,6 +85,13 @@ output_router = APIRouter(tags=["leases"], route_class=ApiRoute)
 ARCHIVE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/x-tar": {}}, "description": "The archive."}
 }
+
+
+class OutputStored(BaseModel):
+    """The stored output archive."""
+
+    output: str = Field(description="`sha256:<digest>`.")
+    size: int = Field(description="Bytes.")
 
 
 @output_router.get("/leases/{lease}/sandbox", response_class=StreamingResponse, responses=ARCHIVE)
@@ -118,7 +124,6 @@ def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Streami
     return jobs.send(parts, caller, job_id)
 
 
-@retry.retry_on_conflict
 def _require_open(parts: Services, caller: Caller, lease: str) -> None:
     """Reject a closed attempt before the upload; `_store_output` checks again.
 
@@ -126,15 +131,14 @@ def _require_open(parts: Services, caller: Caller, lease: str) -> None:
     """
     with database.reading(parts.engine) as conn:
         attempt = visibility.require_lease(conn, caller, lease)
-    if attempt.closed_at is None:
-        return
-    try:
-        with database.writing(parts.engine) as conn:
-            lifecycle.prepare_output(conn, lease, now=parts.clock())
-    except StaleLease:
-        with database.writing(parts.engine) as conn:
-            lifecycle.record_stale(conn, lease, "output", now=parts.clock())
-        raise
+    if attempt.closed_at is not None:
+        leases.store_report(
+            parts,
+            caller,
+            lease,
+            "output",
+            lambda conn, _attempt: lifecycle.prepare_output(conn, lease, now=parts.clock()),
+        )
 
 
 def _store_output(parts: Services, caller: Caller, lease: str, staged: StagedBlob) -> None:
@@ -151,25 +155,31 @@ def _store_output(parts: Services, caller: Caller, lease: str, staged: StagedBlo
 pilot_output_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
 
 
+class PilotOutputNews(StrictInput):
+    """The ends of a pilot's output, fetched by its director."""
+
+    stdout: str = Field(default="", max_length=16_000)
+    stderr: str = Field(default="", max_length=16_000)
+
+
 @pilot_output_router.post("/{stamp}/output")
-@allow(Role.DIRECTOR)
-@takes_at_most(SMALL)
-def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutputAnswer:
+@allow(Role.DIRECTOR, most_bytes=SMALL)
+def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutput:
     """Store the end of a pilot's output; replaces what was stored before."""
     output = PilotOutput(stdout=body.stdout, stderr=body.stderr, stored_at=parts.clock())
     with database.writing(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         pilots.store_output(conn, stamp, output)
-    return PilotOutputAnswer.model_validate(output)
+    return output
 
 
 @pilot_output_router.get("/{stamp}/output")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
-def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotOutputAnswer:
+def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotOutput:
     """Show the end of a pilot's output, if its director has fetched it."""
     with database.reading(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         output = pilots.get_output(conn, stamp)
     if output is None:
         raise PilotOutputNotFound(stamp)
-    return PilotOutputAnswer.model_validate(output)
+    return output

@@ -21,8 +21,7 @@ from taskqueue.jobs import jobs
 
 #: Query parameter.
 Forwarding = Annotated[
-    bool,
-    Query(description="Also show what is decided by the queue, the batch system and the matcher."),
+    bool, Query(description="Also show what is decided by the queue, the batch system and the matcher.")
 ]
 Most = Annotated[int, Query(ge=1, le=1000, description="Most queues in the answer.")]
 
@@ -38,7 +37,8 @@ def explain_job(
     with database.reading(parts.engine) as conn:
         job = visibility.require_readable(caller, jobs.get_job(conn, job_id))
         config, now = parts.live.current, parts.clock()
-        return explanations.explain_job(conn, config, job, forwarding=forwarding, now=now)
+        question = explanations.ask_about_job(conn, config, job, now=now)
+        return explanations.explain_job(conn, config, question, forwarding=forwarding, now=now)
 
 
 @router.get("/jobs/{job_id}/queues")
@@ -47,8 +47,10 @@ def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit:
     """List the queues that a job may run in, ordered by its `Rank`."""
     with database.reading(parts.engine) as conn:
         job = visibility.require_readable(caller, jobs.get_job(conn, job_id))
-        found = explanations.ranked_queues(conn, parts.live.current, job, random=Random(), now=parts.clock())
-    first = [RankedQueueAnswer(queue=str(each.queue), rank=each.rank) for each in found[:limit]]
+        config = parts.live.current
+        question = explanations.ask_about_job(conn, config, job, now=parts.clock())
+    found = explanations.rank_queues(config, question, Random())
+    first = [RankedQueueAnswer.model_validate(each) for each in found[:limit]]
     return RankedQueues(eligible=len(found), queues=first)
 
 
@@ -63,8 +65,9 @@ def explain_description(
         raise InvalidRequest([Problem(path="body", message=f"{len(sources)} descriptions, allowed is one")])
     config, now = parts.live.current, parts.clock()
     foreseen = dry_run.dry_run_source(config, submitter_of(caller), sources[0], now=now)
+    question = explanations.ask_about_dry_run(config, foreseen)
     with database.reading(parts.engine) as conn:
-        return explanations.explain_dry_run(conn, config, foreseen, forwarding=forwarding, now=now)
+        return explanations.explain_job(conn, config, question, forwarding=forwarding, now=now)
 
 
 @router.get("/resources/queues/{site}/{ce}/{queue}/explain")

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from pilotage.service import metrics as service_metrics
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
+from pilotage.service.metrics import BY, StateMetrics
 from pilotage.service.routing import ApiRoute, PartsOf
 from pilotage.service.services import Services
 from taskqueue.accounting import time_series
@@ -57,20 +57,15 @@ metrics_router = APIRouter(tags=["health"], route_class=ApiRoute)
 def metrics(parts: PartsOf) -> Response:
     """Metrics in Prometheus' text format; for a token of the role `monitor`."""
     with database.reading(parts.engine) as conn:
-        living, ended = time_series.count_current(conn), time_series.count_ended(conn)
-        unmatchable = jobs_unmatchable.count_pools_without_queue(conn)
         cycles = jobs_unmatchable.list_last_cycles(conn)
-        pilots = search.count_pilots(
-            conn, service_metrics.BY, PilotFilter(), ended_since=parts.clock() - _RECENT
+        state = StateMetrics(
+            living=time_series.count_current(conn),
+            ended=time_series.count_ended(conn),
+            unmatchable=jobs_unmatchable.count_pools_without_queue(conn),
+            cycles={agent: at.timestamp() for agent, at in cycles.items()},
+            pilots=search.count_pilots(conn, BY, PilotFilter(), ended_since=parts.clock() - _RECENT),
         )
-    text = parts.metrics.render(
-        living=living,
-        ended=ended,
-        unmatchable=unmatchable,
-        pilots=pilots,
-        cycles={agent: at.timestamp() for agent, at in cycles.items()},
-    )
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    return Response(parts.metrics.render(state), media_type=CONTENT_TYPE_LATEST)
 
 
 published_keys_router = APIRouter(tags=["health"])

@@ -1,6 +1,5 @@
 """Jobs: submit, list, show, kill and reschedule."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -30,12 +29,11 @@ from pilotage.service.models.jobs import (
 )
 from pilotage.service.queries import jobs
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
-from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
+from taskqueue.jobs import control, log, search
 from taskqueue.jobs import jobs as jobs_jobs
-from taskqueue.jobs import log, search
-from taskqueue.jobs.search import JobSelector
+from taskqueue.states import JobStatus
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
@@ -47,7 +45,7 @@ def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query
     wanted = visibility.visible_jobs(caller, query.filter)
     with database.reading(parts.engine) as conn:
         seen = search.read_page(conn, wanted, limit=query.limit, after=query.after)
-    return JobPage(jobs=[JobAnswer.from_job(job) for job in seen.jobs], next=seen.next)
+    return JobPage(jobs=[JobAnswer.model_validate(job) for job in seen.jobs], next=seen.next)
 
 
 @router.get("/summary")
@@ -59,7 +57,21 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     """
     by = tuple(name.strip() for name in query.by.split(",") if name.strip())
     wanted = visibility.countable(caller, query, by)
-    return parts.summaries.get((by, wanted), lambda: _count(parts, by, wanted), now=parts.clock())
+
+    def count() -> JobSummary:
+        with database.reading(parts.engine) as conn:
+            counts = search.count_by_columns(conn, by, wanted)
+            waits = search.sum_waits(conn, by, wanted)
+        rows = [
+            JobSummaryRow.model_validate(
+                {**dict(zip(by, values, strict=True)), "count": jobs}
+                | ({"waited": waits[values]} if values in waits else {})
+            )
+            for values, jobs in counts.items()
+        ]
+        return JobSummary(summary=rows)
+
+    return parts.summaries.get((by, wanted), count, now=parts.clock())
 
 
 @router.get("/{job_id}")
@@ -69,7 +81,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
     with database.reading(parts.engine) as conn:
         story = jobs.read(conn, caller, job_id, now=parts.clock())
     return JobDetails(
-        **JobAnswer.from_job(story.job).model_dump(),
+        **JobAnswer.model_validate(story.job).model_dump(),
         description=dict(story.description.body),
         attempt=AttemptAnswer.model_validate(story.latest) if story.latest else None,
         waited=dict(story.waited),
@@ -86,20 +98,6 @@ def show_log(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobLog:
     return JobLog(job_id=job_id, log=[LogLine.model_validate(entry) for entry in entries])
 
 
-def _count(parts: Services, by: Sequence[str], wanted: JobSelector) -> JobSummary:
-    with database.reading(parts.engine) as conn:
-        counts = search.count_by_columns(conn, by, wanted)
-        waits = search.sum_waits(conn, by, wanted)
-    rows = [
-        JobSummaryRow.model_validate(
-            {**dict(zip(by, values, strict=True)), "count": count}
-            | ({"waited": waits[values]} if values in waits else {})
-        )
-        for values, count in counts.items()
-    ]
-    return JobSummary(summary=rows)
-
-
 control_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
 
@@ -107,28 +105,36 @@ control_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def kill_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
     """Kill all jobs that match the filter and have not ended."""
-    return jobs.kill_many(parts, caller, which)
+    return jobs.change_many(parts, caller, which, JobStatus.KILLED)
 
 
 @control_router.post("/reschedule")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reschedule_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
     """Reschedule all jobs that match the filter and whose status allows it."""
-    return jobs.reschedule_many(parts, caller, which)
+    return jobs.change_many(parts, caller, which, JobStatus.RESCHEDULED)
 
 
 @control_router.post("/{job_id}/kill")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Kill a job; its pilot is notified at its next heartbeat."""
-    return jobs.kill(parts, caller, job_id)
+    with database.writing(parts.engine) as conn:
+        visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
+        control.kill_job(conn, job_id, source=jobs.SOURCE, now=parts.clock())
+    return ChangedJob(job_id=job_id, status=JobStatus.KILLED)
 
 
 @control_router.post("/{job_id}/reschedule")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reschedule(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Send a job through the optimizers again."""
-    return jobs.reschedule(parts, caller, job_id)
+    with database.writing(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
+        maximum = jobs.max_reschedules(parts, job.vo)
+        control.reschedule_job(conn, job_id, source=jobs.SOURCE, now=parts.clock(), maximum=maximum)
+    parts.ring([job_id])
+    return ChangedJob(job_id=job_id, status=JobStatus.RESCHEDULED)
 
 
 submission_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)

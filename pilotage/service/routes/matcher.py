@@ -1,8 +1,10 @@
 """The matcher: pools of queues, jobs for pilots, task queues for directors."""
 
+import asyncio
 import json
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated
 
@@ -14,14 +16,16 @@ from cs_config.tree.address import QueueAddress
 from matcher.cache import NoMatch
 from matcher.claim import matcher as matching
 from matcher.claim.matching_task_queues import MatchingTaskQueue
+from matcher.claim.worker import ClaimWorker
+from matcher.errors import NotInTime
 from matcher.index import place_pools
 from matcher.request import match_request
-from matcher.request.match_request import MatchRequest
+from matcher.request.match_request import MatchRequest, MatchResult
 from matcher.request.resource import StatedResource
-from pilotage.service import await_match
 from pilotage.service.auth import pilot_binding
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.http_errors import ClientGone
 from pilotage.service.models.matching import (
     JobRequest,
     MatchedJob,
@@ -34,7 +38,7 @@ from pilotage.service.models.matching import (
     TaskQueues,
     UnknownQueue,
 )
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 
@@ -64,32 +68,25 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     vos = _vos(parts, caller)
     pools, unknown = parts.matcher.get_submit_pools(vos, names)
     addresses = frozenset(QueueAddress.parse(name) for name in pools)
-    pilot_binding.check_queues(caller, addresses)
-    if caller.role is Role.PILOT:
-        for address in addresses:
+    for address in addresses:
+        pilot_binding.check_site(caller, address.site)
+        if caller.role is Role.PILOT:
             parts.places.bind(caller, address, now=parts.clock())
     answer = QueuePoolsAnswer(
         pools=dict(pools),
         unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
     )
     if body.flags:
-        answer.flags = _pilot_groups(parts, vos, pools)
+        groups, _ = parts.matcher.get_pilot_groups(vos, list(pools))
+        answer.flags = {
+            name: [PilotGroupAnswer.model_validate(each) for each in of_queue]
+            for name, of_queue in groups.items()
+        }
     return answer
 
 
-def _pilot_groups(
-    parts: Services, vos: frozenset[str], queues: Iterable[str]
-) -> dict[str, list[PilotGroupAnswer]]:
-    groups, _ = parts.matcher.get_pilot_groups(vos, list(queues))
-    return {
-        name: [PilotGroupAnswer(flags=list(each.flags), pools=list(each.pools)) for each in of_queue]
-        for name, of_queue in groups.items()
-    }
-
-
 @router.post("/requestJob", response_model_exclude_none=True)
-@allow(Role.GATEWAY, Role.PILOT)
-@takes_at_most(SMALL)
+@allow(Role.GATEWAY, Role.PILOT, most_bytes=SMALL)
 async def request_job(
     parts: PartsOf,
     caller: CallerOf,
@@ -99,10 +96,13 @@ async def request_job(
 ) -> Matches:
     """Request jobs: the answer has jobs with their leases, or the reason for none and when to try again."""
     stated = to_json(body.to_record())
-    key = _cache_key(caller, stated)
+    is_cached = len(stated) <= _CACHED_LENGTH
+    # Equal for requests with the same resource and the same rights.
+    key = (stated, caller.role, caller.vos, caller.queue) if is_cached else None
     if not body.may_have_been_answered and (no_match := _find_no_match(parts, caller, key)):
         return _nothing(parts, matching.NO_TASK_QUEUE, no_match.warnings)
-    resource = place_pools.respell_place(_read(stated), parts.live.current)
+    read = _read if key is None else _read_cached
+    resource = place_pools.respell_place(read(stated), parts.live.current)
     address = await _require_bound(parts, caller, resource)
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
@@ -114,7 +114,7 @@ async def request_job(
         request_id=body.request_id,
         likeness=key,
     )
-    answer = await await_match.answer_of(request, parts.claimer, wanted)
+    answer = await await_match(request, parts.claimer, wanted)
     site = address.site if address else resource.site
     for match in answer.matches:
         parts.metrics.matched(vo=match.vo, site=site, jobs=1)
@@ -144,23 +144,12 @@ def _nothing(parts: Services, reason: str, warnings: Sequence[str]) -> Matches:
     return Matches(matches=[], warnings=list(warnings), reason=reason, retry_after=match_request.RETRY_AFTER)
 
 
-def _cache_key(caller: Caller, stated: bytes) -> Hashable:
-    """Equal for requests with the same resource and the same rights; None: too long to cache."""
-    return (stated, caller.role, caller.vos, caller.queue) if len(stated) <= _CACHED_LENGTH else None
-
-
 def _read(stated: bytes) -> StatedResource:
-    """Parse a resource; cached, since the pilots of one queue send the same text."""
-    return (
-        _read_once(stated)
-        if len(stated) <= _CACHED_LENGTH
-        else match_request.read_resource(json.loads(stated))
-    )
-
-
-@lru_cache(maxsize=2048)
-def _read_once(stated: bytes) -> StatedResource:
     return match_request.read_resource(json.loads(stated))
+
+
+#: The pilots of one queue send the same text.
+_read_cached = lru_cache(maxsize=2048)(_read)
 
 
 def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | None:
@@ -178,8 +167,7 @@ def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | 
 
 
 @router.post("/getMatchingTaskQueues")
-@allow(Role.DIRECTOR)
-@takes_at_most(SMALL)
+@allow(Role.DIRECTOR, most_bytes=SMALL)
 def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDescription) -> TaskQueues:
     """List all task queues that the resource may serve now."""
     resource = place_pools.respell_place(match_request.read_resource(body.to_record()), parts.live.current)
@@ -212,10 +200,7 @@ def _caller(parts: Services, caller: Caller, stated: StatedResource) -> match_re
     """Operators request for the VOs that they state, by default for all."""
     vos = stated.resource.vos if caller.is_operator else None
     return match_request.MatchCaller(
-        subject=caller.subject,
-        vos=vos or _vos(parts, caller),
-        queue=caller.queue,
-        stamp=caller.stamp,
+        subject=caller.subject, vos=vos or _vos(parts, caller), queue=caller.queue, stamp=caller.stamp
     )
 
 
@@ -224,15 +209,60 @@ def _vos(parts: Services, caller: Caller) -> frozenset[str]:
 
 
 def _task_queue(found: MatchingTaskQueue) -> TaskQueueAnswer:
-    task_queue = found.task_queue
+    task_queue, asked = found.task_queue, found.task_queue.requirement_class
     return TaskQueueAnswer(
         task_queue=task_queue.task_queue_id,
         vo=task_queue.vo,
         owner_group=task_queue.owner_group,
         owner=task_queue.owner,
-        submit_pool=task_queue.requirement_class.submit_pool,
+        submit_pool=asked.submit_pool,
         priority=task_queue.priority,
         waiting=found.waiting,
-        definition=json.loads(task_queue.requirement_class.to_json()),
+        definition=json.loads(asked.to_json()),
         job_ids=list(found.job_ids),
     )
+
+
+async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchRequest) -> MatchResult:
+    """Return the claimer's result, unless the deadline passes or the client disconnects first.
+
+    An abandoned request is not claimed; a claim already made for it is given back at once. `Busy` if too many
+    requests wait already.
+    """
+    loop = asyncio.get_running_loop()
+    # The end of the wait, for any reason: one future is cheaper than waiting for several.
+    completion: asyncio.Future[None] = loop.create_future()
+
+    def complete(*_: object) -> None:
+        if not completion.done():
+            completion.set_result(None)
+
+    def complete_from_thread(*_: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(complete)
+
+    ticket = claimer.submit(wanted)
+    ticket.future.add_done_callback(complete_from_thread)
+    deadline = loop.call_later(wanted.deadline - time.monotonic(), complete)
+    gone = asyncio.create_task(_disconnected(request))
+    gone.add_done_callback(complete)
+    delivered = False
+    try:
+        await completion
+        if gone.done():
+            raise ClientGone("the client did not wait for the answer")
+        if not ticket.future.done():
+            raise NotInTime("there was no answer in time; try again")
+        delivered = True
+        return ticket.future.result()
+    finally:
+        if not delivered:
+            claimer.abandon(ticket)
+        deadline.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has closed the connection; the body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

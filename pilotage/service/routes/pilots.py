@@ -1,54 +1,184 @@
-"""Pilots: registration, status, lists, and the exchange of a pilot's secret for its token."""
+"""Pilots: registration, status, lists."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from secrets import token_hex
+from enum import StrEnum
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
-from sqlalchemy import Connection
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from cs_config.tree.address import QueueAddress
-from pilotage.service.auth import access, audit, visibility
+from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
-from pilotage.service.auth.callers import Grant, Role, grant
-from pilotage.service.http_errors import NotAuthenticated
-from pilotage.service.models.pilots import (
-    Exchange,
-    NewPilot,
-    PilotAnswer,
-    PilotNews,
-    PilotPage,
-    PilotQuery,
-    PilotSummary,
-    PilotSummaryQuery,
-    PilotSummaryRow,
-    PilotToken,
-    RegisteredPilot,
-    StampsQuestion,
-    StampStanding,
-    Standings,
-)
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, SecretOf, SecretRoute, takes_at_most
-from pilotage.service.services import Services
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.models import AnswerModel, ListPage, StrictInput
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
-from taskqueue.errors import IllegalTransition, SecretUsed
 from taskqueue.pilots import pilot_secrets, pilots, search
-from taskqueue.pilots.pilots import Pilot
+from taskqueue.pilots.search import PilotFilter
 from taskqueue.states import PILOT_STEPS, PilotStatus
 
 router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
 
 StampPath = Annotated[str, Path(min_length=1, max_length=255)]
 
+_LONGEST_SECRET = pilot_secrets.MAX_LIFETIME.total_seconds()
+
+
+class NewPilot(StrictInput):
+    """A pilot about to be submitted: it is stored before its batch job exists."""
+
+    stamp: str = Field(min_length=1, max_length=255, description="Unique id, and the name of the batch job.")
+    queue: str | None = Field(default=None, description="`Site/CE/Queue` that it is sent to.")
+    landings: list[str] = Field(
+        default=[],
+        max_length=1000,
+        description="Instead of `queue`: possible queues if a broker picks; the pilot states which.",
+    )
+    vo: str | None = Field(default=None, description="Default: the token's VO.")
+    secret: bool = Field(
+        default=False, description="Return a one-time secret that the pilot exchanges for its token."
+    )
+    secret_lifetime: float = Field(
+        default=_LONGEST_SECRET,
+        ge=1,
+        le=_LONGEST_SECRET,
+        description="Seconds within which the secret can be exchanged.",
+    )
+
+
+class PilotNews(StrictInput):
+    """Status of a pilot in the batch system."""
+
+    status: PilotStatus
+    reference: str | None = Field(default=None, max_length=1000, description="The CE's id, once known.")
+    reason: str = Field(default="", max_length=2000)
+    empty_reason: str | None = Field(
+        default=None,
+        pattern=r"^[a-z_]{1,40}$",
+        description="For a pilot without a job: the last reason it received, such as `no_task_queue`.",
+    )
+
+
+class StampsQuestion(StrictInput):
+    """Names of batch jobs to compare with the registered pilots."""
+
+    stamps: list[Annotated[str, Field(min_length=1, max_length=255)]] = Field(max_length=1000)
+
+
+class StampStanding(StrEnum):
+    """State of a stamp in the service."""
+
+    ACTIVE = "active"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+class Standings(BaseModel):
+    """States of stamps in the service."""
+
+    standings: dict[str, StampStanding]
+
+
+class PilotAnswer(AnswerModel):
+    """A pilot."""
+
+    stamp: str
+    vo: str
+    status: PilotStatus
+    status_reason: str
+    site: str
+    ce: str
+    queue: str
+    reference: str | None
+    submitted_by: str = Field(
+        description="Token subject of the director; empty: it was not registered first."
+    )
+    jobs: int = Field(description="Number of jobs given to it.")
+    created_at: datetime
+    updated_at: datetime
+    last_seen_at: datetime | None
+    landings: list[str] = Field(description="Possible queues, if a broker picks.")
+    empty_reason: str = Field(description="Code for why it got no job; empty: not reported.")
+    has_output: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its output.")
+
+
+class RegisteredPilot(PilotAnswer):
+    """A registered pilot, new or not."""
+
+    secret: str | None = Field(
+        default=None, description="On request; shown once, and it replaces an earlier one."
+    )
+    secret_expires_at: datetime | None = None
+
+
+class PilotPage(BaseModel):
+    """Pilots by stamp."""
+
+    pilots: list[PilotAnswer]
+    next: str | None = Field(description="The `after` of the next page; null: this was the last.")
+
+
+class PilotSummaryRow(AnswerModel):
+    """Numbers of pilots for one combination of the values in `by`, which are further fields of the row."""
+
+    model_config = ConfigDict(extra="allow")
+
+    count: int
+    jobs: int = Field(description="Jobs given to them.")
+    active: int = Field(description="Pilots that have not ended.")
+    with_jobs: int = Field(description="Pilots that got at least one job.")
+    empty: int = Field(description="Pilots that ended normally without a job.")
+    broken: int = Field(description="Failed or Aborted.")
+    quality: float | None = Field(
+        description="Share of pilots with a job among those with a job, empty or failed; null: none ended."
+    )
+
+
+class PilotSummary(BaseModel):
+    """Numbers of pilots."""
+
+    summary: list[PilotSummaryRow]
+
+
+class PilotConditions(StrictInput):
+    """Filter of pilots; several values are separated by commas."""
+
+    vo: str | None = None
+    site: str | None = None
+    status: str | None = None
+
+    def narrow(self, caller: Caller) -> PilotFilter:
+        """The filter, narrowed to the pilots that the caller may count."""
+        return visibility.visible_pilots(caller, vo=self.vo, site=self.site, status=self.status)
+
+
+class PilotQuery(PilotConditions, ListPage):
+    """Filter of pilots; several values are separated by commas."""
+
+    since: AwareDatetime | None = Field(default=None, description="Status changed then or later.")
+    after: str = Field(default="", max_length=255, description="`next` of the page before.")
+
+
+class PilotSummaryQuery(PilotConditions):
+    """Filter and grouping of numbers of pilots; several values are separated by commas."""
+
+    by: str = Field(
+        default="status", description="Of `status, vo, site, ce, queue, empty_reason, submitted_by`."
+    )
+    since: AwareDatetime | None = Field(default=None, description="Leave out pilots that ended before.")
+
 
 @router.post("", status_code=201)
-@allow(Role.DIRECTOR)
-@takes_at_most(SMALL)
+@allow(Role.DIRECTOR, most_bytes=SMALL)
 def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Response) -> RegisteredPilot:
     """Register a pilot before it is submitted; repeating it answers 200 and renews only the secret."""
-    queue, landings = _places(body)
+    if (body.queue is None) != bool(body.landings):
+        raise InvalidRequest([Problem(path="body", message="needs queue, or landings, and not both")])
+    queue = None if body.queue is None else QueueAddress.parse(body.queue)
+    landings = tuple(map(QueueAddress.parse, body.landings))
     vo = visibility.vo_of(caller, body.vo)
     for each in landings if queue is None else (queue,):
         visibility.require_pilot_site(caller, vo, each)
@@ -66,12 +196,16 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
         )
         response.status_code = 201 if is_new else 200
         answer = RegisteredPilot.model_validate(pilots.get_pilot(conn, body.stamp))
-        return answer.model_copy(update=_secret(conn, body, now) if body.secret else {})
+        if body.secret:
+            life = timedelta(seconds=body.secret_lifetime)
+            answer.secret, answer.secret_expires_at = pilot_secrets.issue_secret(
+                conn, body.stamp, life=life, now=now
+            )
+        return answer
 
 
 @router.post("/standings")
-@allow(Role.DIRECTOR)
-@takes_at_most(SMALL)
+@allow(Role.DIRECTOR, most_bytes=SMALL)
 def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
     """Show for stamps of batch jobs whether they belong to an active or ended pilot, of any VO.
 
@@ -79,7 +213,10 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
     """
     with database.reading(parts.engine) as conn:
         known = pilots.read_statuses(conn, body.stamps)
-    return Standings(standings={stamp: _standing(known.get(stamp)) for stamp in body.stamps})
+    found = dict.fromkeys(body.stamps, StampStanding.UNKNOWN)
+    for stamp, status in known.items():
+        found[stamp] = StampStanding.ACTIVE if PILOT_STEPS[status] else StampStanding.ENDED
+    return Standings(standings=found)
 
 
 @router.get("/summary")
@@ -87,7 +224,7 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery, Query()]) -> PilotSummary:
     """Count pilots by some of their fields, with their outcomes."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
-    which = visibility.visible_pilots(caller, vo=query.vo, site=query.site, status=query.status)
+    which = query.narrow(caller)
     with database.reading(parts.engine) as conn:
         counted = search.count_pilots(conn, by, which, ended_since=query.since)
     rows = [
@@ -101,8 +238,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Query()]) -> PilotPage:
     """List pilots of the caller's VOs, at the caller's sites."""
-    which = visibility.visible_pilots(caller, vo=query.vo, site=query.site, status=query.status)
-    which = replace(which, since=query.since)
+    which = replace(query.narrow(caller), since=query.since)
     with database.reading(parts.engine) as conn:
         found = search.list_pilots(conn, which, limit=query.enough, after=query.after)
     page, last = query.cut(found)
@@ -122,8 +258,7 @@ def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotAnswer:
 
 
 @router.post("/{stamp}/status")
-@allow(Role.DIRECTOR, Role.PILOT)
-@takes_at_most(SMALL)
+@allow(Role.DIRECTOR, Role.PILOT, most_bytes=SMALL)
 def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNews) -> PilotAnswer:
     """Store the status of a pilot, reported by its director or by itself."""
     with database.writing(parts.engine) as conn:
@@ -138,65 +273,3 @@ def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNe
             now=parts.clock(),
         )
         return PilotAnswer.model_validate(pilots.get_pilot(conn, stamp))
-
-
-def _places(body: NewPilot) -> tuple[QueueAddress | None, tuple[QueueAddress, ...]]:
-    """The queue that a pilot is sent to, or its possible queues."""
-    if (body.queue is None) != bool(body.landings):
-        raise InvalidRequest([Problem(path="body", message="needs queue, or landings, and not both")])
-    queue = None if body.queue is None else QueueAddress.parse(body.queue)
-    return queue, tuple(map(QueueAddress.parse, body.landings))
-
-
-def _secret(conn: Connection, body: NewPilot, now: datetime) -> dict[str, object]:
-    life = timedelta(seconds=body.secret_lifetime)
-    secret, expires_at = pilot_secrets.issue_secret(conn, body.stamp, life=life, now=now)
-    return {"secret": secret, "secret_expires_at": expires_at}
-
-
-def _standing(status: PilotStatus | None) -> StampStanding:
-    if status is None:
-        return StampStanding.UNKNOWN
-    return StampStanding.ACTIVE if PILOT_STEPS[status] else StampStanding.ENDED
-
-
-exchange_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=SecretRoute)
-
-
-_ACTION = "pilot secret"
-
-
-@exchange_router.post("/{stamp}/token")
-def exchange(
-    parts: PartsOf, request: Request, secret: SecretOf, stamp: StampPath, body: Exchange
-) -> PilotToken:
-    """Exchange a pilot's secret for its token, once; 409 `secret_used`: another process did."""
-    now = parts.clock()
-    try:
-        pilot = _redeemed(parts, stamp, secret, request_id=str(body.request_id), now=now)
-    except (NotAuthenticated, SecretUsed, IllegalTransition) as error:
-        audit.unproven(_ACTION, address=access.address(request), reason=str(error), stamp=stamp)
-        raise
-    granted, token_id = _grant(pilot), token_hex(16)
-    token, expires_at = parts.tokens.mint(granted, now=now, token_id=token_id)
-    audit.done(granted.caller, _ACTION, address=access.address(request), token_id=token_id)
-    return PilotToken(token=token, expires_at=expires_at)
-
-
-def _redeemed(parts: Services, stamp: str, secret: str, *, request_id: str, now: datetime) -> Pilot:
-    # Read first: wrong secrets must not take the write lock, since SQLite has one writer at a time.
-    with database.reading(parts.engine) as conn:
-        pilot = None
-        is_known = pilot_secrets.is_secret_known(conn, stamp, secret)
-    if is_known:
-        with database.writing(parts.engine) as conn:
-            pilot = pilot_secrets.redeem_secret(conn, stamp, secret, request_id=request_id, now=now)
-    if pilot is None:
-        raise NotAuthenticated("this is not the secret of a pilot that waits for its token")
-    return pilot
-
-
-def _grant(pilot: Pilot) -> Grant:
-    # A pilot whose queue a broker picks states its queue in its next request.
-    queue = f"{pilot.site}/{pilot.ce}/{pilot.queue}" if pilot.site else None
-    return grant(role=Role.PILOT, vo=pilot.vo, queue=queue, stamp=pilot.stamp)

@@ -1,24 +1,61 @@
 """SubmitPools with their queues and jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from cs_config.tree.address import QueueAddress
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller
-from pilotage.service.models.pools import PoolAnswer, PoolPage, PoolQuery
+from pilotage.service.models import ListPage, StrictInput
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
 from requirements import canonical
 from requirements.record.record import Record
 from requirements.values import Value
 from taskqueue.db import database
+from taskqueue.jobs.search import JobCount
 from taskqueue.pools import listing
 from taskqueue.pools.pools import Pool
+from taskqueue.states import JobStatus
 
 router = APIRouter(prefix="/pools", tags=["pools"], route_class=ApiRoute)
+
+
+class PoolAnswer(BaseModel):
+    """Requirements of a VO with the queues that are eligible for them."""
+
+    pool_id: str = Field(description="SHA-256 of the canonical form.")
+    vo: str
+    requirements: dict[str, Value] | str = Field(description="As first submitted: a record or an expression.")
+    eligible_queues: int
+    queues: list[str] = Field(
+        description="`Site/CE/Queue` of each; of a VO that the token is not for, only those at its sites."
+    )
+    jobs: dict[str, int] = Field(description="Numbers of jobs by status.")
+    more_jobs: list[str] = Field(description="Statuses whose count in `jobs` is only a lower bound.")
+    created_at: datetime
+    last_used_at: datetime
+    refreshed_at: datetime | None = Field(description="When the queues were computed; null: not yet.")
+    config_version: int = Field(description="The configuration that they were computed from.")
+
+
+class PoolPage(BaseModel):
+    """Pools by id."""
+
+    pools: list[PoolAnswer]
+    next: str | None = Field(description="The `after` of the next page; null: this was the last.")
+
+
+class PoolQuery(StrictInput, ListPage):
+    """Filter of pools."""
+
+    vo: str | None = None
+    after: str = Field(default="", max_length=64, description="`next` of the page before.")
 
 
 @router.get("")
@@ -46,23 +83,24 @@ def _answers(conn: Connection, caller: Caller, found: Sequence[Pool]) -> list[Po
     queues = listing.list_queues(conn, ids)
     counts = listing.count_jobs_by_status(conn, ids)
     return [
-        PoolAnswer(
-            pool_id=pool.pool_id,
-            vo=pool.vo,
-            requirements=_requirements(pool),
-            eligible_queues=len(queues.get(pool.pool_id, ())),
-            queues=[str(each) for each in visibility.queues(caller, pool, queues.get(pool.pool_id, ()))],
-            jobs={status: count.jobs for status, count in counts.get(pool.pool_id, {}).items()},
-            more_jobs=[status for status, count in counts.get(pool.pool_id, {}).items() if count.more],
-            created_at=pool.created_at,
-            last_used_at=pool.last_used_at,
-            refreshed_at=pool.refreshed_at,
-            config_version=pool.config_version,
-        )
-        for pool in found
+        _answer(caller, pool, queues.get(pool.pool_id, ()), counts.get(pool.pool_id, {})) for pool in found
     ]
 
 
-def _requirements(pool: Pool) -> dict[str, Value] | str:
+def _answer(
+    caller: Caller, pool: Pool, queues: Sequence[QueueAddress], counts: Mapping[JobStatus, JobCount]
+) -> PoolAnswer:
     asked = canonical.from_json(pool.original)
-    return dict(asked.values) if isinstance(asked, Record) else asked.text
+    return PoolAnswer(
+        pool_id=pool.pool_id,
+        vo=pool.vo,
+        requirements=dict(asked.values) if isinstance(asked, Record) else asked.text,
+        eligible_queues=len(queues),
+        queues=[str(each) for each in visibility.queues(caller, pool, queues)],
+        jobs={status: count.jobs for status, count in counts.items()},
+        more_jobs=[status for status, count in counts.items() if count.more],
+        created_at=pool.created_at,
+        last_used_at=pool.last_used_at,
+        refreshed_at=pool.refreshed_at,
+        config_version=pool.config_version,
+    )

@@ -1,20 +1,60 @@
 """The resource tree: eligible nodes, and parameters of queues."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field, RootModel
 
 from cs_config.classes import queue_selection
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Capability, Role
 from pilotage.service.configuring import queue_switch
+from pilotage.service.models import AnswerModel, StrictInput
 from pilotage.service.models.config import NewVersion
-from pilotage.service.models.pools import NodeSelection, NodeTree, ParameterAnswer, QueueAnswer, Switch
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf, takes_at_most
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf
 from requirements.errors import InvalidRequest, NotAllowed, Problem
-from requirements.values import fold
+from requirements.values import Value, fold
 
 router = APIRouter(prefix="/resources", tags=["resources"], route_class=ApiRoute)
+
+
+class NodeSelection(StrictInput):
+    """Filter of nodes of the resource tree."""
+
+    vo: str | None = Field(default=None, description="VO whose parameters apply; default: the token's.")
+    node: str = "Queue"
+    ce: dict[str, Any] = Field(default_factory=dict, description="By effective parameters of the CE.")
+    queue: dict[str, Any] = Field(default_factory=dict, description="By effective parameters of the queue.")
+
+
+class NodeTree(RootModel[dict[str, dict[str, dict[str, dict[str, Value]]]]]):
+    """Site → CE → queue → its effective parameters."""
+
+
+class ParameterAnswer(AnswerModel):
+    """An effective parameter and its origin."""
+
+    value: Value
+    level: str = Field(description="`Site`, `CE` or `Queue`; with `VOs/<vo>` for the value of a VO.")
+    path: str
+    file: str
+    line: int
+
+
+class QueueAnswer(BaseModel):
+    """A queue with its parameters for a VO."""
+
+    queue: str = Field(description="`Site/CE/Queue`.")
+    vo: str | None
+    usable: bool = Field(description="Enabled, and open to the VO.")
+    config_version: int
+    parameters: dict[str, ParameterAnswer]
+
+
+class Switch(StrictInput):
+    """Draining or resuming a queue."""
+
+    message: str = Field(default="", max_length=1000, description="For the history of the configuration.")
 
 
 @router.post("/getEligibleNodes")
@@ -45,9 +85,7 @@ def show_queue(
     config.require(address)
     whose = _vo(caller, vo)
     parameters = {
-        each.name: ParameterAnswer(
-            value=each.value, level=each.level, path=each.path, file=each.file, line=each.line
-        )
+        each.name: ParameterAnswer.model_validate(each)
         for each in config.parameters(address, whose or "").values()
     }
     return QueueAnswer(
@@ -60,8 +98,7 @@ def show_queue(
 
 
 @router.post("/queues/{site}/{ce}/{queue}/drain")
-@allow(Role.SITE_ADMIN)
-@takes_at_most(SMALL)
+@allow(Role.SITE_ADMIN, most_bytes=SMALL)
 def drain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None) -> NewVersion:
     """Drain a queue by `Enabled: false`: it gets no new jobs, running jobs go on to their end."""
     message = body.message if body else ""
@@ -69,8 +106,7 @@ def drain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch
 
 
 @router.post("/queues/{site}/{ce}/{queue}/resume")
-@allow(Role.SITE_ADMIN)
-@takes_at_most(SMALL)
+@allow(Role.SITE_ADMIN, most_bytes=SMALL)
 def resume_queue(
     parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None
 ) -> NewVersion:

@@ -1,26 +1,21 @@
 """Sites: advertisements, bans, throttles and limits."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from datetime import datetime
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
 
 from matcher.limits import throttles
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.sites import (
-    AdvertisementBody,
-    BanBody,
-    SiteAnswer,
-    SitePage,
-    SiteQuery,
-    TakenCounts,
-    Watermark,
-)
+from pilotage.service.models import ListPage, StrictInput
 from pilotage.service.queries import sites
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.queries.sites import SiteAnswer
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.classad import match_expression
 from requirements.classad.match_expression import TwoSided
@@ -36,6 +31,81 @@ router = APIRouter(prefix="/sites", tags=["sites"], route_class=ApiRoute)
 _ADVERTISEMENT = 8 << 20
 #: Names of one advertisement for which suggestions are looked up.
 _HINTS = 20
+#: Attempts that one advertisement may list.
+_MOST_SEEN = 100_000
+
+
+class Watermark(BaseModel):
+    """A number to fetch before counting, and to send back as `as_of`."""
+
+    watermark: int
+
+
+class SeenAttempt(StrictInput):
+    """An attempt by its job and number."""
+
+    job_id: Annotated[int, Field(ge=1, lt=2**63)]
+    epoch: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class AdvertisementBody(BaseModel):
+    """State of a site, CE or queue; any further name is an attribute for its expressions."""
+
+    model_config = ConfigDict(extra="allow")
+
+    as_of: int | None = Field(
+        default=None, description="The watermark that was fetched before counting; null: a plain script."
+    )
+    attempts_seen: list[str | SeenAttempt] = Field(
+        default=[],
+        max_length=_MOST_SEEN,
+        description="Attempts that the counts contain, by lease or by job and epoch.",
+    )
+    taken_at: datetime | None = Field(default=None, description="Time of counting; for people.")
+    CurrentJobs: int | None = Field(default=None, ge=0)
+    CurrentSubmittingJobs: int | None = Field(default=None, ge=0)
+    CurrentGatheringOutputJobs: int | None = Field(default=None, ge=0)
+    CurrentPendingJobs: int | None = Field(default=None, ge=0)
+    MaxJobs: int | None = Field(default=None, ge=0)
+    MaxSubmittingJobs: int | None = Field(default=None, ge=0)
+    MaxSubmittingAndOutputGatheringJobs: int | None = Field(default=None, ge=0)
+    MaxPendingJobs: int | None = Field(default=None, ge=0)
+    CurMatches: int | float | str | None = Field(
+        default=None, description="Start value for the policy `expression`: a number or an expression."
+    )
+    Requirements: str | None = Field(default=None, description="For the policy `expression`.")
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the site's state."""
+        return self.model_dump(exclude={"as_of", "attempts_seen", "taken_at"}, exclude_none=True)
+
+
+class TakenCounts(BaseModel):
+    """Result of an advertisement."""
+
+    accepted: bool = Field(description="False: one with a later watermark was received before.")
+    as_of: int = Field(description="The watermark of the current advertisement.")
+    warnings: list[str] = Field(description="Names that are probably misspelled.")
+
+
+class BanBody(StrictInput):
+    """Ban of a site."""
+
+    reason: str = Field(min_length=1, max_length=1000)
+    until: datetime | None = Field(default=None, description="With a time zone; null: until allowed again.")
+
+
+class SiteQuery(ListPage):
+    """Page of sites."""
+
+    after: str | None = Field(default=None, description="`next` of the page before.")
+
+
+class SitePage(BaseModel):
+    """Some sites, in the order of their names."""
+
+    sites: list[SiteAnswer]
+    next: str | None = Field(description="The `after` of the next page; null: this was the last.")
 
 
 @router.post("/{site}/watermark")
@@ -48,16 +118,14 @@ def give_watermark(parts: PartsOf, caller: CallerOf, site: str) -> Watermark:
 
 
 @router.post("/{site}/advertisement")
-@allow(Role.SITE_ADMIN, Role.GATEWAY)
-@takes_at_most(_ADVERTISEMENT)
+@allow(Role.SITE_ADMIN, Role.GATEWAY, most_bytes=_ADVERTISEMENT)
 def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: AdvertisementBody) -> TakenCounts:
     """Advertise the state of a site, such as its numbers of jobs."""
     return _advertise(parts, caller, body, site)
 
 
 @router.post("/{site}/ces/{ce}/advertisement")
-@allow(Role.SITE_ADMIN, Role.GATEWAY)
-@takes_at_most(_ADVERTISEMENT)
+@allow(Role.SITE_ADMIN, Role.GATEWAY, most_bytes=_ADVERTISEMENT)
 def advertise_ce(
     parts: PartsOf, caller: CallerOf, site: str, ce: str, body: AdvertisementBody
 ) -> TakenCounts:
@@ -66,8 +134,7 @@ def advertise_ce(
 
 
 @router.post("/{site}/ces/{ce}/queues/{queue}/advertisement")
-@allow(Role.SITE_ADMIN, Role.GATEWAY)
-@takes_at_most(_ADVERTISEMENT)
+@allow(Role.SITE_ADMIN, Role.GATEWAY, most_bytes=_ADVERTISEMENT)
 def advertise_queue(
     parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: AdvertisementBody
 ) -> TakenCounts:
@@ -76,12 +143,11 @@ def advertise_queue(
 
 
 @router.post("/{site}/ban")
-@allow(Role.SITE_ADMIN)
-@takes_at_most(SMALL)
+@allow(Role.SITE_ADMIN, most_bytes=SMALL)
 def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
     """Ban a site from all jobs but tests; replaces an earlier ban."""
     sites.ban(parts, caller, site, reason=body.reason, until=body.until)
-    return sites.list_states(parts, [site], jobs_of=None)[0]
+    return sites.may_see_in_full(parts, caller, site)
 
 
 @router.post("/{site}/allow")
@@ -89,7 +155,7 @@ def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswe
 def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     """Lift the ban of a site."""
     sites.allow(parts, caller, site)
-    return sites.list_states(parts, [site], jobs_of=None)[0]
+    return sites.may_see_in_full(parts, caller, site)
 
 
 @router.get("")
@@ -123,17 +189,14 @@ def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: 
     with database.writing(parts.engine) as conn:
         accepted = advertisements.accept_advertisement(conn, scope, advertisement, now=parts.clock())
         as_of = scopes.read_scopes(conn, [scope])[scope].as_of
-    warnings = list(_list_unknown_names(advertisement.attributes))
-    return TakenCounts(accepted=accepted, as_of=as_of, warnings=warnings)
-
-
-def _list_unknown_names(attributes: Mapping[str, Value]) -> Iterator[str]:
-    """Warn of attributes that are probably misspelled; any name is allowed."""
+    # Any name is allowed; warn of those that are probably misspelled.
     known = list(AdvertisementBody.model_fields)
-    for name in islice((each for each in attributes if each not in known), _HINTS):
-        meant = did_you_mean(name, known)
-        if meant:
-            yield f"{name}: is used only in expressions, did you mean {meant}?"
+    warnings = [
+        f"{name}: is used only in expressions, did you mean {meant}?"
+        for name in islice((each for each in advertisement.attributes if each not in known), _HINTS)
+        if (meant := did_you_mean(name, known))
+    ]
+    return TakenCounts(accepted=accepted, as_of=as_of, warnings=warnings)
 
 
 def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:

@@ -1,19 +1,26 @@
-"""Tokens and sign-in links: pilots and gateways renew their tokens, operators revoke any."""
+"""Tokens and sign-in links: pilots and gateways get and renew their tokens, operators revoke any."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from secrets import token_hex
+from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
 
 from pilotage.service.auth import access, audit, callers, login_links
 from pilotage.service.auth.access import allow
-from pilotage.service.auth.callers import Caller, Grant, Role
-from pilotage.service.models.auth import LoginLink, LoginWish, Renewed, Revocation
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, TokenOf, takes_at_most
+from pilotage.service.auth.callers import Grant, Role
+from pilotage.service.http_errors import NotAuthenticated
+from pilotage.service.models import StrictInput
+from pilotage.service.routes.pilots import StampPath
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, SecretOf, SecretRoute, TokenOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from taskqueue import login_tokens
 from taskqueue.db import database
-from taskqueue.pilots import pilots
+from taskqueue.errors import IllegalTransition, SecretUsed
+from taskqueue.pilots import pilot_secrets, pilots
+from taskqueue.pilots.pilots import Pilot
 from taskqueue.states import PilotStatus
 
 #: UNKNOWN included: the batch system's failure to report does not mean that the pilot has ended.
@@ -27,24 +34,42 @@ _RENEWED = timedelta(days=1)
 _LONGEST = timedelta(days=366)
 
 
+class Revocation(StrictInput):
+    """The token to revoke: exactly one of `token` and `jti`."""
+
+    token: str | None = Field(default=None, max_length=8192, description="The token itself.")
+    jti: str | None = Field(default=None, min_length=1, max_length=255, description="Its id.")
+
+
+class MintedToken(BaseModel):
+    """A token of its bearer; that of a broker's pilot has no queue until the pilot states one."""
+
+    token: str
+    expires_at: datetime
+
+
 @router.post("/renew")
 @allow(Role.PILOT, Role.GATEWAY)
-def renew(parts: PartsOf, token: TokenOf) -> Renewed:
+def renew(parts: PartsOf, token: TokenOf) -> MintedToken:
     """Renew the token of a gateway, or of a pilot that runs."""
     caller = token.caller
     if caller.role is Role.PILOT:
-        _require_running(parts, caller)
+        with database.reading(parts.engine) as conn:
+            pilot = pilots.get_pilot(conn, caller.stamp or "")
+        if pilot.status not in _MAY_RUN:
+            raise NotAllowed(f"the pilot is {pilot.status}; only a running one renews its token")
     grant = Grant(caller=caller, ttl=_RENEWED)
     text, expires_at = parts.tokens.mint(grant, now=parts.clock(), token_id=token.token_id)
-    return Renewed(token=text, expires_at=expires_at)
+    return MintedToken(token=text, expires_at=expires_at)
 
 
 @router.post("/revoke", status_code=204, response_class=Response)
-@allow()
-@takes_at_most(SMALL)
+@allow(most_bytes=SMALL)
 def revoke(parts: PartsOf, caller: CallerOf, body: Revocation) -> None:
     """Revoke a token, in all processes within seconds."""
-    token_id = _token_id(parts, body)
+    if (body.token is None) == (body.jti is None):
+        raise InvalidRequest([Problem(path="body", message="needs exactly one of token and jti")])
+    token_id = str(body.jti) if body.token is None else access.verify(body.token, parts).token_id
     now = parts.clock()
     with database.writing(parts.engine) as conn:
         login_tokens.revoke_token(conn, token_id, expires_at=now + _LONGEST, now=now)
@@ -52,37 +77,81 @@ def revoke(parts: PartsOf, caller: CallerOf, body: Revocation) -> None:
     audit.done(caller, "revoke", token_id=token_id)
 
 
-def _require_running(parts: Services, caller: Caller) -> None:
-    with database.reading(parts.engine) as conn:
-        pilot = pilots.get_pilot(conn, caller.stamp or "")
-    if pilot.status not in _MAY_RUN:
-        raise NotAllowed(f"the pilot is {pilot.status}; only a running one renews its token")
-
-
-def _token_id(parts: Services, body: Revocation) -> str:
-    if (body.token is None) == (body.jti is None):
-        raise InvalidRequest([Problem(path="body", message="needs exactly one of token and jti")])
-    if body.token is not None:
-        return access.verify(body.token, parts).token_id
-    return str(body.jti)
-
-
 login_router = APIRouter(prefix="/login-links", tags=["tokens"], route_class=ApiRoute)
 
 
+class LoginWish(StrictInput):
+    """The caller that the link is for; default: the sender itself."""
+
+    role: str | None = Field(default=None, max_length=40, description="A person's role; operators only.")
+    vo: str | None = Field(default=None, max_length=255)
+    user: str | None = Field(default=None, max_length=255)
+    group: str | None = Field(default=None, max_length=255)
+    site: str | None = Field(default=None, max_length=255)
+
+
+class LoginLink(BaseModel):
+    """A one-time sign-in link."""
+
+    path: str = Field(description="To append to the address of the service; the secret follows the #.")
+    expires_at: datetime
+
+
 @login_router.post("", status_code=201)
-@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
-@takes_at_most(SMALL)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, most_bytes=SMALL)
 def issue(parts: PartsOf, token: TokenOf, body: LoginWish | None = None) -> LoginLink:
     """Create a link that signs one browser in within five minutes, with the rights of this request's token.
 
     Operators may name another person. The session ends after twelve hours, or when the token expires or is
     revoked.
     """
-    wanted = token.caller if body is None or body.role is None else _requested_caller(body.role, body)
+    wanted = token.caller
+    if body is not None and body.role is not None:
+        wanted = callers.grant(**body.model_dump()).caller
     secret, expires_at = login_links.issue(parts, token, wanted)
     return LoginLink(path=f"/login#{secret}", expires_at=expires_at)
 
 
-def _requested_caller(role: str, wish: LoginWish) -> Caller:
-    return callers.grant(role=role, vo=wish.vo, user=wish.user, group=wish.group, site=wish.site).caller
+exchange_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=SecretRoute)
+_ACTION = "pilot secret"
+
+
+class Exchange(StrictInput):
+    """A pilot's exchange of its secret for a token."""
+
+    request_id: UUID = Field(
+        description="Chosen by the pilot's process: only a repetition with the same id gets the token again."
+    )
+
+
+@exchange_router.post("/{stamp}/token")
+def exchange(
+    parts: PartsOf, request: Request, secret: SecretOf, stamp: StampPath, body: Exchange
+) -> MintedToken:
+    """Exchange a pilot's secret for its token, once; 409 `secret_used`: another process did."""
+    now = parts.clock()
+    try:
+        pilot = _redeemed(parts, stamp, secret, request_id=str(body.request_id), now=now)
+    except (NotAuthenticated, SecretUsed, IllegalTransition) as error:
+        audit.unproven(_ACTION, address=access.address(request), reason=str(error), stamp=stamp)
+        raise
+    # A pilot whose queue a broker picks states its queue in its next request.
+    queue = f"{pilot.site}/{pilot.ce}/{pilot.queue}" if pilot.site else None
+    granted = callers.grant(role=Role.PILOT, vo=pilot.vo, queue=queue, stamp=pilot.stamp)
+    token_id = token_hex(16)
+    token, expires_at = parts.tokens.mint(granted, now=now, token_id=token_id)
+    audit.done(granted.caller, _ACTION, address=access.address(request), token_id=token_id)
+    return MintedToken(token=token, expires_at=expires_at)
+
+
+def _redeemed(parts: Services, stamp: str, secret: str, *, request_id: str, now: datetime) -> Pilot:
+    # Read first: wrong secrets must not take the write lock, since SQLite has one writer at a time.
+    with database.reading(parts.engine) as conn:
+        pilot = None
+        is_known = pilot_secrets.is_secret_known(conn, stamp, secret)
+    if is_known:
+        with database.writing(parts.engine) as conn:
+            pilot = pilot_secrets.redeem_secret(conn, stamp, secret, request_id=request_id, now=now)
+    if pilot is None:
+        raise NotAuthenticated("this is not the secret of a pilot that waits for its token")
+    return pilot

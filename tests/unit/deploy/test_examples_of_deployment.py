@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pilotage.cli.application import application
 from pilotage.cli.settings import PREFIX, Settings
-from pilotage.service.metrics import Metrics
+from pilotage.service.metrics import Metrics, StateMetrics
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
@@ -71,7 +71,8 @@ def test_the_password_of_the_database_is_the_one_that_the_program_uses() -> None
 
 
 def _metrics() -> Iterator[str]:
-    text = Metrics().render(living={}, ended={}, unmatchable={}, pilots={}, cycles={}).decode()
+    state = StateMetrics(living={}, ended={}, unmatchable={}, pilots={}, cycles={})
+    text = Metrics().render(state).decode()
     for family in text_string_to_metric_families(text):
         yield from (family.name, f"{family.name}_total", f"{family.name}_bucket")
 

@@ -8,13 +8,14 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from secrets import token_urlsafe
 from urllib.parse import quote, urlencode
 
 import httpx
 
-from pilotage.service.auth.oidc import discovery, signed_claims
+from pilotage.service.auth.oidc import discovery, issuers
 from pilotage.service.auth.oidc.discovery import IssuerAway
 from pilotage.service.auth.oidc.issuer import SignIn
 from pilotage.service.auth.oidc.issuers import TrustedIssuer
@@ -62,7 +63,7 @@ def begin(trusted: TrustedIssuer, redirect_uri: str) -> tuple[LoginAttempt, str]
         "scope": " ".join(sign_in.scopes),
         "state": attempt.state,
         "nonce": attempt.nonce,
-        "code_challenge": _challenge(attempt.verifier),
+        "code_challenge": urlsafe_b64encode(sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode(),
         "code_challenge_method": "S256",
     }
     address = _endpoint(trusted, "authorization_endpoint")
@@ -74,9 +75,8 @@ def finish(
 ) -> dict[str, object]:
     """Return the issuer's claims about the person who signed in.
 
-    Raises:
-        NotAuthenticated: The answer does not belong to this attempt, or the claims are invalid.
-        IssuerAway: The issuer does not answer, or refuses the code.
+    `NotAuthenticated` if the answer does not belong to this attempt or the claims are invalid; `IssuerAway`
+    if the issuer does not answer or refuses the code.
     """
     if not hmac.compare_digest(answer.state.encode(), attempt.state.encode()):
         raise NotAuthenticated("this sign-in was begun in another browser, or given up: begin again")
@@ -111,12 +111,13 @@ def _exchange(
 
 def _id_claims(trusted: TrustedIssuer, text: str, *, nonce: str, now: datetime) -> Mapping[str, object]:
     client_id = _sign_in(trusted).client_id
+    read = partial(issuers.read_claims, text, trusted.issuer, trusted.keys, audiences=[client_id])
     try:
-        claims = signed_claims.read(text, trusted.issuer, trusted.keys, audiences=[client_id])
+        claims = read()
     except UnknownKey:
         trusted.refresh()
-        claims = signed_claims.read(text, trusted.issuer, trusted.keys, audiences=[client_id])
-    signed_claims.check_times(claims, now=now)
+        claims = read()
+    issuers.check_times(claims, now=now)
     is_shared = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
     if claims.get("azp", None if is_shared else client_id) != client_id:
         raise NotAuthenticated("the issuer's token is for another client")
@@ -149,7 +150,3 @@ def _sign_in(trusted: TrustedIssuer) -> SignIn:
     if trusted.issuer.sign_in is None:
         raise NotAuthenticated(f"sign-in with {trusted.issuer.name} is not configured here")
     return trusted.issuer.sign_in
-
-
-def _challenge(verifier: str) -> str:
-    return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()

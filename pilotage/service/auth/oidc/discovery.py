@@ -1,5 +1,6 @@
 """Metadata and keys that an issuer publishes: fetched over HTTP and cached in this process."""
 
+import contextlib
 import json
 import logging
 import ssl
@@ -17,12 +18,23 @@ import jwt
 from pilotage.service.auth.oidc.issuer import Issuer
 from requirements.errors import PilotageError
 
+_log = logging.getLogger(__name__)
+
 #: Seconds for one request, while a user or program waits.
 TIMEOUT = 5.0
 #: Bytes of a document.
 _LONGEST = 1 << 20
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _WELL_KNOWN = "/.well-known/openid-configuration"
+#: Key type (JWK `kty`) of each allowed algorithm (RFC 7518, RFC 8037). `none` and shared secrets are
+#: excluded: otherwise a public key would suffice to sign.
+KEY_TYPES: Mapping[str, str] = {
+    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
+    **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
+    "EdDSA": "OKP",
+}
+#: Seconds between two fetches: invented key ids must not cause more.
+PATIENCE = 10.0
 
 
 class IssuerAway(PilotageError):
@@ -84,28 +96,22 @@ def endpoint(issuer: Issuer, endpoints: Mapping[str, str], name: str) -> str:
     url = endpoints.get(name)
     if url is None:
         raise IssuerAway(f"{issuer.url} does not say its {name}")
-    if not is_safe(url, or_local=not _is_https(issuer.url)):
+    if not is_safe(url, or_local=urlsplit(issuer.url).scheme != "https"):
         raise IssuerAway(f"{issuer.url} has {url!r:.200} as {name}, which is not https")
     return url
 
 
 def is_safe(url: str, *, or_local: bool = True) -> bool:
-    """Whether nobody on the network path can change the content: https, or this machine.
+    """Whether nobody on the network path can change the content: https or, with `or_local`, this machine.
 
-    Args:
-        url: The address.
-        or_local: Whether http on this machine suffices. For endpoints that an issuer names, only if the
-            issuer itself is local: otherwise it could direct us to any service that listens here.
+    For endpoints that an issuer names, http suffices only if the issuer itself is local: otherwise it could
+    direct us to any service that listens here.
     """
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL:
         return False
     return parts.scheme == "https" or (or_local and parts.scheme == "http" and parts.host in _LOOPBACK)
-
-
-def _is_https(url: str) -> bool:
-    return urlsplit(url).scheme == "https"
 
 
 def get(http: httpx.Client, issuer: Issuer, url: str, token: str | None = None) -> dict[str, object]:
@@ -117,16 +123,16 @@ def get(http: httpx.Client, issuer: Issuer, url: str, token: str | None = None) 
 def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str, object]:
     """Send a request and parse the answer, a JSON object.
 
-    Raises:
-        IssuerAway: No valid answer; the message contains nothing of what was sent.
+    `IssuerAway` without a valid answer; the message contains nothing of what was sent.
     """
     where = f"{issuer.url}: {urlsplit(str(request.url)).path}"
     try:
-        answer = http.send(request, stream=True)
-        try:
-            body = _body(answer)
-        finally:
-            answer.close()
+        with contextlib.closing(http.send(request, stream=True)) as answer:
+            body = b""
+            for piece in answer.iter_bytes():
+                body += piece
+                if len(body) > _LONGEST:
+                    raise httpx.DecodingError("too long")
     except httpx.HTTPError as error:
         raise IssuerAway(f"{where} does not answer: {_reason(error)}") from None
     if answer.status_code != httpx.codes.OK:
@@ -142,36 +148,6 @@ def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str
 
 def _reason(error: httpx.HTTPError) -> str:
     return f"{str(error) or type(error).__name__:.200}"
-
-
-def _body(answer: httpx.Response) -> bytes:
-    body = b""
-    for piece in answer.iter_bytes():
-        body += piece
-        if len(body) > _LONGEST:
-            raise httpx.DecodingError("too long")
-    return body
-
-
-#: Key type (JWK `kty`) of each allowed algorithm (RFC 7518, RFC 8037). `none` and shared secrets are
-#: excluded: otherwise a public key would suffice to sign.
-KEY_TYPES: Mapping[str, str] = {
-    "RS256": "RSA",
-    "RS384": "RSA",
-    "RS512": "RSA",
-    "PS256": "RSA",
-    "PS384": "RSA",
-    "PS512": "RSA",
-    "ES256": "EC",
-    "ES384": "EC",
-    "ES512": "EC",
-    "EdDSA": "OKP",
-}
-
-_log = logging.getLogger(__name__)
-
-#: Seconds between two fetches: invented key ids must not cause more.
-PATIENCE = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A trusted issuer from the settings, and the mapping of its groups and scopes to roles."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -58,22 +58,15 @@ class Issuer:
 
     def groups(self, claims: Mapping[str, object]) -> frozenset[str]:
         """The groups that the claims name."""
-        return frozenset(name for claim in self.group_claims for name in _names(claims.get(claim)))
+        lists = [claims.get(claim) for claim in self.group_claims]
+        return frozenset(
+            name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)
+        )
 
 
 def rules_of_vo(vo: str) -> tuple[RoleRule, ...]:
     """Default rules: members of the VO are users, its group `pilotage_admin` are VO admins."""
-    return (
-        RoleRule(role=Role.VO_ADMIN, group=f"/{vo}/{_ADMINS}"),
-        RoleRule(role=Role.USER, group=f"/{vo}"),
-    )
-
-
-def _names(claim: object) -> Iterator[str]:
-    yield from (name for name in claim if isinstance(name, str)) if isinstance(claim, list) else ()
-
-
-_CAPABILITIES = frozenset(Capability)
+    return (RoleRule(role=Role.VO_ADMIN, group=f"/{vo}/{_ADMINS}"), RoleRule(role=Role.USER, group=f"/{vo}"))
 
 
 def callers(issuer: Issuer, claims: Mapping[str, object]) -> tuple[Caller, ...]:
@@ -81,12 +74,10 @@ def callers(issuer: Issuer, claims: Mapping[str, object]) -> tuple[Caller, ...]:
 
     A token with capabilities (`compute.create` …) is limited to these, as a user of the VO. Source: WLCG
     Common JWT Profiles, where capabilities take precedence over groups.
-
-    Raises:
-        InvalidRequest: A claim is not a valid name.
     """
-    scopes = _scopes(claims)
-    if capabilities := frozenset(Capability(scope) for scope in scopes & _CAPABILITIES):
+    scope = claims.get("scope", "")
+    scopes = frozenset(scope.split()) if isinstance(scope, str) else frozenset[str]()
+    if capabilities := frozenset(Capability(scope) for scope in scopes & frozenset(Capability)):
         return _with_capabilities(issuer, claims, capabilities)
     groups, subject = issuer.groups(claims), str(claims["sub"])
     fitting = [rule for rule in issuer.rules if rule.fits(groups=groups, scopes=scopes, subject=subject)]
@@ -105,23 +96,9 @@ def _with_capabilities(
 
 
 def _caller(issuer: Issuer, rule: RoleRule, claims: Mapping[str, object]) -> Caller:
-    return auth_callers.grant(
-        role=rule.role,
-        vo=rule.vo or issuer.vo,
-        user=_user(issuer, claims),
-        group=rule.owner_group,
-        site=rule.site,
-    ).caller
-
-
-def _user(issuer: Issuer, claims: Mapping[str, object]) -> str:
-    name = claims.get(issuer.user_claim)
-    if not isinstance(name, str) or not name:
+    user = claims.get(issuer.user_claim)
+    if not isinstance(user, str) or not user:
         problem = Problem(path=issuer.user_claim, message=f"the token of {issuer.name} lacks this claim")
         raise InvalidRequest([problem])
-    return name
-
-
-def _scopes(claims: Mapping[str, object]) -> frozenset[str]:
-    scope = claims.get("scope", "")
-    return frozenset(scope.split()) if isinstance(scope, str) else frozenset()
+    vo = rule.vo or issuer.vo
+    return auth_callers.grant(role=rule.role, vo=vo, user=user, group=rule.owner_group, site=rule.site).caller

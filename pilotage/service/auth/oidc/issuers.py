@@ -1,24 +1,40 @@
-"""Trusted issuers: verification of their tokens, and their sign-in buttons."""
+"""Trusted issuers: verification of their tokens, claims and times, and their sign-in buttons."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from hashlib import sha256
 
 import anyio.to_thread
 import jwt
+from jwt.types import Options
 
 from pilotage.service.auth.callers import union
-from pilotage.service.auth.oidc import discovery, signed_claims
+from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc import issuer as oidc_issuer
-from pilotage.service.auth.oidc.discovery import IssuerKeys, Published
+from pilotage.service.auth.oidc.discovery import KEY_TYPES, IssuerKeys, Published
 from pilotage.service.auth.oidc.issuer import Issuer
-from pilotage.service.auth.tokens import BearerToken
+from pilotage.service.auth.tokens import BearerToken, UnknownKey
 from pilotage.service.http_errors import NotAuthenticated
 from requirements.errors import InvalidRequest
+
+#: Bytes of a token; tokens of large communities list hundreds of groups.
+_LONGEST = 16 << 10
+#: Tokens of an issuer whose verified claims are cached.
+_REMEMBERED = 4096
+#: Tolerated clock skew between issuers and this host.
+LEEWAY = timedelta(seconds=30)
+#: Issuer names may differ by a slash; times are checked against the caller's clock.
+_UNCHECKED: Options = {
+    "verify_exp": False,
+    "verify_iat": False,
+    "verify_nbf": False,
+    "verify_iss": False,
+    "require": ["iss", "sub", "aud", "exp"],
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +43,6 @@ class SignInWay:
 
     title: str  #: label, e.g. the name of the issuer
     path: str  #: where signing in begins; `next` is added to its query
-
-
-#: Bytes of a token; tokens of large communities list hundreds of groups.
-_LONGEST = 16 << 10
-#: Tokens of an issuer whose verified claims are cached.
-_REMEMBERED = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    token: BearerToken
-    claims: Mapping[str, object]
 
 
 class TrustedIssuer:
@@ -53,13 +57,12 @@ class TrustedIssuer:
     def verify(self, text: str, *, now: datetime) -> BearerToken:
         """Verify a token of this issuer, without network access.
 
-        Raises:
-            UnknownKey: It names a key that is not cached yet.
-            NotAuthenticated: It is invalid, or its bearer has no role here.
+        `UnknownKey` if it names a key that is not cached yet; `NotAuthenticated` if it is invalid, or its
+        bearer has no role here.
         """
-        read = self._read_once(text)
-        signed_claims.check_times(read.claims, now=now)
-        return read.token
+        token, claims = self._read_once(text)
+        check_times(claims, now=now)
+        return token
 
     async def learn(self) -> None:
         """Fetch the issuer's keys unless just done; concurrent callers wait for the same fetch."""
@@ -75,9 +78,9 @@ class TrustedIssuer:
         # One cache per key set: tokens signed by a withdrawn key must be verified again.
         self._read_once = lru_cache(maxsize=_REMEMBERED)(self._read)
 
-    def _read(self, text: str) -> _Read:
-        claims = signed_claims.read(text, self.issuer, self.keys, audiences=self.issuer.audiences)
-        return _Read(token=_token(self.issuer, claims, text), claims=claims)
+    def _read(self, text: str) -> tuple[BearerToken, Mapping[str, object]]:
+        claims = read_claims(text, self.issuer, self.keys, audiences=self.issuer.audiences)
+        return _token(self.issuer, claims, text), claims
 
 
 class Issuers:
@@ -101,18 +104,14 @@ class Issuers:
     def find(self, text: str) -> TrustedIssuer:
         """The issuer named in a token, which is not verified yet; `NotAuthenticated` if it is not trusted."""
         if self._trusted and len(text) <= _LONGEST:
-            named = _issuer_named(text)
+            try:
+                named = jwt.decode(text, options={"verify_signature": False}).get("iss")
+            except (jwt.InvalidTokenError, ValueError, TypeError):
+                named = None
             for each in self._trusted:
                 if each.issuer.is_named(named):
                     return each
         raise NotAuthenticated("the token is not one of ours, or it was changed")
-
-
-def _issuer_named(text: str) -> object:
-    try:
-        return jwt.decode(text, options={"verify_signature": False}).get("iss")
-    except (jwt.InvalidTokenError, ValueError, TypeError):
-        return None
 
 
 def _token(issuer: Issuer, claims: Mapping[str, object], text: str) -> BearerToken:
@@ -124,21 +123,68 @@ def _token(issuer: Issuer, claims: Mapping[str, object], text: str) -> BearerTok
         ) from None
     if caller is None:
         raise NotAuthenticated(f"none of the groups and scopes of the token of {issuer.name} has a role here")
-    expires_at = signed_claims.time_of(claims, "exp")
+    expires_at = time_of(claims, "exp")
     if expires_at is None:
         raise NotAuthenticated("the token never expires")
+    jti = claims.get("jti")
+    is_usable = isinstance(jti, str) and 0 < len(jti) <= 128
     return BearerToken(
-        token_id=_token_id(issuer, claims, text),
+        # With the issuer's name, so that none can choose the id of another's token, which revokes it.
+        token_id=f"{issuer.name}:{jti if is_usable else sha256(text.encode()).hexdigest()}",
         caller=caller,
-        issued_at=signed_claims.time_of(claims, "iat") or expires_at,
+        issued_at=time_of(claims, "iat") or expires_at,
         expires_at=expires_at,
-        incarnation=1,
     )
 
 
-def _token_id(issuer: Issuer, claims: Mapping[str, object], text: str) -> str:
-    """The id for revocation; contains the issuer, so that none can choose the id of another's token."""
-    jti = claims.get("jti")
-    if isinstance(jti, str) and 0 < len(jti) <= 128:
-        return f"{issuer.name}:{jti}"
-    return f"{issuer.name}:{sha256(text.encode()).hexdigest()}"
+def read_claims(
+    text: str, issuer: Issuer, keys: IssuerKeys, *, audiences: Collection[str]
+) -> Mapping[str, object]:
+    """Verify signature, issuer and audience of a token and return its claims; times are not checked.
+
+    `UnknownKey` if none of the cached keys signed it: the issuer may have new ones.
+    """
+    try:
+        header = jwt.get_unverified_header(text)
+    except jwt.InvalidTokenError:
+        raise NotAuthenticated("the token is not a signed one") from None
+    algorithm, key_id = str(header.get("alg")), header.get("kid")
+    if algorithm not in KEY_TYPES:
+        raise NotAuthenticated(f"the token is signed by {algorithm!r:.40}, which is not an allowed algorithm")
+    for key in keys.find(key_id=key_id, algorithm=algorithm):
+        try:
+            claims: Mapping[str, object] = jwt.decode(
+                text, key.key, algorithms=[algorithm], audience=sorted(audiences), options=_UNCHECKED
+            )
+        except (jwt.InvalidSignatureError, jwt.InvalidKeyError):  # such as one of another curve
+            continue
+        except jwt.InvalidAudienceError:
+            raise NotAuthenticated(f"the token of {issuer.name} is meant for another audience") from None
+        except (jwt.InvalidTokenError, ValueError, TypeError):
+            raise NotAuthenticated(f"the token of {issuer.name} is not good") from None
+        if not issuer.is_named(claims["iss"]):
+            raise NotAuthenticated(f"the token is not of {issuer.name}")
+        return claims
+    raise UnknownKey(f"the token is not signed by a key of {issuer.name}")
+
+
+def check_times(claims: Mapping[str, object], *, now: datetime) -> None:
+    """Raise `NotAuthenticated` for a token that has expired or is not valid yet."""
+    expires_at = time_of(claims, "exp")
+    if expires_at is None or now >= expires_at + LEEWAY:
+        raise NotAuthenticated("the token has expired")
+    for name in ("nbf", "iat"):
+        since = time_of(claims, name)
+        if since is not None and now < since - LEEWAY:
+            raise NotAuthenticated(f"the token is not good yet ({name}): compare the clocks")
+
+
+def time_of(claims: Mapping[str, object], name: str) -> datetime | None:
+    """A time claim; None without one, `NotAuthenticated` if it is not a time."""
+    value = claims.get(name)
+    if value is None:
+        return None
+    try:
+        return datetime.fromtimestamp(float(value), UTC)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, OSError):
+        raise NotAuthenticated(f"{name} of the token is not a time") from None

@@ -10,8 +10,8 @@ from starlette.types import Message
 from matcher.claim.worker import PendingRequest
 from matcher.errors import NotInTime
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, read_resource
-from pilotage.service.await_match import answer_of
 from pilotage.service.http_errors import ClientGone
+from pilotage.service.routes.matcher import await_match
 
 ANSWER = MatchResult(reason="no_task_queue")
 
@@ -55,7 +55,7 @@ def test_the_answer_comes_from_another_thread() -> None:
     claimer = PretendedClaimer()
 
     async def ask() -> MatchResult:
-        waiting = asyncio.create_task(answer_of(Client().request, claimer, wanted()))  # type: ignore[arg-type]
+        waiting = asyncio.create_task(await_match(Client().request, claimer, wanted()))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         assert claimer.ticket is not None
         assert await asyncio.to_thread(claimer.ticket.deliver, ANSWER)
@@ -70,7 +70,7 @@ def test_who_goes_gives_back_what_comes_at_that_very_moment() -> None:
 
     async def ask() -> None:
         client = Client()
-        waiting = asyncio.create_task(answer_of(client.request, claimer, wanted()))  # type: ignore[arg-type]
+        waiting = asyncio.create_task(await_match(client.request, claimer, wanted()))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         client.gone.set()
         assert claimer.ticket is not None
@@ -87,7 +87,7 @@ def test_after_the_deadline_nothing_is_taken(seconds: float) -> None:
     claimer = PretendedClaimer()
 
     with pytest.raises(NotInTime):
-        asyncio.run(answer_of(Client().request, claimer, wanted(seconds)))  # type: ignore[arg-type]
+        asyncio.run(await_match(Client().request, claimer, wanted(seconds)))  # type: ignore[arg-type]
     assert claimer.given_back
 
 
@@ -95,7 +95,7 @@ def test_a_service_that_ends_gives_back_what_it_waited_for() -> None:
     claimer = PretendedClaimer()
 
     async def end() -> None:
-        waiting = asyncio.create_task(answer_of(Client().request, claimer, wanted()))  # type: ignore[arg-type]
+        waiting = asyncio.create_task(await_match(Client().request, claimer, wanted()))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         waiting.cancel()
         await waiting
