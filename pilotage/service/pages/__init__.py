@@ -3,6 +3,7 @@
 from pilotage.service.pages import (
     accounting,
     configuration,
+    configuration_changes,
     explanation,
     interface,
     job,
@@ -32,7 +33,8 @@ ROUTERS = (
     queues.router,
     pilots.router,
     pilots.manager_router,
-    *configuration.ROUTERS,
+    configuration.router,
+    configuration_changes.router,
     accounting.router,
     interface.router,
     sign_in.router,

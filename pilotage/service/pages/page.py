@@ -10,7 +10,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
 
-from pilotage.service import routing
+from matcher.preview.editor import ConfigEditor
+from pilotage.service import configuring, routing
 from pilotage.service.auth import access
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.auth.tokens import BearerToken
@@ -124,6 +125,11 @@ class PageContext:
     def caller(self) -> Caller:
         """The person's caller."""
         return self.token.caller
+
+    @property
+    def editor(self) -> ConfigEditor:
+        """The configuration with the person's rights."""
+        return configuring.editor_of(self.parts, self.caller)
 
     @property
     def is_fragment(self) -> bool:

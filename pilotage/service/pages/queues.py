@@ -14,10 +14,11 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import job_conditions as demands
 from matcher.explain.job_conditions import ClassCondition, JobDemand
+from matcher.preview import editor
+from pilotage.service import configuring
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.configuring import blames, queue_switch
 from pilotage.service.models.explain import QueueExplanation
 from pilotage.service.models.paging import ListPage as Paging
 from pilotage.service.pages import pilots as pilot_pages
@@ -71,7 +72,9 @@ def _whole(
     vos = visibility.site_vos(caller, config, address.site)
     selected = fold(vo) or _default_vo(config, caller, address, vos)
     values = (
-        blames.blame_values(page.parts, caller, config, path=str(address), vo=selected) if selected else ()
+        configuring.blame_values(page.parts, caller, config, path=str(address), vo=selected)
+        if selected
+        else ()
     )
     served, asks, jobs = _pools(page, address, vos)
     return page.render(
@@ -83,8 +86,8 @@ def _whole(
         expired=config.expired(address, selected).values(),
         usable=config.usable(address, selected) if selected else None,
         enabled=config.enabled(address, selected),
-        drained=queue_switch.is_drained(config, address),
-        may_switch=queue_switch.may_switch(caller, address),
+        drained=editor.is_drained(config, address),
+        may_switch=page.editor.may_switch(address),
         served=served,
         asks=asks,
         jobs=jobs,
@@ -99,7 +102,7 @@ def _whole(
 @allow(Role.SITE_ADMIN)
 def drain(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
     """Disable the queue for new jobs."""
-    queue_switch.drain(page.parts, page.caller, address, message=message)
+    configuring.switch_queue(page.parts, page.caller, address, drained=True, message=message)
     return RedirectResponse(f"/sites/{address}", 303)
 
 
@@ -107,7 +110,7 @@ def drain(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
 @allow(Role.SITE_ADMIN)
 def resume(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
     """Enable the queue again."""
-    queue_switch.resume(page.parts, page.caller, address, message=message)
+    configuring.switch_queue(page.parts, page.caller, address, drained=False, message=message)
     return RedirectResponse(f"/sites/{address}", 303)
 
 

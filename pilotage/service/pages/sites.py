@@ -12,11 +12,11 @@ from pydantic import BaseModel, Field
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from matcher.preview import blame
+from matcher.preview.blame import Blamed
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.configuring import blames
-from pilotage.service.configuring.blames import Blamed
 from pilotage.service.models.explain import OfferAnswer
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, site_overview, sites
@@ -128,7 +128,7 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
 
 def _tree(page: PageOf, config: Configuration, site: str, vo: str) -> Tree:
     queues = [address for address in config.addresses if address.site == site]
-    values = blames.blame_at_queues(page.parts, page.caller, config, queues, vo=vo)
+    values = blame.blame_at_queues(page.editor, config, queues, vo=vo)
     leaves = [
         SiteTreeLeaf(
             address=address,

@@ -15,6 +15,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from cs_config.source import yaml_writer
+from cs_config.versions import show
+from cs_config.versions.diff import ABSENT
 from pilotage.service.http_errors import NotHere
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -137,6 +140,11 @@ def share(value: float | None) -> str:
     return NOTHING if value is None else f"{100 * value:.1f}{_NO_BREAK}%"
 
 
+def written(value: object) -> str | None:
+    """Format an entry of the configuration as in its file; None for ABSENT."""
+    return None if value is ABSENT else yaml_writer.write_value(value)
+
+
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -157,6 +165,8 @@ def environment() -> Environment:
         "duration": duration,
         "count": count,
         "share": share,
+        "parameter": show.format_value,
+        "written": written,
     }
     made.globals |= {"asset": address}
     return made

@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from cs_config.classes import queue_selection
+from cs_config.tree.address import QueueAddress
+from pilotage.service import configuring
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Capability, Role
-from pilotage.service.configuring import queue_switch
 from pilotage.service.models.config import NewVersion
 from pilotage.service.models.pools import NodeSelection, NodeTree, ParameterAnswer, QueueAnswer, Switch
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf, takes_at_most
@@ -64,8 +65,7 @@ def show_queue(
 @takes_at_most(SMALL)
 def drain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None) -> NewVersion:
     """Drain a queue by `Enabled: false`: it gets no new jobs, running jobs go on to their end."""
-    message = body.message if body else ""
-    return NewVersion(version=queue_switch.drain(parts, caller, address, message=message))
+    return _switch(parts, caller, address, body, drained=True)
 
 
 @router.post("/queues/{site}/{ce}/{queue}/resume")
@@ -75,8 +75,15 @@ def resume_queue(
     parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None
 ) -> NewVersion:
     """Undo `drain`."""
+    return _switch(parts, caller, address, body, drained=False)
+
+
+def _switch(
+    parts: PartsOf, caller: Caller, address: QueueAddress, body: Switch | None, *, drained: bool
+) -> NewVersion:
     message = body.message if body else ""
-    return NewVersion(version=queue_switch.resume(parts, caller, address, message=message))
+    version = configuring.switch_queue(parts, caller, address, drained=drained, message=message)
+    return NewVersion(version=version)
 
 
 def _vo(caller: Caller, named: str | None) -> str | None:
