@@ -3,19 +3,18 @@
 Slow work is done outside of transactions. If another version is stored meanwhile, it is proposed again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from cs_config.errors import ConfigError, EditConflict, VersionConflict
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, drafts, history, live, permissions, proposals, store
+from cs_config.versions import diff, drafts, live, permissions, proposals, store
 from cs_config.versions.diff import ABSENT, Difference
 from cs_config.versions.drafts import ConfigDraft
-from cs_config.versions.history import HistoryEntry
 from cs_config.versions.live import LiveConfiguration
 from cs_config.versions.patch import Edit
 from cs_config.versions.permissions import Rights
@@ -26,6 +25,7 @@ from matcher.preview.guards import Guard
 from matcher.preview.outlook import Outlook
 from requirements.errors import NotAllowed, Problem
 from taskqueue.db import database
+from taskqueue.task_queues.waiting_classes import WaitingClass
 
 #: Retries while others store versions.
 _TRIES = 10
@@ -50,6 +50,8 @@ class ConfigEditor:
     clock: Callable[[], datetime]
     author: str  #: name in the history
     rights: Rights
+    #: Lists the classes with waiting jobs of VOs.
+    list_waiting: Callable[[Connection, Collection[str]], Sequence[WaitingClass]]
 
     def read(self) -> Configuration:
         """The newest version that this release can read, as written, with expired sections."""
@@ -73,25 +75,6 @@ class ConfigEditor:
         """The problems at paths that the author may see."""
         sees = self.rights.sees_path
         return tuple(each for each in problems if sees(config, tuple(each.path.split("/"))))
-
-    def list_history(self, *, limit: int, path: str = "") -> list[HistoryEntry]:
-        """The latest versions that changed something visible at or around a path, newest first."""
-        current = self.read()
-        with database.reading(self.engine) as conn:
-            return history.list_visible(conn, current, self.rights, limit=limit, path=path)
-
-    def compare(self, before: int, after: int | None) -> tuple[int, tuple[Difference, ...]]:
-        """The later version, and the visible differences; `after=None`: the newest.
-
-        Raises:
-            VersionNotFound: There is no such version.
-            ConfigError: This release cannot read one of them.
-        """
-        current = self.read_newest()
-        with database.reading(self.engine) as conn:
-            old = current if before == current.version else store.load_version(conn, before)
-            new = current if after in (None, current.version) else store.load_version(conn, after)
-        return new.version, diff.compare(self.visible_tree(old), self.visible_tree(new))
 
     def propose(self, draft: ConfigDraft) -> Proposal:
         """Apply a draft without storing it; a return to a version is limited to what the author may change.

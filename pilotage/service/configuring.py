@@ -5,19 +5,18 @@ Long lists of a preview are cut, and jobs of other VOs are only counted.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from cs_config.tree.address import QueueAddress
-from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff
 from cs_config.versions.diff import Difference
 from cs_config.versions.drafts import ConfigDraft
 from cs_config.versions.permissions import Rights
 from cs_config.versions.proposals import Proposal
-from matcher.preview import blame
-from matcher.preview.blame import Blamed
 from matcher.preview.editor import ConfigEditor, StoredChange
 from matcher.preview.guards import Guard
+from matcher.preview.history import Blamed
 from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift
 from pilotage.service.auth import audit
@@ -49,9 +48,13 @@ _AUDITED_CHARACTERS: Final = 4000
 
 def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
     """Build the editor that acts with the caller's rights."""
-    author = caller.user or caller.subject
     return ConfigEditor(
-        engine=parts.engine, live=parts.live, clock=parts.clock, author=author, rights=rights_of(caller)
+        engine=parts.engine,
+        live=parts.live,
+        clock=parts.clock,
+        author=caller.user or caller.subject,
+        rights=rights_of(caller),
+        list_waiting=partial(explanations.classes, parts),
     )
 
 
@@ -86,19 +89,6 @@ def _audit(caller: Caller, changed: StoredChange) -> StoredChange:
         paths = ", ".join(diff.list_paths(changed.differences))[:_AUDITED_CHARACTERS]
         audit.done(caller, "configuration", version=changed.version, message=changed.message, paths=paths)
     return changed
-
-
-def blame_values(
-    parts: Services, caller: Caller, config: Configuration, *, path: str, vo: str | None
-) -> list[Blamed]:
-    """The values at and below a path that the caller may see, see `blame.blame_values`."""
-    return blame.blame_values(
-        editor_of(parts, caller),
-        config,
-        path=path,
-        vo=vo,
-        waiting_of=lambda conn, vos: explanations.classes(parts, conn, vos),
-    )
 
 
 def answer_blamed(blamed: Blamed) -> BlamedValue:

@@ -16,10 +16,9 @@ from cs_config.versions import completion, diff, drafts, patch, show
 from cs_config.versions.diff import ABSENT, Difference, Entry
 from cs_config.versions.drafts import ConfigDraft, DraftRow
 from cs_config.versions.permissions import Rights
-from matcher.preview import guards
-from matcher.preview.blame import Blamed
+from matcher.preview import guards, history
 from matcher.preview.guards import Guard
-from pilotage.service import configuring
+from matcher.preview.history import Blamed
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.models.config import PreviewAnswer
@@ -264,7 +263,7 @@ def _blame(page: PageContext, view: ConfigurationView, vo: str | None) -> list[B
         return None
     config = page.editor.read_newest()
     try:
-        return configuring.blame_values(page.parts, page.caller, config, path=view.path, vo=vo)
+        return history.blame_values(page.editor, config, path=view.path, vo=vo)
     except NotFound:  # nothing visible to this person
         return []
 

@@ -12,7 +12,7 @@ from cs_config.errors import EditConflict, VersionConflict
 from cs_config.versions import drafts
 from cs_config.versions.diff import Difference
 from cs_config.versions.drafts import ConfigDraft
-from matcher.preview import guards
+from matcher.preview import guards, history
 from matcher.preview.guards import Guard, GuardFailed
 from pilotage.service import configuring, error_handlers
 from pilotage.service.auth import audit
@@ -139,7 +139,7 @@ def list_versions(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> Response:
     """List the latest versions that changed something visible to the person."""
-    entries = page.editor.list_history(limit=limit + 1, path=path)
+    entries = history.list_versions(page.editor, limit=limit + 1, path=path)
     return page.render(
         "configuration/history.html",
         entries=entries[:limit],
@@ -158,7 +158,7 @@ def show_differences(
     after: Annotated[_Version | None, Query(alias="to")] = None,
 ) -> Response:
     """Show the differences between two versions."""
-    later, found = page.editor.compare(before, after)
+    later, found = history.compare(page.editor, before, after)
     return page.render(
         "configuration/diff.html", before=before, after=later, changes=split_differences(found)
     )

@@ -1,23 +1,30 @@
-"""Pages of many jobs: the filtered list, and killing or rescheduling a selection after confirmation."""
+"""Pages of many jobs: the filtered list, killing or rescheduling a selection, and the form for a new job."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Annotated, Literal
 from urllib.parse import urlencode
+from uuid import uuid4
 
 from fastapi import APIRouter, Form, Query
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import Field, model_validator
 
+from optimizers.submit import dry_run
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import MAX_ID, ChangedJobs, JobFilter
+from pilotage.service.pages import job
+from pilotage.service.pages.job import ExplainedJob
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
-from pilotage.service.queries import jobs
+from pilotage.service.queries import explanations, jobs
+from pilotage.service.queries.jobs import submitter_of
 from pilotage.service.services import Services
-from requirements.errors import InvalidRequest, Problem
+from requirements.errors import InvalidInput, InvalidRequest, Problem
 from taskqueue.db import database
+from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import search
 from taskqueue.jobs.search import JobCount
 from taskqueue.states import JobStatus, may_come_from
@@ -116,8 +123,6 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
     )
 
 
-change_router = APIRouter(route_class=PageRoute)
-
 #: Most jobs changed by a page, since a browser does not wait for millions; the command line has no limit.
 _MOST = search.MAX_COUNTED
 #: Jobs listed before and after a change.
@@ -153,7 +158,7 @@ class ConfirmedChange(JobChangeForm):
     csrf: str = ""  #: checked by `PageRoute`
 
 
-@change_router.get("/jobs/change")
+@router.get("/jobs/change")
 @allow(Role.USER, Role.VO_ADMIN)
 def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResponse:
     """Show which jobs would change; nothing is changed."""
@@ -177,7 +182,7 @@ def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResp
     )
 
 
-@change_router.post("/jobs/change")
+@router.post("/jobs/change")
 @allow(Role.USER, Role.VO_ADMIN)
 def change_jobs(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTMLResponse:
     """Change the jobs and show the result."""
@@ -210,3 +215,77 @@ def _refuse_too_many(page: PageContext, change: JobChangeForm) -> None:
 def _address(change: JobChangeForm) -> str:
     """Address of the list with the same filter."""
     return f"/jobs?{urlencode(query_of(change.filter))}"
+
+
+#: Job ids in the address of the list after a submission.
+_LISTED = 100
+#: Initial content of the form.
+_EXAMPLE = """Executable = "/bin/echo";
+Arguments = "Hello from the grid";
+StdOutput = "std.out";
+OutputSandbox = {"std.out"};
+CPUTime = 600;
+"""
+
+Text = Annotated[str, Form()]
+Key = Annotated[str, Form(max_length=64, pattern="^[0-9a-f-]*$")]
+
+
+@router.get("/jobs/new")
+@router.get("/explain")
+@allow(Role.USER, Role.VO_ADMIN)
+def show_new_job_form(page: PageOf) -> HTMLResponse:
+    """Show an empty form."""
+    return _form(page, _EXAMPLE)
+
+
+@router.post("/jobs/new")
+@allow(Role.USER, Role.VO_ADMIN)
+def submit_form(
+    page: PageOf, do: Annotated[Literal["explain", "submit"], Form()], jdl: Text = "", key: Key = ""
+) -> Response:
+    """Explain where the job would run; or submit it, only once even if the form is sent again."""
+    try:
+        if do == "explain":
+            return _form(page, jdl, explained=_dry_run(page, jdl), key=key)
+        return _submit(page, jdl, key)
+    except (InvalidInput, QuotaExceeded, IdempotencyConflict) as error:
+        new_key = "" if isinstance(error, IdempotencyConflict) else key
+        return _form(page, jdl, refused=error, key=new_key, status=400)
+
+
+def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
+    parts = page.parts
+    config, now = parts.live.current, parts.clock()
+    foreseen = dry_run.dry_run_source(config, submitter_of(page.caller), jdl, now=now)
+    with database.reading(parts.engine) as conn:
+        found = explanations.explain_dry_run(conn, config, foreseen, forwarding=True, now=now)
+    ranked = explanations.ranked_queues_of_foreseen(config, foreseen, random=Random(0))
+    return ExplainedJob(found=found, ranked=ranked[: job.LISTED_QUEUES])
+
+
+def _submit(page: PageContext, jdl: str, key: str) -> RedirectResponse:
+    job_ids = jobs.submit(page.parts, page.caller, [jdl], key=f"page:{key}" if key else None)
+    if len(job_ids) == 1:
+        return RedirectResponse(f"/jobs/{job_ids[0]}", 303)
+    query = {"ids": ",".join(map(str, job_ids[:_LISTED]))}
+    return RedirectResponse(f"/jobs?{urlencode(query)}", 303)
+
+
+def _form(
+    page: PageContext,
+    jdl: str,
+    *,
+    explained: ExplainedJob | None = None,
+    refused: Exception | None = None,
+    key: str = "",
+    status: int = 200,
+) -> HTMLResponse:
+    return page.render(
+        "jobs/new.html",
+        status=status,
+        jdl=jdl,
+        explained=explained,
+        refused=str(refused) if refused else None,
+        key=key or str(uuid4()),
+    )

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
-from pilotage.service.pages.charts import Chart, ChartLine
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import overview as overviews
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.states import JobStatus

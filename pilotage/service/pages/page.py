@@ -16,11 +16,13 @@ from pilotage.service.auth import access
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.http_errors import ClockBehind, ForgedRequest, NotAuthenticated
+from pilotage.service.models.paging import ListPage
 from pilotage.service.pages import sessions, templating
 from pilotage.service.routing import PartsOf, StrictRequest
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 
+_Entry = TypeVar("_Entry")
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _ATTRIBUTE = "navigation_title"
 
@@ -155,6 +157,20 @@ class PageContext:
             )
         )
         return HTMLResponse(text, status, headers=_HEADERS)
+
+    def render_list(
+        self,
+        name: str,
+        query: ListPage,
+        found: Sequence[_Entry],
+        key: Callable[[_Entry], object],
+        **context: Any,
+    ) -> HTMLResponse:
+        """Render a page of a list, or its live part, with a link to what follows the last entry's key."""
+        rows, last = query.cut(found)
+        part = "live" if self.is_fragment else "list"
+        after = key(last) if last is not None else None
+        return self.render(f"{name}/{part}.html", rows=rows, next=after, query=query, **context)
 
 
 def here(request: Request) -> Here:

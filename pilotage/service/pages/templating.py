@@ -1,13 +1,14 @@
-"""Templates with their filters, assets, and error pages."""
+"""What templates show: assets, formatted values, charts; and error pages."""
 
 import gzip
 import mimetypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Final, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
@@ -19,6 +20,7 @@ from cs_config.source import yaml_writer
 from cs_config.versions import show
 from cs_config.versions.diff import ABSENT
 from pilotage.service.http_errors import NotHere
+from requirements import canonical
 
 _ASSETS = Path(__file__).parent / "assets"
 _FOREVER = "public, max-age=31536000, immutable"
@@ -140,9 +142,72 @@ def share(value: float | None) -> str:
     return NOTHING if value is None else f"{100 * value:.1f}{_NO_BREAK}%"
 
 
+def percent(part: float, whole: float) -> float:
+    """Part of a whole in percent; 0 of nothing."""
+    return round(min(100.0, max(0.0, 100 * part / whole)), 2) if whole else 0.0
+
+
 def written(value: object) -> str | None:
     """Format an entry of the configuration as in its file; None for ABSENT."""
     return None if value is ABSENT else yaml_writer.write_value(value)
+
+
+#: Rows in the table below a chart: the newest steps.
+_CHART_ROWS: Final = 24
+#: Lines with a colour of their own; further ones are summed.
+MOST_LINES: Final = 8
+OTHERS: Final = "all others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartLine:
+    """One quantity."""
+
+    label: str
+    tone: int  #: 1 to 8, a colour of the style sheet; 0: the sum of others
+    values: Sequence[float | None]  #: one for each time of the chart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Quantities over the same times."""
+
+    title: str
+    note: str = ""  #: unit and step
+    times: Sequence[datetime]  #: the oldest first
+    lines: Sequence[ChartLine]  #: of stacked areas and bars, the lowest first
+    kind: Literal["line", "area", "bars"] = "line"
+
+    @property
+    def data(self) -> dict[str, object]:
+        """The data in the format of `chart.js`."""
+        lines = [{"label": line.label, "tone": line.tone, "values": list(line.values)} for line in self.lines]
+        return {"kind": self.kind, "times": [int(each.timestamp()) for each in self.times], "lines": lines}
+
+    @property
+    def rows(self) -> Sequence[tuple[datetime, Sequence[float | None]]]:
+        """The newest times with their values, newest first."""
+        places = range(len(self.times) - 1, max(-1, len(self.times) - 1 - _CHART_ROWS), -1)
+        return [(self.times[place], [line.values[place] for line in self.lines]) for place in places]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all values are zero or missing."""
+        return not any(value for line in self.lines for value in line.values)
+
+
+def list_largest(values: Mapping[str, Sequence[float]]) -> list[ChartLine]:
+    """The largest quantities in order of their sums, and one for the sum of the rest."""
+    present = [name for name in values if any(values[name])]
+    by_size = sorted(present, key=lambda name: (-sum(values[name]), name))
+    found = [
+        ChartLine(label=name, tone=tone, values=values[name])
+        for tone, name in enumerate(by_size[:MOST_LINES], 1)
+    ]
+    if rest := by_size[MOST_LINES:]:
+        summed = [sum(column) for column in zip(*(values[name] for name in rest), strict=True)]
+        found.append(ChartLine(label=OTHERS, tone=0, values=summed))
+    return found
 
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -165,6 +230,8 @@ def environment() -> Environment:
         "duration": duration,
         "count": count,
         "share": share,
+        "conditions": canonical.format_lines,
+        "percent": percent,
         "parameter": show.format_value,
         "written": written,
     }

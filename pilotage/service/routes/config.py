@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Response
 from cs_config.source import yaml_writer
 from cs_config.versions import patch
 from cs_config.versions.drafts import ConfigDraft
-from matcher.preview import guards
+from matcher.preview import guards, history
 from matcher.preview.editor import StoredChange
 from pilotage.service import configuring
 from pilotage.service.auth import access
@@ -85,7 +85,7 @@ def list_versions(
     path: Annotated[str, Query(max_length=2000, description="Only versions that changed it.")] = "",
 ) -> Versions:
     """List the latest versions that changed something visible to the caller, newest first."""
-    found = configuring.editor_of(parts, caller).list_history(limit=limit, path=path)
+    found = history.list_versions(configuring.editor_of(parts, caller), limit=limit, path=path)
     return Versions(versions=[VersionAnswer(**asdict(each.version), paths=each.paths) for each in found])
 
 
@@ -98,7 +98,7 @@ def diff(
     after: Annotated[VersionNumber | None, Query(alias="to", description="Default: the newest.")] = None,
 ) -> DifferencesAnswer:
     """Show the differences between two versions that the caller may see."""
-    later, found = configuring.editor_of(parts, caller).compare(before, after)
+    later, found = history.compare(configuring.editor_of(parts, caller), before, after)
     return DifferencesAnswer(
         from_version=before, to_version=later, changes=[configuring.difference(each) for each in found]
     )
@@ -113,8 +113,9 @@ def blame(
     vo: Annotated[str | None, Query(description="Show the values that hold for this VO.")] = None,
 ) -> BlameAnswer:
     """Show where the values at a path are written, their authors, and how many jobs they exclude."""
-    config = configuring.editor_of(parts, caller).read_newest()
-    found = configuring.blame_values(parts, caller, config, path=path, vo=vo)
+    editor = configuring.editor_of(parts, caller)
+    config = editor.read_newest()
+    found = history.blame_values(editor, config, path=path, vo=vo)
     return BlameAnswer(
         config_version=config.version, values=[configuring.answer_blamed(each) for each in found]
     )
