@@ -43,11 +43,7 @@ class ConfigDraft:
 
 
 def read_rows(rows: Sequence[DraftRow]) -> tuple[Edit, ...]:
-    """The edits of rows.
-
-    Raises:
-        InvalidRequest: A row is not a valid edit, or two concern the same path.
-    """
+    """The edits of rows; `InvalidRequest` if one is not a valid edit, or two concern the same path."""
     twice = [path for path, number in Counter(row.path for row in rows).items() if number > 1]
     if twice:
         raise InvalidRequest(
@@ -58,22 +54,14 @@ def read_rows(rows: Sequence[DraftRow]) -> tuple[Edit, ...]:
 
 
 def list_edits(draft: ConfigDraft, base: Configuration, rights: Rights) -> tuple[Edit, ...]:
-    """The edits of a draft of single paths or of a section.
-
-    Raises:
-        ConfigError: The text cannot be read.
-    """
+    """The edits of a draft of single paths or of a section; `ConfigError` if its text cannot be read."""
     if draft.text is None:
         return draft.edits
     return patch.edits_from_text(permissions.visible_tree(base, rights), draft.names, draft.text)
 
 
 def rebase_text(draft: ConfigDraft, base: Configuration, current: Configuration, rights: Rights) -> str:
-    """The draft's text as a change of the current version; at paths changed by others too, the draft wins.
-
-    Raises:
-        ConfigError: The text cannot be read.
-    """
+    """The draft's text as a change of the current version; at paths changed by others too, the draft wins."""
     if not draft.is_whole:
         tree = _apply(permissions.visible_tree(current, rights), list_edits(draft, base, rights))
         return patch.section_text(tree, draft.names)

@@ -138,10 +138,6 @@ class ConfigEditor:
         """Move a draft (its text, if it has one) onto the version in force, which is returned with it.
 
         At paths changed by others too, the draft wins.
-
-        Raises:
-            NotAllowed: A whole text is for operators.
-            ConfigError: The text cannot be read.
         """
         current = self.read_newest()
         if text is None:
@@ -165,12 +161,15 @@ class ConfigEditor:
         The message of a return to a version names that version.
 
         Raises:
-            GuardFailed: A guard does not hold; further errors as for `propose`.
+            GuardFailed: A guard does not hold; further errors are those of `propose`.
         """
         if draft.restored is not None:
             message = ": ".join(filter(None, (f"back to version {draft.restored}", message)))
-        if draft.file is not None and not self._can_read_newest():
-            return self._replace_unreadable(draft, message=message)
+        if draft.file is not None:
+            try:
+                self.read_newest()
+            except ConfigError:
+                return self._replace_unreadable(draft, message=message)
         for left in reversed(range(_TRIES)):
             proposal = self.propose(draft)
             if proposal.after.source == proposal.before.source and draft.file is None:
@@ -183,13 +182,6 @@ class ConfigEditor:
                 if not left:
                     raise
         raise AssertionError("not reached")
-
-    def _can_read_newest(self) -> bool:
-        try:
-            self.read_newest()
-        except ConfigError:
-            return False
-        return True
 
     def _store(self, proposal: Proposal, *, message: str, guards: Sequence[Guard]) -> StoredChange:
         if guards:
@@ -224,9 +216,7 @@ class ConfigEditor:
     def switch_queue(self, address: QueueAddress, *, drained: bool, message: str = "") -> StoredChange:
         """Drain a queue for all VOs by `Enabled: false`, or remove that: running jobs go on to their end.
 
-        Raises:
-            EditNotAllowed, QueueNotFound: It is not the author's, or does not exist.
-            PathNotFound: It is to be resumed and is not drained.
+        `PathNotFound` if it is to be resumed and is not drained.
         """
         current = self.read_newest()
         edit = Edit(names=_enabled_path(current.require(address)), value=False if drained else ABSENT)

@@ -81,12 +81,7 @@ def _concerns(path: str, names: tuple[str, ...]) -> bool:
 
 
 def compare(editor: ConfigEditor, before: int, after: int | None) -> tuple[int, tuple[Difference, ...]]:
-    """The later version, and the visible differences; `after=None`: the newest.
-
-    Raises:
-        VersionNotFound: There is no such version.
-        ConfigError: This release cannot read one of them.
-    """
+    """The later version, and the visible differences; `after=None`: the newest."""
     current = editor.read_newest()
     with database.reading(editor.engine) as conn:
         old = current if before == current.version else store.load_version(conn, before)
@@ -124,11 +119,7 @@ def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: 
 def blame_at_queues(
     editor: ConfigEditor, config: Configuration, queues: Collection[QueueAddress], *, vo: str
 ) -> Mapping[QueueAddress, list[Blamed]]:
-    """The effective parameters of queues for a VO (empty: the plain values); excluded jobs are not counted.
-
-    Raises:
-        NotAllowed: The VO is another's, and a queue is not at a site of the author.
-    """
+    """The effective parameters of queues for a VO (empty: the plain values), without the excluded jobs."""
     for queue in queues if vo else ():
         _require_vo(editor.rights, config, str(queue), vo)
     lines = {

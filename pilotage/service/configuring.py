@@ -3,7 +3,7 @@
 Long lists of a preview are cut, and jobs of other VOs are only counted.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
@@ -111,6 +111,10 @@ def answer_blamed(blamed: Blamed) -> BlamedValue:
 def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> PreviewAnswer:
     """Convert an outlook, as far as the author may see it."""
     warnings = editor.visible_problems(proposal.warnings, proposal.after)
+
+    def may_read(vo: str) -> bool:
+        return editor.rights.everything or vo in editor.rights.sees
+
     return PreviewAnswer(
         version=proposal.before.version,
         changes=[difference(each) for each in proposal.differences[:_MOST]],
@@ -122,8 +126,12 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
         new_queues=_names(outlook.new, _MOST),
         removed_queues=_names(outlook.removed, _MOST),
         jobs={vo: VoPreview(**asdict(each)) for vo, each in outlook.jobs.items()},
-        classes=list(_classes(outlook, editor.rights))[:_MOST],
-        pools=[_pool(each) for each in outlook.pools if _may_read(editor.rights, each.vo)][:_MOST],
+        classes=[
+            _class(each, readable=may_read(each.waiting.asked.vo))
+            for each in outlook.classes
+            if each.stuck or each.freed
+        ][:_MOST],
+        pools=[_pool(each) for each in outlook.pools if may_read(each.vo)][:_MOST],
         running=[
             GoingPreview(queue=str(each.queue), vo=each.vo, why=each.why, jobs=each.jobs, pilots=each.pilots)
             for each in outlook.going[:_MOST]
@@ -141,16 +149,6 @@ def difference(found: Difference) -> DifferenceAnswer:
     """Convert a difference; an absent side is left unset."""
     fields: dict[str, Any] = found.as_json()
     return DifferenceAnswer(**fields)
-
-
-def _may_read(rights: Rights, vo: str) -> bool:
-    return rights.everything or vo in rights.sees
-
-
-def _classes(outlook: Outlook, rights: Rights) -> Iterator[ClassPreview]:
-    for each in outlook.classes:
-        if each.stuck or each.freed:
-            yield _class(each, readable=_may_read(rights, each.waiting.asked.vo))
 
 
 def _class(found: ClassShift, *, readable: bool) -> ClassPreview:

@@ -26,5 +26,5 @@ ROUTERS = (
     accounting.router,
     interface.router,
     sign_in.router,
-    sign_in.issuer_router,
+    sign_in.logout_router,
 )

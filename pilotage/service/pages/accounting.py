@@ -24,17 +24,11 @@ router = APIRouter(route_class=PageRoute)
 
 _HOUR: Final = 3600.0
 #: The longest of each, and the fields of a time that are cleared at its start.
-_LENGTHS: Final = {
-    TimeBucket.HOUR: timedelta(hours=1),
-    TimeBucket.DAY: timedelta(days=1),
-    TimeBucket.MONTH: timedelta(days=31),
-    TimeBucket.YEAR: timedelta(days=366),
-}
-_STARTS: Final[Mapping[TimeBucket, dict[str, Any]]] = {
-    TimeBucket.HOUR: {},
-    TimeBucket.DAY: {"hour": 0},
-    TimeBucket.MONTH: {"hour": 0, "day": 1},
-    TimeBucket.YEAR: {"hour": 0, "day": 1, "month": 1},
+_STEPS: Final[Mapping[TimeBucket, tuple[timedelta, dict[str, Any]]]] = {
+    TimeBucket.HOUR: (timedelta(hours=1), {}),
+    TimeBucket.DAY: (timedelta(days=1), {"hour": 0}),
+    TimeBucket.MONTH: (timedelta(days=31), {"hour": 0, "day": 1}),
+    TimeBucket.YEAR: (timedelta(days=366), {"hour": 0, "day": 1, "month": 1}),
 }
 #: Most steps of a chart with the default bucket, and with a chosen one.
 _DEFAULT_STEPS, _MOST_STEPS = 125, 400
@@ -75,7 +69,7 @@ def bucket_for(since: datetime, until: datetime, wanted: TimeBucket | None = Non
     lengths = list(TimeBucket)
     most = _DEFAULT_STEPS if wanted is None else _MOST_STEPS
     for bucket in lengths if wanted is None else lengths[lengths.index(wanted) :]:
-        if (until - since) / _LENGTHS[bucket] <= most:
+        if (until - since) / _STEPS[bucket][0] <= most:
             return bucket
     return TimeBucket.YEAR
 
@@ -98,16 +92,13 @@ def draw(answer: AccountingAnswer, wanted: Quantity) -> Chart:
 
 def list_steps(since: datetime, until: datetime, bucket: TimeBucket) -> list[datetime]:
     """Start times of the steps from `since` to `until`."""
+    length, cleared = _STEPS[bucket]
     found = []
-    at = _floor(since, bucket)
+    at = truncate_to_hour(since).replace(**cleared)
     while at < until:
         found.append(at)
-        at = _floor(at + _LENGTHS[bucket], bucket)
+        at = (at + length).replace(**cleared)
     return found
-
-
-def _floor(at: datetime, bucket: TimeBucket) -> datetime:
-    return truncate_to_hour(at).replace(**_STARTS[bucket])
 
 
 def name_of(row: AccountingRow, by: Sequence[str]) -> str:

@@ -1,13 +1,14 @@
 """The page of a section of the configuration, with the form of a change."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Depends, Form, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, Response
+from pydantic import AfterValidator, BaseModel, Field
 
 from cs_config.source import yaml_writer
 from cs_config.source.sections import Tree
@@ -41,10 +42,7 @@ TEXT: Final = "text"
 REMOVE: Final = "remove"
 
 PathOf = Annotated[str, Query(max_length=2000)]
-WayOf = Annotated[str, Query(alias="as", pattern=f"^({VALUES}|{TEXT})$")]
-_Number = Annotated[int, Form(ge=0, le=2**31 - 1)]
-_Texts = Annotated[list[str], Form()]
-_Text = Annotated[str, Form(max_length=2000)]
+WayOf = Annotated[Literal["values", "text"], Query(alias="as")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,37 +105,39 @@ def _entry_at(entry: Entry, names: tuple[str, ...]) -> Entry:
     return patch.find_entry(entry, names) if isinstance(entry, dict) else ABSENT if names else entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """The submitted form."""
+class Filled(BaseModel):
+    """The form of a change, as submitted."""
 
-    section: str  #: path of the section that the page shows
-    version: int  #: that the change starts from
-    rows: tuple[DraftRow, ...] = ()
-    text: str | None = None  #: None: rows
-    message: str = ""
-    guard: str = ""  #: conditions separated by commas
-
-    @property
-    def way(self) -> str:
-        """`values` or `text`."""
-        return VALUES if self.text is None else TEXT
+    version: int = Field(ge=0, le=2**31 - 1, description="That the change starts from.")
+    section: str = Field(default="", max_length=2000, description="Path of the section that the page shows.")
+    way: Literal["values", "text"] = VALUES
+    path: list[str] = Field(default=[], description="Of each row; browsers send all fields of a row.")
+    value: list[str] = []
+    action: list[str] = []
+    text: Annotated[str, AfterValidator(lambda text: text.replace("\r\n", "\n"))] = ""
+    message: str = Field(default="", max_length=2000)
+    guard: str = Field(default="", max_length=2000, description="Conditions separated by commas.")
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the section of the text."""
-        return () if self.text is None else names_of(self.section)
+    def rows(self) -> list[DraftRow]:
+        """The rows with a path."""
+        return [
+            DraftRow(path=path.strip(), value=value.strip(), is_removed=action == REMOVE)
+            for path, value, action in zip(self.path, self.value, self.action, strict=False)
+            if path.strip()
+        ]
 
     @property
-    def guards(self) -> tuple[Guard, ...]:
-        """The conditions; `InvalidRequest` if one is wrong."""
-        return read_guards(self.guard)
+    def written(self) -> tuple[tuple[str, ...], str | None]:
+        """The names of the section of the text, and the text; None: single paths are edited."""
+        return (names_of(self.section), self.text) if self.way == TEXT else ((), None)
 
     @property
     def draft(self) -> ConfigDraft:
         """The change; `InvalidRequest` if a row is no valid edit."""
-        edits = drafts.read_rows(self.rows) if self.text is None else ()
-        return ConfigDraft(version=self.version, edits=edits, text=self.text, names=self.names)
+        names, text = self.written
+        edits = drafts.read_rows(self.rows) if text is None else ()
+        return ConfigDraft(version=self.version, edits=edits, text=text, names=names)
 
 
 def names_of(path: str) -> tuple[str, ...]:
@@ -148,35 +148,6 @@ def names_of(path: str) -> tuple[str, ...]:
 def read_guards(text: str) -> tuple[Guard, ...]:
     """Parse conditions separated by commas."""
     return guards.read_guards(filter(None, map(str.strip, text.split(","))))
-
-
-def _filled(
-    version: _Number,
-    *,
-    section: _Text = "",
-    way: Annotated[str, Form(pattern=f"^({VALUES}|{TEXT})$")] = VALUES,
-    path: _Texts = [],  # noqa: B006  (the framework copies it)
-    value: _Texts = [],  # noqa: B006
-    action: _Texts = [],  # noqa: B006
-    text: Annotated[str, Form()] = "",
-    message: _Text = "",
-    guard: _Text = "",
-) -> Filled:
-    filled = Filled(section=section, version=version, message=message, guard=guard)
-    if way == TEXT:
-        return replace(filled, text=text.replace("\r\n", "\n"))
-    return replace(
-        filled,
-        rows=tuple(  # browsers send all fields of each row, in order
-            DraftRow(path=path.strip(), value=value.strip(), is_removed=action == REMOVE)
-            for path, value, action in zip(path, value, action, strict=False)
-            if path.strip()
-        ),
-    )
-
-
-#: Dependency of the handlers of the form.
-FilledOf = Annotated[Filled, Depends(_filled)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,20 +183,25 @@ def show_section(
 
 
 def _begin(
-    page: PageContext, config: Configuration, names: tuple[str, ...], way: str, suggested: Mapping[str, str]
+    page: PageContext,
+    config: Configuration,
+    names: tuple[str, ...],
+    way: Literal["values", "text"],
+    suggested: Mapping[str, str],
 ) -> Filled:
     """A new draft: the current text, or the current or suggested values of paths."""
-    filled = Filled(section="/".join(names), version=config.version)
     tree = page.editor.visible_tree(config)
+    filled = Filled(section="/".join(names), version=config.version, way=way)
     if way == TEXT:
-        whole = config.source if page.editor.rights.everything else ""
-        return replace(filled, text=patch.section_text(tree, names) if names else whole)
-    found = {path: patch.find_entry(tree, names_of(path)) for path in suggested}
-    rows = tuple(
-        DraftRow(path=path, value=suggested[path] if entry is ABSENT else yaml_writer.write_value(entry))
-        for path, entry in found.items()
-    )
-    return replace(filled, rows=rows)
+        filled.text = patch.section_text(tree, names)
+        if not names:
+            filled.text = config.source if page.editor.rights.everything else ""
+    for path, wanted in suggested.items() if way == VALUES else ():
+        entry = patch.find_entry(tree, names_of(path))
+        filled.path.append(path)
+        filled.value.append(wanted if entry is ABSENT else yaml_writer.write_value(entry))
+        filled.action.append("set")
+    return filled
 
 
 def render_section(

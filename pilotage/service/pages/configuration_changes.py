@@ -19,9 +19,9 @@ from pilotage.service.auth import audit
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.pages.configuration import (
+    TEXT,
     ChangeOutcome,
     Filled,
-    FilledOf,
     read_guards,
     render_section,
     split_differences,
@@ -39,9 +39,9 @@ _Version = Annotated[int, Query(ge=1, le=2**31 - 1)]
 
 @router.post("/check")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
-def check(page: PageOf, filled: FilledOf) -> Response:
+def check(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Show the problems and changes of the draft."""
-    is_begun = bool(filled.rows) or filled.text is not None
+    is_begun = bool(filled.rows) or filled.way == TEXT
     errors: Sequence[Problem] = ()
     warnings: Sequence[Problem] = ()
     changes: Sequence[Difference] = ()
@@ -49,10 +49,10 @@ def check(page: PageOf, filled: FilledOf) -> Response:
         if is_begun:
             proposal = page.editor.propose(filled.draft)
             visible = page.editor.visible_problems(proposal.warnings, proposal.after)
-            warnings = drafts.add_lines(visible, filled.names, filled.text)
+            warnings = drafts.add_lines(visible, *filled.written)
             changes = split_differences(proposal.differences)
     except drafts.CORRECTABLE as error:
-        errors = drafts.list_problems(error, filled.names, filled.text)
+        errors = drafts.list_problems(error, *filled.written)
     return page.render(
         "configuration/findings.html", is_begun=is_begun, errors=errors, warnings=warnings, changes=changes
     )
@@ -60,10 +60,10 @@ def check(page: PageOf, filled: FilledOf) -> Response:
 
 @router.post("/preview")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
-def preview(page: PageOf, filled: FilledOf) -> Response:
+def preview(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Show the effects of the draft on waiting and running jobs; nothing is changed."""
     try:
-        conditions = filled.guards
+        conditions = read_guards(filled.guard)
         return _answer(page, filled, _preview(page, filled.draft, conditions))
     except _REFUSALS as error:
         if isinstance(error, NotAllowed):
@@ -73,10 +73,10 @@ def preview(page: PageOf, filled: FilledOf) -> Response:
 
 @router.post("/apply")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
-def apply(page: PageOf, filled: FilledOf) -> Response:
+def apply(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Store the draft as the version in force."""
     try:
-        conditions = filled.guards
+        conditions = read_guards(filled.guard)
         changed = configuring.store(
             page.parts, page.caller, filled.draft, message=filled.message, guards=conditions
         )
@@ -91,18 +91,19 @@ def apply(page: PageOf, filled: FilledOf) -> Response:
 
 @router.post("/rebase")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
-def rebase(page: PageOf, filled: FilledOf) -> Response:
+def rebase(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Move the draft onto the version in force."""
     try:
-        version, text = page.editor.rebase(filled.version, filled.names, filled.text)
-        return render_section(page, replace(filled, version=version, text=text), rebased=True)
+        version, text = page.editor.rebase(filled.version, *filled.written)
+        moved = filled.model_copy(update={"version": version, "text": text or ""})
+        return render_section(page, moved, rebased=True)
     except _REFUSALS as error:
         return _refuse(page, filled, error)
 
 
 def _refuse(page: PageContext, filled: Filled, error: PilotageError) -> Response:
     outcome = ChangeOutcome(
-        problems=drafts.list_problems(error, filled.names, filled.text),
+        problems=drafts.list_problems(error, *filled.written),
         conflicts=split_differences(error.conflicts) if isinstance(error, EditConflict) else (),
         current=error.current if isinstance(error, VersionConflict) else None,
     )

@@ -29,12 +29,15 @@ def show_interface(request: Request) -> HTMLResponse:
         for name, schema in sorted(described["components"]["schemas"].items())
         if schema.get("properties")
     }
-    text = (
-        templating.environment()
-        .get_template("interface/interface.html")
-        .render(operations=operations, models=models, describe_type=describe_type, find_schema=find_schema)
+    return templating.respond(
+        "interface/interface.html",
+        200,
+        {},
+        operations=operations,
+        models=models,
+        describe_type=describe_type,
+        find_schema=find_schema,
     )
-    return HTMLResponse(text)
 
 
 def find_schema(spec: _Schema) -> _Schema | None:

@@ -56,26 +56,22 @@ def spans(entries: Sequence[LogEntry], *, now: datetime) -> list[TimelineSpan]:
         ends.append(None if stays[-1][0].to_status in FINAL else max(now, stays[-1][0].at))
     widths = _widths([_seconds(stay[0].at, end) for stay, end in zip(stays, ends, strict=True)])
     found: list[TimelineSpan] = []
+    x, epoch = 0.0, 0
     for stay, end, width in zip(stays, ends, widths, strict=True):
-        before = found[-1] if found else None
-        found.append(_span(stay, end, width, before))
+        first, last = stay[0], stay[-1]
+        span = TimelineSpan(
+            status=first.to_status,
+            since=first.at,
+            lasted=None if end is None else end - first.at,
+            minors=list(dict.fromkeys(entry.minor_status for entry in stay if entry.minor_status)),
+            epoch=last.epoch,
+            is_new_attempt=last.epoch > epoch,
+            x=round(x, 3),
+            width=round(100 * width, 3),
+        )
+        found.append(span)
+        x, epoch = x + span.width, last.epoch
     return found
-
-
-def _span(
-    stay: Sequence[LogEntry], end: datetime | None, width: float, before: TimelineSpan | None
-) -> TimelineSpan:
-    first, last = stay[0], stay[-1]
-    return TimelineSpan(
-        status=first.to_status,
-        since=first.at,
-        lasted=None if end is None else end - first.at,
-        minors=list(dict.fromkeys(entry.minor_status for entry in stay if entry.minor_status)),
-        epoch=last.epoch,
-        is_new_attempt=last.epoch > (before.epoch if before else 0),
-        x=round(before.x + before.width, 3) if before else 0.0,
-        width=round(100 * width, 3),
-    )
 
 
 def _seconds(since: datetime, end: datetime | None) -> float:

@@ -26,7 +26,6 @@ from requirements.errors import InvalidInput, InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import search
-from taskqueue.jobs.search import JobCount
 from taskqueue.states import JobStatus, may_come_from
 
 _ALL = frozenset({Role.USER, Role.VO_ADMIN, Role.OPERATOR})
@@ -58,45 +57,54 @@ FIELDS = (
 )
 
 
-def read_filter(given: object) -> object:
-    """Drop empty fields of a form; ids may be separated by spaces."""
-    if not isinstance(given, Mapping):
-        return given
-    found = {name: _values(name, value) for name, value in given.items()}
-    return {name: value for name, value in found.items() if value not in ("", [], None)}
+router = APIRouter(route_class=PageRoute)
 
 
-def query_of(which: JobFilter) -> list[tuple[str, str]]:
-    """The filter as a query string's fields."""
-    fields = which.model_dump(mode="json", include=set(JobFilter.model_fields), exclude_none=True)
-    return [
-        (name, ",".join(map(str, value)) if isinstance(value, list) else value)
-        for name, value in fields.items()
-    ]
+class FilledFilter(JobFilter):
+    """A filter as filled in: empty fields are ignored, and ids may be separated by spaces."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean(cls, given: object) -> object:
+        if not isinstance(given, Mapping):
+            return given
+        found = {name: _clean_value(name, value) for name, value in given.items()}
+        return {name: value for name, value in found.items() if value not in ("", [], None)}
+
+    @property
+    def filter(self) -> JobFilter:
+        """Only the conditions."""
+        return JobFilter.model_validate({name: getattr(self, name) for name in JobFilter.model_fields})
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """The conditions as fields of a query."""
+        found = self.model_dump(mode="json", include=set(JobFilter.model_fields), exclude_none=True)
+        return [
+            (name, ",".join(map(str, value)) if isinstance(value, list) else value)
+            for name, value in found.items()
+        ]
+
+    @property
+    def address(self) -> str:
+        """Address of the list with this filter."""
+        return f"/jobs?{urlencode(self.fields)}"
 
 
-def _values(name: str, value: object) -> object:
+def _clean_value(name: str, value: object) -> object:
     if isinstance(value, list):
-        return [each for each in (_values(name, one) for one in value) if each != ""]
+        return [each for each in (_clean_value(name, one) for one in value) if each != ""]
     if not isinstance(value, str):
         return value
     return ",".join(value.replace(",", " ").split()) if name == "ids" else value.strip()
 
 
-router = APIRouter(route_class=PageRoute)
-
-
-class ListQuery(JobFilter):
+class ListQuery(FilledFilter):
     """Query of the list."""
 
     sort: Literal["job", "-job"] = "-job"
     limit: int = Field(default=50, ge=1, le=200)
     after: int | None = Field(default=None, ge=1, le=MAX_ID)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, given: object) -> object:
-        return read_filter(given)
 
 
 @router.get("/jobs")
@@ -110,7 +118,6 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
     with database.reading(page.parts.engine) as conn:
         seen = search.read_page(conn, wanted, limit=query.limit, after=query.after, oldest_first=oldest_first)
         counts = search.count_by_status(conn, every_status)
-    filters = query_of(query)
     return page.render(
         "jobs/part.html" if page.is_fragment else "jobs/list.html",
         seen=seen,
@@ -118,8 +125,8 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
         total=search.sum_counts(counts),
         query=query,
         fields=[field for field in FIELDS if page.caller.role in field.roles],
-        filters=dict(filters),
-        matching=urlencode(filters),
+        filters=dict(query.fields),
+        matching=urlencode(query.fields),
     )
 
 
@@ -136,20 +143,10 @@ _CHANGE: Mapping[Do, Callable[[Services, Caller, JobFilter], ChangedJobs]] = {
 }
 
 
-class JobChangeForm(JobFilter):
+class JobChangeForm(FilledFilter):
     """An action and the jobs to change."""
 
     do: Do
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, given: object) -> object:
-        return read_filter(given)
-
-    @property
-    def filter(self) -> JobFilter:
-        """The filter of the jobs."""
-        return JobFilter.model_validate({name: getattr(self, name) for name in JobFilter.model_fields})
 
 
 class ConfirmedChange(JobChangeForm):
@@ -172,8 +169,6 @@ def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResp
     return page.render(
         "jobs/change.html",
         change=change,
-        filters=query_of(change.filter),
-        back=_address(change),
         counts=possible,
         total=search.sum_counts(possible),
         others=search.sum_counts({each: n for each, n in counts.items() if each not in possible}),
@@ -189,9 +184,7 @@ def change_jobs(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTM
     _refuse_empty(change)
     _refuse_too_many(page, change)
     changed = _CHANGE[change.do](page.parts, page.caller, change.filter)
-    return page.render(
-        "jobs/changed.html", change=change, changed=changed, back=_address(change), most=_SHOWN
-    )
+    return page.render("jobs/changed.html", change=change, changed=changed, most=_SHOWN)
 
 
 def _refuse_empty(change: JobChangeForm) -> None:
@@ -203,18 +196,13 @@ def _refuse_empty(change: JobChangeForm) -> None:
 def _refuse_too_many(page: PageContext, change: JobChangeForm) -> None:
     which = jobs.concerned(page.caller, change.filter, _WANTED[change.do])
     with database.reading(page.parts.engine) as conn:
-        total: JobCount = search.sum_counts(search.count_by_status(conn, which, most=_MOST))
+        total = search.sum_counts(search.count_by_status(conn, which, most=_MOST))
     if total.more or total.jobs > _MOST:
         message = (
             f"these are more than {_MOST:,} jobs: narrow the filter, or use "
             f"`pilotage job {change.do}` with --status, --owner, --vo, --site or --pool"
         )
         raise InvalidRequest([Problem(path="jobs", message=message)])
-
-
-def _address(change: JobChangeForm) -> str:
-    """Address of the list with the same filter."""
-    return f"/jobs?{urlencode(query_of(change.filter))}"
 
 
 #: Job ids in the address of the list after a submission.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from operator import attrgetter
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query
@@ -34,8 +35,8 @@ router = APIRouter(route_class=PageRoute)
 
 #: Sites on one page.
 _ON_PAGE = 100
-#: Sort orders; a leading `-` reverses.
-_ORDERS = ("site", "queues", "running", "pilots", "could_run")
+#: Columns that sites can be sorted by, beside their names.
+_NUMBERS = frozenset({"queues", "running", "pilots", "could_run"})
 
 
 class SitesShown(BaseModel):
@@ -49,12 +50,6 @@ class SitesShown(BaseModel):
     sort: str = Field(default="site", max_length=20)
     after: int = Field(default=0, ge=0, le=1_000_000, description="Number of sites to skip.")
 
-    @property
-    def order(self) -> str:
-        """The sort order without the direction."""
-        name = self.sort.removeprefix("-")
-        return name if name in _ORDERS else "site"
-
 
 @router.get("/sites")
 @add_to_navigation("Sites")
@@ -66,7 +61,7 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
     named = sorted(site for site in known if fold(query.q) in fold(site))
     glances = site_overview.list_glances(page.parts, page.caller, named)
     found = [each for each in glances if not query.state or query.state in each.words]
-    shown = _ordered(found, query)[query.after : query.after + _ON_PAGE]
+    shown = _sort(found, query.sort)[query.after : query.after + _ON_PAGE]
     end = query.after + len(shown)
     return page.render(
         "sites/table.html" if page.is_fragment else "sites/list.html",
@@ -79,13 +74,12 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
     )
 
 
-def _ordered(found: Sequence[SiteGlance], query: SitesShown) -> list[SiteGlance]:
-    by_name = sorted(found, key=lambda each: fold(each.site))
-    return sorted(by_name, key=lambda each: _key(each, query.order), reverse=query.sort.startswith("-"))
-
-
-def _key(glance: SiteGlance, order: str) -> str | int:
-    return fold(glance.site) if order == "site" else int(getattr(glance, order))
+def _sort(found: Sequence[SiteGlance], order: str) -> list[SiteGlance]:
+    """By name, or by a number and then by name; `-` reverses."""
+    column, is_reversed = order.removeprefix("-"), order.startswith("-")
+    is_number = column in _NUMBERS
+    by_name = sorted(found, key=lambda each: fold(each.site), reverse=is_reversed and not is_number)
+    return sorted(by_name, key=attrgetter(column), reverse=is_reversed) if is_number else by_name
 
 
 @router.get("/sites/{site}")
@@ -129,7 +123,7 @@ def show_offers(page: PageOf, site: str) -> HTMLResponse:
     """Suggest changes of the site's queues that would attract jobs; equal queues are computed once."""
     config = page.parts.live.current
     visibility.require_known(config, site)
-    kinds = {queues[0]: len(queues) for queues in _kinds(config, page.caller, site)}
+    kinds = _count_kinds(config, visibility.site_vos(page.caller, config, site), site)
     examples = list(kinds)[:_KINDS]
     found = explanations.suggest_offers(page.parts, page.caller, site, examples)
     best = sorted(found, key=lambda each: -each[1].gains)[:_OFFERS]
@@ -137,19 +131,15 @@ def show_offers(page: PageOf, site: str) -> HTMLResponse:
     return page.render(template, site=site, found=best, kinds=kinds, left=len(kinds) - len(examples))
 
 
-def _kinds(config: Configuration, caller: Caller, site: str) -> list[list[QueueAddress]]:
-    """Group the queues of a site that are equal for every VO that the caller may see."""
-    vos = visibility.site_vos(caller, config, site)
+def _count_kinds(config: Configuration, vos: Sequence[str], site: str) -> dict[QueueAddress, int]:
+    """A queue of each kind, those equal for every VO, with the number of queues; the largest kind first."""
     kinds: dict[object, list[QueueAddress]] = {}
     for address in config.addresses:
         if address.site == site:
-            kinds.setdefault(tuple(_offer_text(config, address, vo) for vo in vos), []).append(address)
-    return sorted(kinds.values(), key=len, reverse=True)
-
-
-def _offer_text(config: Configuration, address: QueueAddress, vo: str) -> frozenset[tuple[str, object]]:
-    values: Mapping[str, object] = config.ad(address, vo)
-    return frozenset((name, repr(value)) for name, value in values.items())
+            ads = (config.ad(address, vo) for vo in vos)
+            kind = tuple(frozenset((name, repr(value)) for name, value in ad.items()) for ad in ads)
+            kinds.setdefault(kind, []).append(address)
+    return {queues[0]: len(queues) for queues in sorted(kinds.values(), key=len, reverse=True)}
 
 
 class BanForm(BaseModel):
@@ -231,9 +221,7 @@ def _whole(
         vos=vos,
         vo=selected,
         parameters=[each for each in values if each.line.places],
-        expired=config.expired(address, selected).values(),
-        usable=config.usable(address, selected) if selected else None,
-        enabled=config.enabled(address, selected),
+        config=config,
         drained=editor.is_drained(config, address),
         may_switch=page.editor.may_switch(address),
         served=served,
@@ -242,7 +230,6 @@ def _whole(
         shown=_POOLS,
         explained=explained,
         pilots=pilots,
-        version=config.version,
     )
 
 

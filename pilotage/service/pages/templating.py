@@ -29,18 +29,18 @@ _ASK_AGAIN = "no-cache"
 router = APIRouter(prefix="/assets", include_in_schema=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Asset:
     """A static file of the pages."""
 
     media_type: str
-    digest: str  #: of its content, shortened for its address
     content: bytes
+    digest: str  #: of its content, shortened for its address
     packed: bytes  #: compressed by gzip
 
 
 @cache
-def every() -> dict[str, Asset]:
+def list_assets() -> dict[str, Asset]:
     """All assets by name; read once."""
     return {path.name: _read(path) for path in sorted(_ASSETS.iterdir()) if path.is_file()}
 
@@ -48,24 +48,19 @@ def every() -> dict[str, Asset]:
 def _read(path: Path) -> Asset:
     content = path.read_bytes()
     media_type = mimetypes.guess_type(path.name, strict=True)[0] or "application/octet-stream"
-    return Asset(
-        media_type=media_type,
-        digest=sha256(content).hexdigest()[:12],
-        content=content,
-        packed=gzip.compress(content, mtime=0),
-    )
+    return Asset(media_type, content, sha256(content).hexdigest()[:12], gzip.compress(content, mtime=0))
 
 
 def address(name: str) -> str:
     """Address of an asset. It contains the digest, so that browsers may cache it forever."""
-    return f"/assets/{name}?v={every()[name].digest}"
+    return f"/assets/{name}?v={list_assets()[name].digest}"
 
 
 @router.get("/{name}", response_class=Response)
 @router.head("/{name}", response_class=Response)
 async def asset(request: Request, name: str, v: str = "") -> Response:
     """Send an asset."""
-    found = every().get(name)
+    found = list_assets().get(name)
     if found is None:
         raise NotHere(f"there is no {name!r:.80} among the assets")
     headers = {
@@ -225,18 +220,21 @@ def environment() -> Environment:
         auto_reload=False,
         cache_size=-1,
     )
-    made.filters |= {
-        "when": when,
-        "duration": duration,
-        "count": count,
-        "share": share,
-        "conditions": canonical.format_lines,
-        "percent": percent,
-        "parameter": show.format_value,
-        "written": written,
-    }
+    made.filters |= {each.__name__: each for each in (when, duration, count, share, percent, written)}
+    made.filters |= {"conditions": canonical.format_lines, "parameter": show.format_value}
     made.globals |= {"asset": address}
     return made
+
+
+_NOT_STORED: Final = {"Cache-Control": "no-store"}
+
+
+def respond(
+    template: str, status: int = 200, headers: Mapping[str, str] = _NOT_STORED, /, **context: object
+) -> HTMLResponse:
+    """Render a template, a path below `templates/`."""
+    text = environment().get_template(template).render(context)
+    return HTMLResponse(text, status, headers=dict(headers))
 
 
 #: Paths of the API always answer JSON.
@@ -262,14 +260,12 @@ def is_wanted(request: Request) -> bool:
 
 def render(request: Request, status: int, message: str, headers: Mapping[str, str]) -> HTMLResponse:
     """Render the error page; it needs neither a session nor the database."""
-    text = (
-        environment()
-        .get_template("error.html")
-        .render(
-            status=status,
-            heading=_TITLES.get(status, "An error of the service" if status >= 500 else "Refused"),
-            message=message,
-            path=request.url.path,
-        )
+    return respond(
+        "error.html",
+        status,
+        {**_NOT_STORED, **headers},
+        status=status,
+        heading=_TITLES.get(status, "An error of the service" if status >= 500 else "Refused"),
+        message=message,
+        path=request.url.path,
     )
-    return HTMLResponse(text, status, headers={"Cache-Control": "no-store", **headers})

@@ -54,7 +54,7 @@ function series(line, chart, paths) {
     width: { line: 2, area: 1, bars: 0 }[chart.kind],
     dash: chart.kind === "line" ? DASHES[(line.tone + 3) % DASHES.length] : undefined,
     fill: FILLS[chart.kind](colour, line.tone),
-    points: { show: chart.kind === "line" ? undefined : chart.times.length === 1 },
+    points: { show: chart.times.length === 1 || line.values.includes(null) }, // a value between two gaps is no line
     paths,
     value: (_, __, ___, index) => grouped(index == null ? line.values.at(-1) : line.values[index]),
   };
