@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pilotage.service.auth.access import allow
-from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.auth.callers import Role
 from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery, AccountingRow
 from pilotage.service.pages import templating
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
@@ -66,10 +66,10 @@ QUANTITIES: Final = (
 
 def bucket_for(since: datetime, until: datetime, wanted: TimeBucket | None = None) -> TimeBucket:
     """The length of a step: the wanted bucket, or the next one with few enough steps."""
-    lengths = list(TimeBucket)
     most = _DEFAULT_STEPS if wanted is None else _MOST_STEPS
-    for bucket in lengths if wanted is None else lengths[lengths.index(wanted) :]:
-        if (until - since) / _STEPS[bucket][0] <= most:
+    shortest = _STEPS[wanted or TimeBucket.HOUR][0]
+    for bucket, (length, _) in _STEPS.items():
+        if length >= shortest and (until - since) / length <= most:
             return bucket
     return TimeBucket.YEAR
 
@@ -140,6 +140,9 @@ def _list_most_used(answer: AccountingAnswer, values: Mapping[str, Sequence[floa
 RANGES: Final = (("24h", "24 hours"), ("7d", "7 days"), ("30d", "30 days"), ("365d", "a year"))
 #: Next grouping when a value is selected.
 _DEEPER: Final = {"vo": "site", "site": "queue", "ce": "queue", "owner_group": "owner"}
+#: Filters in the form, and those that a role fixes.
+_FIELDS: Final = ("vo", "site", "owner", "status")
+_SETTLED: Final = {Role.USER: ("vo", "owner", "owner_group"), Role.VO_ADMIN: ("vo",)}
 
 _Filter = Annotated[str | None, Field(max_length=1000)]
 
@@ -189,6 +192,8 @@ def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLRespon
     whole = _answer(page, shown.to_query())
     bucket = bucket_for(whole.since, whole.until, shown.bucket)
     wanted = next((each for each in QUANTITIES if each.name == shown.quantity), QUANTITIES[0])
+    dimensions = accounting.dimensions(page.caller)
+    settled, deeper = _SETTLED.get(page.caller.role, ()), _DEEPER.get(shown.by)
     return page.render(
         "accounting/accounting.html",
         shown=shown,
@@ -198,11 +203,11 @@ def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLRespon
         wanted=wanted,
         quantities=QUANTITIES,
         ranges=RANGES,
-        dimensions=accounting.dimensions(page.caller),
+        dimensions=dimensions,
         buckets=list(TimeBucket),
         chart=draw(_answer(page, shown.to_query(bucket=bucket)), wanted),
-        fields=_fields(page.caller),
-        deeper=_deeper(page.caller, shown.by),
+        fields=[name for name in _FIELDS if name in dimensions and name not in settled],
+        deeper=deeper if deeper in dimensions else None,
     )
 
 
@@ -210,10 +215,7 @@ def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLRespon
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
 def download(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> Response:
     """Download the rows of the page as CSV."""
-    question = shown.to_query()
-    text = accounting.text(
-        _answer(page, question if shown.bucket is None else shown.to_query(bucket=shown.bucket))
-    )
+    text = accounting.text(_answer(page, shown.to_query(bucket=shown.bucket)))
     attachment = {"Content-Disposition": 'attachment; filename="accounting.csv"', "Cache-Control": "no-store"}
     return Response(text, media_type=accounting.MEDIA_TYPE, headers=attachment)
 
@@ -222,19 +224,3 @@ def _answer(page: PageContext, query: AccountingQuery) -> AccountingAnswer:
     question = accounting.understand(page.caller, query, now=page.parts.clock())
     with database.reading(page.parts.engine) as conn:
         return accounting.answer(conn, question)
-
-
-def _fields(caller: Caller) -> Sequence[str]:
-    """Filters in the form: those that the caller's role does not fix."""
-    settled = {Role.USER: {"vo", "owner", "owner_group"}, Role.VO_ADMIN: {"vo"}}.get(caller.role, set())
-    return [
-        name
-        for name in ("vo", "site", "owner", "status")
-        if name in set(accounting.dimensions(caller)) - settled
-    ]
-
-
-def _deeper(caller: Caller, by: str) -> str | None:
-    """Grouping for the rows of one value."""
-    wanted = _DEEPER.get(by)
-    return wanted if wanted in accounting.dimensions(caller) else None

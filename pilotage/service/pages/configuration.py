@@ -192,10 +192,10 @@ def _begin(
     """A new draft: the current text, or the current or suggested values of paths."""
     tree = page.editor.visible_tree(config)
     filled = Filled(section="/".join(names), version=config.version, way=way)
-    if way == TEXT:
+    if way == TEXT and names:
         filled.text = patch.section_text(tree, names)
-        if not names:
-            filled.text = config.source if page.editor.rights.everything else ""
+    elif way == TEXT and page.editor.rights.everything:
+        filled.text = config.source
     for path, wanted in suggested.items() if way == VALUES else ():
         entry = patch.find_entry(tree, names_of(path))
         filled.path.append(path)
@@ -212,7 +212,6 @@ def render_section(
     view = _view(page.editor.visible_tree(config), names_of(filled.section), allowed)
     vos = visibility.site_vos(page.caller, config, view.names[2]) if view.node else _vos(config, allowed)
     selected = fold(vo) if vo and fold(vo) in vos else vos[0] if len(vos) == 1 else None
-    blank: dict[str, object] = {"applied": None, "outcome": None}
     return page.render(
         "configuration/section.html",
         status=status,
@@ -224,7 +223,7 @@ def render_section(
         vo=selected,
         effective=_blame(page, view, selected),
         own_path=partial(_own_path, view, selected, allowed),
-        **(blank | outcome),
+        **outcome,
     )
 
 
