@@ -1,1 +1,1 @@
-"""Effects of a proposed configuration on waiting jobs, pools, pilots and running jobs."""
+"""Changes of the configuration: who made them, what a proposed one would do, guards, storing."""

@@ -1,31 +1,25 @@
-"""Pages of one job: its timeline, description, attempts and output; and the form for a new job."""
+"""Pages of one job: its timeline, description, attempts and output; and why it is waiting."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from random import Random
-from typing import Annotated, Literal
-from urllib.parse import urlencode
-from uuid import uuid4
 
-from fastapi import APIRouter, Form
-from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, StreamingResponse
 
 from matcher.explain.ranking import RankedQueue
-from optimizers.submit import dry_run
-from pilotage.service.auth.access import allow
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
+from pilotage.service.models.explain import JobExplanation
 from pilotage.service.models.jobs import AttemptAnswer, JobIdPath
-from pilotage.service.pages import explanation
-from pilotage.service.pages.explanation import Explained
-from pilotage.service.pages.page import PageContext, PageOf, PageRoute
+from pilotage.service.pages.page import PageOf, PageRoute
 from pilotage.service.queries import explanations, jobs
-from pilotage.service.queries.jobs import JobStory, submitter_of
-from requirements.errors import InvalidInput
 from taskqueue.db import database
-from taskqueue.errors import IdempotencyConflict, QuotaExceeded
+from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.log import LogEntry
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_become
 
@@ -62,26 +56,22 @@ def spans(entries: Sequence[LogEntry], *, now: datetime) -> list[TimelineSpan]:
         ends.append(None if stays[-1][0].to_status in FINAL else max(now, stays[-1][0].at))
     widths = _widths([_seconds(stay[0].at, end) for stay, end in zip(stays, ends, strict=True)])
     found: list[TimelineSpan] = []
+    x, epoch = 0.0, 0
     for stay, end, width in zip(stays, ends, widths, strict=True):
-        before = found[-1] if found else None
-        found.append(_span(stay, end, width, before))
+        first, last = stay[0], stay[-1]
+        span = TimelineSpan(
+            status=first.to_status,
+            since=first.at,
+            lasted=None if end is None else end - first.at,
+            minors=list(dict.fromkeys(entry.minor_status for entry in stay if entry.minor_status)),
+            epoch=last.epoch,
+            is_new_attempt=last.epoch > epoch,
+            x=round(x, 3),
+            width=round(100 * width, 3),
+        )
+        found.append(span)
+        x, epoch = x + span.width, last.epoch
     return found
-
-
-def _span(
-    stay: Sequence[LogEntry], end: datetime | None, width: float, before: TimelineSpan | None
-) -> TimelineSpan:
-    first, last = stay[0], stay[-1]
-    return TimelineSpan(
-        status=first.to_status,
-        since=first.at,
-        lasted=None if end is None else end - first.at,
-        minors=list(dict.fromkeys(entry.minor_status for entry in stay if entry.minor_status)),
-        epoch=last.epoch,
-        is_new_attempt=last.epoch > (before.epoch if before else 0),
-        x=round(before.x + before.width, 3) if before else 0.0,
-        width=round(100 * width, 3),
-    )
 
 
 def _seconds(since: datetime, end: datetime | None) -> float:
@@ -121,14 +111,17 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         spans=spans(story.log, now=now),
         latest=AttemptAnswer.model_validate(latest) if latest else None,
         log=story.log[-_LOG:],
-        description=_list_fields(story.description.body),
+        description=[
+            (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            for name, value in story.description.body.items()
+        ],
         has_output=latest is not None and latest.output is not None,
         is_over=job.status in FINAL,
         is_waiting=job.status in PREPARING | {JobStatus.WAITING},
         may_be_killed=job.status is not JobStatus.KILLED and may_become(job.status, JobStatus.KILLED),
         may_be_rescheduled=may_become(job.status, JobStatus.RESCHEDULED)
         and job.status is not JobStatus.RESCHEDULED,
-        causes=_causes(story),
+        causes={cause: each for cause, each in story.waited.items() if each > _SHORTEST_WAIT},
     )
 
 
@@ -148,104 +141,54 @@ def download(page: PageOf, job_id: JobIdPath) -> StreamingResponse:
     return jobs.send(page.parts, page.caller, job_id)
 
 
-def _list_fields(body: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The checked description as names and values."""
-    return [
-        (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        for name, value in body.items()
-    ]
-
-
-def _causes(story: JobStory) -> list[tuple[str, float, float]]:
-    """Causes of waiting with seconds and percent of the total."""
-    total = sum(story.waited.values())
-    return [
-        (cause, each, 100 * each / total) for cause, each in story.waited.items() if each > _SHORTEST_WAIT
-    ]
-
-
-new_job_router = APIRouter(route_class=PageRoute)
-
 #: Eligible queues that are listed.
-_LISTED_QUEUES = 10
-#: Job ids in the address of the list after a submission.
-_LISTED = 100
-#: Initial content of the form.
-_EXAMPLE = """Executable = "/bin/echo";
-Arguments = "Hello from the grid";
-StdOutput = "std.out";
-OutputSandbox = {"std.out"};
-CPUTime = 600;
-"""
-
-Text = Annotated[str, Form()]
-Key = Annotated[str, Form(max_length=64, pattern="^[0-9a-f-]*$")]
+LISTED_QUEUES = 10
+#: Statuses of jobs that may still look for a queue.
+_STILL_TO_GO = frozenset(
+    {None, "Submitting", "Received", "Checking", "Scouting", "Staging", "Waiting", "Rescheduled"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DryRunView:
-    """Where a description would run."""
+class ExplainedJob:
+    """Where a job, submitted or not, would run, and what excludes the other queues."""
 
-    explained: Explained
-    ranked: list[RankedQueue]  #: the first of the eligible queues
+    found: JobExplanation
+    ranked: Sequence[RankedQueue]  #: the first of the eligible queues
 
+    @property
+    def is_to_go(self) -> bool:
+        """Whether the job still needs a queue."""
+        return self.found.status in _STILL_TO_GO
 
-@new_job_router.get("/jobs/new")
-@new_job_router.get("/explain")
-@allow(Role.USER, Role.VO_ADMIN)
-def show_form(page: PageOf) -> HTMLResponse:
-    """Show an empty form."""
-    return _form(page, _EXAMPLE)
-
-
-@new_job_router.post("/jobs/new")
-@allow(Role.USER, Role.VO_ADMIN)
-def answer(
-    page: PageOf, do: Annotated[Literal["explain", "submit"], Form()], jdl: Text = "", key: Key = ""
-) -> Response:
-    """Explain where the job would run; or submit it, only once even if the form is sent again."""
-    try:
-        if do == "explain":
-            return _form(page, jdl, dry_run_view=_dry_run(page, jdl), key=key)
-        return _submit(page, jdl, key)
-    except (InvalidInput, QuotaExceeded, IdempotencyConflict) as error:
-        new_key = "" if isinstance(error, IdempotencyConflict) else key
-        return _form(page, jdl, refused=error, key=new_key, status=400)
+    @property
+    def verdict(self) -> tuple[str, str]:
+        """A sentence, and its tone: `good` or `bad`."""
+        eligible, candidates = self.found.eligible_queues, self.found.candidate_queues
+        if not self.is_to_go:
+            return f"It is {self.found.status}: it no longer waits.", "good"
+        if not candidates:
+            return "There is no queue that its VO may use.", "bad"
+        if not eligible:
+            why = f"each of the {candidates:,} that its VO may use fails a requirement"
+            return f"No queue fits: {why}.", "bad"
+        fits = "fits" if eligible == 1 else "fit"
+        return f"{eligible:,} of the {candidates:,} queues that its VO may use {fits}.", "good"
 
 
-def _dry_run(page: PageContext, jdl: str) -> DryRunView:
-    parts = page.parts
-    config, now = parts.live.current, parts.clock()
-    foreseen = dry_run.dry_run_source(config, submitter_of(page.caller), jdl, now=now)
-    question = explanations.ask_about_dry_run(config, foreseen)
-    with database.reading(parts.engine) as conn:
+@router.get("/jobs/{job_id}/why")
+@allow(*EVERY_ROLE)
+def explain(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
+    """Show what excludes which queues, what would help, and what blocks the job now."""
+    config, now = page.parts.live.current, page.parts.clock()
+    with database.reading(page.parts.engine) as conn:
+        job = visibility.require_readable(page.caller, stored_jobs.get_job(conn, job_id))
+        question = explanations.ask_about_job(conn, config, job, now=now)
         found = explanations.explain_job(conn, config, question, forwarding=True, now=now)
-    ranked = explanations.rank_queues(config, question, Random(0))
-    return DryRunView(explained=explanation.explanation_view(found), ranked=ranked[:_LISTED_QUEUES])
-
-
-def _submit(page: PageContext, jdl: str, key: str) -> RedirectResponse:
-    job_ids = jobs.submit(page.parts, page.caller, [jdl], key=f"page:{key}" if key else None)
-    if len(job_ids) == 1:
-        return RedirectResponse(f"/jobs/{job_ids[0]}", 303)
-    query = {"ids": ",".join(map(str, job_ids[:_LISTED]))}
-    return RedirectResponse(f"/jobs?{urlencode(query)}", 303)
-
-
-def _form(
-    page: PageContext,
-    jdl: str,
-    *,
-    dry_run_view: DryRunView | None = None,
-    refused: Exception | None = None,
-    key: str = "",
-    status: int = 200,
-) -> HTMLResponse:
+    ranked = explanations.rank_queues(config, question, Random(job_id))
     return page.render(
-        "jobs/new.html",
-        status=status,
-        jdl=jdl,
-        dry_run_view=dry_run_view,
-        refused=str(refused) if refused else None,
-        key=key or str(uuid4()),
+        "jobs/explained.html" if page.is_fragment else "jobs/why.html",
+        job=job,
+        has_page=visibility.controls(page.caller, vo=job.vo, owner=job.owner),
+        explained=ExplainedJob(found=found, ranked=ranked[:LISTED_QUEUES]),
     )

@@ -1,5 +1,6 @@
 """Overview page: numbers and charts of jobs, and problems."""
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -9,8 +10,8 @@ from pydantic import BaseModel, Field
 
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
-from pilotage.service.pages.charts import Chart, ChartLine
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import overview as overviews
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.states import JobStatus
@@ -72,29 +73,30 @@ def _course(page: PageContext, hours: int) -> dict[str, Any]:
     step = timedelta(minutes=SPANS[hours])
     found = overviews.course(page.parts, caller, hours=hours, step=step, now=now)
     return {
-        "charts": [_jobs(found), _moves(found)],
+        "charts": _charts(found),
         "troubles": overviews.troubles(page.parts, caller, now=now),
         "most_stuck": overviews.MOST_STUCK,
         "named": _LISTED,
     }
 
 
-def _jobs(found: StatusSeries) -> Chart:
-    lines = [
-        ChartLine(label=status, tone=tone, values=found.jobs[status])
-        for status, tone in _LIVING.items()
-        if status in found.jobs
-    ]
-    return Chart(title="Jobs by status", times=found.begins, lines=lines, kind="area")
-
-
-def _moves(found: StatusSeries) -> Chart:
-    """Changes in each step, without the last one: it is incomplete and would look like a decline."""
-    lines = [
-        ChartLine(label=status, tone=tone, values=found.came[status][:-1])
-        for status, tone in _MOVES.items()
-        if status in found.came
-    ]
+def _charts(found: StatusSeries) -> list[Chart]:
     minutes = found.step // timedelta(minutes=1)
     every = "each minute" if minutes == 1 else f"every {minutes} minutes"
-    return Chart(title=f"Matched and ended, {every}", times=found.begins[:-1], lines=lines)
+    living = _lines(_LIVING, found.jobs)
+    # The last step is incomplete and would look like a decline.
+    moves = _lines(_MOVES, {status: values[:-1] for status, values in found.came.items()})
+    return [
+        Chart(title="Jobs by status", times=found.begins, lines=living, kind="area"),
+        Chart(title=f"Matched and ended, {every}", times=found.begins[:-1], lines=moves),
+    ]
+
+
+def _lines(
+    tones: Mapping[JobStatus, int], values: Mapping[JobStatus, Sequence[float | None]]
+) -> list[ChartLine]:
+    return [
+        ChartLine(label=status, tone=tone, values=values[status])
+        for status, tone in tones.items()
+        if status in values
+    ]

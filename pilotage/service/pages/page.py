@@ -10,16 +10,19 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
 
-from pilotage.service import routing
+from matcher.preview.editor import ConfigEditor
+from pilotage.service import configuring, routing
 from pilotage.service.auth import access
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.http_errors import ClockBehind, ForgedRequest, NotAuthenticated
+from pilotage.service.models import ListPage
 from pilotage.service.pages import sessions, templating
-from pilotage.service.routing import PartsOf, StrictRequest
+from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 
+_Entry = TypeVar("_Entry")
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _ATTRIBUTE = "navigation_title"
 
@@ -57,35 +60,8 @@ def entries(routers: Iterable[APIRouter]) -> tuple[NavigationEntry, ...]:
     )
 
 
-def visible(known: Sequence[NavigationEntry], role: Role) -> list[NavigationEntry]:
-    """The entries that the role may use."""
-    return [entry for entry in known if role in entry.roles]
-
-
 FIELD = "csrf"
 HEADER = "x-csrf-token"
-
-
-def require_own_page(request: Request) -> None:
-    """Raise `ForgedRequest` unless the browser's headers prove that a page of ours sent the request.
-
-    Browsers send `Sec-Fetch-Site` to hosts that they trust (TLS, or this machine), and `Origin` to all.
-    """
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        is_own = site == "same-origin"
-    else:
-        is_own = request.headers.get("origin", "").partition("://")[2] == request.headers.get("host")
-    if not is_own:
-        raise ForgedRequest("the request does not come from a page of this service")
-
-
-async def require_token(request: Request, expected: str) -> None:
-    """Raise `ForgedRequest` unless a header or the form (read before) has the token of the session."""
-    shown = request.headers.get(HEADER) or (await request.form()).get(FIELD)
-    if not isinstance(shown, str) or not hmac.compare_digest(shown.encode(), expected.encode()):
-        raise ForgedRequest("the page is from another session: reload it and try again")
-
 
 #: Pages depend on the session and must not be cached.
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Cookie, HX-Request"}
@@ -99,15 +75,12 @@ class Here:
     query: tuple[tuple[str, str], ...]  #: in their order; a name may come several times
 
     def __str__(self) -> str:
-        return self._address(self.query)
+        return self.with_query()
 
     def with_query(self, **changes: object) -> str:
         """The address with other values in its query; None removes a name."""
-        kept = [(name, value) for name, value in self.query if name not in changes]
-        new = [(name, str(value)) for name, value in changes.items() if value is not None]
-        return self._address((*kept, *new))
-
-    def _address(self, query: tuple[tuple[str, str], ...]) -> str:
+        query = [(name, value) for name, value in self.query if name not in changes]
+        query += [(name, str(value)) for name, value in changes.items() if value is not None]
         return f"{self.path}?{urlencode(query)}" if query else self.path
 
 
@@ -122,8 +95,13 @@ class PageContext:
 
     @property
     def caller(self) -> Caller:
-        """The person's caller."""
+        """The person."""
         return self.token.caller
+
+    @property
+    def editor(self) -> ConfigEditor:
+        """The configuration with the person's rights."""
+        return configuring.editor_of(self.parts, self.caller)
 
     @property
     def is_fragment(self) -> bool:
@@ -133,30 +111,42 @@ class PageContext:
 
     def render(self, template: str, *, status: int = 200, **context: object) -> HTMLResponse:
         """Render a template (a path below `templates/`) with the variables that every page needs."""
-        text = (
-            templating.environment()
-            .get_template(template)
-            .render(
-                {
-                    "caller": self.caller,
-                    "csrf": self.csrf,
-                    "csrf_header": HEADER,
-                    "here": here(self.request),
-                    "navigation": visible(self.request.app.state.navigation, self.caller.role),
-                    "now": self.parts.clock(),
-                    **context,
-                }
-            )
+        return templating.respond(
+            template,
+            status,
+            _HEADERS,
+            **{
+                "caller": self.caller,
+                "csrf": self.csrf,
+                "csrf_header": HEADER,
+                "here": here(self.request),
+                "navigation": [
+                    each for each in self.request.app.state.navigation if self.caller.role in each.roles
+                ],
+                "now": self.parts.clock(),
+                **context,
+            },
         )
-        return HTMLResponse(text, status, headers=_HEADERS)
+
+    def render_list(
+        self,
+        name: str,
+        query: ListPage,
+        found: Sequence[_Entry],
+        key: Callable[[_Entry], object],
+        **context: Any,
+    ) -> HTMLResponse:
+        """Render a page of a list, or its live part, with a link to what follows the last entry's key."""
+        rows, last = query.cut(found)
+        part = "live" if self.is_fragment else "list"
+        after = key(last) if last is not None else None
+        return self.render(f"{name}/{part}.html", rows=rows, next=after, query=query, **context)
 
 
 def here(request: Request) -> Here:
     """The requested address."""
     return Here(path=request.url.path, query=tuple(request.query_params.multi_items()))
 
-
-__all__ = ["OpenRoute", "PageOf", "PageRoute", "PartsOf"]
 
 #: Bytes of a form from a caller that is not authenticated.
 _STRANGERS_FORM = 16 << 10
@@ -175,18 +165,15 @@ class PageRoute(routing.RepeatingRoute):
 
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
-            parts: Services = request.app.state.parts
-            try:
-                page = request.state.page = _signed_in(request, parts)
-            except NotAuthenticated:
+            page = request.state.page = signed_in(request)
+            if page is None:
                 return _to_login(request)
             access.require(request, page.caller, roles)
             access.require_capability(request, page.caller, self.endpoint)
             routing.check_texts(request)
             if request.method not in _READING:
-                require_own_page(request)
-                await _read_form(request, parts.limits.json_bytes)
-                await require_token(request, page.csrf)
+                await _read_form(request, page.parts.limits.json_bytes)
+                await _require_token(request, page.csrf)
             return await handle(request)
 
         return guarded
@@ -204,7 +191,6 @@ class OpenRoute(routing.RepeatingRoute):
             access.admit_stranger(request, request.app.state.parts)
             routing.check_texts(request)
             if request.method not in _READING:
-                require_own_page(request)
                 await _read_form(request, _STRANGERS_FORM)
             return await handle(request)
 
@@ -213,47 +199,59 @@ class OpenRoute(routing.RepeatingRoute):
 
 def signed_in(request: Request) -> PageContext | None:
     """The context of a signed-in person, or None."""
-    try:
-        return _signed_in(request, request.app.state.parts)
-    except NotAuthenticated:
-        return None
-
-
-def _signed_in(request: Request, parts: Services) -> PageContext:
+    parts: Services = request.app.state.parts
     text = sessions.token_of(request)
     if text is None:
-        raise NotAuthenticated("nobody is signed in")
+        return None
     try:
         token = request.state.token = access.admit_token(text, parts)
-    except ClockBehind as error:  # a session begun by another host; a new one here will be valid
-        raise NotAuthenticated(str(error)) from None
+    except (NotAuthenticated, ClockBehind):  # behind another host, which began it: a new one here is valid
+        return None
     return PageContext(request=request, parts=parts, token=token, csrf=sessions.csrf_of(text))
 
 
 def _to_login(request: Request) -> Response:
     """Redirect to the login and back; a request for a part reloads the whole page."""
-    wanted = str(here(request)) if request.method in _READING else "/"
-    wanted = wanted if len(wanted) <= sessions.LONGEST_ADDRESS else "/"
     if request.headers.get("hx-request") == "true":
         return Response(status_code=401, headers={"HX-Refresh": "true"})
-    query = f"?{urlencode({'next': wanted})}" if wanted != "/" else ""
+    wanted = str(here(request)) if request.method in _READING else "/"
+    is_back = wanted != "/" and len(wanted) <= sessions.LONGEST_ADDRESS
+    query = f"?{urlencode({'next': wanted})}" if is_back else ""
     return RedirectResponse(f"/login{query}", 303, headers={"Cache-Control": "no-store"})
 
 
 async def _read_form(request: StrictRequest, limit: int) -> None:
-    """Read the whole body: the framework would cut its fields at its own limit.
-
-    Raises:
-        InvalidRequest: It is multipart (whose parts may choose their encoding; our pages do not send it),
-            or holds text that cannot be stored.
-    """
+    """Read the whole body of a form of ours: the framework would cut its fields at its own limit."""
+    _require_own_page(request)
     await request.read(limit)
     if request.headers.get("content-type", "").lower().startswith("multipart/"):
+        # Its parts could choose their encoding; our pages do not send it.
         message = "comes in parts, allowed is application/x-www-form-urlencoded"
         raise InvalidRequest([Problem(path="body", message=message)])
     for name, value in (await request.form(max_part_size=limit)).multi_items():
         routing.check_text("form", name)
         routing.check_text(name, str(value))
+
+
+def _require_own_page(request: Request) -> None:
+    """Raise `ForgedRequest` unless the browser's headers prove that a page of ours sent the request.
+
+    Browsers send `Sec-Fetch-Site` to hosts that they trust (TLS, or this machine), and `Origin` to all.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        is_own = site == "same-origin"
+    else:
+        is_own = request.headers.get("origin", "").partition("://")[2] == request.headers.get("host")
+    if not is_own:
+        raise ForgedRequest("the request does not come from a page of this service")
+
+
+async def _require_token(request: Request, expected: str) -> None:
+    """Raise `ForgedRequest` unless a header or the form (read before) has the token of the session."""
+    shown = request.headers.get(HEADER) or (await request.form()).get(FIELD)
+    if not isinstance(shown, str) or not hmac.compare_digest(shown.encode(), expected.encode()):
+        raise ForgedRequest("the page is from another session: reload it and try again")
 
 
 async def _page(request: Request) -> PageContext:

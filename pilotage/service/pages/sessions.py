@@ -53,15 +53,9 @@ def begin(
     token_id: str | None = None,
     next_page: str = "/",
 ) -> RedirectResponse:
-    """Start a session and redirect to a page.
+    """Start a session after an authenticated sign-in, and redirect to a page of ours.
 
-    Args:
-        request: The authenticated sign-in.
-        parts: Dependencies.
-        caller: Determines the rights of the session.
-        until: Expiry of the credential: the session lasts no longer.
-        token_id: Id of the token used to sign in: revoking it ends the session.
-        next_page: Where to redirect; an address of another host is replaced by the first page.
+    The session ends with the credential (`until`), and if the token used to sign in (`token_id`) is revoked.
     """
     now = parts.clock()
     ttl = LIFE if until is None else min(LIFE, until - now)
@@ -69,20 +63,15 @@ def begin(
     text, _ = parts.tokens.mint(Grant(caller=caller, ttl=ttl), now=now, token_id=session_id)
     audit.done(caller, "login", address=access.address(request), token_id=session_id)
     answer = RedirectResponse(local(next_page), 303)
-    answer.set_cookie(
-        cookie_name(request),
-        text,
-        max_age=max(0, int(ttl.total_seconds())),
-        secure=is_secure(request),
-        httponly=True,
-        samesite="lax",
-    )
+    set_cookie(request, answer, cookie_name(request), text, ttl)
     return answer
 
 
-def end(request: Request, answer: Response) -> None:
-    """Delete the session's cookie."""
-    answer.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="lax")
+def set_cookie(request: Request, answer: Response, name: str, value: str, life: timedelta) -> None:
+    """Set a cookie that scripts cannot read and forms of other sites do not send; a life of 0 deletes it."""
+    seconds = max(0, int(life.total_seconds()))
+    secure = is_secure(request)
+    answer.set_cookie(name, value, max_age=seconds, secure=secure, httponly=True, samesite="lax")
 
 
 def local(address: str) -> str:

@@ -1,12 +1,13 @@
 """Sign in by one-time link or by another issuer, choose a role, sign out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Path, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, Field
 
 from pilotage.service.auth import access, audit, login_links, tokens
 from pilotage.service.auth import callers as auth_callers
@@ -25,24 +26,28 @@ from requirements.errors import PilotageError
 from taskqueue import login_tokens
 from taskqueue.db import database
 
-router = APIRouter()
-_open = APIRouter(route_class=OpenRoute)
-_mine = APIRouter(route_class=PageRoute)
+router = APIRouter(route_class=OpenRoute)
+logout_router = APIRouter(route_class=PageRoute)
 
+_CALLBACK = "/login/callback"
+_ACTION = "login"
+#: Time limit for the issuer's login and the choice of a role.
+_LIFE = timedelta(minutes=15)
+#: Roles offered; they must fit into a cookie together with the address to return to.
+_MOST = 12
+_LONGEST_NEXT = 1000
+
+NextPage = Annotated[str, Query(alias="next", max_length=sessions.LONGEST_ADDRESS)]
 _USED = "This link is not valid: each works once, for five minutes. Create another one."
 
 
-@_open.get("/login")
-def login(
-    request: Request,
-    parts: PartsOf,
-    next_page: Annotated[str, Query(alias="next", max_length=sessions.LONGEST_ADDRESS)] = "/",
-) -> Response:
+@router.get("/login")
+def login(request: Request, parts: PartsOf, next_page: NextPage = "/") -> Response:
     """Show the ways to sign in."""
     return _sign_in(request, parts, next_page)
 
 
-@_open.post("/login")
+@router.post("/login")
 def follow(
     request: Request,
     parts: PartsOf,
@@ -59,91 +64,72 @@ def follow(
     )
 
 
-@_mine.post("/logout")
+@logout_router.post("/logout")
 @allow(*Role, needs=Capability.READ)
 def logout(page: PageOf, parts: PartsOf) -> Response:
     """End the session; copies of its cookie become invalid."""
-    token, now = page.token, parts.clock()
+    token = page.token
     with database.writing(parts.engine) as conn:
-        login_tokens.revoke_token(conn, token.token_id, expires_at=token.expires_at, now=now)
+        login_tokens.revoke_token(conn, token.token_id, expires_at=token.expires_at, now=parts.clock())
     parts.revoked.refresh()
     audit.done(page.caller, "logout", token_id=token.token_id)
     answer = RedirectResponse("/login", 303)
-    sessions.end(page.request, answer)
+    sessions.set_cookie(page.request, answer, sessions.cookie_name(page.request), "", timedelta())
     return answer
 
 
 def _sign_in(request: Request, parts: Services, next_page: str, problem: str = "") -> Response:
     page = pages_page.signed_in(request)
-    text = (
-        templating.environment()
-        .get_template("login/sign_in.html")
-        .render(
-            caller=page.caller if page else None,
-            next_page=sessions.local(next_page),
-            problem=problem,
-            ways=parts.issuers.sign_in_ways,
-        )
+    return templating.respond(
+        "login/sign_in.html",
+        401 if problem else 200,
+        caller=page.caller if page else None,
+        next_page=sessions.local(next_page),
+        problem=problem,
+        ways=parts.issuers.sign_in_ways,
     )
-    return HTMLResponse(text, 401 if problem else 200, headers={"Cache-Control": "no-store"})
 
 
-router.include_router(_open)
-router.include_router(_mine)
-
-issuer_router = APIRouter(prefix="/login", route_class=OpenRoute)
-
-_CALLBACK = "/login/callback"
-_ACTION = "login"
-#: Time limit for the issuer's login and the choice of a role.
-_LIFE = timedelta(minutes=15)
-#: Roles offered; they must fit into a cookie together with the address to return to.
-_MOST = 12
-_LONGEST_NEXT = 1000
-
-NextPage = Annotated[str, Query(alias="next", max_length=sessions.LONGEST_ADDRESS)]
-Code = Annotated[str | None, Query(max_length=4096)]
-Word = Annotated[str | None, Query(max_length=1024)]
-
-
-@issuer_router.get("/issuers/{name}")
+@router.get("/login/issuers/{name}")
 def begin_issuer_login(
     request: Request, parts: PartsOf, name: Annotated[str, Path(max_length=255)], next_page: NextPage = "/"
 ) -> Response:
     """Redirect to the issuer, with a cookie that binds the attempt to this browser."""
-    attempt, address = code_flow.begin(_issuer(parts, name), _redirect_uri(request))
+    callback = str(request.url.replace(path=_CALLBACK, query="", fragment=""))
+    attempt, address = code_flow.begin(_issuer(parts, name), callback)
     answer = RedirectResponse(address, 303, headers={"Cache-Control": "no-store"})
     wanted = sessions.local(next_page) if len(next_page) <= _LONGEST_NEXT else "/"
     _keep(request, parts, answer, "attempt", {**asdict(attempt), "next": wanted})
     return answer
 
 
-@issuer_router.get("/callback")
-def handle_callback(
-    request: Request,
-    parts: PartsOf,
-    *,
-    state: Word = None,
-    code: Code = None,
-    iss: Word = None,
-    error: Word = None,
-) -> Response:
+class CallbackQuery(BaseModel):
+    """What an issuer adds to the address of its redirect."""
+
+    state: str | None = Field(default=None, max_length=1024)
+    code: str | None = Field(default=None, max_length=4096)
+    iss: str | None = Field(default=None, max_length=1024)
+    error: str | None = Field(default=None, max_length=1024)
+
+
+@router.get(_CALLBACK)
+def handle_callback(request: Request, parts: PartsOf, query: Annotated[CallbackQuery, Query()]) -> Response:
     """Handle the issuer's redirect: sign in, or offer a choice of several roles."""
     try:
-        trusted, kept, claims = _claims(request, parts, state=state, code=code, iss=iss, error=error)
+        trusted, kept, claims = _claims(request, parts, query)
         callers = _callers(trusted, claims)
     except PilotageError as refused:
         audit.unproven(_ACTION, address=access.address(request), reason=str(refused))
         raise
     if len(callers) == 1:
         return _signed_in(request, parts, callers[0], next_page=str(kept["next"]))
-    answer = _choice(callers)
+    answer = templating.respond("login/role.html", callers=callers)
     content = {"callers": [auth_callers.claims_of(caller) for caller in callers], "next": kept["next"]}
     _keep(request, parts, answer, "choice", content)
     return answer
 
 
-@issuer_router.post("/role")
+@router.post("/login/role")
 def choose(request: Request, parts: PartsOf, choice: Annotated[int, Form(ge=0, lt=_MOST)]) -> Response:
     """Sign in with one of the offered roles."""
     kept = _read_attempt(request, parts, "choice")
@@ -154,22 +140,15 @@ def choose(request: Request, parts: PartsOf, choice: Annotated[int, Form(ge=0, l
 
 
 def _claims(
-    request: Request,
-    parts: Services,
-    *,
-    state: str | None,
-    code: str | None,
-    iss: str | None,
-    error: str | None,
+    request: Request, parts: Services, query: CallbackQuery
 ) -> tuple[TrustedIssuer, Mapping[str, object], dict[str, object]]:
     kept = _read_attempt(request, parts, "attempt")
     attempt = LoginAttempt(**{name: str(value) for name, value in kept.items() if name != "next"})
     trusted = _issuer(parts, attempt.issuer)
-    if error is not None or code is None or state is None:
-        raise NotAuthenticated(
-            f"{trusted.issuer.name} did not sign you in: {error or 'no code came back'!r:.100}"
-        )
-    answer = Answer(state=state, code=code, issuer=iss)
+    if query.error is not None or query.code is None or query.state is None:
+        why = query.error or "no code came back"
+        raise NotAuthenticated(f"{trusted.issuer.name} did not sign you in: {why!r:.100}")
+    answer = Answer(state=query.state, code=query.code, issuer=query.iss)
     return trusted, kept, code_flow.finish(trusted, attempt, answer, now=parts.clock())
 
 
@@ -185,14 +164,10 @@ def _callers(trusted: TrustedIssuer, claims: dict[str, object]) -> tuple[Caller,
     return callers[:_MOST]
 
 
-def _choice(callers: Sequence[Caller]) -> HTMLResponse:
-    text = templating.environment().get_template("login/role.html").render(callers=callers)
-    return HTMLResponse(text, headers={"Cache-Control": "no-store"})
-
-
 def _signed_in(request: Request, parts: Services, caller: Caller, *, next_page: str) -> Response:
+    """Begin the session; the cookie of the attempt is not needed any more."""
     answer = sessions.begin(request, parts, caller, next_page=next_page)
-    _forget(request, answer)
+    sessions.set_cookie(request, answer, _cookie(request), "", timedelta())
     return answer
 
 
@@ -203,10 +178,6 @@ def _issuer(parts: Services, name: str) -> TrustedIssuer:
     raise NotHere("there is no sign-in with such an issuer here")
 
 
-def _redirect_uri(request: Request) -> str:
-    return str(request.url.replace(path=_CALLBACK, query="", fragment=""))
-
-
 def _cookie(request: Request) -> str:
     return f"{sessions.cookie_name(request)}-sign-in"
 
@@ -215,14 +186,7 @@ def _keep(
     request: Request, parts: Services, answer: Response, purpose: str, content: Mapping[str, object]
 ) -> None:
     text = tokens.seal(parts.tokens.keys, purpose, content, life=_LIFE, now=parts.clock())
-    answer.set_cookie(
-        _cookie(request),
-        text,
-        max_age=int(_LIFE.total_seconds()),
-        secure=sessions.is_secure(request),
-        httponly=True,
-        samesite="lax",
-    )
+    sessions.set_cookie(request, answer, _cookie(request), text, _LIFE)
 
 
 def _read_attempt(request: Request, parts: Services, purpose: str) -> Mapping[str, object]:
@@ -230,7 +194,3 @@ def _read_attempt(request: Request, parts: Services, purpose: str) -> Mapping[st
     if not text:
         raise NotAuthenticated("no sign-in was begun in this browser: begin again")
     return tokens.unseal(parts.tokens.keys, purpose, text, now=parts.clock())
-
-
-def _forget(request: Request, answer: Response) -> None:
-    answer.delete_cookie(_cookie(request), secure=sessions.is_secure(request), httponly=True, samesite="lax")

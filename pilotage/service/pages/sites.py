@@ -1,9 +1,9 @@
-"""Pages of sites: the list, one site with its tree, suggested offers, bans."""
+"""Pages of sites and queues: the list, a site with its tree, suggested offers, bans; a batch queue."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from operator import attrgetter
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query
@@ -12,25 +12,31 @@ from pydantic import BaseModel, Field
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from matcher.preview import editor, history
+from matcher.preview.history import Blamed
+from pilotage.service import configuring
 from pilotage.service.auth import visibility
-from pilotage.service.auth.access import EVERY_ROLE, allow
+from pilotage.service.auth.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.configuring import blames
-from pilotage.service.configuring.blames import Blamed
-from pilotage.service.models.explain import OfferAnswer
-from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
+from pilotage.service.models.explain import QueueExplanation
+from pilotage.service.pages import lists
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, overview, sites
 from pilotage.service.queries.overview import SiteGlance
+from pilotage.service.routing import QueueOf
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database
+from taskqueue.pilots import search
+from taskqueue.pilots.search import PilotCounts
+from taskqueue.pools import by_queue, listing, pools
 
 router = APIRouter(route_class=PageRoute)
 
 #: Sites on one page.
 _ON_PAGE = 100
-#: Sort orders; a leading `-` reverses.
-_ORDERS = ("site", "queues", "running", "pilots", "could_run")
+#: Columns that sites can be sorted by, beside their names.
+_NUMBERS = frozenset({"queues", "running", "pilots", "could_run"})
 
 
 class SitesShown(BaseModel):
@@ -44,12 +50,6 @@ class SitesShown(BaseModel):
     sort: str = Field(default="site", max_length=20)
     after: int = Field(default=0, ge=0, le=1_000_000, description="Number of sites to skip.")
 
-    @property
-    def order(self) -> str:
-        """The sort order without the direction."""
-        name = self.sort.removeprefix("-")
-        return name if name in _ORDERS else "site"
-
 
 @router.get("/sites")
 @add_to_navigation("Sites")
@@ -61,7 +61,7 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
     named = sorted(site for site in known if fold(query.q) in fold(site))
     glances = overview.list_glances(page.parts, page.caller, named)
     found = [each for each in glances if not query.state or query.state in each.words]
-    shown = _ordered(found, query)[query.after : query.after + _ON_PAGE]
+    shown = _sort(found, query.sort)[query.after : query.after + _ON_PAGE]
     end = query.after + len(shown)
     return page.render(
         "sites/table.html" if page.is_fragment else "sites/list.html",
@@ -74,32 +74,15 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
     )
 
 
-def _ordered(found: Sequence[SiteGlance], query: SitesShown) -> list[SiteGlance]:
-    by_name = sorted(found, key=lambda each: fold(each.site))
-    return sorted(by_name, key=lambda each: _key(each, query.order), reverse=query.sort.startswith("-"))
+def _sort(found: Sequence[SiteGlance], order: str) -> list[SiteGlance]:
+    """By name, or by a number and then by name; `-` reverses."""
+    column, is_reversed = order.removeprefix("-"), order.startswith("-")
+    is_number = column in _NUMBERS
+    by_name = sorted(found, key=lambda each: fold(each.site), reverse=is_reversed and not is_number)
+    return sorted(by_name, key=attrgetter(column), reverse=is_reversed) if is_number else by_name
 
 
-def _key(glance: SiteGlance, order: str) -> str | int:
-    return fold(glance.site) if order == "site" else int(getattr(glance, order))
-
-
-site_router = APIRouter(route_class=PageRoute)
-
-#: CEs with their queues.
-Tree = Sequence[tuple[str, Sequence["SiteTreeLeaf"]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteTreeLeaf:
-    """A queue in the tree."""
-
-    address: QueueAddress
-    parameters: Sequence[Blamed]
-    usable: bool  #: by the selected VO
-    enabled: bool
-
-
-@site_router.get("/sites/{site}")
+@router.get("/sites/{site}")
 @allow(*EVERY_ROLE)
 def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     """Show a site: its state, and its tree with the effective parameters for a VO."""
@@ -112,36 +95,21 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     if page.is_fragment:
         return page.render("sites/live.html", site=site, state=state, glance=glance, jobs=jobs)
     selected = fold(vo) or caller.vo or ""
+    queues = [address for address in config.addresses if address.site == site]
     return page.render(
         "sites/show.html",
         site=site,
         state=state,
         glance=glance,
         jobs=jobs,
-        tree=_tree(page, config, site, selected),
+        ces=[(ce, list(there)) for ce, there in groupby(queues, key=lambda queue: queue.ce)],
+        values=history.blame_at_queues(page.editor, config, queues, vo=selected),
+        config=config,
         vos=visibility.site_vos(caller, config, site),
         vo=selected,
-        version=config.version,
         may_ban=caller.looks_after(site),
     )
 
-
-def _tree(page: PageOf, config: Configuration, site: str, vo: str) -> Tree:
-    queues = [address for address in config.addresses if address.site == site]
-    values = blames.blame_at_queues(page.parts, page.caller, config, queues, vo=vo)
-    leaves = [
-        SiteTreeLeaf(
-            address=address,
-            parameters=values[address],
-            usable=not vo or config.usable(address, vo),
-            enabled=config.enabled(address, vo),
-        )
-        for address in queues
-    ]
-    return [(ce, list(there)) for ce, there in groupby(leaves, key=lambda leaf: leaf.address.ce)]
-
-
-offer_router = APIRouter(route_class=PageRoute)
 
 #: Kinds of queues of a site for which offers are computed.
 _KINDS = 30
@@ -149,48 +117,29 @@ _KINDS = 30
 _OFFERS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """An offer for a queue and those equal to it."""
-
-    example: QueueAddress
-    queues: int
-    offer: OfferAnswer
-
-
-@offer_router.get("/sites/{site}/offers")
+@router.get("/sites/{site}/offers")
 @allow(*EVERY_ROLE)
 def show_offers(page: PageOf, site: str) -> HTMLResponse:
     """Suggest changes of the site's queues that would attract jobs; equal queues are computed once."""
     config = page.parts.live.current
     visibility.require_known(config, site)
-    kinds = {queues[0]: len(queues) for queues in _kinds(config, page.caller, site)}
+    kinds = _count_kinds(config, visibility.site_vos(page.caller, config, site), site)
     examples = list(kinds)[:_KINDS]
-    found = [
-        Offered(example=queue, queues=kinds[queue], offer=offer)
-        for queue, offer in explanations.suggest_offers(page.parts, page.caller, site, examples)
-    ]
-    best = sorted(found, key=lambda each: -each.offer.gains)[:_OFFERS]
+    found = explanations.suggest_offers(page.parts, page.caller, site, examples)
+    best = sorted(found, key=lambda each: -each[1].gains)[:_OFFERS]
     template = "sites/offers.html" if page.is_fragment else "sites/offers_page.html"
-    return page.render(template, site=site, found=best, left=len(kinds) - len(examples))
+    return page.render(template, site=site, found=best, kinds=kinds, left=len(kinds) - len(examples))
 
 
-def _kinds(config: Configuration, caller: Caller, site: str) -> list[list[QueueAddress]]:
-    """Group the queues of a site that are equal for every VO that the caller may see."""
-    vos = visibility.site_vos(caller, config, site)
+def _count_kinds(config: Configuration, vos: Sequence[str], site: str) -> dict[QueueAddress, int]:
+    """A queue of each kind, those equal for every VO, with the number of queues; the largest kind first."""
     kinds: dict[object, list[QueueAddress]] = {}
     for address in config.addresses:
         if address.site == site:
-            kinds.setdefault(tuple(_offer_text(config, address, vo) for vo in vos), []).append(address)
-    return sorted(kinds.values(), key=len, reverse=True)
-
-
-def _offer_text(config: Configuration, address: QueueAddress, vo: str) -> frozenset[tuple[str, object]]:
-    values: Mapping[str, object] = config.ad(address, vo)
-    return frozenset((name, repr(value)) for name, value in values.items())
-
-
-ban_router = APIRouter(route_class=PageRoute)
+            ads = (config.ad(address, vo) for vo in vos)
+            kind = tuple(frozenset((name, repr(value)) for name, value in ad.items()) for ad in ads)
+            kinds.setdefault(kind, []).append(address)
+    return {queues[0]: len(queues) for queues in sorted(kinds.values(), key=len, reverse=True)}
 
 
 class BanForm(BaseModel):
@@ -200,7 +149,7 @@ class BanForm(BaseModel):
     until: str = Field(default="", max_length=30, description="UTC, as sent by browsers; empty: no end.")
 
 
-@ban_router.post("/sites/{site}/ban")
+@router.post("/sites/{site}/ban")
 @allow(Role.SITE_ADMIN)
 def ban(page: PageOf, site: str, form: Annotated[BanForm, Form()]) -> Response:
     """Ban the site from all jobs but tests."""
@@ -208,7 +157,7 @@ def ban(page: PageOf, site: str, form: Annotated[BanForm, Form()]) -> Response:
     return RedirectResponse(f"/sites/{site}", 303)
 
 
-@ban_router.post("/sites/{site}/allow")
+@router.post("/sites/{site}/allow")
 @allow(Role.SITE_ADMIN)
 def allow_again(page: PageOf, site: str) -> Response:
     """Lift the ban of the site."""
@@ -224,3 +173,92 @@ def _time(text: str) -> datetime | None:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
         raise InvalidRequest([Problem(path="until", message=f"{text!r} is not a time")]) from None
+
+
+#: Pools of a queue that are listed.
+_POOLS = 20
+#: Older pilots are not counted, as on the page of pilots.
+_RECENT = timedelta(days=1)
+
+_Text = Annotated[str, Form(max_length=1000)]
+
+
+@router.get("/sites/{site}/{ce}/{queue}")
+@allow(*EVERY_ROLE)
+def show_queue(
+    page: PageOf, address: QueueOf, vo: Annotated[str, Query(max_length=200)] = ""
+) -> HTMLResponse:
+    """Show a queue with its parameters for a VO."""
+    config, caller = page.parts.live.current, page.caller
+    explained = explanations.explain_queue(page.parts, caller, config.require(address))
+    pilots = _pilots(page, address) if caller.role in allowed_roles(lists.list_pilots) else None
+    if page.is_fragment:
+        return page.render("sites/queue_live.html", address=address, explained=explained, pilots=pilots)
+    return _whole(page, address, vo, explained, pilots)
+
+
+def _whole(
+    page: PageContext,
+    address: QueueAddress,
+    vo: str,
+    explained: QueueExplanation,
+    pilots: Mapping[str, PilotCounts] | None,
+) -> HTMLResponse:
+    config, caller = page.parts.live.current, page.caller
+    vos = visibility.site_vos(caller, config, address.site)
+    selected = fold(vo) or _default_vo(config, caller, address, vos)
+    values: Sequence[Blamed] = ()
+    if selected:
+        values = history.blame_values(page.editor, config, path=str(address), vo=selected)
+    with database.reading(page.parts.engine) as conn:
+        served = by_queue.list_mapped_pools(conn, vos, [address])[address]
+        ids = [each.pool_id for each in served[:_POOLS]]
+        originals = pools.read_originals(conn, ids)
+        jobs = listing.count_jobs_by_status(conn, ids)
+    return page.render(
+        "sites/queue.html",
+        address=address,
+        vos=vos,
+        vo=selected,
+        parameters=[each for each in values if each.line.places],
+        config=config,
+        drained=editor.is_drained(config, address),
+        may_switch=page.editor.may_switch(address),
+        served=served,
+        originals=originals,
+        jobs=jobs,
+        shown=_POOLS,
+        explained=explained,
+        pilots=pilots,
+    )
+
+
+@router.post("/sites/{site}/{ce}/{queue}/drain")
+@allow(Role.SITE_ADMIN)
+def drain(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
+    """Disable the queue for new jobs."""
+    configuring.switch_queue(page.parts, page.caller, address, drained=True, message=message)
+    return RedirectResponse(f"/sites/{address}", 303)
+
+
+@router.post("/sites/{site}/{ce}/{queue}/resume")
+@allow(Role.SITE_ADMIN)
+def resume(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
+    """Enable the queue again."""
+    configuring.switch_queue(page.parts, page.caller, address, drained=False, message=message)
+    return RedirectResponse(f"/sites/{address}", 303)
+
+
+def _default_vo(config: Configuration, caller: Caller, address: QueueAddress, vos: Sequence[str]) -> str:
+    """The caller's VO, else the first that may use the queue."""
+    if caller.vo in vos:
+        return caller.vo or ""
+    return next((vo for vo in vos if config.usable(address, vo)), vos[0] if vos else "")
+
+
+def _pilots(page: PageOf, address: QueueAddress) -> Mapping[str, PilotCounts]:
+    which = visibility.visible_pilots(page.caller, vo=None, site=address.site, status=None)
+    with database.reading(page.parts.engine) as conn:
+        since = page.parts.clock() - _RECENT
+        counted = search.count_pilots(conn, ["queue", "status"], which, ended_since=since)
+    return {status: fared for (queue, status), fared in counted.items() if queue == str(address)}

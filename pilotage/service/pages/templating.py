@@ -1,13 +1,14 @@
-"""Templates with their filters, assets, and error pages."""
+"""What templates show: assets, formatted values, charts; and error pages."""
 
 import gzip
 import mimetypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Final, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
@@ -15,7 +16,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from cs_config.source import yaml_writer
+from cs_config.versions import diff
+from cs_config.versions.diff import ABSENT
 from pilotage.service.http_errors import NotHere
+from requirements import canonical
 
 _ASSETS = Path(__file__).parent / "assets"
 _FOREVER = "public, max-age=31536000, immutable"
@@ -24,18 +29,18 @@ _ASK_AGAIN = "no-cache"
 router = APIRouter(prefix="/assets", include_in_schema=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Asset:
     """A static file of the pages."""
 
     media_type: str
-    digest: str  #: of its content, shortened for its address
     content: bytes
+    digest: str  #: of its content, shortened for its address
     packed: bytes  #: compressed by gzip
 
 
 @cache
-def every() -> dict[str, Asset]:
+def list_assets() -> dict[str, Asset]:
     """All assets by name; read once."""
     return {path.name: _read(path) for path in sorted(_ASSETS.iterdir()) if path.is_file()}
 
@@ -43,24 +48,19 @@ def every() -> dict[str, Asset]:
 def _read(path: Path) -> Asset:
     content = path.read_bytes()
     media_type = mimetypes.guess_type(path.name, strict=True)[0] or "application/octet-stream"
-    return Asset(
-        media_type=media_type,
-        digest=sha256(content).hexdigest()[:12],
-        content=content,
-        packed=gzip.compress(content, mtime=0),
-    )
+    return Asset(media_type, content, sha256(content).hexdigest()[:12], gzip.compress(content, mtime=0))
 
 
 def address(name: str) -> str:
     """Address of an asset. It contains the digest, so that browsers may cache it forever."""
-    return f"/assets/{name}?v={every()[name].digest}"
+    return f"/assets/{name}?v={list_assets()[name].digest}"
 
 
 @router.get("/{name}", response_class=Response)
 @router.head("/{name}", response_class=Response)
 async def asset(request: Request, name: str, v: str = "") -> Response:
     """Send an asset."""
-    found = every().get(name)
+    found = list_assets().get(name)
     if found is None:
         raise NotHere(f"there is no {name!r:.80} among the assets")
     headers = {
@@ -137,6 +137,74 @@ def share(value: float | None) -> str:
     return NOTHING if value is None else f"{100 * value:.1f}{_NO_BREAK}%"
 
 
+def percent(part: float, whole: float) -> float:
+    """Part of a whole in percent; 0 of nothing."""
+    return round(min(100.0, max(0.0, 100 * part / whole)), 2) if whole else 0.0
+
+
+def written(value: object) -> str | None:
+    """Format an entry of the configuration as in its file; None for ABSENT."""
+    return None if value is ABSENT else yaml_writer.write_value(value)
+
+
+#: Rows in the table below a chart: the newest steps.
+_CHART_ROWS: Final = 24
+#: Lines with a colour of their own; further ones are summed.
+MOST_LINES: Final = 8
+OTHERS: Final = "all others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartLine:
+    """One quantity."""
+
+    label: str
+    tone: int  #: 1 to 8, a colour of the style sheet; 0: the sum of others
+    values: Sequence[float | None]  #: one for each time of the chart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Quantities over the same times."""
+
+    title: str
+    note: str = ""  #: unit and step
+    times: Sequence[datetime]  #: the oldest first
+    lines: Sequence[ChartLine]  #: of stacked areas and bars, the lowest first
+    kind: Literal["line", "area", "bars"] = "line"
+
+    @property
+    def data(self) -> dict[str, object]:
+        """The data in the format of `chart.js`."""
+        lines = [{"label": line.label, "tone": line.tone, "values": list(line.values)} for line in self.lines]
+        return {"kind": self.kind, "times": [int(each.timestamp()) for each in self.times], "lines": lines}
+
+    @property
+    def rows(self) -> Sequence[tuple[datetime, Sequence[float | None]]]:
+        """The newest times with their values, newest first."""
+        places = range(len(self.times) - 1, max(-1, len(self.times) - 1 - _CHART_ROWS), -1)
+        return [(self.times[place], [line.values[place] for line in self.lines]) for place in places]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all values are zero or missing."""
+        return not any(value for line in self.lines for value in line.values)
+
+
+def list_largest(values: Mapping[str, Sequence[float]]) -> list[ChartLine]:
+    """The largest quantities in order of their sums, and one for the sum of the rest."""
+    present = [name for name in values if any(values[name])]
+    by_size = sorted(present, key=lambda name: (-sum(values[name]), name))
+    found = [
+        ChartLine(label=name, tone=tone, values=values[name])
+        for tone, name in enumerate(by_size[:MOST_LINES], 1)
+    ]
+    if rest := by_size[MOST_LINES:]:
+        summed = [sum(column) for column in zip(*(values[name] for name in rest), strict=True)]
+        found.append(ChartLine(label=OTHERS, tone=0, values=summed))
+    return found
+
+
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -152,14 +220,21 @@ def environment() -> Environment:
         auto_reload=False,
         cache_size=-1,
     )
-    made.filters |= {
-        "when": when,
-        "duration": duration,
-        "count": count,
-        "share": share,
-    }
+    made.filters |= {each.__name__: each for each in (when, duration, count, share, percent, written)}
+    made.filters |= {"conditions": canonical.format_lines, "parameter": diff.format_entry}
     made.globals |= {"asset": address}
     return made
+
+
+_NOT_STORED: Final = {"Cache-Control": "no-store"}
+
+
+def respond(
+    template: str, status: int = 200, headers: Mapping[str, str] = _NOT_STORED, /, **context: object
+) -> HTMLResponse:
+    """Render a template, a path below `templates/`."""
+    text = environment().get_template(template).render(context)
+    return HTMLResponse(text, status, headers=dict(headers))
 
 
 #: Paths of the API always answer JSON.
@@ -185,14 +260,12 @@ def is_wanted(request: Request) -> bool:
 
 def render(request: Request, status: int, message: str, headers: Mapping[str, str]) -> HTMLResponse:
     """Render the error page; it needs neither a session nor the database."""
-    text = (
-        environment()
-        .get_template("error.html")
-        .render(
-            status=status,
-            heading=_TITLES.get(status, "An error of the service" if status >= 500 else "Refused"),
-            message=message,
-            path=request.url.path,
-        )
+    return respond(
+        "error.html",
+        status,
+        {**_NOT_STORED, **headers},
+        status=status,
+        heading=_TITLES.get(status, "An error of the service" if status >= 500 else "Refused"),
+        message=message,
+        path=request.url.path,
     )
-    return HTMLResponse(text, status, headers={"Cache-Control": "no-store", **headers})

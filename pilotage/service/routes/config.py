@@ -6,11 +6,13 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response
 
 from cs_config.source import yaml_writer
-from cs_config.versions import patch, permissions
-from matcher.preview import guards
+from cs_config.versions import patch
+from cs_config.versions.drafts import ConfigDraft
+from matcher.preview import guards, history
+from matcher.preview.editor import StoredChange
+from pilotage.service import configuring
 from pilotage.service.auth import access
 from pilotage.service.auth.callers import Role
-from pilotage.service.configuring import blames, change, history, in_force, previews
 from pilotage.service.http_errors import PreconditionRequired
 from pilotage.service.models.config import (
     BlameAnswer,
@@ -39,32 +41,25 @@ VersionNumber = Annotated[int, Query(ge=1, le=2**31 - 1)]
 @access.allow(*access.EVERY_ROLE)
 def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
     """Show the configuration in force, without other VOs' sections."""
-    config = in_force.readable(parts)
+    editor = configuring.editor_of(parts, caller)
+    config = editor.read()
     response.headers["ETag"] = f'"{config.version}"'
     if caller.is_operator:
         return ConfigAnswer(
             version=config.version, config=dict(config.tree), text=config.source, source=config.file
         )
-    shown = permissions.visible_tree(config, in_force.rights_of(caller))
-    return ConfigAnswer(version=config.version, config=dict(shown))
+    return ConfigAnswer(version=config.version, config=dict(editor.visible_tree(config)))
 
 
 @router.put("")
 @access.allow()
 def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch = None) -> NewVersion:
     """Replace the whole configuration; an invalid one changes nothing."""
-    expected = _required(if_match)
-    text = text_of(body)
-    version = change.replace(
-        parts,
-        caller,
-        text,
-        message=body.message,
-        source=body.source,
-        expected=expected,
-        guards=guards.read_guards(body.guard),
+    draft = ConfigDraft(version=_required(if_match), text=text_of(body), file=body.source)
+    changed = configuring.store(
+        parts, caller, draft, message=body.message, guards=guards.read_guards(body.guard)
     )
-    return NewVersion(version=version)
+    return NewVersion(version=changed.version)
 
 
 @router.patch("", response_model_exclude_unset=True)
@@ -75,13 +70,9 @@ def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None
     Changes of other paths since the version in `If-Match` are kept; if the same path was changed, the answer
     is 409 with the difference, and nothing is changed.
     """
-    expected = _required(if_match)
-    edits = patch.read_edits(body.set, body.remove)
-    version, proposal = change.edit(
-        parts, caller, edits, message=body.message, expected=expected, guards=guards.read_guards(body.guard)
-    )
-    return ChangedConfig(
-        version=version, changes=[previews.difference(each) for each in proposal.differences]
+    draft = ConfigDraft(version=_required(if_match), edits=patch.read_edits(body.set, body.remove))
+    return _changed(
+        configuring.store(parts, caller, draft, message=body.message, guards=guards.read_guards(body.guard))
     )
 
 
@@ -94,7 +85,7 @@ def list_versions(
     path: Annotated[str, Query(max_length=2000, description="Only versions that changed it.")] = "",
 ) -> Versions:
     """List the latest versions that changed something visible to the caller, newest first."""
-    found = history.read(parts, caller, limit=limit, path=path)
+    found = history.list_versions(configuring.editor_of(parts, caller), limit=limit, path=path)
     return Versions(versions=[VersionAnswer(**asdict(each.version), paths=each.paths) for each in found])
 
 
@@ -107,11 +98,9 @@ def diff(
     after: Annotated[VersionNumber | None, Query(alias="to", description="Default: the newest.")] = None,
 ) -> DifferencesAnswer:
     """Show the differences between two versions that the caller may see."""
-    found = history.between(parts, caller, before=before, after=after)
+    later, found = history.compare(configuring.editor_of(parts, caller), before, after)
     return DifferencesAnswer(
-        from_version=before,
-        to_version=found.after,
-        changes=[previews.difference(each) for each in found.differences],
+        from_version=before, to_version=later, changes=[configuring.difference(each) for each in found]
     )
 
 
@@ -124,9 +113,12 @@ def blame(
     vo: Annotated[str | None, Query(description="Show the values that hold for this VO.")] = None,
 ) -> BlameAnswer:
     """Show where the values at a path are written, their authors, and how many jobs they exclude."""
-    config = in_force.newest(parts)
-    found = blames.blame_values(parts, caller, config, path=path, vo=vo)
-    return BlameAnswer(config_version=config.version, values=[blames.answer(each) for each in found])
+    editor = configuring.editor_of(parts, caller)
+    config = editor.read_newest()
+    found = history.blame_values(editor, config, path=path, vo=vo)
+    return BlameAnswer(
+        config_version=config.version, values=[configuring.answer_blamed(each) for each in found]
+    )
 
 
 @router.post("/preview", response_model_exclude_unset=True)
@@ -138,12 +130,12 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
     """
     expected = None if if_match is None else _expected(if_match)
     if body.set or body.remove:
-        edits = patch.read_edits(body.set, body.remove)
-        proposal = change.propose_edits(parts, caller, edits, expected=expected)
+        draft = ConfigDraft(version=expected, edits=patch.read_edits(body.set, body.remove))
     else:
-        proposal = change.propose_text(parts, caller, text_of(body), source=body.source)
-    found = change.outlook_of(parts, caller, proposal)
-    return previews.answer(proposal, found, caller)
+        draft = ConfigDraft(text=text_of(body), file=body.source)
+    editor = configuring.editor_of(parts, caller)
+    proposal = editor.propose(draft)
+    return configuring.preview(editor, proposal, editor.compute_outlook(proposal))
 
 
 @router.post("/rollback", response_model_exclude_unset=True)
@@ -151,9 +143,13 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
 def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch = None) -> ChangedConfig:
     """Restore an older version, as far as the caller may change it; for an operator, its whole text."""
     expected = None if if_match is None else _expected(if_match)
-    version, proposal = change.rollback(parts, caller, body.version, expected=expected, message=body.message)
+    draft = ConfigDraft(version=expected, restored=body.version)
+    return _changed(configuring.store(parts, caller, draft, message=body.message))
+
+
+def _changed(change: StoredChange) -> ChangedConfig:
     return ChangedConfig(
-        version=version, changes=[previews.difference(each) for each in proposal.differences]
+        version=change.version, changes=[configuring.difference(each) for each in change.differences]
     )
 
 

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field, RootModel
 
 from cs_config.classes import queue_selection
+from cs_config.tree.address import QueueAddress
+from pilotage.service import configuring
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Capability, Role
-from pilotage.service.configuring import queue_switch
 from pilotage.service.models import AnswerModel, StrictInput
 from pilotage.service.models.config import NewVersion
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf
@@ -101,8 +102,7 @@ def show_queue(
 @allow(Role.SITE_ADMIN, most_bytes=SMALL)
 def drain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None) -> NewVersion:
     """Drain a queue by `Enabled: false`: it gets no new jobs, running jobs go on to their end."""
-    message = body.message if body else ""
-    return NewVersion(version=queue_switch.drain(parts, caller, address, message=message))
+    return _switch(parts, caller, address, body, drained=True)
 
 
 @router.post("/queues/{site}/{ce}/{queue}/resume")
@@ -111,8 +111,15 @@ def resume_queue(
     parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None
 ) -> NewVersion:
     """Undo `drain`."""
+    return _switch(parts, caller, address, body, drained=False)
+
+
+def _switch(
+    parts: PartsOf, caller: Caller, address: QueueAddress, body: Switch | None, *, drained: bool
+) -> NewVersion:
     message = body.message if body else ""
-    return NewVersion(version=queue_switch.resume(parts, caller, address, message=message))
+    version = configuring.switch_queue(parts, caller, address, drained=drained, message=message)
+    return NewVersion(version=version)
 
 
 def _vo(caller: Caller, named: str | None) -> str | None:

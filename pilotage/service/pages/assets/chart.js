@@ -21,15 +21,40 @@ function axis(extra) {
   };
 }
 
+// Colours are not the only difference: every second bar is hatched, and lines are dashed.
+const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
+
+function hatched(colour) {
+  const tile = Object.assign(document.createElement("canvas"), { width: 8, height: 8 });
+  const pen = tile.getContext("2d");
+  pen.fillStyle = colour;
+  pen.fillRect(0, 0, 8, 8);
+  pen.strokeStyle = style("--surface");
+  pen.lineWidth = 2;
+  for (const x of [-8, 0, 8]) {
+    pen.moveTo(x, 8);
+    pen.lineTo(x + 8, 0);
+  }
+  pen.globalAlpha = 0.5;
+  pen.stroke();
+  return pen.createPattern(tile, "repeat");
+}
+
+const FILLS = {
+  line: () => undefined,
+  area: (colour) => colour + "b0",
+  bars: (colour, tone) => (tone && tone % 2 === 0 ? hatched(colour) : colour),
+};
+
 function series(line, chart, paths) {
   const colour = style(`--series-${line.tone}`);
-  const isFilled = chart.kind !== "line";
   return {
     label: line.label,
     stroke: colour,
-    width: isFilled ? 1 : 2,
-    fill: isFilled ? colour + (chart.kind === "bars" ? "" : "b0") : undefined,
-    points: { show: chart.times.length === 1 },
+    width: { line: 2, area: 1, bars: 0 }[chart.kind],
+    dash: chart.kind === "line" ? DASHES[(line.tone + 3) % DASHES.length] : undefined,
+    fill: FILLS[chart.kind](colour, line.tone),
+    points: { show: chart.times.length === 1 || line.values.includes(null) }, // a value between two gaps is no line
     paths,
     value: (_, __, ___, index) => grouped(index == null ? line.values.at(-1) : line.values[index]),
   };
@@ -37,12 +62,19 @@ function series(line, chart, paths) {
 
 function draw(figure) {
   const chart = JSON.parse(figure.querySelector("script").textContent);
-  const paths = chart.kind === "bars" ? uPlot.paths.bars({ size: [0.8, 60] }) : undefined;
+  const paths = chart.kind === "bars" ? uPlot.paths.bars({ size: [0.86, 200] }) : undefined;
   const values = chart.kind === "line" ? chart.lines.map((line) => line.values) : stacked(chart.lines);
   // What is drawn last lies on top: of a stack the lowest.
   const order = chart.lines.map((_, place) => place).reverse();
   drawn.get(figure)?.destroy();
   const place = figure.querySelector("[data-plot]");
+  // Bars stand around their times: the first and the last need room, and only their times are labelled.
+  const isBars = chart.kind === "bars";
+  const length = chart.times.length > 1 ? chart.times[1] - chart.times[0] : 3600;
+  const margin = isBars ? length / 2 : 0;
+  const every = Math.ceil((chart.times.length * 60) / place.clientWidth);
+  const labelled = chart.times.filter((_, number) => number % every === 0);
+  const tones = order.map((number) => style(`--series-${chart.lines[number].tone}`));
   const options = {
     width: place.clientWidth,
     height: 220,
@@ -51,19 +83,26 @@ function draw(figure) {
       ...order.map((number) => series(chart.lines[number], chart, paths)),
     ],
     axes: [
-      axis({ values: (_, ticks, __, ___, step) => ticks.map((each) => label(each, step)) }),
+      axis({
+        splits: isBars ? () => labelled : undefined,
+        values: (_, ticks, __, ___, step) => ticks.map((each) => label(each, isBars ? length : step)),
+      }),
       axis({ size: 64, values: (_, ticks) => ticks.map(grouped) }),
     ],
-    scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.08 : 1] } },
+    scales: {
+      x: { range: (_, first, last) => [first - margin, last + margin] },
+      y: { range: (_, __, most) => [0, most > 0 ? most * 1.08 : 1] },
+    },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
     cursor: { drag: { x: false, y: false }, points: { show: chart.kind === "line" } },
-    legend: { live: true },
+    legend: { live: true, markers: { fill: (_, number) => tones[number - 1], stroke: (_, number) => tones[number - 1] } },
   };
   drawn.set(figure, new uPlot(options, [chart.times, ...order.map((number) => values[number])], place));
 }
 
 function label(seconds, step) {
   const text = new Date(seconds * 1000).toISOString();
+  if (step >= 28 * 86400) return text.slice(0, 7);
   return step >= 86400 || text.slice(11, 16) === "00:00" ? text.slice(5, 10) : text.slice(11, 16);
 }
 

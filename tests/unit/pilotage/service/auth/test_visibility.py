@@ -2,9 +2,9 @@
 
 import pytest
 
+from pilotage.service import configuring
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role, grant, union
-from pilotage.service.configuring import in_force
 from taskqueue.ownership import OwnershipFilter
 
 CMS, DUNE = frozenset({"cms"}), frozenset({"dune"})
@@ -79,7 +79,7 @@ def test_a_bearer_with_several_roles_may_what_any_of_them_may():
     everything = bearer(ADA, caller("vo_admin", vo="dune", user="ada"), SAM)
     assert everything.visible_vos == CMS | DUNE
     assert everything.looks_after("A.org")
-    of_configuration = in_force.rights_of(everything)
+    of_configuration = configuring.rights_of(everything)
     assert (of_configuration.vos, of_configuration.sites) == (DUNE, A)
     as_admin = everything.within({Role.SITE_ADMIN, Role.VO_ADMIN})
     assert as_admin is not None

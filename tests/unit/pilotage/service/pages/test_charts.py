@@ -1,42 +1,74 @@
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from pilotage.service.pages import accounting, charts
+from pilotage.service.models.accounting import AccountingAnswer, AccountingRow
+from pilotage.service.pages import accounting, templating
 from taskqueue.accounting.report import TimeBucket
 
 NOON = datetime(2026, 3, 28, 12, 30, tzinfo=UTC)
 
 
-def test_bars_are_stacked_to_the_height_of_their_sum():
-    drawn = charts.stacked(charts.largest({"a": [4.0, 0.0], "b": [4.0, 1.0]}), 2)
-    assert [(bar.name, bar.step, bar.value) for bar in drawn.bars] == [("b", 0, 4), ("a", 0, 4), ("b", 1, 1)]
-    below, above, last = drawn.bars
-    assert above.y + above.height == pytest.approx(below.y, abs=0.02)
-    assert below.height == pytest.approx(4 * last.height, abs=0.05)
-    assert drawn.ticks[-1].value == 8
-    assert below.y + below.height == pytest.approx(drawn.base, abs=0.02)
+def answer(rows: list[dict[str, Any]], bucket: TimeBucket = TimeBucket.DAY) -> AccountingAnswer:
+    """Rows of three days by VO."""
+    empty = {"jobs": 0, "attempts": 0, "wall_seconds": 0, "core_seconds": 0, "cpu_seconds": 0}
+    empty |= {"cpu_efficiency": None, "normalised_cpu_seconds": 0, "waited": {}}
+    made = [AccountingRow.model_validate({**empty, **row}) for row in rows]
+    return AccountingAnswer(since=NOON - timedelta(days=2), until=NOON, by=["vo"], bucket=bucket, rows=made)
+
+
+def quantity(name: str) -> accounting.Quantity:
+    return next(each for each in accounting.QUANTITIES if each.name == name)
+
+
+def day(ago: int) -> datetime:
+    return (NOON - timedelta(days=ago)).replace(hour=0, minute=0)
+
+
+def test_sums_are_stacked_with_zeros_where_there_is_nothing():
+    chart = accounting.draw(
+        answer([{"at": day(2), "vo": "a", "jobs": 4}, {"at": day(0), "vo": "b", "jobs": 5}]),
+        quantity("jobs"),
+    )
+    assert (chart.kind, chart.note) == ("bars", "jobs by day, UTC")
+    assert chart.times == [day(2), day(1), day(0)]
+    assert [(line.label, line.tone, line.values) for line in chart.lines] == [
+        ("b", 1, [0, 0, 5]),
+        ("a", 2, [4, 0, 0]),
+    ]
+
+
+def test_time_waited_is_by_cause():
+    waited = {"a pilot": 7200.0, "": 0.0}
+    chart = accounting.draw(answer([{"at": day(1), "vo": "a", "waited": waited}]), quantity("waited"))
+    assert [(line.label, line.values) for line in chart.lines] == [("a pilot", [0, 2, 0])]
+    assert chart.note == "hours by cause and day, UTC"
+
+
+def test_an_efficiency_is_a_line_that_is_broken_where_nothing_is_known():
+    rows = [
+        {"at": day(2), "vo": "a", "cpu_efficiency": 0.5, "core_seconds": 10},
+        {"at": day(0), "vo": "a", "cpu_efficiency": 0.7, "core_seconds": 10},
+        {"at": day(1), "vo": "b", "cpu_efficiency": 0.9, "core_seconds": 30},
+        {"at": day(1), "vo": "c", "core_seconds": 90},
+    ]
+    chart = accounting.draw(answer(rows), quantity("efficiency"))
+    assert chart.kind == "line"
+    assert [(line.label, line.values) for line in chart.lines] == [
+        ("b", [None, 90, None]),
+        ("a", [50, None, 70]),
+    ]
 
 
 def test_what_is_not_among_the_largest_is_drawn_together():
-    found = charts.largest({f"s{number:02}": [float(number)] for number in range(12)})
-    assert [each.number for each in found] == [1, 2, 3, 4, 5, 6, 7, 8, 0]
-    assert (found[0].name, found[-1].name, found[-1].values) == ("s11", charts.OTHERS, [0 + 1 + 2 + 3])
+    found = templating.list_largest({f"s{number:02}": [float(number)] for number in range(12)})
+    assert [each.tone for each in found] == [1, 2, 3, 4, 5, 6, 7, 8, 0]
+    assert (found[0].label, found[-1].label, found[-1].values) == ("s11", templating.OTHERS, [0 + 1 + 2 + 3])
 
 
-def test_a_line_is_broken_where_nothing_is_known():
-    series = [
-        charts.PlotSeries(name="a", number=1, values=[50.0, 60.0, None, 70.0, 80.0, None, 90.0], total=1)
-    ]
-    drawn = charts.lines(series, 7, least_top=100)
-    assert [len(points.split()) for _, points in drawn.lines] == [2, 2]
-    assert [point.step for point in drawn.points] == [0, 1, 3, 4, 6]
-    assert drawn.ticks[-1].value == 100
-
-
-def test_nothing_at_all_has_axes():
-    assert charts.stacked([], 3).ticks[-1].value == 1
-    assert charts.lines([], 3, least_top=100).ticks[-1].value == 100
+def test_nothing_at_all_is_an_empty_chart():
+    assert accounting.draw(answer([]), quantity("jobs")).is_empty
 
 
 @pytest.mark.parametrize(
@@ -70,4 +102,4 @@ def test_steps_make_a_picture(length: timedelta, wanted: TimeBucket | None, expe
     ],
 )
 def test_steps_begin_where_their_bucket_does(bucket: TimeBucket, since: datetime, expected: list[str]):
-    assert [f"{at:%Y-%m-%dT%H}" for at in accounting.begins(since, NOON, bucket)] == expected
+    assert [f"{at:%Y-%m-%dT%H}" for at in accounting.list_steps(since, NOON, bucket)] == expected

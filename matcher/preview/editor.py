@@ -1,0 +1,243 @@
+"""The configuration for one author: read, proposed, compared, stored, with the author's rights.
+
+Slow work is done outside of transactions. If another version is stored meanwhile, it is proposed again.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine
+
+from cs_config.errors import ConfigError, EditConflict, VersionConflict
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import diff, drafts, live, permissions, proposals, store
+from cs_config.versions.diff import ABSENT, Difference
+from cs_config.versions.drafts import ConfigDraft
+from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.patch import Edit
+from cs_config.versions.permissions import Rights
+from cs_config.versions.proposals import Proposal
+from matcher.preview import guards as guarding
+from matcher.preview import outlook
+from matcher.preview.guards import Guard
+from matcher.preview.outlook import Outlook
+from requirements.errors import NotAllowed, Problem
+from taskqueue.db import database
+from taskqueue.task_queues.waiting_classes import WaitingClass
+
+#: Retries while others store versions.
+_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredChange:
+    """The version in force after a change, and what changed."""
+
+    version: int
+    differences: tuple[Difference, ...]
+    message: str  #: in the history
+    is_new: bool = True  #: False: the draft changes nothing, and nothing was stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEditor:
+    """Reads and changes the configuration with the rights of one author."""
+
+    engine: Engine
+    live: LiveConfiguration
+    clock: Callable[[], datetime]
+    author: str  #: name in the history
+    rights: Rights
+    #: Lists the classes with waiting jobs of VOs.
+    list_waiting: Callable[[Connection, Collection[str]], Sequence[WaitingClass]]
+
+    def read(self) -> Configuration:
+        """The newest version that this release can read, as written, with expired sections."""
+        with database.reading(self.engine) as conn:
+            self.live.refresh(conn)  # a change based on this answer should not conflict with a known version
+        now = self.live.current
+        return now.written or now
+
+    def read_newest(self) -> Configuration:
+        """The newest version; `ConfigError` if this release cannot read it."""
+        known = self.read()
+        with database.reading(self.engine) as conn:
+            number = store.current_version(conn)
+            return known if known.version == number else store.load_version(conn, number)
+
+    def visible_tree(self, config: Configuration) -> Mapping[str, object]:
+        """The tree without the parts of other VOs."""
+        return permissions.visible_tree(config, self.rights)
+
+    def visible_problems(self, problems: Iterable[Problem], config: Configuration) -> tuple[Problem, ...]:
+        """The problems at paths that the author may see."""
+        sees = self.rights.sees_path
+        return tuple(each for each in problems if sees(config, tuple(each.path.split("/"))))
+
+    def propose(self, draft: ConfigDraft) -> Proposal:
+        """Apply a draft without storing it; a return to a version is limited to what the author may change.
+
+        Raises:
+            NotAllowed: The author may not change all of that.
+            PathNotFound, VersionNotFound: A path to remove, or the version to restore, does not exist.
+            VersionConflict: The same paths, of a whole text any, were changed meanwhile; or the draft's
+                version does not exist yet.
+            ConfigError: The text cannot be read, or the result is invalid.
+        """
+        self._require_rights(draft)
+        current = self.read_newest()
+        if not draft.is_whole:
+            return self._propose_edits(draft, current)
+        if draft.version is not None and draft.version != current.version:
+            raise self._conflict(draft.version, current)
+        if draft.restored is None:
+            file = current.file if draft.file is None else draft.file
+            return proposals.propose_text(current, draft.text or "", file)
+        with database.reading(self.engine) as conn:
+            older = store.load_version(conn, draft.restored)
+        return proposals.propose_rollback(current, older, self.rights)
+
+    def _require_rights(self, draft: ConfigDraft) -> None:
+        if draft.is_whole and draft.restored is None and not self.rights.everything:
+            raise NotAllowed(f"a whole configuration is for operators; {self.rights.allowed}")
+
+    def _propose_edits(self, draft: ConfigDraft, current: Configuration) -> Proposal:
+        base = self._read_base(draft.version, current)
+        edits = drafts.list_edits(draft, base, self.rights)
+        try:
+            return proposals.propose_edits(base, current, edits, self.rights)
+        except ConfigError as error:
+            # The edits may cause problems at paths of others.
+            shown = self.visible_problems(error.problems, current)
+            message = "others depend on what this removes"
+            raise ConfigError(shown or (Problem(path="/", message=message),)) from None
+
+    def _read_base(self, number: int | None, current: Configuration) -> Configuration:
+        """The version that a draft starts from."""
+        if number is None or number == current.version:
+            return current
+        if number > current.version:
+            raise VersionConflict(expected=number, current=current.version)
+        if number == 0:
+            return live.NOTHING
+        with database.reading(self.engine) as conn:
+            return store.load_version(conn, number)
+
+    def _conflict(self, expected: int, current: Configuration) -> VersionConflict:
+        """The conflict of a late change, with the differences that the author may see."""
+        try:
+            base = self._read_base(expected, current)
+        except (VersionConflict, ConfigError):
+            return VersionConflict(expected=expected, current=current.version)
+        found = diff.compare(self.visible_tree(base), self.visible_tree(current))
+        return EditConflict(expected=expected, current=current.version, conflicts=found)
+
+    def rebase(self, version: int, names: tuple[str, ...], text: str | None) -> tuple[int, str | None]:
+        """Move a draft (its text, if it has one) onto the version in force, which is returned with it.
+
+        At paths changed by others too, the draft wins.
+        """
+        current = self.read_newest()
+        if text is None:
+            return current.version, None
+        draft = ConfigDraft(version=version, names=names, text=text)
+        self._require_rights(draft)
+        base = self._read_base(version, current)
+        return current.version, drafts.rebase_text(draft, base, current, self.rights)
+
+    def compute_outlook(self, proposal: Proposal) -> Outlook:
+        """The effects of a proposal on the jobs that the author may see."""
+        # A site admin's changes concern the site, where the jobs of every VO are visible to the admin.
+        vos = None if self.rights.everything or self.rights.sites else self.rights.sees
+        with database.reading(self.engine) as conn:
+            return outlook.compute_outlook(conn, proposal, vos=vos, now=self.clock())
+
+    def store(self, draft: ConfigDraft, *, message: str, guards: Sequence[Guard] = ()) -> StoredChange:
+        """Store a draft as the version in force; concurrent changes of other paths are kept.
+
+        A text of a named file is stored even if nothing changes: its next import looks for that version.
+        The message of a return to a version names that version.
+
+        Raises:
+            GuardFailed: A guard does not hold; further errors are those of `propose`.
+        """
+        if draft.restored is not None:
+            message = ": ".join(filter(None, (f"back to version {draft.restored}", message)))
+        if draft.file is not None:
+            try:
+                self.read_newest()
+            except ConfigError:
+                return self._replace_unreadable(draft, message=message)
+        for left in reversed(range(_TRIES)):
+            proposal = self.propose(draft)
+            if proposal.after.source == proposal.before.source and draft.file is None:
+                return StoredChange(
+                    version=proposal.before.version, differences=(), message=message, is_new=False
+                )
+            try:
+                return self._store(proposal, message=message, guards=guards)
+            except VersionConflict:
+                if not left:
+                    raise
+        raise AssertionError("not reached")
+
+    def _store(self, proposal: Proposal, *, message: str, guards: Sequence[Guard]) -> StoredChange:
+        if guards:
+            guarding.check_guards(guards, self.compute_outlook(proposal))
+        with database.writing(self.engine) as conn:
+            number = store.store_checked(
+                conn,
+                proposal.after,
+                author=self.author,
+                message=message,
+                expected=proposal.before.version,
+                now=self.clock(),
+                changed=proposal.paths,
+            )
+        self.read()
+        return StoredChange(version=number, differences=proposal.differences, message=message)
+
+    def _replace_unreadable(self, draft: ConfigDraft, *, message: str) -> StoredChange:
+        """Replace a version that this release cannot read: nothing can be compared with it."""
+        with database.writing(self.engine) as conn:
+            number = store.store_text(
+                conn,
+                draft.text or "",
+                author=self.author,
+                message=message,
+                source=draft.file or "",
+                expected=draft.version,
+                now=self.clock(),
+            )
+        return StoredChange(version=number, differences=(), message=message)
+
+    def switch_queue(self, address: QueueAddress, *, drained: bool, message: str = "") -> StoredChange:
+        """Drain a queue for all VOs by `Enabled: false`, or remove that: running jobs go on to their end.
+
+        `PathNotFound` if it is to be resumed and is not drained.
+        """
+        current = self.read_newest()
+        edit = Edit(names=_enabled_path(current.require(address)), value=False if drained else ABSENT)
+        return self.store(
+            ConfigDraft(version=current.version, edits=(edit,)),
+            message=message or f"{'drain' if drained else 'resume'} {address}",
+        )
+
+    def may_switch(self, address: QueueAddress) -> bool:
+        """Whether the author may drain the queue."""
+        return self.rights.may_change(_enabled_path(address))
+
+
+_ENABLED = "Enabled"
+
+
+def is_drained(config: Configuration, address: QueueAddress) -> bool:
+    """Whether the queue itself is disabled, whatever its site or CE."""
+    own = config.levels[address][-1].plain.get(_ENABLED.lower())
+    return own is not None and own.value is False
+
+
+def _enabled_path(address: QueueAddress) -> tuple[str, ...]:
+    return ("Resources", "Sites", address.site, "CEs", address.ce, "Queues", address.queue, _ENABLED)

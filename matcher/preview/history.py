@@ -1,0 +1,191 @@
+"""Who changed what: versions, and values with their authors and the jobs that they exclude."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from sqlalchemy import Connection
+
+from cs_config.errors import PathNotFound
+from cs_config.tree import admission_cache
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import diff, show, store
+from cs_config.versions.diff import Difference
+from cs_config.versions.permissions import Rights
+from cs_config.versions.show import ShownLine
+from cs_config.versions.store import Version
+from matcher.explain import parameter_impact
+from matcher.explain.parameter_impact import ParameterImpact
+from matcher.limits import job_groups
+from matcher.preview.editor import ConfigEditor
+from requirements.errors import InvalidRequest, NotAllowed, Problem
+from requirements.values import fold
+from taskqueue.db import database
+from taskqueue.task_queues import waiting_classes
+
+#: Versions that are searched for one answer.
+_MOST_VERSIONS = 10_000
+#: Most values in one answer.
+_MOST_VALUES = 2000
+_SITES = ("Resources", "Sites")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """A version with its visible changed paths."""
+
+    version: Version
+    paths: list[str] | None  #: None: not recorded
+
+
+def list_versions(editor: ConfigEditor, *, limit: int, path: str = "") -> list[HistoryEntry]:
+    """The latest versions that changed something visible at or around a path, newest first.
+
+    A version that also changed hidden paths is shown without its message.
+    """
+    config, rights = editor.read(), editor.rights
+    names = tuple(path.strip("/").split("/")) if path.strip("/") else ()
+    with database.reading(editor.engine) as conn:
+        about = store.list_versions(conn, limit if rights.everything and not names else _MOST_VERSIONS)
+        changes = store.list_changes_between(conn, about[0].version if about else 0)
+        entries = (
+            _visible_entry(config, rights, version, changed, names)
+            for version, (_, changed) in zip(about, changes, strict=False)
+        )
+        return list(islice((each for each in entries if each is not None), limit))
+
+
+def _visible_entry(
+    config: Configuration,
+    rights: Rights,
+    version: Version,
+    changed: Sequence[str] | None,
+    names: tuple[str, ...],
+) -> HistoryEntry | None:
+    if changed is None:
+        return HistoryEntry(version=version, paths=None) if rights.everything and not names else None
+    paths = [each for each in changed if rights.sees_path(config, tuple(each.split("/")))]
+    if names:
+        paths = [each for each in paths if _concerns(each, names)]
+    if not paths and (names or not rights.everything):
+        return None
+    hidden = len(paths) < len(changed) and not rights.everything
+    return HistoryEntry(version=replace(version, message="") if hidden else version, paths=paths)
+
+
+def _concerns(path: str, names: tuple[str, ...]) -> bool:
+    """Whether a changed path is above, at or below `names`; case-insensitive."""
+    pairs = zip(path.split("/"), names, strict=False)
+    return all(fold(changed) == fold(wanted) for changed, wanted in pairs)
+
+
+def compare(editor: ConfigEditor, before: int, after: int | None) -> tuple[int, tuple[Difference, ...]]:
+    """The later version, and the visible differences; `after=None`: the newest."""
+    current = editor.read_newest()
+    with database.reading(editor.engine) as conn:
+        old = current if before == current.version else store.load_version(conn, before)
+        new = current if after in (None, current.version) else store.load_version(conn, after)
+    return new.version, diff.compare(editor.visible_tree(old), editor.visible_tree(new))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed:
+    """A value, its last change and its effect."""
+
+    line: ShownLine
+    since: Version | None  #: None: a default that is not written in the configuration
+    kept: ParameterImpact | None  #: None: not a parameter of a queue
+
+
+def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: str | None) -> list[Blamed]:
+    """The visible values at and below a path (also the address of a queue), as they hold for a VO if given.
+
+    Raises:
+        NotAllowed: The VO is another's.
+        PathNotFound: There is nothing visible.
+        InvalidRequest: There are too many values.
+    """
+    _require_vo(editor.rights, config, path, vo)
+    lines = _visible_lines(editor.rights, config, path, vo)
+    with database.reading(editor.engine) as conn:
+        since = _find_versions(conn, config, lines)
+        kept = None
+        if vo is not None and show.is_queue(editor.live.current, path):
+            kept = _list_impacts(conn, editor, path, fold(vo))
+    return [_blame(line, since, kept) for line in lines]
+
+
+def blame_at_queues(
+    editor: ConfigEditor, config: Configuration, queues: Collection[QueueAddress], *, vo: str
+) -> Mapping[QueueAddress, list[Blamed]]:
+    """The effective parameters of queues for a VO (empty: the plain values), without the excluded jobs."""
+    for queue in queues if vo else ():
+        _require_vo(editor.rights, config, str(queue), vo)
+    lines = {
+        queue: [line for line in _visible_lines(editor.rights, config, str(queue), vo) if line.places]
+        for queue in queues
+    }
+    with database.reading(editor.engine) as conn:
+        since = _find_versions(conn, config, [line for each in lines.values() for line in each])
+    return {queue: [_blame(line, since, None) for line in each] for queue, each in lines.items()}
+
+
+def _require_vo(rights: Rights, config: Configuration, path: str, vo: str | None) -> None:
+    """Allow only the author's VOs; at its sites, every VO."""
+    names = show.split_path(config, path)
+    is_own = names[:2] == _SITES and len(names) > 2 and names[2] in rights.sites
+    if not (vo is None or rights.everything or is_own or fold(vo) in rights.sees):
+        raise NotAllowed(f"{vo!r:.80} is not a VO of the token")
+
+
+def _visible_lines(rights: Rights, config: Configuration, path: str, vo: str | None) -> Sequence[ShownLine]:
+    try:
+        found = show.list_lines(config, path, vo)
+    except PathNotFound as error:
+        # The suggestion could reveal a name of another VO.
+        raise error if rights.everything else PathNotFound(path) from None
+    lines = [
+        line
+        for line in found
+        if all(rights.sees_path(config, tuple(place.split("/"))) for place in line.places)
+    ]
+    if found and not lines:
+        raise PathNotFound(path)
+    if len(lines) > _MOST_VALUES:
+        message = f"{len(lines)} values are there, at most {_MOST_VALUES} can be shown: give a longer path"
+        raise InvalidRequest([Problem(path=path, message=message)])
+    return lines
+
+
+def _find_versions(
+    conn: Connection, config: Configuration, lines: Sequence[ShownLine]
+) -> Mapping[str, Version]:
+    """The version that last changed each place."""
+    return store.find_blame(conn, {place for line in lines for place in line.places}, newest=config.version)
+
+
+def _list_impacts(
+    conn: Connection, editor: ConfigEditor, path: str, vo: str
+) -> Mapping[str, ParameterImpact]:
+    """Jobs excluded by each parameter of a queue."""
+    config = editor.live.current
+    names = show.split_path(config, path)
+    address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
+    waiting = editor.list_waiting(conn, [vo])
+    needs_jobs = admission_cache.read_admission(config, address, vo) is not None
+    jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
+    return parameter_impact.parameter_impacts(
+        config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
+    )
+
+
+def _blame(
+    line: ShownLine, since: Mapping[str, Version], kept: Mapping[str, ParameterImpact] | None
+) -> Blamed:
+    versions = [since[place] for place in line.places if place in since]
+    return Blamed(
+        line=line,
+        since=max(versions, key=lambda each: each.version, default=None),
+        kept=None if kept is None else kept.get(fold(line.path), ParameterImpact()),
+    )

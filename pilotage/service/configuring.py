@@ -1,0 +1,179 @@
+"""The configuration for a caller: its rights, its audited changes, and answers of the HTTP interface.
+
+Long lists of a preview are cut, and jobs of other VOs are only counted.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final
+
+from cs_config.tree.address import QueueAddress
+from cs_config.versions import diff
+from cs_config.versions.diff import Difference
+from cs_config.versions.drafts import ConfigDraft
+from cs_config.versions.permissions import Rights
+from cs_config.versions.proposals import Proposal
+from matcher.preview.editor import ConfigEditor, StoredChange
+from matcher.preview.guards import Guard
+from matcher.preview.history import Blamed
+from matcher.preview.outlook import Outlook
+from matcher.preview.shifts import ClassShift, PoolShift
+from pilotage.service.auth import audit
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.models.config import (
+    BlamedValue,
+    ClassPreview,
+    ClosedPreview,
+    DifferenceAnswer,
+    GoingPreview,
+    KeptAway,
+    PoolPreview,
+    PreviewAnswer,
+    Since,
+    VainPreview,
+    VoPreview,
+    WarningPreview,
+)
+from pilotage.service.queries import explanations
+from pilotage.service.services import Services
+
+#: Most entries of a list.
+_MOST: Final = 100
+#: Most queues named in one entry.
+_MOST_QUEUES: Final = 10
+#: Characters of paths in one line of the audit log.
+_AUDITED_CHARACTERS: Final = 4000
+
+
+def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
+    """Build the editor that acts with the caller's rights."""
+    return ConfigEditor(
+        engine=parts.engine,
+        live=parts.live,
+        clock=parts.clock,
+        author=caller.user or caller.subject,
+        rights=rights_of(caller),
+        list_waiting=partial(explanations.classes, parts),
+    )
+
+
+def rights_of(caller: Caller) -> Rights:
+    """The caller's rights on the configuration."""
+    if caller.is_operator:
+        return Rights(everything=True)
+    return Rights(
+        sees=caller.visible_vos or frozenset(),
+        vos=frozenset().union(*(one.vos for one in caller.each if one.role is Role.VO_ADMIN)),
+        sites=caller.own_sites,
+    )
+
+
+def store(
+    parts: Services, caller: Caller, draft: ConfigDraft, *, message: str, guards: Sequence[Guard] = ()
+) -> StoredChange:
+    """Store a draft as the version in force, and audit it."""
+    return _audit(caller, editor_of(parts, caller).store(draft, message=message, guards=guards))
+
+
+def switch_queue(
+    parts: Services, caller: Caller, address: QueueAddress, *, drained: bool, message: str = ""
+) -> int:
+    """Drain or resume a queue, audit that, and return the version in force."""
+    changed = editor_of(parts, caller).switch_queue(address, drained=drained, message=message)
+    return _audit(caller, changed).version
+
+
+def _audit(caller: Caller, changed: StoredChange) -> StoredChange:
+    if changed.is_new:
+        paths = ", ".join(diff.list_paths(changed.differences))[:_AUDITED_CHARACTERS]
+        audit.done(caller, "configuration", version=changed.version, message=changed.message, paths=paths)
+    return changed
+
+
+def answer_blamed(blamed: Blamed) -> BlamedValue:
+    """Convert to the HTTP model."""
+    line, since, kept = blamed.line, blamed.since, blamed.kept
+    return BlamedValue(
+        path=line.path,
+        value=line.as_json()["value"],
+        origin=line.origin,
+        places=list(line.places),
+        since=None
+        if since is None
+        else Since(
+            version=since.version, author=since.author, stored_at=since.created_at, source=since.source
+        ),
+        excludes=None if kept is None else KeptAway(jobs=kept.jobs, only_this=kept.alone),
+    )
+
+
+def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> PreviewAnswer:
+    """Convert an outlook, as far as the author may see it."""
+    warnings = editor.visible_problems(proposal.warnings, proposal.after)
+
+    def may_read(vo: str) -> bool:
+        return editor.rights.everything or vo in editor.rights.sees
+
+    return PreviewAnswer(
+        version=proposal.before.version,
+        changes=[difference(each) for each in proposal.differences[:_MOST]],
+        warnings=[
+            WarningPreview(path=each.path, message=each.message, suggestion=each.suggestion, line=each.line)
+            for each in warnings[:_MOST]
+        ],
+        totals=dict(outlook.totals),
+        new_queues=_names(outlook.new, _MOST),
+        removed_queues=_names(outlook.removed, _MOST),
+        jobs={vo: VoPreview(**asdict(each)) for vo, each in outlook.jobs.items()},
+        classes=[
+            _class(each, readable=may_read(each.waiting.asked.vo))
+            for each in outlook.classes
+            if each.stuck or each.freed
+        ][:_MOST],
+        pools=[_pool(each) for each in outlook.pools if may_read(each.vo)][:_MOST],
+        running=[
+            GoingPreview(queue=str(each.queue), vo=each.vo, why=each.why, jobs=each.jobs, pilots=each.pilots)
+            for each in outlook.going[:_MOST]
+        ],
+        closed=[ClosedPreview(scope=each.scope, why=each.text) for each in outlook.bites[:_MOST]],
+        in_vain=[
+            VainPreview(vo=vo, name=each.name, queues=each.queues, jobs=each.jobs)
+            for vo, these in outlook.vain.items()
+            for each in these[:_MOST]
+        ],
+    )
+
+
+def difference(found: Difference) -> DifferenceAnswer:
+    """Convert a difference; an absent side is left unset."""
+    fields: dict[str, Any] = found.as_json()
+    return DifferenceAnswer(**fields)
+
+
+def _class(found: ClassShift, *, readable: bool) -> ClassPreview:
+    queues = found.shift.lost if found.stuck else found.shift.gained
+    return ClassPreview(
+        vo=found.waiting.asked.vo,
+        jobs=found.waiting.jobs,
+        example_job=found.waiting.first_job if readable else None,
+        becomes="stuck" if found.stuck else "freed",
+        queues=_names(queues, _MOST_QUEUES),
+    )
+
+
+def _pool(found: PoolShift) -> PoolPreview:
+    return PoolPreview(
+        pool=found.pool_id,
+        vo=found.vo,
+        waiting=found.waiting,
+        gains=len(found.shift.gained),
+        gained=_names(found.shift.gained, _MOST_QUEUES),
+        loses=len(found.shift.lost),
+        lost=_names(found.shift.lost, _MOST_QUEUES),
+        without_queue=not found.shift.has,
+    )
+
+
+def _names(queues: Collection[QueueAddress], most: int) -> list[str]:
+    return [str(each) for each in sorted(queues)[:most]]

@@ -1,0 +1,259 @@
+"""The page of a section of the configuration, with the form of a change."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, zip_longest
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, Response
+from pydantic import AfterValidator, BaseModel, Field
+
+from cs_config.source import yaml_writer
+from cs_config.source.sections import Tree
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import completion, diff, drafts, patch, show
+from cs_config.versions.diff import ABSENT, Difference, Entry
+from cs_config.versions.drafts import ConfigDraft, DraftRow
+from cs_config.versions.permissions import Rights
+from matcher.preview import guards, history
+from matcher.preview.guards import Guard
+from matcher.preview.history import Blamed
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import EVERY_ROLE, allow
+from pilotage.service.models.config import PreviewAnswer
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from requirements.errors import NotFound, Problem
+from requirements.values import fold
+
+router = APIRouter(prefix="/configuration", route_class=PageRoute)
+
+_SITES: Final = ("Resources", "Sites")
+#: Path components between the names of a site, a CE and a queue.
+_BETWEEN: Final = ("CEs", "Queues")
+#: Path lengths of sites, CEs and queues.
+_NODES: Final = {3: "site", 5: "CE", 7: "queue"}
+#: Most values of a new section that are listed singly.
+_MOST_SINGLE: Final = 20
+#: Ways to edit: single paths, or the text of a section.
+VALUES: Final = "values"
+TEXT: Final = "text"
+REMOVE: Final = "remove"
+
+PathOf = Annotated[str, Query(max_length=2000)]
+WayOf = Annotated[Literal["values", "text"], Query(alias="as")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationView:
+    """A section of the tree, or a single value."""
+
+    names: tuple[str, ...]  #: of its path
+    is_there: bool
+    around: tuple[str, ...]  #: path of the section with these entries
+    sections: Mapping[str, Mapping[str, Entry]]
+    values: Mapping[str, Entry]
+    is_editable: bool  #: as a text
+
+    @property
+    def path(self) -> str:
+        """The names joined by `/`."""
+        return "/".join(self.names)
+
+    @property
+    def node(self) -> str | None:
+        """`site`, `CE` or `queue`; None for other sections."""
+        is_node = self.names[:2] == _SITES and self.names[3::2] == _BETWEEN[: len(self.names[3::2])]
+        return _NODES.get(len(self.names)) if is_node and self.is_there else None
+
+
+def _view(tree: Tree, names: tuple[str, ...], rights: Rights) -> ConfigurationView:
+    """Describe the entry at a path of a visible tree."""
+    entry = patch.find_entry(tree, names)
+    is_value = entry is not ABSENT and not isinstance(entry, Mapping)
+    here: Mapping[str, Entry] = (
+        entry if isinstance(entry, Mapping) else {names[-1]: entry} if is_value else {}
+    )
+    return ConfigurationView(
+        names=names,
+        is_there=entry is not ABSENT,
+        around=names[:-1] if is_value else names,
+        sections={name: below for name, below in here.items() if isinstance(below, Mapping)},
+        values={name: below for name, below in here.items() if not isinstance(below, Mapping)},
+        is_editable=not is_value and (rights.may_change(names) if names else rights.everything),
+    )
+
+
+def split_differences(found: Iterable[Difference]) -> list[Difference]:
+    """The differences, with small new or removed sections split into their values."""
+    return [each for difference in found for each in _split(difference)]
+
+
+def _split(difference: Difference) -> Iterator[Difference]:
+    inside = list(islice(diff.list_leaves(difference), _MOST_SINGLE + 1))
+    if len(inside) > _MOST_SINGLE:
+        yield difference
+        return
+    for names in inside:
+        below = names[len(difference.names) :]
+        before, after = (_entry_at(side, below) for side in (difference.before, difference.after))
+        yield Difference(names=names, before=before, after=after)
+
+
+def _entry_at(entry: Entry, names: tuple[str, ...]) -> Entry:
+    return patch.find_entry(entry, names) if isinstance(entry, dict) else ABSENT if names else entry
+
+
+class Filled(BaseModel):
+    """The form of a change, as submitted."""
+
+    version: int = Field(ge=0, le=2**31 - 1, description="That the change starts from.")
+    section: str = Field(default="", max_length=2000, description="Path of the section that the page shows.")
+    way: Literal["values", "text"] = VALUES
+    path: list[str] = Field(default=[], description="Of each row; browsers send all fields of a row.")
+    value: list[str] = []
+    action: list[str] = []
+    text: Annotated[str, AfterValidator(lambda text: text.replace("\r\n", "\n"))] = ""
+    message: str = Field(default="", max_length=2000)
+    guard: str = Field(default="", max_length=2000, description="Conditions separated by commas.")
+
+    @property
+    def rows(self) -> list[DraftRow]:
+        """The rows with a path."""
+        return [
+            DraftRow(path=path.strip(), value=value.strip(), is_removed=action == REMOVE)
+            for path, value, action in zip(self.path, self.value, self.action, strict=False)
+            if path.strip()
+        ]
+
+    @property
+    def written(self) -> tuple[tuple[str, ...], str | None]:
+        """The names of the section of the text, and the text; None: single paths are edited."""
+        return (names_of(self.section), self.text) if self.way == TEXT else ((), None)
+
+    @property
+    def draft(self) -> ConfigDraft:
+        """The change; `InvalidRequest` if a row is no valid edit."""
+        names, text = self.written
+        edits = drafts.read_rows(self.rows) if text is None else ()
+        return ConfigDraft(version=self.version, edits=edits, text=text, names=names)
+
+
+def names_of(path: str) -> tuple[str, ...]:
+    """Split a path."""
+    return tuple(name for name in path.split("/") if name)
+
+
+def read_guards(text: str) -> tuple[Guard, ...]:
+    """Parse conditions separated by commas."""
+    return guards.read_guards(filter(None, map(str.strip, text.split(","))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOutcome:
+    """The result shown below the form."""
+
+    changes: Sequence[Difference] | None = None  #: None: an earlier step failed
+    preview: PreviewAnswer | None = None
+    failing: Sequence[str] = ()  #: guards that do not hold
+    problems: Sequence[Problem] = ()
+    conflicts: Sequence[Difference] = ()  #: concurrent changes of the same paths
+    current: int | None = None  #: the version in force, if the draft starts from an older one
+
+
+@router.get("")
+@add_to_navigation("Configuration")
+@allow(*EVERY_ROLE)
+def show_section(
+    page: PageOf,
+    path: PathOf = "",
+    way: WayOf = VALUES,
+    vo: Annotated[str | None, Query(max_length=200)] = None,
+    wanted: Annotated[list[str], Query(alias="set")] = [],  # noqa: B006  (the framework copies it)
+    value: Annotated[list[str], Query()] = [],  # noqa: B006
+    applied: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
+) -> HTMLResponse:
+    """Show a section of the tree, and the form to change it."""
+    config = page.editor.read()
+    names = show.split_path(config, path)
+    suggested = dict(zip_longest(wanted, value[: len(wanted)], fillvalue=""))
+    filled = _begin(page, config, names, way, suggested)
+    return render_section(page, filled, vo=vo, applied=applied)
+
+
+def _begin(
+    page: PageContext,
+    config: Configuration,
+    names: tuple[str, ...],
+    way: Literal["values", "text"],
+    suggested: Mapping[str, str],
+) -> Filled:
+    """A new draft: the current text, or the current or suggested values of paths."""
+    tree = page.editor.visible_tree(config)
+    filled = Filled(section="/".join(names), version=config.version, way=way)
+    if way == TEXT and names:
+        filled.text = patch.section_text(tree, names)
+    elif way == TEXT and page.editor.rights.everything:
+        filled.text = config.source
+    for path, wanted in suggested.items() if way == VALUES else ():
+        entry = patch.find_entry(tree, names_of(path))
+        filled.path.append(path)
+        filled.value.append(wanted if entry is ABSENT else yaml_writer.write_value(entry))
+        filled.action.append("set")
+    return filled
+
+
+def render_section(
+    page: PageContext, filled: Filled, *, vo: str | None = None, status: int = 200, **outcome: object
+) -> HTMLResponse:
+    """Render the whole page: the section, the form and its outcome."""
+    config, allowed = page.editor.read(), page.editor.rights
+    view = _view(page.editor.visible_tree(config), names_of(filled.section), allowed)
+    vos = visibility.site_vos(page.caller, config, view.names[2]) if view.node else _vos(config, allowed)
+    selected = fold(vo) if vo and fold(vo) in vos else vos[0] if len(vos) == 1 else None
+    return page.render(
+        "configuration/section.html",
+        status=status,
+        version=config.version,
+        view=view,
+        filled=filled,
+        allowed=allowed,
+        vos=vos,
+        vo=selected,
+        effective=_blame(page, view, selected),
+        own_path=partial(_own_path, view, selected, allowed),
+        **outcome,
+    )
+
+
+def _vos(config: Configuration, rights: Rights) -> list[str]:
+    """The VOs whose values the person may see."""
+    return sorted(config.vos if rights.everything else rights.sees)
+
+
+def _blame(page: PageContext, view: ConfigurationView, vo: str | None) -> list[Blamed] | None:
+    """The effective parameters with their authors; None: not a node, or no VO selected."""
+    if view.node is None or vo is None:
+        return None
+    config = page.editor.read_newest()
+    try:
+        return history.blame_values(page.editor, config, path=view.path, vo=vo)
+    except NotFound:  # nothing visible to this person
+        return []
+
+
+def _own_path(view: ConfigurationView, vo: str | None, rights: Rights, blamed: Blamed) -> str | None:
+    """Path of the VO's own value of a parameter; None: the person may not write it."""
+    names = (*view.names, "VOs", vo or "", *blamed.line.path.split("/"))
+    return "/".join(names) if blamed.line.places and rights.may_change(names) else None
+
+
+@router.get("/paths")
+@allow(*EVERY_ROLE)
+def list_paths(page: PageOf, path: PathOf = "") -> Response:
+    """List possible continuations of a path, for the field in which it is typed."""
+    config = page.editor.read()
+    vos = _vos(config, page.editor.rights)
+    found = completion.complete_path(page.editor.visible_tree(config), path, vos)
+    return page.render("configuration/paths.html", found=found)

@@ -1,0 +1,238 @@
+"""Lists of SubmitPools, task queues, pilots and job managers; pages of one pool and of one pilot."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from itertools import groupby
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import HTMLResponse
+from pydantic import Field
+
+from cs_config.options.groups import DEFAULT_SHARE
+from matcher.explain import job_conditions
+from matcher.explain.job_conditions import ClassCondition, JobDemand
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import EVERY_ROLE, allow
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.models import ListPage
+from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
+from pilotage.service.queries import sites as queries_sites
+from taskqueue import ownership
+from taskqueue.db import database
+from taskqueue.jobs import grid_jobs
+from taskqueue.jobs.grid_jobs import GridJobFilter
+from taskqueue.pilots import pilots, search
+from taskqueue.pilots.search import PilotCounts
+from taskqueue.pools import listing
+from taskqueue.states import PilotStatus
+from taskqueue.task_queues import listing as task_queues_listing
+from taskqueue.task_queues.requirement_class import RequirementClass
+
+pools_router = APIRouter(route_class=PageRoute)
+
+#: Queues of a pool that are listed.
+_POOL_QUEUES = 2000
+
+
+class PoolsShown(ListPage):
+    """Query of the list."""
+
+    vo: str = Field(default="", description="Empty: all visible VOs.")
+    after: str = Field(default="", max_length=64)
+
+
+@pools_router.get("/pools")
+@add_to_navigation("Pools")
+@allow(*EVERY_ROLE)
+def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLResponse:
+    """List the pools of the caller's VOs, and those served by queues at its sites, by id."""
+    config = page.parts.live.current
+    which = visibility.visible_pools(page.caller, vo=query.vo or None)
+    with database.reading(page.parts.engine) as conn:
+        found = listing.list_pools(conn, which, limit=query.enough, after=query.after)
+        ids = [pool.pool_id for pool in found]
+        queues = listing.count_queues(conn, ids)
+        jobs = listing.count_jobs_by_status(conn, ids)
+    return page.render_list(
+        "pools",
+        query,
+        found,
+        lambda pool: pool.pool_id,
+        queues=queues,
+        jobs=jobs,
+        vos=visibility.pool_vos(page.caller, config.vos),
+        version=config.version,
+    )
+
+
+@pools_router.get("/pools/{pool_id}")
+@allow(*EVERY_ROLE)
+def show_pool(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResponse:
+    """Show one pool with its queues by site, and its jobs by status."""
+    with database.reading(page.parts.engine) as conn:
+        pool = visibility.get(conn, page.caller, pool_id)
+        eligible = listing.list_queues(conn, [pool_id]).get(pool_id, [])
+        jobs = listing.count_jobs_by_status(conn, [pool_id]).get(pool_id, {})
+    queues = visibility.queues(page.caller, pool, eligible)
+    by_site = groupby(queues[:_POOL_QUEUES], key=lambda queue: queue.site)
+    return page.render(
+        "pools/show.html",
+        pool=pool,
+        queues=len(eligible),
+        sites=[(site, list(there)) for site, there in by_site],
+        left=max(0, len(queues) - _POOL_QUEUES),
+        elsewhere=len(eligible) - len(queues),
+        jobs=jobs,
+        version=page.parts.live.current.version,
+    )
+
+
+class TaskQueuesShown(ListPage):
+    """Query of the list; empty texts are ignored."""
+
+    vo: str = ""
+    group: str = ""
+    owner: str = ""
+    pool: str = Field(default="", max_length=64)
+    after: int = Field(default=0, ge=0, lt=2**63)
+
+
+@pools_router.get("/task-queues")
+@allow(Role.USER, Role.VO_ADMIN, Role.DIRECTOR)
+def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -> HTMLResponse:
+    """List the task queues with jobs: users their own, others those of their VOs."""
+    config = page.parts.live.current
+    which = visibility.task_queues(
+        page.caller,
+        vo=query.vo or None,
+        owner=query.owner or None,
+        owner_group=query.group or None,
+        submit_pool=query.pool or None,
+    )
+    with database.reading(page.parts.engine) as conn:
+        found = task_queues_listing.list_task_queues(conn, which, limit=query.enough, after=query.after)
+    return page.render_list(
+        "task_queues",
+        query,
+        found,
+        lambda each: each.task_queue.task_queue_id,
+        vos=visibility.pool_vos(page.caller, config.vos),
+        shares={name: group.job_share for name, group in config.registry.groups.items()},
+        default_share=DEFAULT_SHARE,
+        list_conditions=_list_conditions,
+    )
+
+
+def _list_conditions(asked: RequirementClass) -> Sequence[str]:
+    """The requirements of a task queue other than its pool's."""
+    conditions = job_conditions.list_conditions(JobDemand(asked=asked))
+    return [
+        f"{each.kind.requirement}: {each.kind.wanted(each.isolated)}"
+        for each in conditions
+        if isinstance(each, ClassCondition) and any(each.asked)
+    ]
+
+
+router = APIRouter(route_class=PageRoute)
+
+#: Queues that are listed; others have their own pages.
+_QUEUES = 20
+
+Counted = Mapping[tuple[str, ...], PilotCounts]
+
+
+class PilotsShown(ListPage):
+    """Query of the page; empty texts are ignored."""
+
+    vo: str = ""
+    site: str = ""
+    status: str = ""
+    hours: float = Field(default=24, gt=0, le=24 * 366, description="Leave out pilots that ended before.")
+    after: str = Field(default="", max_length=255)
+
+
+@router.get("/pilots")
+@add_to_navigation("Pilots")
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
+def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLResponse:
+    """List the pilots of the caller's VOs, at the caller's sites."""
+    which = visibility.visible_pilots(
+        page.caller, vo=query.vo or None, site=query.site or None, status=query.status or None
+    )
+    since = page.parts.clock() - timedelta(hours=query.hours)
+    with database.reading(page.parts.engine) as conn:
+        counted = search.count_pilots(conn, ["queue", "status", "empty_reason"], which, ended_since=since)
+        found = search.list_latest(conn, which, limit=query.enough, after=query.after or None)
+    by_queue = sorted(_sums(counted, 0).items(), key=lambda each: (-each[1].count, each[0]))
+    return page.render_list(
+        "pilots",
+        query,
+        found,
+        lambda pilot: pilot.stamp,
+        vos=visibility.pool_vos(page.caller, page.parts.live.current.vos),
+        statuses=list(PilotStatus),
+        by_status=_sums(counted, 1),
+        by_reason={reason: fared for reason, fared in _sums(counted, 2).items() if reason},
+        by_queue=by_queue[:_QUEUES],
+        left=len(by_queue[_QUEUES:]),
+    )
+
+
+@router.get("/pilots/{stamp}")
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
+def show_pilot(page: PageOf, stamp: Annotated[str, Path(min_length=1, max_length=255)]) -> HTMLResponse:
+    """Show one pilot, with the end of its output."""
+    with database.reading(page.parts.engine) as conn:
+        pilot = pilots.get_pilot(conn, stamp)
+        visibility.require_pilot(page.caller, pilot)
+        wrote = pilots.get_output(conn, stamp)
+    return page.render("pilots/show.html", pilot=pilot, wrote=wrote)
+
+
+def _sums(counted: Counted, column: int) -> dict[str, PilotCounts]:
+    """Sum over all columns but one."""
+    found: dict[str, PilotCounts] = {}
+    for values, fared in counted.items():
+        name = values[column]
+        found[name] = found[name] + fared if name in found else fared
+    return dict(sorted(found.items()))
+
+
+class GridJobsShown(ListPage):
+    """Query of the page."""
+
+    site: str = Field(default="", max_length=255)
+    after: int | None = Field(default=None, ge=0, lt=2**63)
+
+
+@router.get("/managers")
+@add_to_navigation("Job managers")
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.GATEWAY)
+def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTMLResponse:
+    """List the gateways with grid jobs that the person may count, and these jobs, newest first."""
+    which = _visible(page.caller, site=query.site or None)
+    with database.reading(page.parts.engine) as conn:
+        managers = grid_jobs.list_managers(conn, which)
+        found = grid_jobs.list_grid_jobs(conn, which, limit=query.enough, after=query.after)
+    sites = sorted({each.site for each in managers} & page.parts.live.current.sites)
+    states = queries_sites.briefly(page.parts, page.caller, sites) if sites else []
+    return page.render_list(
+        "managers",
+        query,
+        found,
+        lambda job: job.job_id,
+        managers=managers,
+        throttles={each.site: each.throttles for each in states},
+        may_name=partial(visibility.names, page.caller),
+        may_control=partial(visibility.controls, page.caller),
+    )
+
+
+def _visible(caller: Caller, *, site: str | None) -> GridJobFilter:
+    wanted = None if site is None else frozenset({site})
+    every, any_of = ownership.split_common(
+        [each.narrow(sites=wanted) for each in visibility.may_count(caller)]
+    )
+    return GridJobFilter(vos=every.vos, sites=every.sites, owner=every.owner, any_of=any_of)
