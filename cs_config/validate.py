@@ -10,7 +10,7 @@ from cs_config.options import operations, registry
 from cs_config.options.options import VoOptions
 from cs_config.source import yaml_reader
 from cs_config.source.sections import Leaf, Section
-from cs_config.tree import expiry, platforms, resources
+from cs_config.tree import expiry, resources
 from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem, did_you_mean
 from requirements.values import fold
@@ -82,7 +82,7 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
     root = reading.root
     options, wrong_options = operations.read_operations(root.section("Operations"), file)
     entries, wrong_entries = registry.read_registry(root.section("Registry"), file)
-    compatibility, wrong_platforms = platforms.read_platforms(root, file)
+    compatibility, wrong_platforms = resources.read_platforms(root, file)
     dynamic, wrong_names = expiry.read_dynamic(root, file)
     tree = resources.read_resources(root, file, declared=_declared(options))
     wrong_levels = _unknown_levels(root, file)

@@ -10,10 +10,10 @@ import rfc8785
 
 from cs_config import gc_tuning
 from cs_config.cache import derived
-from cs_config.tree import forwarding
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.levels import Level, Parameter
+from cs_config.tree.inheritance import Level, Parameter
+from cs_config.tree.node_attributes import FORWARDING
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, UNKNOWN, NodeAttributes, Option
 from requirements.nodes.site_mapping import SiteMapping
 from requirements.values import Scalar, Value, fold
@@ -106,7 +106,7 @@ def _content(setting: tuple[str, Parameter | None]) -> object:
 def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:
     """Digest of the parameters; GLUE names follow from them, except those that follow from the address."""
     values = config.ad(address, vo) if config.find_address(vo) else config.values(address, vo)
-    section = config.parameters(address, vo).get(forwarding.SECTION)
+    section = config.parameters(address, vo).get(FORWARDING)
     rules = str(section.value) if section is not None and section.forwarding is not None else ""
     return digest(values, config.node_attributes(address, vo), rules)
 

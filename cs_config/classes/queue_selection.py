@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from cs_config.classes.class_index import eligible_classes
 from cs_config.options.operations import options_for
-from cs_config.tree import glue, inheritance, node_attributes
+from cs_config.tree import glue, inheritance
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from requirements import evaluator
@@ -74,6 +74,6 @@ def _ce_fits(
     if selection is None:
         return True
     parameters = inheritance.effective_parameters(config.levels[address][:2], fold(vo))
-    nodes = node_attributes.list_attributes(parameters.values())
+    nodes = inheritance.list_attributes(parameters.values())
     alike = nodes.without_these(inheritance.parameter_values(parameters))
     return evaluator.eligible(selection, glue.build_ad(alike), declarations, nodes)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cs_config.errors import PathNotFound
 from cs_config.formats import restrictions
-from cs_config.tree import admission, expiry, glue, inheritance
+from cs_config.tree import admission, glue, inheritance
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.configuration import Configuration
 from requirements.classad import classad_files
@@ -26,7 +26,7 @@ from requirements.values import Scalar, Value, fold
 
 ID, INFO, SITE, DERIVED = "id", "info", "Site", "Derived"
 #: Attributes about the ad itself; all others describe the queue.
-HEADERS = (ID, expiry.UPDATE_TIME, expiry.EXPIRY_TIME, INFO, SITE, DERIVED)
+HEADERS = (ID, inheritance.UPDATE_TIME, inheritance.EXPIRY_TIME, INFO, SITE, DERIVED)
 #: The parameter that lists other parameters whose text is an expression.
 EXPRESSIONS = "Expressions"
 #: Attributes that identify CE and queue in an ad without `id`.
@@ -144,7 +144,7 @@ class _AdReader:
 
     def times(self) -> Iterator[tuple[str, int | float]]:
         """The times that are numbers; any other value is a problem."""
-        for name in (expiry.UPDATE_TIME, expiry.EXPIRY_TIME):
+        for name in (inheritance.UPDATE_TIME, inheritance.EXPIRY_TIME):
             entry = self._headers.get(name)
             if entry is None:
                 continue
@@ -269,7 +269,7 @@ def _format_ad(config: Configuration, queue: QueueAddress, vo: str, excluded: tu
     derived = {name: value for name, value in glue.build_ad(stated, queue).items() if name not in stated}
     headers: dict[str, Value] = {ID: f"{queue.ce}/{queue.queue}", SITE: queue.site}
     headers |= {
-        name: parameters[name].value for name in sorted(expiry.TIMES, reverse=True) if name in parameters
+        name: parameters[name].value for name in sorted(inheritance.TIMES, reverse=True) if name in parameters
     }
     if derived:
         headers[DERIVED] = tuple(derived)

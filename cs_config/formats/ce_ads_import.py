@@ -14,10 +14,10 @@ from cs_config.errors import ConfigError
 from cs_config.formats import ce_ads, restrictions
 from cs_config.formats.ce_ads import EXPRESSIONS, CeAd
 from cs_config.source import yaml_writer
-from cs_config.tree import expiry, glue, inheritance, parameters
+from cs_config.tree import glue, inheritance, parameters
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.levels import Parameter
+from cs_config.tree.inheritance import Parameter
 from requirements.classad.classad_files import AdEntry
 from requirements.errors import InvalidInput, Problem
 from requirements.values import Value, as_value, fold
@@ -175,13 +175,13 @@ def _plan(
     own = config.levels[queue][-1].plain if known else {}
     plan = _Plan(queue=queue, ad=ad, file=file, is_new=not known, before=own)
     if (later := _later(ad, own)) is not None:
-        notes.append(plan.note(f"left out: the tree has newer values ({expiry.UPDATE_TIME} {later})"))
+        notes.append(plan.note(f"left out: the tree has newer values ({inheritance.UPDATE_TIME} {later})"))
         return None
     effective = {fold(n): p for n, p in config.parameters(queue, "").items()} if known else {}
     left_out: list[str] = []
     carried = dict(_carry_over(plan, effective, notes, left_out))
     for name, value in carried.items():
-        compared = own if config.dynamic.has(fold(name)) or name in expiry.TIMES else effective
+        compared = own if config.dynamic.has(fold(name)) or name in inheritance.TIMES else effective
         if not _has(compared.get(fold(name)), value):
             plan.settings[name] = value
     _remove_stale(config, plan, carried)
@@ -192,7 +192,7 @@ def _plan(
 
 def _later(ad: CeAd, own: Mapping[str, Parameter | None]) -> Value | None:
     """The later time of the queue's current values, if they are newer than the ad."""
-    has, says = own.get(expiry.UPDATE_TIME), ad.times.get(expiry.UPDATE_TIME)
+    has, says = own.get(inheritance.UPDATE_TIME), ad.times.get(inheritance.UPDATE_TIME)
     if has is None or says is None or not isinstance(has.value, int | float):
         return None
     return has.value if has.value > says else None

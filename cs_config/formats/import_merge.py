@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.formats import restrictions
-from cs_config.source import pydantic_errors, yaml_writer
+from cs_config.source import models, yaml_writer
 from cs_config.source.sections import Tree
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, proposals
@@ -88,7 +88,7 @@ class _Overlay:
         found = False
         for error in errors:
             names = error.path.split("/")
-            if error.message == pydantic_errors.MISSING:  # the rest of its section has no effect
+            if error.message == models.MISSING:  # the rest of its section has no effect
                 names.pop()
             if (taken := _remove_path(self.tree, names)) is not None:
                 found = True

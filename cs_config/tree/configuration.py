@@ -1,7 +1,7 @@
 """One version of the configuration as an immutable value."""
 
 from bisect import bisect_right
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -10,14 +10,14 @@ from types import MappingProxyType
 from typing import Any
 
 from cs_config.errors import QueueNotFound
-from cs_config.options.groups import Registry
 from cs_config.options.options import VoOptions
+from cs_config.options.registry import Registry
 from cs_config.source.sections import Section, Tree, to_plain
-from cs_config.tree import admission, expiry, forwarding, glue, inheritance, node_attributes
+from cs_config.tree import admission, expiry, glue, inheritance
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.expiry import Dynamic
-from cs_config.tree.levels import Level, Parameter
+from cs_config.tree.inheritance import Level, Parameter
 from cs_config.tree.throttle import Throttle
 from requirements.errors import InvalidRequest, Problem, did_you_mean
 from requirements.nodes.node_attributes import NodeAttributes
@@ -167,7 +167,8 @@ class Configuration:
 
     def forwarding(self, address: QueueAddress, vo: str) -> SiteMapping | None:
         """The translation of node requirements for the queue's batch system; None if it has none."""
-        return forwarding.find_mapping(self.parameters(address, vo).values())
+        parameters = self.parameters(address, vo).values()
+        return next((each.forwarding for each in parameters if each.forwarding is not None), None)
 
     def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
         """The ad of a queue for a VO's requirements: its values and the GLUE names derived from them.
@@ -198,6 +199,18 @@ class Configuration:
     def enabled(self, address: QueueAddress, vo: str) -> bool:
         """Whether the queue is enabled, regardless of its VO lists."""
         return inheritance.is_enabled(self.levels[address], fold(vo))
+
+    def list_compatible(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """The platforms whose nodes can run one of the wanted ones; those themselves first.
+
+        Source: DIRAC, which writes the result into the job before it waits.
+        """
+        names = {fold(name): name for name in wanted}
+        wanted_names = frozenset(names)
+        for platform, runs in self.os_compatibility.items():
+            if any(fold(each) in wanted_names for each in runs):
+                names.setdefault(fold(platform), platform)
+        return tuple(names.values())
 
     def admits(self, address: QueueAddress, vo: str) -> bool:
         """Whether the VO may use the queue while it is enabled."""
@@ -230,7 +243,7 @@ class _EffectiveQueue:
 
     @cached_property
     def node_attributes(self) -> NodeAttributes:
-        return node_attributes.list_attributes(self.parameters.values())
+        return inheritance.list_attributes(self.parameters.values())
 
     @cached_property
     def admission(self) -> Admission | None:

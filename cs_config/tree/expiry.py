@@ -11,14 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cs_config.source.sections import Leaf, Section
-from cs_config.tree.levels import Level, Parameter, Settings
+from cs_config.tree.inheritance import EXPIRY_TIME, TIMES, UPDATE_TIME, Level, Parameter, Settings
 from requirements.errors import Problem
 from requirements.values import fold
-
-UPDATE_TIME = "update_time"
-EXPIRY_TIME = "expiry_time"
-#: Attributes of the ad itself: requirements cannot refer to them.
-TIMES = frozenset({UPDATE_TIME, EXPIRY_TIME})
 
 SETTING = "DynamicAttributes"
 _PATH = f"Resources/Computing/{SETTING}"

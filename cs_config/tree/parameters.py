@@ -13,7 +13,7 @@ from cs_config.options import bounds
 from cs_config.source.sections import Leaf
 from cs_config.tree import admission
 from cs_config.tree.address import NAME, is_slip
-from cs_config.tree.levels import Parameter
+from cs_config.tree.inheritance import Parameter
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.values import Value, as_value, fold, format_value
 

@@ -1,4 +1,4 @@
-"""Reader of `Resources/Sites`: the levels of every queue, and all problems."""
+"""Reader of `Resources`: the levels of every queue, the compatible platforms, and all problems."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from types import MappingProxyType
 
 from pydantic import ValidationError
 
-from cs_config.options.operations import model_section
-from cs_config.source import pydantic_errors
+from cs_config.source import models
+from cs_config.source.models import model_section
 from cs_config.source.sections import Leaf, Section
-from cs_config.tree import admission, forwarding, node_attributes
+from cs_config.tree import admission, node_attributes
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
-from cs_config.tree.levels import Level, Parameter, Settings
+from cs_config.tree.inheritance import NODE_ATTRIBUTES, Level, Parameter, Settings
 from cs_config.tree.parameters import ParameterReader
 from cs_config.tree.throttle import Throttle
 from requirements.errors import Problem, did_you_mean
@@ -19,8 +19,8 @@ from requirements.values import fold
 
 #: Sections about the nodes behind queues; also allowed for single VOs.
 _OF_NODES = {
-    node_attributes.SECTION: node_attributes.read_attributes,
-    forwarding.SECTION: forwarding.read_forwarding,
+    NODE_ATTRIBUTES: node_attributes.read_attributes,
+    node_attributes.FORWARDING: node_attributes.read_forwarding,
 }
 #: The sections that each level may have, its children first.
 BELOW = {
@@ -155,7 +155,7 @@ class _Reader:
             try:
                 self.throttles[scope] = Throttle.model_validate(model_section(entry))
             except ValidationError as error:
-                wrong = pydantic_errors.list_problems(
+                wrong = models.list_problems(
                     error, Throttle, entry, path=f"{path}/Throttle", file=self.parameters.file
                 )
                 self.parameters.errors.extend(wrong)
@@ -205,3 +205,32 @@ class _Reader:
         allowed = BELOW[level]
         message = f"unknown level, allowed here are {', '.join(allowed)} and parameters with a value"
         self.parameters.error(f"{path}/{name}", entry.line, message, did_you_mean(name, allowed))
+
+
+_PLATFORMS = "Resources/Computing/OSCompatibility"
+
+
+def read_platforms(root: Section, file: str) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
+    """The platforms that the nodes of each platform can run, and the problems of the section."""
+    section = root.section("Resources").section("Computing").section("OSCompatibility")
+    found: dict[str, tuple[str, ...]] = {}
+    problems: list[Problem] = []
+    for name, entry in section.entries.items():
+        platforms = _texts(entry)
+        if platforms is None:
+            message = "a list of the platforms that its nodes can run is needed here: [one, two]"
+            problems.append(Problem(path=f"{_PLATFORMS}/{name}", message=message, file=file, line=entry.line))
+        else:
+            found[name] = platforms
+    return found, problems
+
+
+def _texts(entry: Leaf | Section) -> tuple[str, ...] | None:
+    if isinstance(entry, Section):
+        return None
+    items = entry.value if isinstance(entry.value, list) else [entry.value]
+    return (
+        tuple(item for item in items if isinstance(item, str))
+        if all(isinstance(i, str) for i in items)
+        else None
+    )

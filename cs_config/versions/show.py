@@ -8,7 +8,7 @@ from cs_config.options.operations import DEFAULTS
 from cs_config.source.sections import Leaf, LeafValue, Section, merge_sections
 from cs_config.tree import inheritance
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.levels import Level, Parameter
+from cs_config.tree.inheritance import Level, Parameter
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.patch import find_entry
 from requirements.errors import did_you_mean

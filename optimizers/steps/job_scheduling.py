@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from cs_config.tree import platforms
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome, cacheable
 from optimizers.description.description import JobDescription
 from requirements.errors import did_you_mean
@@ -206,4 +205,4 @@ def _requirement_class(candidate: JobContext, context: ChainContext, chosen: Cho
 def _platforms(asked: Sequence[str], context: ChainContext) -> frozenset[str]:
     if allows_any(asked):
         return frozenset()
-    return frozenset(platforms.list_compatible(context.config, asked))
+    return frozenset(context.config.list_compatible(asked))

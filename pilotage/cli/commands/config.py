@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cs_config.formats import ce_ads, dirac_export, dirac_import, glidein_factory
+from cs_config.formats import ce_ads, dirac_import, dirac_text, glidein_factory
 from pilotage.cli import options, output
 from pilotage.cli.commands import config_change, config_import, config_request, config_show
 from pilotage.cli.commands.config_change import Guards, Message
@@ -106,7 +106,7 @@ def export_dirac(
     Parts that the format cannot express are listed on standard error.
     """
     config = config_request.configuration_from(file, home=home, url=url)
-    found = dirac_export.export_dirac(config.tree)
+    found = dirac_text.export_dirac(config.tree)
     if as_json:
         data = {"text": found.text, "left_out": list(found.left_out)}
         output.emit(data, as_json=True, render=str)

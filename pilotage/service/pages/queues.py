@@ -9,7 +9,7 @@ from fastapi import APIRouter, Form, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import Field
 
-from cs_config.options.groups import DEFAULT_SHARE
+from cs_config.options.registry import DEFAULT_SHARE
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import job_conditions as demands

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import dirac_export, dirac_import, dirac_text
+from cs_config.formats import dirac_import, dirac_text
 from cs_config.formats.dirac_import import DiracLayout
 from cs_config.source.sections import to_plain
 from cs_config.versions import diff
@@ -283,7 +283,7 @@ def without(tree: Any, left_out: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/resources.yaml")), ids=lambda file: file.parent.name)
 def test_the_examples_come_back_as_they_were(file: Path):
     config = validate.load_file(file)
-    exported = dirac_export.export_dirac(config.tree)
+    exported = dirac_text.export_dirac(config.tree)
     found = dirac_import.propose_dirac(NOTHING, exported.text, "back.cfg")
     assert found.notes == ()
     wanted = without(config.tree, exported.left_out)
@@ -309,7 +309,7 @@ SITES = st.dictionaries(
 @given(SITES)
 def test_what_the_text_can_say_comes_back_and_the_rest_is_told(sites):
     whole = {"Resources": {"Sites": sites}}
-    exported = dirac_export.export_dirac(whole)
+    exported = dirac_text.export_dirac(whole)
     back = DiracLayout(file="x").to_our_layout(dirac_text.read_text(exported.text, "x"))
     assert diff.compare(without(whole, exported.left_out), back) == ()
 

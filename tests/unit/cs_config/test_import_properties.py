@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import ce_ads, ce_ads_import, dirac_export, dirac_import, glidein_factory
+from cs_config.formats import ce_ads, ce_ads_import, dirac_import, dirac_text, glidein_factory
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.live import NOTHING
 
@@ -112,7 +112,7 @@ def test_an_import_of_todays_layout_lets_in_no_vo_that_the_source_keeps_out(
     for name, (ce, queue) in ces.items():
         lets_in = admitted(after).get(f"LCG.A.ch/{name}/q", set())
         assert lets_in <= below_site(site, of_ces, defaults, ce, queue)
-    exported = dirac_export.export_dirac(after.tree).text
+    exported = dirac_text.export_dirac(after.tree).text
     back = dirac_import.propose_dirac(NOTHING, exported, "back.cfg").proposal.after
     assert all(vos <= admitted(after).get(queue, set()) for queue, vos in admitted(back).items())
 

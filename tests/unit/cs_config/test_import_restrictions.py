@@ -6,7 +6,7 @@ import pytest
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import ce_ads, ce_ads_import, dirac_export, dirac_import, glidein_factory
+from cs_config.formats import ce_ads, ce_ads_import, dirac_import, dirac_text, glidein_factory
 from cs_config.formats.import_merge import ImportedConfiguration
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.live import NOTHING
@@ -355,7 +355,7 @@ TREES = [
 def test_an_export_and_its_import_lose_no_restriction(inside: str):
     config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {inside}}}}}\n", "x")
     before = admitted(config)
-    back = cfg(dirac_export.export_dirac(config.tree).text).proposal.after
+    back = cfg(dirac_text.export_dirac(config.tree).text).proposal.after
     ads = validate.parse(imported_ads(ce_ads.export_ads(config).text, at=None).text, "x")
     for after in (back, ads):
         if "Requirements" in inside:
