@@ -33,11 +33,7 @@ class Report:
 
 
 def parse(text: str | bytes, file: str = "config", version: int = 0, author: str = "") -> Configuration:
-    """The configuration of a text.
-
-    Raises:
-        ConfigError: With every problem of the text.
-    """
+    """The configuration of a text; ConfigError has every problem."""
     found = report(text, file, version, author)
     if found.configuration is None:
         raise ConfigError(found.errors)
@@ -50,20 +46,12 @@ def check(text: str | bytes, file: str) -> tuple[Problem, ...]:
 
 
 def load_file(path: Path) -> Configuration:
-    """The configuration in a file.
-
-    Raises:
-        ConfigError: The file cannot be read, or is wrong.
-    """
+    """The configuration in a file."""
     return parse(read_bytes(path), path.name)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a configuration file.
-
-    Raises:
-        ConfigError: The file cannot be read.
-    """
+    """The content of a configuration file; ConfigError if it cannot be read."""
     try:
         with path.open("rb") as stream:
             return stream.read(yaml_reader.MAX_BYTES + 1)

@@ -64,13 +64,9 @@ class QueueClassIndex:
         slots: Mapping[str, int] | None = None,
         before: "QueueClassIndex | None" = None,
     ) -> None:
-        """Index classes, reusing the results of an earlier index where they still hold.
+        """Index the classes of a VO, reusing results of an index of another version where they still hold.
 
-        Args:
-            classes: All of the VO.
-            declarations: Meaning of the names in requirements.
-            slots: By digest; slots of classes that the VO no longer has are not reused.
-            before: The index of another version of the configuration.
+        `slots`: by digest; slots of classes that the VO no longer has are not reused.
         """
         self.declarations = declarations
         digests = [each.digest for each in classes]

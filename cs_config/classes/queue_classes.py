@@ -116,11 +116,6 @@ def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUT
 
     Values count exactly: type, order and case of letters. Names are compared without case, and texts in
     Unicode normal form (NFC), as in every expression.
-
-    Args:
-        values: Parameters of the queue.
-        nodes: Attributes that differ between its nodes.
-        spoken: Translation of node attributes for its batch system.
     """
     exact: dict[str, Any] = {fold(name): _exact(value) for name, value in values.items()}
     if nodes:

@@ -34,18 +34,9 @@ def get_eligible_nodes(
     ce: Mapping[str, object] | None = None,
     queue: Mapping[str, object] | None = None,
 ) -> NodeTree:
-    """Select queues by parameters of the queue and of its CE; both selections must match.
+    """Select queues that a VO may use by effective parameters of the queue and of its CE; both must match.
 
-    Args:
-        config: The configuration.
-        vo: Only queues that this VO may use, with the parameters that it sees.
-        node: Type of node; `Queue` is the only one.
-        ce: Selection by the effective parameters of the CE (those of its site and its own).
-        queue: Selection by the effective parameters of the queue.
-
-
-    Raises:
-        InvalidInput: A selection has values that cannot be compared, or the type of node is unknown.
+    Raises InvalidInput for values that cannot be compared, and for another type of node than `Queue`.
     """
     if node != "Queue":
         message = f"{node!r} is no type of node, allowed is Queue"

@@ -37,11 +37,7 @@ _FOREIGN_KEY, _OF_SITE = "GlueForeignKey", "GlueSiteUniqueID="
 
 
 def list_expressions(values: Mapping[str, Value]) -> frozenset[str]:
-    """Folded names of the parameters of a queue whose text is an expression.
-
-    Args:
-        values: Parameters of the queue, by folded name.
-    """
+    """Folded names of those parameters of a queue, given by folded name, whose text is an expression."""
     listed = inheritance.as_tuple(values.get(fold(EXPRESSIONS), ()))
     return admission.EXPRESSIONS | admission.list_checks(values).keys() | {fold(str(name)) for name in listed}
 
@@ -64,11 +60,7 @@ class CeAd:
 
 
 def read_ads(text: str, file: str) -> tuple[CeAd, ...]:
-    """The CE ads of a text.
-
-    Raises:
-        InvalidInput: The text has no ClassAds; or some are not CE ads: one problem each, with its line.
-    """
+    """The CE ads of a text; InvalidInput has a problem with its line for each ad that is none."""
     found: list[CeAd] = []
     problems: list[Problem] = []
     for written in classad_files.read_ad_file(text, file):
@@ -203,16 +195,9 @@ class ExportedAds:
 
 
 def export_ads(config: Configuration, path: str = "", vo: str = "") -> ExportedAds:
-    """The ads of all queues at and below a path, with the effective parameters of a VO.
+    """The ads of all queues at and below a path, with the effective parameters of a VO (empty: of none).
 
-    Args:
-        config: With expired values: an ad states its own expiry.
-        path: `Resources/Sites/…` or `Site`, `Site/CE`, `Site/CE/Queue`; empty: everything.
-        vo: The VO; empty: no VO in particular.
-
-
-    Raises:
-        PathNotFound: There is no queue.
+    `config` with expired values: an ad states its own expiry. `path` may be an address; empty: everything.
     """
     queues = tuple(_queues_below(config, path))
     if not queues:

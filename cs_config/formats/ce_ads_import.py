@@ -104,17 +104,10 @@ def _listed_checks(entry: AdEntry) -> list[object]:
 def propose_ads(
     config: Configuration, ads: Mapping[str, Sequence[CeAd]], *, site: str | None = None
 ) -> AdProposal:
-    """Merge CE ads into the configuration.
+    """Merge CE ads, by file, into the configuration; `site` is that of new CEs whose ads name none.
 
-    Args:
-        config: The current configuration, with expired values.
-        ads: By file.
-        site: The site of new CEs whose ads name none.
-
-
-    Raises:
-        InvalidInput: An ad has no site, or two ads describe the same queue.
-        ConfigError: The result is not valid, and no attribute is the cause.
+    Raises InvalidInput if an ad has no site, or two describe one queue; ConfigError if the result is wrong
+    and no attribute is the cause.
     """
     notes: list[Problem] = []
     plans = [
@@ -298,11 +291,7 @@ def _has(parameter: Parameter | None, value: Value | None) -> bool:
 
 
 def _drop_refused(config: Configuration, plans: Sequence[_Plan], notes: list[Problem]) -> str:
-    """The text with the plans applied, without values that the tree does not allow.
-
-    Raises:
-        ConfigError: The tree has an error that no plan caused.
-    """
+    """The text with the plans applied, without values that the tree does not allow."""
     while True:
         text = yaml_writer.edit_text(config.source, config.tree, _tree(config, plans, notes))
         errors = validate.check(text, config.file)

@@ -36,15 +36,9 @@ _Options = Mapping[str, object]
 
 
 def write_defaults(sites: Mapping[str, object], defaults: Mapping[str, _Options]) -> frozenset[str]:
-    """Write the defaults to every CE that neither sets them itself nor gets them from its site.
+    """Write the defaults, by type of CE, to every CE that neither sets them nor gets them from its site.
 
-    Args:
-        sites: In our layout; modified.
-        defaults: Options by the type of the CEs, or for all types.
-
-
-    Returns:
-        The types that some CE has.
+    `sites`, in our layout, is modified. Returns the types that some CE has.
     """
     used: set[str] = set()
     of_all = _value(defaults.get(FOR_ALL, {}), _TYPE)
@@ -335,11 +329,7 @@ class DiracLayout:
             tree[name] = value
 
     def _leave_out(self, path: str, entry: Leaf | Section, why: str) -> None:
-        """Record an entry that cannot be imported; a restriction of all sites is refused.
-
-        Raises:
-            ConfigError: The entry restricts all sites.
-        """
+        """Record an entry that cannot be imported; a restriction of all sites is refused."""
         name = path.rpartition("/")[2]
         if (
             isinstance(entry, Leaf)
@@ -394,11 +384,7 @@ def _communities(section: Section) -> frozenset[str]:
 
 
 def propose_dirac(config: Configuration, text: str, file: str) -> ImportedConfiguration:
-    """Merge a DIRAC configuration into the current one.
-
-    Raises:
-        ConfigError: The text is wrong, or the result is for a reason that is not in the text.
-    """
+    """Merge a DIRAC configuration into the current one."""
     layout = DiracLayout(file=file, vos=config.vos | _vos(text, file))
     tree = layout.to_our_layout(dirac_text.read_text(text, file))
     return import_merge.merge_import(config, tree, layout.notes, file)

@@ -28,13 +28,10 @@ _BRACES = "{}"
 
 
 def read_text(text: str, file: str) -> Section:
-    """The sections of a text; every value is an unparsed string with the line of its name.
+    """The sections of a text, or ConfigError; every value is an unparsed string with the line of its name.
 
     A value extends to the end of its line. The last of repeated options counts; `+=` appends to it after a
     comma.
-
-    Raises:
-        ConfigError: With every problem of the text.
     """
     reader = _CfgReader(file=file)
     for number, line in enumerate(text.splitlines(), 1):

@@ -51,11 +51,7 @@ class FactoryEntry:
 
 
 def read_entries(text: str, file: str) -> list[FactoryEntry]:
-    """The entries of a text.
-
-    Raises:
-        ConfigError: The text cannot be read, or has no entries.
-    """
+    """The entries of a text; ConfigError if it has none."""
     entries = list(_read_xml(text, file) if text.lstrip().startswith("<") else _read_yaml(text, file))
     if not entries:
         raise one_problem(file, "no entries: not a configuration of a glidein factory")
@@ -203,11 +199,7 @@ _READ: Final = frozenset(map(fold, (*_NUMBERS, _VOS, _CMS_SITE, _SITE, _COUNTRY,
 
 
 def propose_factory(config: Configuration, text: str, file: str) -> ImportedConfiguration:
-    """Merge the entries of a factory into the current configuration.
-
-    Raises:
-        ConfigError: The text is not a factory configuration.
-    """
+    """Merge the entries of a factory into the current configuration."""
     if (tree := _read_our_form(text, file)) is not None:
         return import_merge.merge_import(config, tree, [], file)
     notes: list[Problem] = []

@@ -35,9 +35,8 @@ def merge_import(
 ) -> ImportedConfiguration:
     """Merge a tree into the current configuration, without values that are not allowed.
 
-    Raises:
-        ConfigError: The result is wrong for a reason that is not in the tree; or the tree restricts jobs in a
-            way that cannot be imported.
+    Raises ConfigError if the result is wrong for a reason that is not in the tree, or if the tree restricts
+    jobs in a way that cannot be imported.
     """
     overlay = _Overlay(under=config.tree, tree=tree, notes=notes, file=file)
     overlay.drop_duplicates()
@@ -80,11 +79,7 @@ class _Overlay:
                 self._close(node, problem.path)  # the first one stays, and would be open
 
     def drop_invalid(self, errors: Sequence[Problem]) -> bool:
-        """Drop the values that errors point at; return whether there were any.
-
-        Raises:
-            ConfigError: A dropped value restricts jobs, and there is no node to disable.
-        """
+        """Drop the values that errors point at; return whether there were any."""
         found = False
         for error in errors:
             names = error.path.split("/")

@@ -37,12 +37,7 @@ _SITES: Final = ("Resources", "Sites")
 
 
 def is_restriction(name: str, checks: frozenset[str] = frozenset()) -> bool:
-    """Whether a parameter or section of this name restricts its node.
-
-    Args:
-        name: In any case of letters.
-        checks: Folded names of further parameters that are expressions about jobs.
-    """
+    """Whether a parameter or section of this name, or of a check (folded), restricts its node."""
     return keeps_out(name) or fold(name) in _AMOUNTS or fold(name) in checks
 
 
@@ -141,12 +136,7 @@ def _nodes(
 
 
 def close(node: dict[str, object], under: object = None) -> None:
-    """Disable a node, also for VOs for which it is enabled explicitly.
-
-    Args:
-        node: The node in the import.
-        under: The node in the current tree.
-    """
+    """Disable a node of an import, also for VOs for which it, or the node `under` it, is enabled."""
     _switch_off(node)
     own = node.get("VOs")
     before = under.get("VOs") if isinstance(under, Mapping) else None

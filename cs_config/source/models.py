@@ -43,13 +43,7 @@ def list_problems(
 ) -> Iterator[Problem]:
     """The problems of a section that a model found.
 
-    Args:
-        error: Raised by the validation.
-        model: The validated model.
-        section: The section that was validated.
-        path: Path of the section.
-        file: File of the section.
-        place: Converts a location in the model to one in the section, where they differ.
+    `place` converts a location in the model to one in the section, where they differ.
     """
     for inside, fault in _single_faults(error):
         location = place(inside)

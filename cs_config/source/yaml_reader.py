@@ -34,11 +34,7 @@ _START_OF_NUMBER = frozenset("-+.0123456789")
 
 
 def resolve_word(word: str) -> Scalar | None:
-    """The value of an unquoted word.
-
-    Raises:
-        ValueError: The word looks like a number but is not one, or its value depends on the reader.
-    """
+    """The value of an unquoted word; ValueError if it looks like a number, but not to every reader."""
     if word in _BOOLEANS:
         return _BOOLEANS[word]
     if word in _NULLS:
@@ -123,12 +119,7 @@ class EventReader:
         self._ignored = 0  # depth below a refused entry
 
     def read(self, text: str) -> None:
-        """Read a whole text into the reading.
-
-        Raises:
-            TooManyProblemsError: The rest of the text was not read.
-            yaml.YAMLError: The text is not YAML.
-        """
+        """Read a whole text; TooManyProblemsError if the rest of it was not read."""
         documents = 0
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
             kind = type(event)

@@ -89,11 +89,7 @@ class Admission:
 
 
 def read_expression(value: Value, path: str) -> TwoSided:
-    """Parse the expression of a parameter.
-
-    Raises:
-        InvalidInput: The value is not an expression, or contains something that may not be evaluated.
-    """
+    """Parse the expression of a parameter; InvalidInput if it is none, or may not be evaluated."""
     if isinstance(value, tuple):
         raise InvalidInput([Problem(path=path, message="a list, allowed is a ClassAd expression")])
     return match_expression.parse_match_expression(format_value(value), path, bare_is_either=True)

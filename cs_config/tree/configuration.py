@@ -113,11 +113,7 @@ class Configuration:
         return address in self.levels
 
     def require(self, address: QueueAddress) -> QueueAddress:
-        """Check that a queue exists, and return its address.
-
-        Raises:
-            QueueNotFound: With the most similar address.
-        """
+        """The address of an existing queue; QueueNotFound suggests the most similar one."""
         if not self.knows(address):
             raise QueueNotFound(str(address), self.suggest(str(address)))
         return address

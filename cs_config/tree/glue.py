@@ -88,11 +88,9 @@ OF_ADDRESS: Mapping[str, str] = {
 
 
 def build_ad(values: Mapping[str, Value], address: QueueAddress | None = None) -> Mapping[str, Value]:
-    """The ad of a queue: its parameters, and the GLUE names derived from them.
+    """The ad of a queue: its parameters, and the GLUE names derived from them and from an address.
 
-    Args:
-        values: Effective parameters; those that are GLUE names themselves stay as they are.
-        address: If given, names derived from the address are included.
+    Parameters that are GLUE names themselves stay as they are.
     """
     known = {fold(name): value for name, value in values.items()}
     found: dict[str, Value] = dict(values)

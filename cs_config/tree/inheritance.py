@@ -77,12 +77,7 @@ UNITED = frozenset({"tag", "requiredtag"})
 
 
 def effective_parameters(levels: Sequence[Level], vo: str) -> dict[str, Parameter]:
-    """The effective parameters of a VO below all of `levels`, by name.
-
-    Args:
-        levels: From the site down.
-        vo: In lower case.
-    """
+    """The effective parameters of a VO (lower case) below all levels, from the site down, by name."""
     found: dict[str, Parameter] = {}
     for level in levels:
         for name, parameter in level.settings(vo).items():

@@ -39,15 +39,7 @@ def read_attributes(
     path: str,
     level: str,
 ) -> None:
-    """Add each attribute to the parameters; None for one that is removed.
-
-    Args:
-        into: The parameters of the level.
-        entry: The value of `NodeAttributes`; an empty value removes all inherited attributes.
-        parameters: Parses names and values, and collects problems.
-        path: Path of the node, or of its VO section.
-        level: Name of the level in origins.
-    """
+    """Add each attribute to the parameters; None for one, or the section, that is removed."""
     below = f"{path}/{NODE_ATTRIBUTES}"
     if isinstance(entry, Section):
         for name, each in entry.entries.items():

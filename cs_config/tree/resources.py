@@ -49,13 +49,7 @@ class ResourceLevels:
 
 
 def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> ResourceLevels:
-    """Read all sites.
-
-    Args:
-        root: The whole text.
-        file: Its file, for problems and origins.
-        declared: Folded names that the operations declare: never misspellings.
-    """
+    """Read all sites; folded names that the operations declare are never misspellings."""
     sites = root.section("Resources").section("Sites")
     checks = admission.DEFAULT_CHECKS.union(_checks(sites))
     parameters = ParameterReader(file=file, declared=declared, checks=checks)

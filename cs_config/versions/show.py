@@ -51,17 +51,10 @@ def format_value(value: Value | LeafValue) -> str:
 
 
 def list_lines(config: Configuration, path: str = "", vo: str | None = None) -> tuple[ShownLine, ...]:
-    """The values at and below a path.
+    """The values at and below a path from the top, or the address of a site, CE or queue.
 
-    Args:
-        config: The configuration.
-        path: From the top, as in `Resources/Sites/LCG.CERN.ch`, or the address of a site, CE or queue.
-        vo: If given, show effective values for this VO (empty: for no VO in particular): the parameters of a
-            site, CE or queue; under `Operations` the options of the VO over the defaults.
-
-
-    Raises:
-        PathNotFound: There is nothing at the path.
+    With a VO (empty: none in particular) the effective values: parameters of a site, CE or queue; under
+    `Operations` the options of the VO over the defaults.
     """
     names = split_path(config, path)
     if vo is not None:

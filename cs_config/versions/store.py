@@ -78,20 +78,14 @@ def current_version(conn: Connection) -> int:
 def load_version(conn: Connection, version: int | None = None) -> Configuration:
     """Load a version; the current one if no number is given.
 
-    Raises:
-        VersionNotFound: There is no such version.
-        ConfigError: Its text cannot be read by this release.
+    Raises ConfigError if its text cannot be read by this release.
     """
     row = _row(conn, current_version(conn) if version is None else version)
     return validate.parse(row["text"], row["source"], row["version"], row["author"])
 
 
 def read_text(conn: Connection, version: int) -> str:
-    """The original text of a version.
-
-    Raises:
-        VersionNotFound: There is no such version.
-    """
+    """The original text of a version."""
     return str(_row(conn, version)["text"])
 
 
@@ -112,25 +106,9 @@ def store_text(
     expected: int | None,
     now: datetime,
 ) -> int:
-    """Make a text the current version.
+    """Make a text, based on the version `expected` (None: any), the current version; return its number.
 
-    Args:
-        conn: In a transaction of the caller.
-        text: Stored unchanged.
-        author: Stored with the version.
-        message: Reason of the change.
-        source: Name of the file, or `api`.
-        expected: The version that the text is based on; None: any.
-        now: Aware time.
-
-
-    Returns:
-        The number of the new version.
-
-
-    Raises:
-        ConfigError: The text is wrong; nothing is stored.
-        VersionConflict: Another version came first; nothing is stored.
+    Raises ConfigError if the text is wrong, VersionConflict if another version came first.
     """
     config = validate.parse(text, source)
     return store_checked(conn, config, author=author, message=message, expected=expected, now=now)
@@ -146,24 +124,10 @@ def store_checked(
     now: datetime,
     changed: Sequence[str] | None = None,
 ) -> int:
-    """Make a validated configuration the current version.
+    """Make a validated configuration, based on the version `expected` (None: any), the current one.
 
-    Args:
-        conn: In a transaction of the caller.
-        config: Its text and the name of its file are stored.
-        author: Stored with the version.
-        message: Reason of the change.
-        expected: The version that it is based on; None: any.
-        now: Aware time.
-        changed: Paths that differ from `expected`; None: to be computed on demand.
-
-
-    Returns:
-        The number of the new version.
-
-
-    Raises:
-        VersionConflict: Another version came first; nothing is stored.
+    `changed`: paths that differ from `expected`; None: to be computed on demand. Returns the new number, or
+    raises VersionConflict if another version came first.
     """
     current = current_version(conn)
     if expected is not None and expected != current:
@@ -192,8 +156,7 @@ def store_checked(
 def skip_numbers(conn: Connection, count: int, *, now: datetime) -> int:
     """Store the current version again, its number raised by `count`: lost numbers may have been used.
 
-    Returns:
-        Its new number; 0 if there is no version.
+    Returns its new number; 0 if there is no version.
     """
     current = current_version(conn)
     if not current:
@@ -218,11 +181,7 @@ def list_versions(conn: Connection, limit: int = 100) -> list[Version]:
 
 
 def read_version(conn: Connection, version: int) -> Version:
-    """The metadata of one version.
-
-    Raises:
-        VersionNotFound: There is no such version.
-    """
+    """The metadata of one version."""
     row = dict(_row(conn, version))
     del row["text"]
     return Version(**row)
@@ -231,9 +190,7 @@ def read_version(conn: Connection, version: int) -> Version:
 def list_changes(conn: Connection, version: int) -> tuple[str, ...]:
     """The paths in which a version differs from the one before; an added or removed section is one path.
 
-    Raises:
-        VersionNotFound: There is no such version.
-        ConfigError: The paths were not stored, and one of the two cannot be read by this release.
+    Raises ConfigError if they were not stored, and one of the two cannot be read by this release.
     """
     noted = conn.execute(CHANGED, {"wanted": version}).scalar_one_or_none()
     if noted is not None:
@@ -275,13 +232,7 @@ _FIRST = 1
 
 
 def find_blame(conn: Connection, paths: Iterable[str], *, newest: int) -> Mapping[str, Version]:
-    """The latest version that changed each path or a section around it.
-
-    Args:
-        conn: Any connection.
-        paths: From the top, in the spelling of the tree.
-        newest: The version of the paths.
-    """
+    """The latest version that changed each path, spelled as in the tree, or a section around it."""
     left = {path: _enclosing_paths(path) for path in paths}
     found: dict[str, Version] = {}
     for number, noted in list_changes_between(conn, newest, oldest=_FIRST + 1):
@@ -330,15 +281,7 @@ ADD_IMPORT = insert(config_imports)
 def import_changed(conn: Connection, path: Path, *, author: str, now: datetime) -> int | None:
     """Make a file the current version, unless its content was imported from there or applied last.
 
-    So a restart does not undo later edits over HTTP.
-
-    Returns:
-        The number of the new version; None if the file did not change.
-
-
-    Raises:
-        ConfigError: The file cannot be read or is wrong; nothing is stored.
-        VersionConflict: Others keep storing versions.
+    Returns its number. So a restart does not undo later edits over HTTP.
     """
     text = validate.parse(validate.read_bytes(path), path.name).source
     for left in reversed(range(_TRIES)):

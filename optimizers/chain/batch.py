@@ -38,14 +38,7 @@ _LONGEST: Final = timedelta(seconds=bounds.SECONDS)
 def status_update_from(
     chain_result: ChainResult, vo: str, context: ChainContext, matchable: frozenset[str]
 ) -> StatusUpdate:
-    """Convert a chain result to the job's state, in DIRAC's terms.
-
-    Args:
-        chain_result: Result of the chain.
-        vo: VO of the job, or of all jobs that share the result.
-        context: Options and time.
-        matchable: Pools of the batch that have an eligible queue.
-    """
+    """Convert a chain result to a job's state, in DIRAC's terms; `matchable` pools have an eligible queue."""
     outcome = chain_result.outcome
     if isinstance(outcome, Done):
         return _waiting(chain_result, outcome, matchable)
@@ -130,15 +123,7 @@ def optimize(
     """Run the chain for those of the jobs that are due, and store the results.
 
     May be repeated. A job on which a step fails, or which cannot be stored, is held without affecting the
-    others.
-
-    Args:
-        engine: The database.
-        config: The configuration to apply.
-        job_ids: Any ids; jobs that are not due are skipped.
-        now: Time of the decision.
-        steps: Optimizers by name; None: the installed ones.
-        observe: Receives the result.
+    others. Without `steps` the installed ones are run.
     """
     result = BatchResult()
     context = make_context(config, now)

@@ -47,11 +47,7 @@ class ChainContext:
         return options_for(self.config, vo)
 
     def catalogue(self, vo: str) -> ReplicaCatalogue | None:
-        """The VO's replica catalogue; None: none is configured.
-
-        Raises:
-            CatalogueUnavailableError: It cannot be opened now.
-        """
+        """The VO's replica catalogue, or CatalogueUnavailableError; None: none is configured."""
         setting = self.operations(vo).job_scheduling.input_data_catalogue
         return open_catalogue(setting, self.catalogues) if setting else None
 

@@ -47,12 +47,7 @@ class Eligibility:
         return EligibleClasses(index=index, sets=index.ask(index.question_of(pool_id, requirements)))
 
     def index(self, vo: str, slots: Mapping[str, int]) -> QueueClassIndex:
-        """Return the index of a VO's queue classes with the given slots.
-
-        Args:
-            vo: Its effective parameters are used.
-            slots: By digest; may include classes that the VO no longer has.
-        """
+        """The index of a VO's queue classes with the given slots; also of classes that it no longer has."""
         with self._lock:
             known = self._index(fold(vo), slots)
             if not known.slots.items() <= number_classes(slots, known.slots).items():
@@ -68,13 +63,10 @@ class Eligibility:
         return self._known_before.get(fold(vo))
 
     def differing(self, vo: str, version: tuple[int, int]) -> QueueClassIndex | None:
-        """Index of the VO's queue classes that were added or removed since `version`.
+        """Index of the queue classes of a VO, whose index exists, that were added or removed since `version`.
 
         None if that is unknown, if there are too many, or if requirements may mean something else now.
-
-        Args:
-            vo: A VO whose index exists.
-            version: Number of the version, and how many of its times of expiry had passed.
+        `version`: its number, and how many of its times of expiry had passed.
         """
         before = self._known_before.get(fold(vo))
         if before is None or fold(vo) not in self._following:

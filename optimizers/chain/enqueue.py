@@ -25,11 +25,8 @@ def touch_pools(conn: Connection, candidates: Iterable[JobContext], context: Cha
     """Create missing pools and lock the rows of all pools, so that they cannot be removed.
 
     A new pool is mapped to its queues, unless the VO's queue classes are of another version of the
-    configuration: then the pool agent does it immediately.
-
-    Returns:
-        The pools that have an eligible queue, according to the database: another process may have a newer
-        configuration.
+    configuration: then the pool agent does it immediately. Returns the pools that have an eligible queue,
+    according to the database: another process may have a newer configuration.
     """
     used = {each.pool.pool_id: (each.pool, each.vo) for each in candidates if each.pool}
     new = pools.touch_pools(conn, (_new_pool(pool, vo) for pool, vo in used.values()), now=context.now)

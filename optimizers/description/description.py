@@ -33,12 +33,7 @@ _NOT_STATED = frozenset({"max_ram_mb"})
 
 
 def own_attributes(values: Mapping[str, object], others: Mapping[str, object]) -> Own:
-    """Return the function that resolves `MY.X`.
-
-    Args:
-        values: Values of our keywords, by attribute of `JobDescription`.
-        others: Everything else by name: expressions, and keywords that only the configuration defines.
-    """
+    """Return the function that resolves `MY.X`, from our keywords by attribute and all others by name."""
     by_name = {fold(name): value for name, value in others.items()}
 
     def own(name: str) -> object:
@@ -76,11 +71,7 @@ def expression(value: object) -> object:
 
 
 def further_value(value: object, name: str) -> object:
-    """Check the value of a keyword that only the configuration defines; may be an expression.
-
-    Raises:
-        InvalidInput: Neither a value nor an expression.
-    """
+    """Check the value of a keyword that only the configuration defines, a value or an expression."""
     if _is_expression(value):
         value = Unevaluated(str(value[_EXPRESSION]))  # type: ignore[index]
     if isinstance(value, Unevaluated):
@@ -175,16 +166,9 @@ _EVALUATED = {"requirements": "requirements", "requirement": "requirements", "ra
 def parse_description(
     raw: Mapping[str, object], operations: VoOptions, *, with_defaults: bool = True
 ) -> JobDescription:
-    """Parse a description from JDL, YAML or JSON and fill in the configured defaults.
+    """Parse a description from JDL, YAML or JSON, without `Parameters`, and fill in configured defaults.
 
-    Args:
-        raw: Keywords to values, as read; `Parameters` are ignored here.
-        operations: Options of the VO: defaults, bounds, declarations, further keywords.
-        with_defaults: False: no defaults are filled in.
-
-    Raises:
-        InvalidJob: With every problem.
-        ConfigError: A configured default is invalid.
+    Raises InvalidJob with every problem, and ConfigError for an invalid default.
     """
     reader = _Reader(operations=operations, problems=[], spelled={})
     values: dict[str, Any] = reader.defaults() if with_defaults else {"cpu_time": 0}
@@ -228,14 +212,9 @@ def read_own(
 def grid_job_problems(
     description: JobDescription, arguments: str, operations: VoOptions
 ) -> Iterator[Problem]:
-    """Find features of grid jobs in a job whose type no job manager handles.
+    """Find features of grid jobs in a job, with its own arguments, whose type no job manager handles.
 
     A pilot would run it literally, and once, without any error.
-
-    Args:
-        description: Description of the job.
-        arguments: The job's own arguments, where it shares the description with others.
-        operations: Options of the VO.
     """
     managed = operations.managed_types
     if fold(description.job_type) in managed:

@@ -52,16 +52,7 @@ class JobMember:
 def template_members(
     template: Mapping[str, object], expanded: Sequence[parametric.MemberValues], options: VoOptions
 ) -> Iterator[JobMember]:
-    """Yield the jobs of a parametric description.
-
-    Args:
-        template: The shared description, with placeholders.
-        expanded: The values of each job, at least one.
-        options: Options of the VO.
-
-    Raises:
-        InvalidJob: With every problem of the first invalid job.
-    """
+    """Yield the jobs of a shared description with placeholders; InvalidJob is about the first invalid one."""
     if not _has_place(template):
         same = descriptions.parse_description(template, options)
         yield from (JobMember(description=same, parameters=values) for values in expanded)
@@ -151,14 +142,7 @@ def expand_description(
 ) -> list[SharedDescription]:
     """Expand one description into its jobs, grouped by the stored description that they can share.
 
-    Args:
-        raw: The description as read.
-        submitter: Sender of the description.
-        config: The configuration to check against.
-        archive: Reference of the sandbox of the whole submission.
-
-    Raises:
-        InvalidJob: With every problem of the first invalid job.
+    `archive` is the sandbox of the whole submission. InvalidJob has the problems of the first invalid job.
     """
     whose = _ownership(raw, submitter, config)
     options = options_for(config, whose.vo)

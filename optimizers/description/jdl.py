@@ -28,11 +28,7 @@ class _JobLoader(yaml.CSafeLoader):
 
 
 def read_yaml(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:
-    """Parse descriptions in YAML: a record, a list of records, or several documents of these.
-
-    Raises:
-        InvalidJob: Not YAML, an alias, a repeated name, or a text instead of a record; with line and column.
-    """
+    """Parse descriptions in YAML: a record, a list of records, or several documents of these."""
     source = _Source(text, file)
     try:
         _check_volume(source)
@@ -154,14 +150,9 @@ _EMPTY_AD = re.compile(r"\s*\[\s*;?\s*\]\s*")
 
 
 def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:
-    """Parse the descriptions in a text, each as keywords to values.
+    """Parse the descriptions in a text, one JDL or several in YAML or JSON, each as keywords to values.
 
-    Args:
-        text: One JDL; or YAML or JSON: a record, a list of records, or several documents.
-        file: Its name, for messages.
-
-    Raises:
-        InvalidJob: The text is neither; with line, column and the line itself.
+    InvalidJob shows line, column and the line itself.
     """
     if fault := _size_fault(text):
         raise InvalidJob([Problem(path="description", message=fault, file=file)])
@@ -173,11 +164,7 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
 
 
 def read_jdl(text: str, file: str | None = None) -> Mapping[str, object]:
-    """Parse a JDL: `[ Executable = "a"; … ]`, the brackets may be missing.
-
-    Raises:
-        InvalidJob: A syntax error, an invalid number, a repeated name; with line, column and the line itself.
-    """
+    """Parse a JDL: `[ Executable = "a"; … ]`, the brackets may be missing."""
     try:
         return parse_ad(text, file, "description")
     except InvalidInput as invalid:

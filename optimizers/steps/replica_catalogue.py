@@ -103,12 +103,8 @@ class ReplicaCatalogue(Protocol):
     def replicas(self, files: Sequence[str], vo: str) -> Mapping[str, frozenset[str]]:
         """Return the locations of each file: storage elements or sites; without replicas it may be left out.
 
-        Args:
-            files: Logical file names without `LFN:`, beginning with `/`.
-            vo: Lower case.
-
-        Raises:
-            CatalogueUnavailableError: Temporary failure; the job waits.
+        Files are logical names without `LFN:`, beginning with `/`; the VO is in lower case. Raises
+        CatalogueUnavailableError for a temporary failure: the job waits.
         """
         ...
 
@@ -124,11 +120,7 @@ def installed_catalogues() -> Mapping[str, CatalogueOpener]:
 
 
 def open_catalogue(setting: str, plugins: Mapping[str, CatalogueOpener]) -> ReplicaCatalogue:
-    """Open the catalogue of a setting: `plug-in:argument`, or the path of a file.
-
-    Raises:
-        CatalogueUnavailableError: It cannot be opened.
-    """
+    """Open the catalogue of a setting: `plug-in:argument`, or the path of a file."""
     name, colon, argument = setting.partition(":")
     if colon and name in plugins:
         return plugins[name](argument)

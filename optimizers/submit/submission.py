@@ -54,13 +54,7 @@ def accept(
     key: str | None = None,
     sandbox: str | None = None,
 ) -> Accepted:
-    """Check a submission, then store it in a short transaction of its own; otherwise like `submit`.
-
-    Raises:
-        InvalidJob: With the problems of every description; nothing is stored.
-        QuotaExceeded: Too many jobs wait already.
-        IdempotencyConflict: The key belongs to another submission.
-    """
+    """Check a submission, then store it in a short transaction of its own; otherwise like `submit`."""
 
     def require_room(declared: Mapping[tuple[str, str], int]) -> None:
         with database.reading(engine) as conn:
@@ -90,21 +84,11 @@ def submit(
     key: str | None = None,
     sandbox: str | None = None,
 ) -> Accepted:
-    """Store the jobs of a submission.
+    """Store the jobs of a submission of JDL, YAML or JSON texts, or records; each may make many jobs.
 
-    Args:
-        conn: A writing transaction.
-        config: The configuration to check against.
-        submitter: Sender of the submission.
-        sources: JDL, YAML or JSON texts, or records; each may make many jobs.
-        now: Time of submission.
-        key: Idempotency key: repeating the submission with it returns the same ids.
-        sandbox: Reference of the archive that is the input sandbox of all jobs that name no other.
-
-    Raises:
-        InvalidJob: With the problems of every description; nothing is stored.
-        QuotaExceeded: Too many jobs wait already.
-        IdempotencyConflict: The key belongs to another submission.
+    `key`: idempotency key, repeating the submission with it returns the same ids. `sandbox`: reference of
+    the archive that is the input sandbox of all jobs that name no other. Raises InvalidJob with the problems
+    of every description, QuotaExceeded, or IdempotencyConflict; nothing is stored then.
     """
 
     def require_room(declared: Mapping[tuple[str, str], int]) -> None:
