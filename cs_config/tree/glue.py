@@ -8,8 +8,8 @@ Source: GLUE Schema 1.3; gLite's CE ads.
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from cs_config.tree.address import QueueAddress
 from requirements.values import Scalar, Value, fold
@@ -31,8 +31,7 @@ class GlueForm(StrEnum):
     STATUS = "true as Production, false as Closed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlueName:
+class GlueName(NamedTuple):
     """A GLUE 1 name and the parameter that it is derived from."""
 
     name: str
@@ -44,37 +43,25 @@ class GlueName:
 #: Of several entries with one name, the first whose parameter the queue has is used; the reverse uses the
 #: first.
 TABLE = (
-    GlueName(name="GlueCEPolicyMaxCPUTime", parameter="CPUTime", form=GlueForm.MINUTES, unit="minutes"),
-    GlueName(name="GlueCEPolicyMaxCPUTime", parameter="maxCPUTime", form=GlueForm.SAME, unit="minutes"),
-    GlueName(
-        name="GlueCEPolicyMaxWallClockTime",
-        parameter="maxWallClockTime",
-        form=GlueForm.MINUTES,
-        unit="minutes",
-    ),
-    GlueName(name="GlueHostBenchmarkSI00", parameter="SI00", form=GlueForm.SAME, unit="SPECint2000"),
-    GlueName(name="GlueHostMainMemoryRAMSize", parameter="MaxRAM", form=GlueForm.SAME, unit="MB"),
-    GlueName(
-        name="GlueHostArchitectureSMPSize",
-        parameter="NumberOfProcessors",
-        form=GlueForm.SAME,
-        unit="processors",
-    ),
-    GlueName(name="GlueHostArchitecturePlatformType", parameter="Architecture", form=GlueForm.SAME),
-    GlueName(name="GlueHostProcessorModel", parameter="CPUModel", form=GlueForm.ONE),
-    GlueName(name="GlueHostOperatingSystemName", parameter="OS", form=GlueForm.ONE),
-    GlueName(
-        name="GlueHostApplicationSoftwareRunTimeEnvironment", parameter="SoftwareTag", form=GlueForm.LIST
-    ),
-    GlueName(name="GlueHostApplicationSoftwareRunTimeEnvironment", parameter="Tag", form=GlueForm.LIST),
-    GlueName(name="GlueCESEBindGroupSEUniqueID", parameter="CloseSE", form=GlueForm.LIST),
-    GlueName(name="GlueCESEBindGroupSEUniqueID", parameter="SE", form=GlueForm.LIST),
-    GlueName(name="GlueCEAccessControlBaseRule", parameter="VO", form=GlueForm.RULES),
-    GlueName(name="GlueCEStateStatus", parameter="Enabled", form=GlueForm.STATUS),
-    GlueName(name="GlueCEName", parameter="CEQueueName", form=GlueForm.SAME),
-    GlueName(name="GlueCEName", parameter="BatchQueue", form=GlueForm.SAME),
-    GlueName(name="QueueName", parameter="CEQueueName", form=GlueForm.SAME),
-    GlueName(name="QueueName", parameter="BatchQueue", form=GlueForm.SAME),
+    GlueName("GlueCEPolicyMaxCPUTime", "CPUTime", GlueForm.MINUTES, "minutes"),
+    GlueName("GlueCEPolicyMaxCPUTime", "maxCPUTime", GlueForm.SAME, "minutes"),
+    GlueName("GlueCEPolicyMaxWallClockTime", "maxWallClockTime", GlueForm.MINUTES, "minutes"),
+    GlueName("GlueHostBenchmarkSI00", "SI00", GlueForm.SAME, "SPECint2000"),
+    GlueName("GlueHostMainMemoryRAMSize", "MaxRAM", GlueForm.SAME, "MB"),
+    GlueName("GlueHostArchitectureSMPSize", "NumberOfProcessors", GlueForm.SAME, "processors"),
+    GlueName("GlueHostArchitecturePlatformType", "Architecture", GlueForm.SAME),
+    GlueName("GlueHostProcessorModel", "CPUModel", GlueForm.ONE),
+    GlueName("GlueHostOperatingSystemName", "OS", GlueForm.ONE),
+    GlueName("GlueHostApplicationSoftwareRunTimeEnvironment", "SoftwareTag", GlueForm.LIST),
+    GlueName("GlueHostApplicationSoftwareRunTimeEnvironment", "Tag", GlueForm.LIST),
+    GlueName("GlueCESEBindGroupSEUniqueID", "CloseSE", GlueForm.LIST),
+    GlueName("GlueCESEBindGroupSEUniqueID", "SE", GlueForm.LIST),
+    GlueName("GlueCEAccessControlBaseRule", "VO", GlueForm.RULES),
+    GlueName("GlueCEStateStatus", "Enabled", GlueForm.STATUS),
+    GlueName("GlueCEName", "CEQueueName", GlueForm.SAME),
+    GlueName("GlueCEName", "BatchQueue", GlueForm.SAME),
+    GlueName("QueueName", "CEQueueName", GlueForm.SAME),
+    GlueName("QueueName", "BatchQueue", GlueForm.SAME),
 )
 
 #: Names derived from the address alone, with their format: two queues never share a value.
