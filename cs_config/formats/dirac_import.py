@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from cs_config.errors import ConfigError
-from cs_config.formats import dirac_text, import_merge, restrictions
-from cs_config.formats.import_merge import ImportedConfiguration
-from cs_config.source.sections import Leaf, Section
+from cs_config.formats import dirac_text, importers, restrictions
+from cs_config.formats.importers import ImportedConfiguration
+from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree import expiry
 from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem
@@ -90,7 +90,7 @@ def shared(value: object, other: object) -> list[object]:
 
 
 def _split_items(value: object) -> list[object]:
-    return [] if value is None else value if isinstance(value, list) else [value]
+    return [] if value is None else as_list(value)
 
 
 _OURS = ("Resources", "Operations", "Registry")
@@ -383,12 +383,12 @@ def _communities(section: Section) -> frozenset[str]:
     return frozenset(found)
 
 
-def propose_dirac(config: Configuration, text: str, file: str) -> ImportedConfiguration:
-    """Merge a DIRAC configuration into the current one."""
-    layout = DiracLayout(file=file, vos=config.vos | _vos(text, file))
-    tree = layout.to_our_layout(dirac_text.read_text(text, file))
-    return import_merge.merge_import(config, tree, layout.notes, file)
-
-
-def _vos(text: str, file: str) -> frozenset[str]:
-    return frozenset(map(fold, dirac_text.read_text(text, file).section("Registry").section("VO").entries))
+def propose_dirac(
+    config: Configuration, files: Mapping[str, str], *, site: str | None = None
+) -> ImportedConfiguration:
+    """Merge a DIRAC configuration into the current one; sites have their names in it."""
+    file, text = importers.require_one(files, site)
+    root = dirac_text.read_text(text, file)
+    vos = frozenset(map(fold, root.section("Registry").section("VO").entries))
+    layout = DiracLayout(file=file, vos=config.vos | vos)
+    return importers.merge_import(config, layout.to_our_layout(root), layout.notes, file)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from cs_config.options.options import SHIPPED_JOB_TYPES
+from cs_config.source.sections import as_list
 from cs_config.tree import admission, glue
 from requirements.values import fold
 
@@ -61,8 +62,7 @@ def is_foreign(name: str, value: object) -> bool:
     if folded not in _FOREIGN or isinstance(value, dict):
         return False
     if folded == "jobtype":
-        types = value if isinstance(value, list) else [value]
-        return not {fold(str(each)) for each in types} <= set(SHIPPED_JOB_TYPES)
+        return not {fold(str(each)) for each in as_list(value)} <= set(SHIPPED_JOB_TYPES)
     return folded not in _STATES or fold(str(value)) not in _OPEN
 
 
@@ -98,7 +98,7 @@ def checks(section: object) -> frozenset[str]:
         if isinstance(entry, Mapping):
             found |= checks(entry)
         elif fold(name) == admission.CHECKS:
-            found |= {fold(str(each)) for each in (entry if isinstance(entry, list) else [entry])}
+            found |= {fold(str(each)) for each in as_list(entry)}
     return frozenset(found)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cs_config.cache import Cache
+from cs_config.tree.inheritance import as_tuple
 from requirements.classad import match_expression
 from requirements.classad.match_expression import TwoSided
 from requirements.errors import InvalidInput, Problem
@@ -115,7 +116,7 @@ def list_checks(own: Mapping[str, Value]) -> Mapping[str, str]:
     listed = own.get(CHECKS)
     if listed is None:
         return {fold(name): name for name in ("AuthorizationCheck", "CloseOutputSECheck")}
-    return {fold(str(name)): str(name) for name in (listed if isinstance(listed, tuple) else (listed,))}
+    return {fold(str(name)): str(name) for name in as_tuple(listed)}
 
 
 def _parse_known(value: Value, name: str) -> TwoSided:

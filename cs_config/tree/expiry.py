@@ -10,7 +10,7 @@ Source: gLite's CE ads.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from cs_config.source.sections import Leaf, Section
+from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree.inheritance import EXPIRY_TIME, TIMES, UPDATE_TIME, Level, Parameter, Settings
 from requirements.errors import Problem
 from requirements.values import fold
@@ -65,7 +65,7 @@ def read_dynamic(root: Section, file: str) -> tuple[Dynamic, list[Problem]]:
 def _patterns(entry: Leaf | Section) -> list[str] | None:
     if isinstance(entry, Section):
         return None
-    items = entry.value if isinstance(entry.value, list) else [entry.value]
+    items = as_list(entry.value)
     named = [item for item in items if isinstance(item, str) and item.strip("*") and "*" not in item[:-1]]
     return named if len(named) == len(items) else None
 

@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cs_config.tree.address import QueueAddress
-from requirements.values import Scalar, Value, fold
+from cs_config.tree.inheritance import as_tuple
+from requirements.values import Value, fold
 
 _RULE = "VO:"
 _DENIAL = "DENY"
@@ -132,13 +133,13 @@ def _to_glue(form: GlueForm, value: Value) -> Value | None:
         case GlueForm.MINUTES:
             return None if (seconds := _number(value)) is None else math.floor(seconds / 60)
         case GlueForm.RULES:
-            return tuple(f"{_RULE}{vo}" for vo in _items(value))
+            return tuple(f"{_RULE}{vo}" for vo in as_tuple(value))
         case GlueForm.STATUS:
             return None if not isinstance(value, bool) else _OPEN if value else _CLOSED
         case GlueForm.ONE:
-            return None if len(_items(value)) != 1 else _items(value)[0]
+            return None if len(as_tuple(value)) != 1 else as_tuple(value)[0]
         case GlueForm.LIST:
-            return _items(value)
+            return as_tuple(value)
         case GlueForm.SAME:
             return value
 
@@ -151,23 +152,19 @@ def _from_glue(form: GlueForm, value: Value) -> Value | None:
             others = other_rules(value)
             if any(fold(rule).startswith(fold(_DENIAL)) for rule in others):
                 return ()
-            return tuple(rule[len(_RULE) :] for rule in map(str, _items(value)) if rule not in others)
+            return tuple(rule[len(_RULE) :] for rule in map(str, as_tuple(value)) if rule not in others)
         case GlueForm.STATUS:
             return None if fold(str(value)) == fold(_OPEN) else False
         case GlueForm.LIST:
-            return _items(value)
+            return as_tuple(value)
         case GlueForm.ONE | GlueForm.SAME:
             return value
 
 
 def other_rules(value: Value) -> tuple[str, ...]:
     """Access rules that are not of a whole VO: of persons, groups or roles; denials excluded."""
-    return tuple(rule for rule in map(str, _items(value)) if not fold(rule).startswith(fold(_RULE)))
+    return tuple(rule for rule in map(str, as_tuple(value)) if not fold(rule).startswith(fold(_RULE)))
 
 
 def _number(value: Value) -> int | float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _items(value: Value) -> tuple[Scalar, ...]:
-    return value if isinstance(value, tuple) else (value,)

@@ -13,7 +13,7 @@ from cs_config.options import bounds
 from cs_config.source.sections import Leaf
 from cs_config.tree import admission
 from cs_config.tree.address import NAME, is_slip
-from cs_config.tree.inheritance import Parameter
+from cs_config.tree.inheritance import Parameter, as_tuple
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.values import Value, as_value, fold, format_value
 
@@ -30,10 +30,6 @@ class KnownParameter:
     meaning: str
 
 
-def _items(value: Value) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 def _is_amount(value: Value, most: int) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
@@ -44,11 +40,11 @@ def _is_count(value: Value, most: int) -> bool:
 
 def _are_words(value: Value) -> bool:
     """Whether names are without commas: `a, b` would be a single name that does not exist."""
-    return all(isinstance(item, str) and item.strip() and "," not in item for item in _items(value))
+    return all(isinstance(item, str) and item.strip() and "," not in item for item in as_tuple(value))
 
 
 def _are_names(value: Value) -> bool:
-    return all(isinstance(item, str) and NAME.fullmatch(item) for item in _items(value))
+    return all(isinstance(item, str) and NAME.fullmatch(item) for item in as_tuple(value))
 
 
 def _are_nodes(value: Value) -> bool:
@@ -215,7 +211,7 @@ class ParameterReader:
         if value is None:
             return
         if folded == "vo":
-            self.vos.update(fold(str(vo)) for vo in (value if isinstance(value, tuple) else (value,)))
+            self.vos.update(fold(str(vo)) for vo in as_tuple(value))
         into[folded] = Parameter(
             name=name, value=value, level=level, below=path, file=self.file, line=leaf.line
         )

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from pydantic import ValidationError
 
 from cs_config.source import models
 from cs_config.source.models import model_section
-from cs_config.source.sections import Leaf, Section
+from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree import admission, node_attributes
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.inheritance import NODE_ATTRIBUTES, Level, Parameter, Settings
@@ -71,8 +72,7 @@ def _checks(section: Section) -> Iterator[str]:
         if isinstance(entry, Section):
             yield from _checks(entry)
         elif fold(name) == admission.CHECKS:
-            listed = entry.value if isinstance(entry.value, list) else [entry.value]
-            yield from (fold(str(each)) for each in listed)
+            yield from (fold(str(each)) for each in as_list(entry.value))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,21 +210,10 @@ def read_platforms(root: Section, file: str) -> tuple[dict[str, tuple[str, ...]]
     found: dict[str, tuple[str, ...]] = {}
     problems: list[Problem] = []
     for name, entry in section.entries.items():
-        platforms = _texts(entry)
-        if platforms is None:
+        listed: list[Any] = [None] if isinstance(entry, Section) else as_list(entry.value)
+        if all(isinstance(each, str) for each in listed):
+            found[name] = tuple(listed)
+        else:
             message = "a list of the platforms that its nodes can run is needed here: [one, two]"
             problems.append(Problem(path=f"{_PLATFORMS}/{name}", message=message, file=file, line=entry.line))
-        else:
-            found[name] = platforms
     return found, problems
-
-
-def _texts(entry: Leaf | Section) -> tuple[str, ...] | None:
-    if isinstance(entry, Section):
-        return None
-    items = entry.value if isinstance(entry.value, list) else [entry.value]
-    return (
-        tuple(item for item in items if isinstance(item, str))
-        if all(isinstance(i, str) for i in items)
-        else None
-    )

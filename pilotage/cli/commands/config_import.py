@@ -1,6 +1,6 @@
 """`pilotage config import`: changes proposed by files of other systems, their preview, and storing them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Group
 
-from cs_config.formats import ce_ads, ce_ads_import
-from cs_config.formats.ce_ads import CeAd
+from cs_config.formats import ce_ads_import
 from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
-from cs_config.formats.import_merge import ImportedConfiguration
-from cs_config.tree.configuration import Configuration
-from cs_config.versions import patch, proposals, show
+from cs_config.formats.importers import Importer
+from cs_config.versions import patch, show
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import options, output
 from pilotage.cli.commands import config_change, config_request
@@ -68,7 +66,7 @@ class ImportOptions:
 
 
 def import_file(
-    propose: Callable[[Configuration, str, str], ImportedConfiguration],
+    propose: Importer,
     file: Path,
     import_options: ImportOptions,
     *,
@@ -77,7 +75,7 @@ def import_file(
 ) -> None:
     """Show what a file of another system would change, as `propose` reads it; with --apply, store it."""
     config = config_request.configuration_from(import_options.against, home=home, url=url)
-    found = propose(config, read_text(file), str(file))
+    found = propose(config, {str(file): read_text(file)})
     present_import(
         import_options.offer(found.proposal, found.notes, file.name), import_options, home=home, url=url
     )
@@ -199,14 +197,12 @@ def import_classad(
     import_options = ImportOptions(
         apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
     )
-    ads = {str(each): ce_ads.read_ads(read_text(each), str(each)) for each in files}
+    texts = {str(each): read_text(each) for each in files}
     config = config_request.configuration_from(against, home=home, url=url)
-    proposal = ce_ads_import.propose_ads(config, ads, site=site)
+    proposal = ce_ads_import.propose_ads(config, texts, site=site)
     version, preview = config.version, None
     if against is None and proposal.changes:
-        offer = import_options.offer(
-            proposals.propose_text(config, proposal.text), proposal.notes, _name_sites(ads)
-        )
+        offer = import_options.offer(proposal.proposal, proposal.notes, _name_files(files))
         with connect(home=home, url=url) as client:
             preview, version = preview_and_store(client, offer, import_options)
     for note in proposal.notes if not as_json else ():
@@ -223,8 +219,8 @@ def import_classad(
     )
 
 
-def _name_sites(ads: dict[str, tuple[CeAd, ...]]) -> str:
-    return ", ".join(Path(name).name for name in ads)
+def _name_files(files: Sequence[Path]) -> str:
+    return ", ".join(each.name for each in files)
 
 
 def _proposal_lines(proposal: AdProposal) -> Iterator[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from cs_config import validate
-from cs_config.formats import ce_ads, ce_ads_import
+from cs_config.formats import ce_ads_import
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission, Miss
 from cs_config.tree.configuration import Configuration
@@ -138,9 +138,7 @@ def _one(parameters: str) -> str:
 def test_the_ce_ad_of_the_document_admits_its_own_vo_only() -> None:
     ad = (Path(__file__).parent.parent.parent / "data" / "glue_ce.ad").read_text()
     empty = validate.parse("Resources: {}\n")
-    proposal = ce_ads_import.propose_ads(
-        empty, {"ce.ad": ce_ads.read_ads(ad, "ce.ad")}, site="EGEE.Milano.it"
-    )
+    proposal = ce_ads_import.propose_ads(empty, {"ce.ad": ad}, site="EGEE.Milano.it")
     config = validate.parse(proposal.text)
     [address] = config.addresses
     queue = config.admission(address, "egee")

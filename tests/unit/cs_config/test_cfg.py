@@ -153,7 +153,7 @@ Registry
 
 
 def test_todays_layout_becomes_ours_and_what_is_left_out_is_told():
-    found = dirac_import.propose_dirac(NOTHING, CURRENT, "dirac.cfg")
+    found = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": CURRENT})
     site = found.proposal.after.tree["Resources"]["Sites"]["LCG.CERN.ch"]
     assert site == {
         "Name": "CERN, Geneva",
@@ -240,7 +240,7 @@ Resources
 
 
 def test_the_layout_of_rfc_5_becomes_ours():
-    found = dirac_import.propose_dirac(NOTHING, RFC5, "rfc5.cfg")
+    found = dirac_import.propose_dirac(NOTHING, {"rfc5.cfg": RFC5})
     config = found.proposal.after
     assert config.tree["Resources"]["Sites"]["EGI.CNAF.it"]["VO"] == ["lhcb", "biomed"]
     [queue] = config.addresses
@@ -258,11 +258,11 @@ def test_an_import_is_laid_over_what_is_there_and_says_what_changes():
         "# ours\nResources:\n  Sites:\n    LCG.CERN.ch:\n      VO: [lhcb, biomed]\n      OS: el9  # kept\n",
         "x",
     )
-    proposal = dirac_import.propose_dirac(config, CURRENT, "dirac.cfg").proposal
+    proposal = dirac_import.propose_dirac(config, {"dirac.cfg": CURRENT}).proposal
     assert "OS: el9  # kept" in proposal.after.source
     assert "Resources/Sites/LCG.CERN.ch/VO" not in proposal.paths
     assert "Resources/Sites/LCG.CERN.ch/CEs" in proposal.paths
-    again = dirac_import.propose_dirac(proposal.after, CURRENT, "dirac.cfg").proposal
+    again = dirac_import.propose_dirac(proposal.after, {"dirac.cfg": CURRENT}).proposal
     assert again.paths == ()
     assert again.after.source == proposal.after.source
 
@@ -284,7 +284,7 @@ def without(tree: Any, left_out: tuple[str, ...]) -> Any:
 def test_the_examples_come_back_as_they_were(file: Path):
     config = validate.load_file(file)
     exported = dirac_text.export_dirac(config.tree)
-    found = dirac_import.propose_dirac(NOTHING, exported.text, "back.cfg")
+    found = dirac_import.propose_dirac(NOTHING, {"back.cfg": exported.text})
     assert found.notes == ()
     wanted = without(config.tree, exported.left_out)
     assert diff.compare(wanted, found.proposal.after.tree) == ()
