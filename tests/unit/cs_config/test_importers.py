@@ -8,7 +8,7 @@ from cs_config.versions.live import NOTHING
 
 TEXTS = {
     "classad": '[ id = "ce1/q"; info = [ MaxRAM = 4000; ] ]',
-    "dirac": "Resources {\nSites {\nLCG {\nA {\nCEs {\nce1 {\nQueues {\nq {\nMaxRAM = 4000\n}\n}\n}\n}\n}\n}\n}\n}\n",
+    "dirac": "Resources { Sites { LCG { A { CEs { ce1 { Queues { q {\nMaxRAM = 4000\n} } } } } } } }\n",
     "osg": "Resources:\n  Sites: {A: {CEs: {ce1: {Queues: {q: {MaxRAM: 4000}}}}}}\n",
 }
 
