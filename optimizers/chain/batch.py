@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
@@ -39,23 +39,24 @@ def status_update_from(
     chain_result: ChainResult, vo: str, context: ChainContext, matchable: frozenset[str]
 ) -> StatusUpdate:
     """Convert a chain result to a job's state, in DIRAC's terms; `matchable` pools have an eligible queue."""
-    outcome = chain_result.outcome
-    if isinstance(outcome, Done):
-        return _waiting(chain_result, outcome, matchable)
+    outcome, step = chain_result.outcome, chain_result.step
+    if isinstance(outcome, Failed):
+        return StatusUpdate(
+            status=JobStatus.FAILED,
+            minor_status=f"{step} optimizer",
+            application_status=outcome.reason,
+            source=step,
+        )
     if isinstance(outcome, Hold):
         delay = outcome.delay or timedelta(seconds=context.operations(vo).job_scheduling.hold_time)
         return StatusUpdate(
             status=JobStatus.CHECKING,
-            minor_status=chain_result.step,
+            minor_status=step,
             application_status=outcome.reason,
-            source=chain_result.step,
-            step=chain_result.step,
+            source=step,
+            step=step,
             due_at=context.now + min(delay, _LONGEST),
         )
-    return _failed(chain_result, outcome)
-
-
-def _waiting(chain_result: ChainResult, outcome: Done, matchable: frozenset[str]) -> StatusUpdate:
     candidate = outcome.candidate
     pool = candidate.pool.pool_id if candidate.pool else None
     stuck = pool is not None and pool not in matchable
@@ -63,18 +64,9 @@ def _waiting(chain_result: ChainResult, outcome: Done, matchable: frozenset[str]
         status=JobStatus.WAITING,
         minor_status=NO_ELIGIBLE_QUEUE if stuck else candidate.minor_status,
         note=f"passed {', '.join(chain_result.passed)}",
-        source=chain_result.step,
+        source=step,
         submit_pool=pool,
         site=candidate.site,
-    )
-
-
-def _failed(chain_result: ChainResult, outcome: Failed) -> StatusUpdate:
-    return StatusUpdate(
-        status=JobStatus.FAILED,
-        minor_status=f"{chain_result.step} optimizer",
-        application_status=outcome.reason,
-        source=chain_result.step,
     )
 
 
@@ -184,20 +176,15 @@ def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> Ba
 
 def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
     with database.writing(engine) as conn:
-        return _write_all(conn, context, chain_results)
-
-
-def _write_all(conn: Connection, context: ChainContext, chain_results: _Results) -> BatchResult:
-    ours = {
-        job.job_id
-        for job in optimizer_queue.lock_due(conn, (job for job, _ in chain_results), now=context.now)
-    }
-    mine = [(job, chain_result) for job, chain_result in chain_results if job.job_id in ours]
-    matchable = enqueue.touch_pools(conn, (candidate for _, candidate in _candidates(mine)), context)
-    places = enqueue.lock_task_queues(conn, _candidates(mine), now=context.now)
-    settled = list(_status_updates(mine, context, matchable))
-    optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)
-    enqueue.enqueue(conn, _candidates(mine), places)
+        due = optimizer_queue.lock_due(conn, (job for job, _ in chain_results), now=context.now)
+        ours = {job.job_id for job in due}
+        mine = [(job, chain_result) for job, chain_result in chain_results if job.job_id in ours]
+        arriving = [(job, done) for job, chain_result in mine if (done := chain_result.candidate)]
+        matchable = enqueue.touch_pools(conn, (candidate for _, candidate in arriving), context)
+        places = enqueue.lock_task_queues(conn, arriving, now=context.now)
+        settled = list(_status_updates(mine, context, matchable))
+        optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)
+        enqueue.enqueue(conn, arriving, places)
     return _count_new_jobs(chain_results, mine)
 
 
@@ -212,10 +199,6 @@ def _status_updates(
                 chain_result, job.vo, context, matchable
             )
         yield job, update
-
-
-def _candidates(chain_results: _Results) -> list[enqueue.ArrivingJobs]:
-    return [(job, candidate) for job, chain_result in chain_results if (candidate := chain_result.candidate)]
 
 
 def _count_new_jobs(chain_results: _Results, mine: _Results) -> BatchResult:

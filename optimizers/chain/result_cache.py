@@ -123,18 +123,14 @@ def _job_key(job: PreparingJob, context: ChainContext) -> Hashable | None:
 
 def _description_key(body: str, vo: str, context: ChainContext, *, shared: bool) -> tuple[str, str] | None:
     """Cache key of a description; None: the result may differ between its jobs."""
-    asked = _cache_key(body)
+    asked = (_cached_short if len(body) <= _SHORT else _cached_long)(body)
     if shared and (asked == body or "%" in asked):
         return None
     return None if _limits_particulars(context.config, vo) else (asked, vo)
 
 
-def _cache_key(body: str) -> str:
-    """Return the part of a description that determines the result; all of it if that cannot be separated."""
-    return (_cached_short if len(body) <= _SHORT else _cached_long)(body)
-
-
 def _read_body(body: str) -> str:
+    """Return the part of a description that determines the result; all of it if that cannot be separated."""
     try:
         asked = json.dumps(keywords.without_particulars(json.loads(body)))
     except (ValueError, AttributeError):

@@ -82,11 +82,6 @@ def further_value(value: object, name: str) -> object:
     return value
 
 
-def value_as_json(value: object) -> object:
-    """Convert the value of such a keyword to JSON for storage."""
-    return {_EXPRESSION: value.text} if isinstance(value, Unevaluated) else value
-
-
 def _is_expression(value: object) -> bool:
     return isinstance(value, Mapping) and list(value) == [_EXPRESSION] and isinstance(value[_EXPRESSION], str)
 
@@ -186,8 +181,9 @@ def parse_description(
     for name, message in _contradictions(description, operations):
         reader.problem(name, message)
     if reader.problems:
-        placed = raw.placed if isinstance(raw, Attributes) else _keep_message
-        raise InvalidJob([placed(problem) for problem in reader.problems])
+        if isinstance(raw, Attributes):
+            raise InvalidJob(list(map(raw.placed, reader.problems)))
+        raise InvalidJob(reader.problems)
     return description
 
 
@@ -229,34 +225,32 @@ def grid_job_problems(
         yield Problem(path="Arguments", message=message)
 
 
-def _keep_message(problem: Problem) -> Problem:
-    return problem
-
-
 def stored_body(description: JobDescription) -> dict[str, object]:
     """Convert a description to a JSON object in our spelling, with every stated keyword.
 
     `parse_description` restores the same description, even if defaults are configured by then: keywords that
     were not stated are left out only where they have our own default.
     """
-    stated = {
-        keyword.name: keyword_as_json(keyword, getattr(description, keyword.attribute))
-        for keyword in keywords.KEYWORDS
-        if _belongs_in_body(keyword.attribute, description)
-    }
-    if description.requirements is not None:
-        stated["Requirements"] = _requirements_as_json(description.requirements)
+    stated: dict[str, object] = {}
+    for keyword in keywords.KEYWORDS:
+        attribute = keyword.attribute
+        value = getattr(description, attribute)
+        is_stated = attribute in _ALWAYS or attribute in description.stated
+        if attribute not in _OWNERSHIP and (is_stated or value != _DEFAULTS[attribute]):
+            stated[keyword.name] = keyword_as_json(keyword, value)
+    wanted = description.requirements
+    if isinstance(wanted, Expression):
+        stated["Requirements"] = wanted.original_text
+    elif wanted is not None:
+        stated["Requirements"] = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in wanted.values
+        }
     if description.rank is not None:
         stated["Rank"] = description.rank.original_text
-    return stated | {name: value_as_json(value) for name, value in description.extra.items()}
-
-
-def _belongs_in_body(attribute: str, description: JobDescription) -> bool:
-    if attribute in _OWNERSHIP:
-        return False
-    if attribute in _ALWAYS or attribute in description.stated:
-        return True
-    return bool(getattr(description, attribute) != _DEFAULTS[attribute])
+    return stated | {
+        name: {_EXPRESSION: value.text} if isinstance(value, Unevaluated) else value
+        for name, value in description.extra.items()
+    }
 
 
 def keyword_as_json(keyword: Keyword, value: object) -> object:
@@ -264,12 +258,6 @@ def keyword_as_json(keyword: Keyword, value: object) -> object:
     if keyword.attribute == "environment" and isinstance(value, tuple):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def _requirements_as_json(requirements: Requirements) -> object:
-    if isinstance(requirements, Expression):
-        return requirements.original_text
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in requirements.values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +298,8 @@ class _Reader:
         except UnfitValueError as unfit:
             self.problem(name, str(unfit))
             return {}
-        self._check(keyword, name, read)
+        for message in self.operations.job_description.out_of_bounds(keyword, read):
+            self.problem(name, message)
         return {keyword.attribute: read}
 
     def unknown_to_us(self, raw: Mapping[str, object]) -> dict[str, object]:
@@ -344,7 +333,7 @@ class _Reader:
         """Whether the maximum number of problems is reached."""
         return len(self.problems) >= MOST_PROBLEMS
 
-    def _once(self, attribute: str, name: str) -> Any:
+    def _once(self, attribute: str, name: str) -> bool:
         other = self.spelled.setdefault(attribute, name)
         if other != name:
             self.problem(name, f"named twice, the other time as {other}")
@@ -372,10 +361,6 @@ class _Reader:
             )
         allowed = "an expression" if is_rank else "a record of names and values, or an expression"
         raise InvalidInput([Problem(path=name, message=f"{format_seen(value)}, allowed is {allowed}")])
-
-    def _check(self, keyword: Keyword, name: str, read: object) -> None:
-        for message in self.operations.job_description.out_of_bounds(keyword, read):
-            self.problem(name, message)
 
 
 def _contradictions(description: JobDescription, operations: VoOptions) -> Iterator[tuple[str, str]]:

@@ -80,16 +80,8 @@ class TextTemplate:
         return "".join(part for pair in zip(self.pieces, (*written, ""), strict=True) for part in pair)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitText:
-    """A text split into template and values."""
-
-    form: TextTemplate
-    values: tuple[Value, ...]
-
-
-def split_text(text: str) -> SplitText | None:
-    """Split a text; None: it has no per-job values of plain form."""
+def split_text(text: str) -> tuple[TextTemplate, tuple[Value, ...]] | None:
+    """Split a text into template and values; None: it has no per-job values of plain form."""
     if _is_odd(text):
         return None
     parts = _OWN_VALUE.split(f"\n{text}")
@@ -99,7 +91,7 @@ def split_text(text: str) -> SplitText | None:
     names = (_BY_SPELLING[_NAME.search(lead)[0].lower()] for lead in parts[1::3])  # type: ignore[index]
     first, *others = map("".join, zip(parts[0::3], (*parts[1::3], ""), strict=True))
     slots = tuple((name, type(value)) for name, value in zip(names, values, strict=True))
-    return SplitText(form=TextTemplate(pieces=(first[1:], *others), slots=slots), values=values)
+    return TextTemplate(pieces=(first[1:], *others), slots=slots), values
 
 
 def _is_odd(text: str) -> bool:
@@ -166,34 +158,32 @@ class TemplateMatcher:
 
     def fill(self, text: str) -> tuple[DescriptionTemplate, JobMember] | None:
         """Return the template and the job of a text; None: it has to be parsed as a whole."""
+        found = self._split(text)
+        if found is None or (member := found[0].fill(found[1])) is None:
+            return None
+        return found[0], member
+
+    def _split(self, text: str) -> tuple[DescriptionTemplate, tuple[Value, ...]] | None:
         for used in self._used:
             if (values := used.form.values(text)) is not None:
-                return _fill_template(used, values)
-        parts = split_text(text)
-        if parts is None or (template := self._find_template(parts)) is None:
+                return used, values
+        if (parts := split_text(text)) is None:
+            return None
+        form, values = parts
+        template = _known_templates(self._config).get(
+            (self._submitter, self._archive, form),
+            lambda: _make_template(form, self._submitter, self._config, self._archive),
+        )
+        if template is None:
             return None
         self._used.appendleft(template)
-        return _fill_template(template, parts.values)
-
-    def _find_template(self, parts: SplitText) -> DescriptionTemplate | None:
-        return _known_templates(self._config).get(
-            (self._submitter, self._archive, parts.form),
-            lambda: _make_template(parts, self._submitter, self._config, self._archive),
-        )
-
-
-def _fill_template(
-    template: DescriptionTemplate, values: Sequence[Value]
-) -> tuple[DescriptionTemplate, JobMember] | None:
-    member = template.fill(values)
-    return None if member is None else (template, member)
+        return template, values
 
 
 def _make_template(
-    parts: SplitText, submitter: Submitter, config: Configuration, archive: str | None
+    form: TextTemplate, submitter: Submitter, config: Configuration, archive: str | None
 ) -> DescriptionTemplate | None:
     """Parse the template with placeholder values, which must be found again where they were put."""
-    form = parts.form
     values = {name: _placeholder(name, kind) for name, kind in form.slots}
     if len(values) < len(form.slots):
         return None  # a repeated keyword: one of the two is in a comment
