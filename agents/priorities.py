@@ -21,10 +21,9 @@ from sqlalchemy import Connection, Engine
 
 from agents import leader
 from agents.leader import Leadership
-from cs_config.options import registry
-from cs_config.options.groups import Group
 from cs_config.options.operations import options_for
 from cs_config.options.options import Measure, ShareCorrection
+from cs_config.options.registry import Group
 from cs_config.tree.configuration import Configuration
 from taskqueue.accounting.usage import truncate_to_hour
 from taskqueue.db import database
@@ -127,7 +126,7 @@ class EffectiveShares:
 
     def _list_groups(self, demands: Sequence[ShareDemand]) -> Mapping[ShareHolder, Group]:
         names = {each.owner_group for each in demands}
-        return {ShareHolder(self.vo, name): registry.find_group(self.config, name, self.vo) for name in names}
+        return {ShareHolder(self.vo, name): self.config.registry.find_group(name, self.vo) for name in names}
 
     def _correct(
         self, conn: Connection, due: Mapping[ShareHolder, float], *, group: str | None, now: datetime

@@ -10,7 +10,7 @@ from cs_config.options import operations, registry
 from cs_config.options.options import VoOptions
 from cs_config.source import yaml_reader
 from cs_config.source.sections import Leaf, Section
-from cs_config.tree import expiry, platforms, resources
+from cs_config.tree import expiry, resources
 from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem, did_you_mean
 from requirements.values import fold
@@ -33,11 +33,7 @@ class Report:
 
 
 def parse(text: str | bytes, file: str = "config", version: int = 0, author: str = "") -> Configuration:
-    """The configuration of a text.
-
-    Raises:
-        ConfigError: With every problem of the text.
-    """
+    """The configuration of a text; ConfigError has every problem."""
     found = report(text, file, version, author)
     if found.configuration is None:
         raise ConfigError(found.errors)
@@ -50,20 +46,12 @@ def check(text: str | bytes, file: str) -> tuple[Problem, ...]:
 
 
 def load_file(path: Path) -> Configuration:
-    """The configuration in a file.
-
-    Raises:
-        ConfigError: The file cannot be read, or is wrong.
-    """
+    """The configuration in a file."""
     return parse(read_bytes(path), path.name)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a configuration file.
-
-    Raises:
-        ConfigError: The file cannot be read.
-    """
+    """The content of a configuration file; ConfigError if it cannot be read."""
     try:
         with path.open("rb") as stream:
             return stream.read(yaml_reader.MAX_BYTES + 1)
@@ -82,7 +70,7 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
     root = reading.root
     options, wrong_options = operations.read_operations(root.section("Operations"), file)
     entries, wrong_entries = registry.read_registry(root.section("Registry"), file)
-    compatibility, wrong_platforms = platforms.read_platforms(root, file)
+    compatibility, wrong_platforms = resources.read_platforms(root, file)
     dynamic, wrong_names = expiry.read_dynamic(root, file)
     tree = resources.read_resources(root, file, declared=_declared(options))
     wrong_levels = _unknown_levels(root, file)

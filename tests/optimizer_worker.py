@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, JobContext, Outcome
-from optimizers.steps.requirements import resolve_requirements
+from optimizers.steps.job_scheduling import resolve_requirements
 from optimizers.workers import rq
 
 

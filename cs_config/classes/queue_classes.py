@@ -4,15 +4,16 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import rfc8785
 
 from cs_config import gc_tuning
-from cs_config.tree import forwarding
+from cs_config.cache import derived
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.levels import Level, Parameter
+from cs_config.tree.inheritance import Level, Parameter
+from cs_config.tree.node_attributes import FORWARDING
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, UNKNOWN, NodeAttributes, Option
 from requirements.nodes.site_mapping import SiteMapping
 from requirements.values import Scalar, Value, fold
@@ -35,24 +36,21 @@ class QueueClass:
     )
 
 
+@derived
 def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     """The classes of all queues that the VO may use now, by their first queue."""
-    key = (__name__, fold(vo))
-    found = config.derived.get(key)
-    if found is None:
-        with gc_tuning.pause_collection():
-            found = config.derived[key] = _compute_classes(config, vo)
-    return cast(tuple[QueueClass, ...], found)
+    with gc_tuning.pause_collection():
+        return _compute_classes(config, vo)
 
 
 def find_class(config: Configuration, vo: str, address: QueueAddress) -> QueueClass | None:
     """The class of a queue; None if the VO may not use it now."""
-    key = (f"{__name__}.class_of", fold(vo))
-    found = config.derived.get(key)
-    if found is None:
-        found = {queue: each for each in queue_classes(config, vo) for queue in each.queues}
-        config.derived[key] = found
-    return cast(dict[QueueAddress, QueueClass], found).get(address)
+    return _classes_by_queue(config, vo).get(address)
+
+
+@derived
+def _classes_by_queue(config: Configuration, vo: str) -> Mapping[QueueAddress, QueueClass]:
+    return {queue: each for each in queue_classes(config, vo) for queue in each.queues}
 
 
 def _compute_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
@@ -108,7 +106,7 @@ def _content(setting: tuple[str, Parameter | None]) -> object:
 def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:
     """Digest of the parameters; GLUE names follow from them, except those that follow from the address."""
     values = config.ad(address, vo) if config.find_address(vo) else config.values(address, vo)
-    section = config.parameters(address, vo).get(forwarding.SECTION)
+    section = config.parameters(address, vo).get(FORWARDING)
     rules = str(section.value) if section is not None and section.forwarding is not None else ""
     return digest(values, config.node_attributes(address, vo), rules)
 
@@ -118,11 +116,6 @@ def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUT
 
     Values count exactly: type, order and case of letters. Names are compared without case, and texts in
     Unicode normal form (NFC), as in every expression.
-
-    Args:
-        values: Parameters of the queue.
-        nodes: Attributes that differ between its nodes.
-        spoken: Translation of node attributes for its batch system.
     """
     exact: dict[str, Any] = {fold(name): _exact(value) for name, value in values.items()}
     if nodes:

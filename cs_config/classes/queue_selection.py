@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from cs_config.classes.class_index import eligible_classes
 from cs_config.options.operations import options_for
-from cs_config.tree import glue, inheritance, node_attributes
+from cs_config.tree import glue, inheritance
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from requirements import evaluator
@@ -34,18 +34,9 @@ def get_eligible_nodes(
     ce: Mapping[str, object] | None = None,
     queue: Mapping[str, object] | None = None,
 ) -> NodeTree:
-    """Select queues by parameters of the queue and of its CE; both selections must match.
+    """Select queues that a VO may use by effective parameters of the queue and of its CE; both must match.
 
-    Args:
-        config: The configuration.
-        vo: Only queues that this VO may use, with the parameters that it sees.
-        node: Type of node; `Queue` is the only one.
-        ce: Selection by the effective parameters of the CE (those of its site and its own).
-        queue: Selection by the effective parameters of the queue.
-
-
-    Raises:
-        InvalidInput: A selection has values that cannot be compared, or the type of node is unknown.
+    Raises InvalidInput for values that cannot be compared, and for another type of node than `Queue`.
     """
     if node != "Queue":
         message = f"{node!r} is no type of node, allowed is Queue"
@@ -74,6 +65,6 @@ def _ce_fits(
     if selection is None:
         return True
     parameters = inheritance.effective_parameters(config.levels[address][:2], fold(vo))
-    nodes = node_attributes.list_attributes(parameters.values())
+    nodes = inheritance.list_attributes(parameters.values())
     alike = nodes.without_these(inheritance.parameter_values(parameters))
     return evaluator.eligible(selection, glue.build_ad(alike), declarations, nodes)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cs_config.errors import PathNotFound
 from cs_config.formats import restrictions
-from cs_config.tree import admission, expiry, glue, inheritance
+from cs_config.tree import admission, glue, inheritance
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.configuration import Configuration
 from requirements.classad import classad_files
@@ -26,7 +26,7 @@ from requirements.values import Scalar, Value, fold
 
 ID, INFO, SITE, DERIVED = "id", "info", "Site", "Derived"
 #: Attributes about the ad itself; all others describe the queue.
-HEADERS = (ID, expiry.UPDATE_TIME, expiry.EXPIRY_TIME, INFO, SITE, DERIVED)
+HEADERS = (ID, inheritance.UPDATE_TIME, inheritance.EXPIRY_TIME, INFO, SITE, DERIVED)
 #: The parameter that lists other parameters whose text is an expression.
 EXPRESSIONS = "Expressions"
 #: Attributes that identify CE and queue in an ad without `id`.
@@ -37,11 +37,7 @@ _FOREIGN_KEY, _OF_SITE = "GlueForeignKey", "GlueSiteUniqueID="
 
 
 def list_expressions(values: Mapping[str, Value]) -> frozenset[str]:
-    """Folded names of the parameters of a queue whose text is an expression.
-
-    Args:
-        values: Parameters of the queue, by folded name.
-    """
+    """Folded names of those parameters of a queue, given by folded name, whose text is an expression."""
     listed = inheritance.as_tuple(values.get(fold(EXPRESSIONS), ()))
     return admission.EXPRESSIONS | admission.list_checks(values).keys() | {fold(str(name)) for name in listed}
 
@@ -64,11 +60,7 @@ class CeAd:
 
 
 def read_ads(text: str, file: str) -> tuple[CeAd, ...]:
-    """The CE ads of a text.
-
-    Raises:
-        InvalidInput: The text has no ClassAds; or some are not CE ads: one problem each, with its line.
-    """
+    """The CE ads of a text; InvalidInput has a problem with its line for each ad that is none."""
     found: list[CeAd] = []
     problems: list[Problem] = []
     for written in classad_files.read_ad_file(text, file):
@@ -144,7 +136,7 @@ class _AdReader:
 
     def times(self) -> Iterator[tuple[str, int | float]]:
         """The times that are numbers; any other value is a problem."""
-        for name in (expiry.UPDATE_TIME, expiry.EXPIRY_TIME):
+        for name in (inheritance.UPDATE_TIME, inheritance.EXPIRY_TIME):
             entry = self._headers.get(name)
             if entry is None:
                 continue
@@ -203,16 +195,9 @@ class ExportedAds:
 
 
 def export_ads(config: Configuration, path: str = "", vo: str = "") -> ExportedAds:
-    """The ads of all queues at and below a path, with the effective parameters of a VO.
+    """The ads of all queues at and below a path, with the effective parameters of a VO (empty: of none).
 
-    Args:
-        config: With expired values: an ad states its own expiry.
-        path: `Resources/Sites/…` or `Site`, `Site/CE`, `Site/CE/Queue`; empty: everything.
-        vo: The VO; empty: no VO in particular.
-
-
-    Raises:
-        PathNotFound: There is no queue.
+    `config` with expired values: an ad states its own expiry. `path` may be an address; empty: everything.
     """
     queues = tuple(_queues_below(config, path))
     if not queues:
@@ -269,7 +254,7 @@ def _format_ad(config: Configuration, queue: QueueAddress, vo: str, excluded: tu
     derived = {name: value for name, value in glue.build_ad(stated, queue).items() if name not in stated}
     headers: dict[str, Value] = {ID: f"{queue.ce}/{queue.queue}", SITE: queue.site}
     headers |= {
-        name: parameters[name].value for name in sorted(expiry.TIMES, reverse=True) if name in parameters
+        name: parameters[name].value for name in sorted(inheritance.TIMES, reverse=True) if name in parameters
     }
     if derived:
         headers[DERIVED] = tuple(derived)

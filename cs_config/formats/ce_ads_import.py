@@ -6,18 +6,19 @@ restricts it in a way that the tree cannot represent.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 
-from cs_config import validate
-from cs_config.errors import ConfigError
-from cs_config.formats import ce_ads, restrictions
+from cs_config.formats import ce_ads, importers, restrictions
 from cs_config.formats.ce_ads import EXPRESSIONS, CeAd
-from cs_config.source import yaml_writer
-from cs_config.tree import expiry, glue, inheritance, parameters
+from cs_config.formats.importers import ImportedConfiguration
+from cs_config.source.sections import as_list
+from cs_config.tree import admission, glue, inheritance, parameters
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.levels import Parameter
+from cs_config.tree.inheritance import Parameter
+from cs_config.versions import patch
+from cs_config.versions.diff import ABSENT
+from cs_config.versions.proposals import Proposal
 from requirements.classad.classad_files import AdEntry
 from requirements.errors import InvalidInput, Problem
 from requirements.values import Value, as_value, fold
@@ -38,14 +39,17 @@ class ParameterChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdProposal:
-    """A configuration with the ads merged into it, and the changes."""
+class AdProposal(ImportedConfiguration):
+    """A configuration with the ads merged into it, and the changes by queue."""
 
-    text: str  #: the whole configuration
     changes: tuple[ParameterChange, ...]
     new: tuple[QueueAddress, ...]  #: queues that are not in the tree yet
     same: tuple[QueueAddress, ...]  #: queues without a change
-    notes: tuple[Problem, ...]  #: values that could not be imported, and other remarks
+
+    @property
+    def text(self) -> str:
+        """The whole configuration."""
+        return self.proposal.after.source
 
     @property
     def changed(self) -> tuple[QueueAddress, ...]:
@@ -62,76 +66,91 @@ class _Plan:
     file: str
     is_new: bool
     before: Mapping[str, Parameter | None]  #: parameters set at the queue itself
+    notes: list[Problem]  #: of all plans
     settings: dict[str, Value | None] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)  #: attributes that are not imported
     lost: str = ""  #: a restriction that the tree cannot represent
 
-    def close_for(self, name: str) -> Problem | None:
+    def leave_out(self, entry: AdEntry, message: str) -> None:
+        self.note(message, entry)
+        self.left_out.append(entry.name)
+
+    def close_for_lost(self) -> None:
         """Disable the queue if an attribute that is not imported restricts it."""
-        checks = frozenset(fold(str(each)) for entry in self.ad.attributes for each in _listed_checks(entry))
-        if self.lost or not restrictions.is_restriction_of_ad(name, checks):
-            return None
-        self.lost = name
+        listed = (each.value for each in self.ad.attributes if fold(each.name) == admission.CHECKS)
+        checks = frozenset(fold(str(name)) for value in listed for name in as_list(value))
+        for name in self.left_out:
+            if not self.lost and restrictions.is_restriction_of_ad(name, checks):
+                self.lost = name
+        if not self.lost:
+            return
         for enabled in [each for each in self.settings if fold(each) == fold(restrictions.ENABLED)]:
             del self.settings[enabled]
         before = self.before.get(fold(restrictions.ENABLED))
         if before is None or before.value is not False:
             self.settings[restrictions.ENABLED] = False
-        message = (
-            f"closed, {restrictions.ENABLED}: false, because {name} restricts it and cannot be represented"
-        )
-        return self.note(message)
+        closed = f"closed, {restrictions.ENABLED}: false"
+        self.note(f"{closed}, because {self.lost} restricts it and cannot be represented")
 
-    @property
-    def changes(self) -> Iterator[ParameterChange]:
-        for name, after in self.settings.items():
-            before = self.before.get(fold(name))
-            yield ParameterChange(
-                queue=self.queue, name=name, before=None if before is None else before.value, after=after
-            )
-
-    def note(self, message: str, entry: AdEntry | None = None) -> Problem:
+    def note(self, message: str, entry: AdEntry | None = None) -> None:
         line = self.ad.line if entry is None else entry.line
         path = str(self.queue) if entry is None else f"{self.queue}/{entry.name}"
-        return Problem(path=path, message=message, file=self.file, line=line)
+        self.notes.append(Problem(path=path, message=message, file=self.file, line=line))
 
 
-def _listed_checks(entry: AdEntry) -> list[object]:
-    if fold(entry.name) != "checks":
-        return []
-    return entry.value if isinstance(entry.value, list) else [entry.value]
+def propose_ads(config: Configuration, files: Mapping[str, str], *, site: str | None = None) -> AdProposal:
+    """Merge CE ads into the configuration, which has its expired values.
 
-
-def propose_ads(
-    config: Configuration, ads: Mapping[str, Sequence[CeAd]], *, site: str | None = None
-) -> AdProposal:
-    """Merge CE ads into the configuration.
-
-    Args:
-        config: The current configuration, with expired values.
-        ads: By file.
-        site: The site of new CEs whose ads name none.
-
-
-    Raises:
-        InvalidInput: An ad has no site, or two ads describe the same queue.
-        ConfigError: The result is not valid, and no attribute is the cause.
+    Raises InvalidInput if an ad has no site, or two describe one queue; ConfigError if the result is wrong
+    and no attribute is the cause.
     """
     notes: list[Problem] = []
-    plans = [
-        plan
-        for ad, file, queue in _place_ads(config, ads, site)
-        if (plan := _plan(config, ad, file, queue, notes)) is not None
-    ]
-    text = _drop_refused(config, plans, notes)
-    changes = tuple(change for plan in plans for change in plan.changes)
+    ads = {file: ce_ads.read_ads(text, file) for file, text in files.items()}
+    planned = (_plan(config, ad, file, queue, notes) for ad, file, queue in _place_ads(config, ads, site))
+    plans = [plan for plan in planned if plan is not None]
+    tree: dict[str, object] = {}
+    places: dict[str, tuple[str, int]] = {}
+    for plan in plans:
+        _write_plan(config, plan, tree)
+        places |= {f"{plan.queue.path}/{each.name}": (plan.file, each.line) for each in plan.ad.attributes}
+    found = importers.merge_import(config, tree, notes, ", ".join(files), places)
+    changes = tuple(_list_changes(found.proposal, [plan.queue for plan in plans]))
     touched = {change.queue for change in changes}
     return AdProposal(
-        text=text if changes else config.source,
+        proposal=found.proposal,
+        notes=found.notes,
         changes=changes,
         new=tuple(plan.queue for plan in plans if plan.is_new),
         same=tuple(plan.queue for plan in plans if not plan.is_new and plan.queue not in touched),
-        notes=tuple(notes),
     )
+
+
+def _write_plan(config: Configuration, plan: _Plan, tree: dict[str, object]) -> None:
+    section = tree
+    for name in plan.queue.path.split("/"):
+        below = section.setdefault(name, {})
+        assert isinstance(below, dict)  # noqa: S101, all are paths of queues
+        section = below
+    for name, value in plan.settings.items():
+        section[name] = ABSENT if value is None else list(value) if isinstance(value, tuple) else value
+    if plan.lost:
+        restrictions.close(section, patch.find_entry(config.tree, plan.queue.path.split("/")))
+
+
+def _list_changes(proposal: Proposal, queues: Iterable[QueueAddress]) -> Iterator[ParameterChange]:
+    for queue in queues:
+        old, new = (_own_values(config, queue) for config in (proposal.before, proposal.after))
+        for folded in dict.fromkeys((*new, *old)):
+            (_, before), (name, after) = old.get(folded, ("", None)), new.get(folded, ("", None))
+            if repr(before) != repr(after):
+                name = name or old[folded][0]
+                yield ParameterChange(queue=queue, name=name, before=before, after=after)
+
+
+def _own_values(config: Configuration, queue: QueueAddress) -> Mapping[str, tuple[str, Value]]:
+    """Name and value of the parameters set at a queue itself, by folded name."""
+    own = config.levels[queue][-1].plain if config.knows(queue) else {}
+    return {folded: (each.name, each.value) for folded, each in own.items() if each is not None}
 
 
 def _place_ads(
@@ -173,58 +192,56 @@ def _plan(
 ) -> _Plan | None:
     known = config.knows(queue)
     own = config.levels[queue][-1].plain if known else {}
-    plan = _Plan(queue=queue, ad=ad, file=file, is_new=not known, before=own)
+    plan = _Plan(queue=queue, ad=ad, file=file, is_new=not known, before=own, notes=notes)
     if (later := _later(ad, own)) is not None:
-        notes.append(plan.note(f"left out: the tree has newer values ({expiry.UPDATE_TIME} {later})"))
+        plan.note(f"left out: the tree has newer values ({inheritance.UPDATE_TIME} {later})")
         return None
     effective = {fold(n): p for n, p in config.parameters(queue, "").items()} if known else {}
-    left_out: list[str] = []
-    carried = dict(_carry_over(plan, effective, notes, left_out))
+    carried = dict(_carry_over(config, plan, effective))
     for name, value in carried.items():
-        compared = own if config.dynamic.has(fold(name)) or name in expiry.TIMES else effective
+        compared = own if config.dynamic.has(fold(name)) or name in inheritance.TIMES else effective
         if not _has(compared.get(fold(name)), value):
             plan.settings[name] = value
     _remove_stale(config, plan, carried)
-    _add_derived(config, plan, carried, effective, notes)
-    notes += (closed for name in left_out if (closed := plan.close_for(name)) is not None)
+    _add_derived(config, plan, carried, effective)
+    plan.close_for_lost()
     return plan
 
 
 def _later(ad: CeAd, own: Mapping[str, Parameter | None]) -> Value | None:
     """The later time of the queue's current values, if they are newer than the ad."""
-    has, says = own.get(expiry.UPDATE_TIME), ad.times.get(expiry.UPDATE_TIME)
+    has, says = own.get(inheritance.UPDATE_TIME), ad.times.get(inheritance.UPDATE_TIME)
     if has is None or says is None or not isinstance(has.value, int | float):
         return None
     return has.value if has.value > says else None
 
 
 def _carry_over(
-    plan: _Plan, effective: Mapping[str, Parameter], notes: list[Problem], left_out: list[str]
+    config: Configuration, plan: _Plan, effective: Mapping[str, Parameter]
 ) -> Iterator[tuple[str, Value]]:
     """Attributes that a parameter can hold; expressions, nested lists and ads as their text."""
     yield from plan.ad.times.items()
+    here = patch.find_entry(config.tree, plan.queue.path.split("/"))
+    content = here.items() if isinstance(here, dict) else ()
+    sections = {fold(name) for name, below in content if isinstance(below, dict)}
     held: dict[str, Value] = {}
     expressions: list[str] = []
     for entry in plan.ad.attributes:
         if entry.value is None:
-            notes.append(plan.note("left out: undefined is the same as absent", entry))
-            left_out.append(entry.name)
-            continue
-        if restrictions.names_vos(entry.name):
-            message = "not carried over: access is set here by the list VO or by access rules"
-            notes.append(plan.note(message, entry))
-            left_out.append(entry.name)
-            continue
-        try:
-            held[entry.name] = as_value(entry.value, entry.name)
-        except InvalidInput:
-            if _is_read_as_value(entry.name):
-                message = "not carried over: an expression, where the system reads a value"
-                notes.append(plan.note(message, entry))
-                left_out.append(entry.name)
-                continue
-            held[entry.name] = entry.text
-            expressions.append(entry.name)
+            plan.leave_out(entry, "left out: undefined is the same as absent")
+        elif restrictions.names_vos(entry.name):
+            plan.leave_out(entry, "not carried over: access is set here by the list VO or by access rules")
+        elif fold(entry.name) in sections:
+            plan.leave_out(entry, "not carried over: the tree has a section of this name")
+        else:
+            try:
+                held[entry.name] = as_value(entry.value, entry.name)
+            except InvalidInput:
+                if _is_read_as_value(entry.name):
+                    plan.leave_out(entry, "not carried over: an expression, where the system reads a value")
+                else:
+                    held[entry.name] = entry.text
+                    expressions.append(entry.name)
     known = {name: each.value for name, each in effective.items()} | {fold(n): v for n, v in held.items()}
     known.pop(fold(EXPRESSIONS), None)
     if names := _list_expressions(plan, expressions, ce_ads.list_expressions(known)):
@@ -257,11 +274,7 @@ def _remove_stale(config: Configuration, plan: _Plan, carried: Mapping[str, Valu
 
 
 def _add_derived(
-    config: Configuration,
-    plan: _Plan,
-    carried: Mapping[str, Value],
-    effective: Mapping[str, Parameter],
-    notes: list[Problem],
+    config: Configuration, plan: _Plan, carried: Mapping[str, Value], effective: Mapping[str, Parameter]
 ) -> None:
     """Add our parameters that follow from static attributes; values written by hand stay."""
     carried_names = set(map(fold, carried))
@@ -269,9 +282,7 @@ def _add_derived(
     followed = glue.parameters_from_glue(_static(config, before))
     rules = next((name for name in carried if fold(name) == fold(glue.RULES)), None)
     if rules is not None and "vo" not in carried_names and (others := glue.other_rules(carried[rules])):
-        notes.append(
-            plan.note(f"{rules}: rules that are not of a whole VO admit no one: {', '.join(others):.200}")
-        )
+        plan.note(f"{rules}: rules that are not of a whole VO admit no one: {', '.join(others):.200}")
     for name, value in glue.parameters_from_glue(_static(config, carried)).items():
         has = effective.get(fold(name))
         if fold(name) in carried_names or _has(has, value):
@@ -279,8 +290,7 @@ def _add_derived(
         if has is None or _has(has, followed.get(name)):
             plan.settings[name] = value
         else:
-            message = f"{name} stays {has.value}, set at {has.level}; the ad implies {value}"
-            notes.append(plan.note(message))
+            plan.note(f"{name} stays {has.value}, set at {has.level}; the ad implies {value}")
 
 
 def _static(config: Configuration, values: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -295,73 +305,3 @@ def _static(config: Configuration, values: Mapping[str, Value]) -> Mapping[str, 
 def _has(parameter: Parameter | None, value: Value | None) -> bool:
     """Whether a parameter has exactly this value: True is not 1, 4000 is not 4000.0."""
     return parameter is not None and value is not None and repr(parameter.value) == repr(value)
-
-
-def _drop_refused(config: Configuration, plans: Sequence[_Plan], notes: list[Problem]) -> str:
-    """The text with the plans applied, without values that the tree does not allow.
-
-    Raises:
-        ConfigError: The tree has an error that no plan caused.
-    """
-    while True:
-        text = yaml_writer.edit_text(config.source, config.tree, _tree(config, plans, notes))
-        errors = validate.check(text, config.file)
-        if not errors:
-            return text
-        dropped = [problem for problem in errors if _drop(plans, problem, notes)]
-        if len(dropped) < len(errors):
-            raise ConfigError([problem for problem in errors if problem not in dropped])
-
-
-def _drop(plans: Iterable[_Plan], problem: Problem, notes: list[Problem]) -> bool:
-    """Drop an invalid value from its plan; False if no plan contains it."""
-    for plan in plans:
-        for name in plan.settings:
-            if problem.path == f"{plan.queue.path}/{name}":
-                _leave_out(plan, name, problem, notes)
-                return True
-    return False
-
-
-def _leave_out(plan: _Plan, name: str, problem: Problem, notes: list[Problem]) -> None:
-    del plan.settings[name]
-    listed = plan.settings.get(EXPRESSIONS)
-    if isinstance(listed, tuple):
-        plan.settings[EXPRESSIONS] = tuple(each for each in listed if each != name) or None
-    entry = next((each for each in plan.ad.attributes if each.name == name), None)
-    meant = f", did you mean {problem.suggestion}?" if problem.suggestion else ""
-    notes.append(plan.note(f"not carried over: {problem.message}{meant}", entry))
-    is_meant = problem.suggestion is not None and restrictions.is_restriction(problem.suggestion)
-    lost = problem.suggestion if is_meant and problem.suggestion else name
-    if (closed := plan.close_for(lost)) is not None:
-        notes.append(closed)
-
-
-def _tree(config: Configuration, plans: Iterable[_Plan], notes: list[Problem]) -> dict[str, object]:
-    tree = deepcopy(dict(config.tree))
-    for plan in plans:
-        section = _section(tree, plan.queue.path.split("/"))
-        spelled = {fold(name): name for name in section}
-        for name, value in list(plan.settings.items()):
-            here = spelled.get(fold(name), name)
-            if isinstance(section.get(here), dict):
-                problem = Problem(path=name, message="the tree has a section of this name")
-                _leave_out(plan, name, problem, notes)
-            elif value is None:
-                section.pop(here, None)
-            else:
-                section[here] = list(value) if isinstance(value, tuple) else value
-        if plan.lost:
-            restrictions.close(section)
-    return tree
-
-
-def _section(tree: dict[str, object], names: Iterable[str]) -> dict[str, object]:
-    """The section at a path, created if missing."""
-    here = tree
-    for name in names:
-        below = here.get(name)
-        if not isinstance(below, dict):
-            below = here[name] = {}
-        here = below
-    return here

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from cs_config.errors import ConfigError
-from cs_config.formats import dirac_text, import_merge, restrictions
-from cs_config.formats.import_merge import ImportedConfiguration
-from cs_config.source.sections import Leaf, Section
+from cs_config.formats import dirac_text, importers, restrictions
+from cs_config.formats.importers import ImportedConfiguration
+from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree import expiry
 from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem
@@ -36,15 +36,9 @@ _Options = Mapping[str, object]
 
 
 def write_defaults(sites: Mapping[str, object], defaults: Mapping[str, _Options]) -> frozenset[str]:
-    """Write the defaults to every CE that neither sets them itself nor gets them from its site.
+    """Write the defaults, by type of CE, to every CE that neither sets them nor gets them from its site.
 
-    Args:
-        sites: In our layout; modified.
-        defaults: Options by the type of the CEs, or for all types.
-
-
-    Returns:
-        The types that some CE has.
+    `sites`, in our layout, is modified. Returns the types that some CE has.
     """
     used: set[str] = set()
     of_all = _value(defaults.get(FOR_ALL, {}), _TYPE)
@@ -96,7 +90,7 @@ def shared(value: object, other: object) -> list[object]:
 
 
 def _split_items(value: object) -> list[object]:
-    return [] if value is None else value if isinstance(value, list) else [value]
+    return [] if value is None else as_list(value)
 
 
 _OURS = ("Resources", "Operations", "Registry")
@@ -335,11 +329,7 @@ class DiracLayout:
             tree[name] = value
 
     def _leave_out(self, path: str, entry: Leaf | Section, why: str) -> None:
-        """Record an entry that cannot be imported; a restriction of all sites is refused.
-
-        Raises:
-            ConfigError: The entry restricts all sites.
-        """
+        """Record an entry that cannot be imported; a restriction of all sites is refused."""
         name = path.rpartition("/")[2]
         if (
             isinstance(entry, Leaf)
@@ -393,16 +383,12 @@ def _communities(section: Section) -> frozenset[str]:
     return frozenset(found)
 
 
-def propose_dirac(config: Configuration, text: str, file: str) -> ImportedConfiguration:
-    """Merge a DIRAC configuration into the current one.
-
-    Raises:
-        ConfigError: The text is wrong, or the result is for a reason that is not in the text.
-    """
-    layout = DiracLayout(file=file, vos=config.vos | _vos(text, file))
-    tree = layout.to_our_layout(dirac_text.read_text(text, file))
-    return import_merge.merge_import(config, tree, layout.notes, file)
-
-
-def _vos(text: str, file: str) -> frozenset[str]:
-    return frozenset(map(fold, dirac_text.read_text(text, file).section("Registry").section("VO").entries))
+def propose_dirac(
+    config: Configuration, files: Mapping[str, str], *, site: str | None = None
+) -> ImportedConfiguration:
+    """Merge a DIRAC configuration into the current one; sites have their names in it."""
+    file, text = importers.require_one(files, site)
+    root = dirac_text.read_text(text, file)
+    vos = frozenset(map(fold, root.section("Registry").section("VO").entries))
+    layout = DiracLayout(file=file, vos=config.vos | vos)
+    return importers.merge_import(config, layout.to_our_layout(root), layout.notes, file)

@@ -15,8 +15,8 @@ from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
 from cs_config.errors import ConfigError, one_problem
-from cs_config.formats import import_merge, restrictions
-from cs_config.formats.import_merge import ImportedConfiguration
+from cs_config.formats import importers, restrictions
+from cs_config.formats.importers import ImportedConfiguration
 from cs_config.source import yaml_reader
 from cs_config.source.sections import to_plain
 from cs_config.tree.address import NAME, QueueAddress
@@ -51,11 +51,7 @@ class FactoryEntry:
 
 
 def read_entries(text: str, file: str) -> list[FactoryEntry]:
-    """The entries of a text.
-
-    Raises:
-        ConfigError: The text cannot be read, or has no entries.
-    """
+    """The entries of a text; ConfigError if it has none."""
     entries = list(_read_xml(text, file) if text.lstrip().startswith("<") else _read_yaml(text, file))
     if not entries:
         raise one_problem(file, "no entries: not a configuration of a glidein factory")
@@ -100,14 +96,19 @@ def _read_xml(text: str, file: str) -> Iterator[FactoryEntry]:
 
 
 def _read_yaml(text: str, file: str) -> Iterator[FactoryEntry]:
+    for site, gatekeepers in _sections(read_tree(text, file)):
+        for host, entries in _sections(gatekeepers):
+            for name, entry in _sections(entries):
+                yield _entry(site, host, name, entry)
+
+
+def read_tree(text: str, file: str) -> dict[str, object]:
+    """The tree of a text in YAML, or ConfigError."""
     reading = yaml_reader.read_yaml(text, file)
     if reading.problems:
         raise ConfigError(tuple(reading.problems))
     tree = to_plain(reading.root)
-    for site, gatekeepers in _sections(tree):
-        for host, entries in _sections(gatekeepers):
-            for name, entry in _sections(entries):
-                yield _entry(site, host, name, entry)
+    return tree if isinstance(tree, dict) else {}
 
 
 def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> FactoryEntry:
@@ -202,30 +203,18 @@ _SEPARATORS: Final = re.compile(r"[\s,]+")
 _READ: Final = frozenset(map(fold, (*_NUMBERS, _VOS, _CMS_SITE, _SITE, _COUNTRY, _SYSTEM, _DOWNTIME)))
 
 
-def propose_factory(config: Configuration, text: str, file: str) -> ImportedConfiguration:
-    """Merge the entries of a factory into the current configuration.
-
-    Raises:
-        ConfigError: The text is not a factory configuration.
-    """
-    if (tree := _read_our_form(text, file)) is not None:
-        return import_merge.merge_import(config, tree, [], file)
+def propose_factory(
+    config: Configuration, files: Mapping[str, str], *, site: str | None = None
+) -> ImportedConfiguration:
+    """Merge the entries of a factory into the current configuration; entries name their sites."""
+    file, text = importers.require_one(files, site)
+    if any(line.startswith("Resources:") for line in text.splitlines()):  # in our form already
+        return importers.merge_import(config, read_tree(text, file), [], file)
     notes: list[Problem] = []
     sites: dict[str, Any] = {}
     for entry in read_entries(text, file):
         _add(sites, entry, notes, file, config)
-    return import_merge.merge_import(config, {"Resources": {"Sites": sites}}, notes, file)
-
-
-def _read_our_form(text: str, file: str) -> dict[str, object] | None:
-    """The tree of a text that is in our form; None if it is not."""
-    if not any(line.startswith("Resources:") for line in text.splitlines()):
-        return None
-    reading = yaml_reader.read_yaml(text, file)
-    if reading.problems:
-        raise ConfigError(tuple(reading.problems))
-    tree = to_plain(reading.root)
-    return tree if isinstance(tree, dict) else None
+    return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, file)
 
 
 def _add(

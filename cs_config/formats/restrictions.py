@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from cs_config.options.options import SHIPPED_JOB_TYPES
+from cs_config.source.sections import as_list
 from cs_config.tree import admission, glue
 from requirements.values import fold
 
@@ -37,12 +38,7 @@ _SITES: Final = ("Resources", "Sites")
 
 
 def is_restriction(name: str, checks: frozenset[str] = frozenset()) -> bool:
-    """Whether a parameter or section of this name restricts its node.
-
-    Args:
-        name: In any case of letters.
-        checks: Folded names of further parameters that are expressions about jobs.
-    """
+    """Whether a parameter or section of this name, or of a check (folded), restricts its node."""
     return keeps_out(name) or fold(name) in _AMOUNTS or fold(name) in checks
 
 
@@ -66,8 +62,7 @@ def is_foreign(name: str, value: object) -> bool:
     if folded not in _FOREIGN or isinstance(value, dict):
         return False
     if folded == "jobtype":
-        types = value if isinstance(value, list) else [value]
-        return not {fold(str(each)) for each in types} <= set(SHIPPED_JOB_TYPES)
+        return not {fold(str(each)) for each in as_list(value)} <= set(SHIPPED_JOB_TYPES)
     return folded not in _STATES or fold(str(value)) not in _OPEN
 
 
@@ -103,7 +98,7 @@ def checks(section: object) -> frozenset[str]:
         if isinstance(entry, Mapping):
             found |= checks(entry)
         elif fold(name) == admission.CHECKS:
-            found |= {fold(str(each)) for each in (entry if isinstance(entry, list) else [entry])}
+            found |= {fold(str(each)) for each in as_list(entry)}
     return frozenset(found)
 
 
@@ -141,12 +136,7 @@ def _nodes(
 
 
 def close(node: dict[str, object], under: object = None) -> None:
-    """Disable a node, also for VOs for which it is enabled explicitly.
-
-    Args:
-        node: The node in the import.
-        under: The node in the current tree.
-    """
+    """Disable a node of an import, also for VOs for which it, or the node `under` it, is enabled."""
     _switch_off(node)
     own = node.get("VOs")
     before = under.get("VOs") if isinstance(under, Mapping) else None

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
 
 from pydantic import ValidationError
 
+from cs_config.cache import derived
 from cs_config.options.options import VoOptions as Operations
-from cs_config.source import pydantic_errors
-from cs_config.source.sections import Leaf, LeafValue, Section, find_line, merge_sections
+from cs_config.source import models
+from cs_config.source.models import model_section
+from cs_config.source.sections import Leaf, Section, find_line, merge_sections
 from cs_config.tree.address import NAME, NAME_ALLOWED, is_slip
 from cs_config.tree.configuration import Configuration
 from requirements.errors import InvalidInput, Problem
@@ -25,16 +26,12 @@ def options_for(config: Configuration, vo: str | None) -> Operations:
     return config.vo_operations.get(fold(vo), config.default_operations)
 
 
+@derived
 def managed_types(config: Configuration) -> frozenset[tuple[str, frozenset[str]]]:
     """The job types that only job managers handle: the defaults under `""`, and the VOs that differ."""
-    key = (__name__, "managed_types")
-    found = config.derived.get(key)
-    if found is None:
-        common = config.default_operations.managed_types
-        own = {(vo, each.managed_types) for vo, each in config.vo_operations.items()}
-        own = {(vo, types) for vo, types in own if types != common}
-        found = config.derived[key] = frozenset({("", common), *own})
-    return cast(frozenset[tuple[str, frozenset[str]]], found)
+    common = config.default_operations.managed_types
+    own = ((vo, each.managed_types) for vo, each in config.vo_operations.items())
+    return frozenset({("", common), *((vo, types) for vo, types in own if types != common)})
 
 
 def read_operations(section: Section, file: str) -> tuple[dict[str, Operations], list[Problem]]:
@@ -71,7 +68,7 @@ def _validated(section: Section, path: str, file: str, problems: list[Problem]) 
         options = Operations.model_validate(_model_input(section))
         _ = options.job_description.declarations
     except ValidationError as error:
-        found = pydantic_errors.list_problems(
+        found = models.list_problems(
             error, Operations, section, path=path, file=file, place=_place_in_section
         )
         problems += (_explain_declaration(problem, f"{path}/JobDescription") for problem in found)
@@ -113,20 +110,6 @@ def _model_input(section: Section) -> dict[str, object]:
         options["Declared"] = {name: model_section(below) for name, below in described.sections()}
         tree["JobDescription"] = options
     return tree
-
-
-def model_section(section: Section) -> dict[str, object]:
-    """A section as model input; an option with an empty value counts as not given."""
-    return {
-        name: model_value(entry.value) if isinstance(entry, Leaf) else model_section(entry)
-        for name, entry in section.entries.items()
-        if not (isinstance(entry, Leaf) and entry.value is None)
-    }
-
-
-def model_value(leaf: LeafValue) -> object:
-    """A value as model input: lists as tuples."""
-    return tuple(leaf) if isinstance(leaf, list) else leaf
 
 
 def _place_in_section(location: tuple[str, ...]) -> tuple[str, ...]:

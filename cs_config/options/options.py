@@ -167,11 +167,7 @@ class JobDescriptionOptions(Options):
             yield f"{format_value(value)} is too large, allowed is at most {format_value(high)}"
 
     def contradictions(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Find contradictions between several keywords, as pairs of keyword and message.
-
-        Args:
-            values: Of keywords, by attribute; missing ones count as not stated.
-        """
+        """Contradictions between several keywords, by attribute, as pairs of keyword and message."""
         low, high, exact = (values.get(name) for name in ("min_processors", "max_processors", "processors"))
         if low is not None and high is not None and low > high:
             yield "MinNumberOfProcessors", f"{low} is more than MaxNumberOfProcessors, {high}"

@@ -39,20 +39,12 @@ class MatchingDelay:
 
 
 def running_limits(raw: object) -> object:
-    """Parse the section `RunningLimit`; values parsed already stay as they are.
-
-    Raises:
-        ValueError: An unknown attribute, or a value that is not a number of jobs.
-    """
+    """Parse the section `RunningLimit`, or raise ValueError; values parsed already stay as they are."""
     return tuple(_read_limit(raw)) if isinstance(raw, Mapping) else raw
 
 
 def matching_delays(raw: object) -> object:
-    """Parse the section `MatchingDelay`; values parsed already stay as they are.
-
-    Raises:
-        ValueError: An unknown attribute, or a value that is not a number.
-    """
+    """Parse the section `MatchingDelay`, or raise ValueError; values parsed already stay as they are."""
     return tuple(_read_delay(raw)) if isinstance(raw, Mapping) else raw
 
 

@@ -1,21 +1,51 @@
 """Reader of `Registry`: VOs and owner groups."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from cs_config.options import bounds
-from cs_config.options.groups import DEFAULT_SHARE, Group, Registry
-from cs_config.options.operations import model_section
 from cs_config.options.options import Options, Texts
-from cs_config.source import pydantic_errors
+from cs_config.source import models
+from cs_config.source.models import model_section
 from cs_config.source.sections import Section
 from cs_config.tree.address import NAME, NAME_ALLOWED
-from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem
 from requirements.values import fold
+
+DEFAULT_SHARE = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """An owner group. Source: DIRAC's `Registry/Groups/<group>`."""
+
+    name: str
+    vo: str | None  #: lower case; None: the VO of the token
+    users: frozenset[str] = frozenset()
+    job_share: float = DEFAULT_SHARE
+    properties: frozenset[str] = frozenset()
+    allow_background_tqs: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """VOs and owner groups, as configured."""
+
+    vos: frozenset[str] = frozenset()  #: lower case
+    groups: Mapping[str, Group]
+
+    def find_group(self, name: str, vo: str) -> Group:
+        """An owner group; one that is not configured has the defaults and the given VO."""
+        known = self.groups.get(name, Group(name=name, vo=None))
+        return known if known.vo is not None else replace(known, vo=fold(vo))
+
+    def all_vos(self) -> frozenset[str]:
+        """Every VO of the registry, lower case."""
+        return self.vos | {group.vo for group in self.groups.values() if group.vo is not None}
+
 
 #: The allowed sections.
 LEVELS = ("VO", "Groups")
@@ -64,7 +94,7 @@ def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]
     try:
         options = RegistryOptions.model_validate(_model_input(section))
     except ValidationError as error:
-        problems += pydantic_errors.list_problems(error, RegistryOptions, section, path="Registry", file=file)
+        problems += models.list_problems(error, RegistryOptions, section, path="Registry", file=file)
         options = RegistryOptions.model_validate({})
     groups = {name: _build_group(name, group) for name, group in options.groups.items()}
     return Registry(vos=frozenset(fold(vo) for vo in options.vo), groups=groups), problems
@@ -92,11 +122,3 @@ def _build_group(name: str, section: _Group) -> Group:
         properties=frozenset(section.properties),
         allow_background_tqs=section.allow_background_tqs,
     )
-
-
-def find_group(config: Configuration, name: str, vo: str) -> Group:
-    """An owner group; one that is not configured has the defaults and the given VO."""
-    known = config.registry.groups.get(name)
-    if known is None:
-        return Group(name=name, vo=fold(vo))
-    return known if known.vo is not None else replace(known, vo=fold(vo))

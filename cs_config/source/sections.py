@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from requirements.values import Scalar, fold
 
@@ -36,6 +37,11 @@ class Section:
     def sections(self) -> "Iterator[tuple[str, Section]]":
         """The entries that are sections."""
         return ((name, entry) for name, entry in self.entries.items() if isinstance(entry, Section))
+
+
+def as_list(value: object) -> list[Any]:
+    """A list as it is, any other value as a list of one."""
+    return value if isinstance(value, list) else [value]
 
 
 def to_plain(entry: Leaf | Section) -> object:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from cs_config.source.sections import Leaf, LeafValue, Section
+from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
 from requirements.errors import Problem
 from requirements.values import MAX_INTEGER, Scalar, fold
 
@@ -34,11 +34,7 @@ _START_OF_NUMBER = frozenset("-+.0123456789")
 
 
 def resolve_word(word: str) -> Scalar | None:
-    """The value of an unquoted word.
-
-    Raises:
-        ValueError: The word looks like a number but is not one, or its value depends on the reader.
-    """
+    """The value of an unquoted word; ValueError if it looks like a number, but not to every reader."""
     if word in _BOOLEANS:
         return _BOOLEANS[word]
     if word in _NULLS:
@@ -82,8 +78,8 @@ def _number(word: str) -> Scalar:
     return word
 
 
-#: Deeper than any valid section.
-_MAX_DEPTH = 20
+#: Deeper than any valid section or description.
+MAX_DEPTH = 20
 #: Number of problems after which reading stops: the text is probably something else.
 _MAX_PROBLEMS = 200
 
@@ -106,34 +102,35 @@ class TooManyProblemsError(Exception):
 class _Frame:
     """A section or list that is being read."""
 
-    path: str
-    section: Section | None = None  #: None for a list
-    items: list[Scalar | None] = field(default_factory=list)
+    section: Section | None  #: None for a list
+    items: list[Any] = field(default_factory=list)
     name: str | None = None  #: name whose value comes next
     name_line: int = 0
     folded: dict[str, str] = field(default_factory=dict)  #: names so far
 
 
 class EventReader:
-    """Builds the sections from the events of the parser."""
+    """Builds sections from the events of the parser.
 
-    def __init__(self, reading: YamlReading) -> None:
-        self._reading = reading
+    What is allowed is that of a configuration; readers of other texts override it.
+    """
+
+    too_deep = f"nested more than {MAX_DEPTH} deep"
+
+    def __init__(self, file: str | None) -> None:
+        self.file = file
+        self.documents: list[Leaf | Section] = []
+        self.problems: list[Problem] = []
         self._stack: list[_Frame] = []
         self._ignored = 0  # depth below a refused entry
 
     def read(self, text: str) -> None:
-        """Read a whole text into the reading.
-
-        Raises:
-            TooManyProblemsError: The rest of the text was not read.
-            yaml.YAMLError: The text is not YAML.
-        """
-        documents = 0
+        """Read a whole text; TooManyProblemsError if the rest of it was not read."""
+        started = 0
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
             kind = type(event)
             if kind is yaml.ScalarEvent:
-                self._scalar(event)
+                self.read_scalar(event)
             elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
                 self._start(event)
             elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
@@ -141,24 +138,59 @@ class EventReader:
             elif kind is yaml.AliasEvent:
                 self._alias(event)
             elif kind is yaml.DocumentStartEvent:
-                documents += 1
-                if documents > 1:
-                    self._stop("a second document begins here, a configuration is one", event)
-        if documents == 0:
+                started += 1
+                self.start_document(started, event)
+        if not started:
             self._stop("there are only comments; a section Resources, Operations or Registry is needed", None)
 
-    def _scalar(self, event: Any) -> None:
+    def start_document(self, number: int, event: Any) -> None:
+        """Refuse a second document."""
+        if number > 1:
+            self._stop("a second document begins here, a configuration is one", event)
+
+    def find_misplacement(self, parent: Section | list[Any] | None, *, is_list: bool) -> str | None:
+        """Why a list or section may not be below another one, or at the top."""
+        if parent is None and is_list:
+            return "a list instead of sections; allowed are Resources, Operations, Registry"
+        return "a list holds texts, numbers and booleans only" if isinstance(parent, list) else None
+
+    def refuse_top_value(self, value: LeafValue, event: Any) -> None:
+        """Refuse a document that is a single value."""
+        seen = "nothing" if value is None else repr(value)[:60]
+        self._stop(f"{seen} instead of sections; allowed are Resources, Operations, Registry", event)
+
+    def refuse_decoration(self, event: Any) -> None:
+        """Refuse an anchor or a tag."""
+        seen = f"anchors (&{event.anchor})" if event.anchor is not None else f"tags ({event.tag})"
+        self.report(f"{seen} are not supported: write the value out", event)
+
+    def report(self, message: str, event: Any) -> None:
+        """Record a problem at an event."""
+        line = event.start_mark.line + 1 if event is not None else None
+        self.problems.append(Problem(path=self.path or "/", message=message, file=self.file, line=line))
+        if len(self.problems) >= _MAX_PROBLEMS:
+            raise TooManyProblemsError
+
+    @property
+    def path(self) -> str:
+        """The names above the current entry; empty at the top."""
+        return "/".join(frame.name for frame in self._stack if frame.name is not None)
+
+    def read_scalar(self, event: Any) -> None:
+        """Read a name or a value."""
         if self._ignored:
             return
         frame = self._stack[-1] if self._stack else None
         if event.anchor is not None or event.tag not in (None, "!"):
-            self._refuse_decoration(event)
+            self.refuse_decoration(event)
         if frame is not None and frame.section is not None and frame.name is None:
-            self._name(frame, intern(event.value), event)
+            self._name(frame, frame.section, intern(event.value), event)
+        elif frame is None:
+            self.refuse_top_value(self._resolved(event), event)
         else:
-            self._value(frame, self._resolved(event), event)
+            self._add(frame, self._resolved(event))
         if "\0" in event.value:
-            self._problem("the character NUL is not allowed", event)
+            self.report("the character NUL is not allowed", event)
 
     def _resolved(self, event: Any) -> Scalar | None:
         # Interned: thousands of queues use the same words.
@@ -167,55 +199,48 @@ class EventReader:
         try:
             return resolve_word(intern(event.value))
         except ValueError as error:
-            self._problem(str(error), event)
+            self.report(str(error), event)
             return None
 
-    def _name(self, frame: _Frame, name: str, event: Any) -> None:
+    def _name(self, frame: _Frame, section: Section, name: str, event: Any) -> None:
         frame.name, frame.name_line = name, event.start_mark.line + 1
         other = frame.folded.setdefault(fold(name), name)
-        first = frame.section.entries.get(name) if frame.section else None
+        first = section.entries.get(name)
         if name == "<<" and event.implicit[0]:
-            self._problem("merge keys are not supported: write the values out", event)
+            self.report("merge keys are not supported: write the values out", event)
         elif first is not None:
-            self._problem(f"named twice, the first time in line {first.line}", event)
+            self.report(f"named twice, the first time in line {first.line}", event)
         elif other != name:
-            self._problem(f"named twice, the other time as {other}; case makes no difference", event)
+            self.report(f"named twice, the other time as {other}; case makes no difference", event)
 
-    def _value(self, frame: _Frame | None, value: LeafValue, event: Any) -> None:
-        if frame is None:
-            seen = "nothing" if value is None else repr(value)[:60]
-            self._stop(f"{seen} instead of sections; allowed are Resources, Operations, Registry", event)
-        elif frame.section is None:
-            frame.items.append(value)  # type: ignore[arg-type]
+    def _add(self, frame: _Frame, value: Any) -> None:
+        """Add a value, list or section to the section or list around it."""
+        if frame.section is None:
+            frame.items.append(to_plain(value) if isinstance(value, Section) else value)
         elif frame.name is not None:
-            frame.section.entries.setdefault(frame.name, Leaf(value, frame.name_line))
+            entry = value if isinstance(value, Section) else Leaf(value, frame.name_line)
+            frame.section.entries.setdefault(frame.name, entry)
             frame.name = None
 
     def _start(self, event: Any) -> None:
-        if len(self._stack) + self._ignored >= _MAX_DEPTH:
-            self._stop(f"nested more than {_MAX_DEPTH} deep", event)
+        if len(self._stack) + self._ignored >= MAX_DEPTH:
+            self._stop(self.too_deep, event)
         if self._ignored:
             self._ignored += 1
             return
         frame = self._stack[-1] if self._stack else None
         if event.anchor is not None or event.tag not in (None, "!"):
-            self._refuse_decoration(event)
+            self.refuse_decoration(event)
         is_list = type(event) is yaml.SequenceStartEvent
-        if fault := self._misplaced(frame, is_list=is_list):
-            self._problem(fault, event)
+        is_name = frame is not None and frame.section is not None and frame.name is None
+        parent = None if frame is None else frame.items if frame.section is None else frame.section
+        fault = "a name is a text, not a list or section" if is_name else None
+        if fault := fault or self.find_misplacement(parent, is_list=is_list):
+            self.report(fault, event)
             self._ignored = 1
             return
         line = frame.name_line if frame else 1
-        self._stack.append(_Frame(path=self._path(), section=None if is_list else Section(line)))
-
-    def _misplaced(self, frame: _Frame | None, *, is_list: bool) -> str | None:
-        if frame is None:
-            return (
-                "a list instead of sections; allowed are Resources, Operations, Registry" if is_list else None
-            )
-        if frame.section is None:
-            return "a list holds texts, numbers and booleans only"
-        return "a name is a text, not a list or section" if frame.name is None else None
+        self._stack.append(_Frame(section=None if is_list else Section(line)))
 
     def _end(self) -> None:
         if self._ignored:
@@ -224,13 +249,10 @@ class EventReader:
                 self._skipped()
             return
         done = self._stack.pop()
-        parent = self._stack[-1] if self._stack else None
-        if parent is None:
-            self._reading.root = done.section or Section(1)
-        elif parent.section is not None and parent.name is not None:
-            entry = done.section or Leaf(done.items, parent.name_line)
-            parent.section.entries.setdefault(parent.name, entry)
-            parent.name = None
+        if self._stack:
+            self._add(self._stack[-1], done.section or done.items)
+        else:
+            self.documents.append(done.section or Leaf(done.items, 1))
 
     def _skipped(self) -> None:
         """Finish a refused entry: if it was a name, its value is refused too."""
@@ -241,30 +263,15 @@ class EventReader:
     def _alias(self, event: Any) -> None:
         if self._ignored:
             return
-        self._problem(f"aliases (*{event.anchor}) are not supported: write the value out", event)
+        self.report(f"aliases (*{event.anchor}) are not supported: write the value out", event)
         frame = self._stack[-1] if self._stack else None
         if frame is not None and frame.section is not None and frame.name is None:
             frame.name, frame.name_line = "?", event.start_mark.line + 1
         elif frame is not None:
-            self._value(frame, None, event)
-
-    def _refuse_decoration(self, event: Any) -> None:
-        seen = f"anchors (&{event.anchor})" if event.anchor is not None else f"tags ({event.tag})"
-        self._problem(f"{seen} are not supported: write the value out", event)
-
-    def _path(self) -> str:
-        names = (frame.name for frame in self._stack if frame.name is not None)
-        return "/".join(names) or "/"
-
-    def _problem(self, message: str, event: Any) -> None:
-        line = event.start_mark.line + 1 if event is not None else None
-        where = Problem(path=self._path(), message=message, file=self._reading.file, line=line)
-        self._reading.problems.append(where)
-        if len(self._reading.problems) >= _MAX_PROBLEMS:
-            raise TooManyProblemsError
+            self._add(frame, None)
 
     def _stop(self, message: str, event: Any) -> None:
-        self._problem(message, event)
+        self.report(message, event)
         raise TooManyProblemsError
 
 
@@ -279,14 +286,15 @@ def read_yaml(source: str | bytes, file: str) -> YamlReading:
     if text is None:
         return reading
     reading.text = text
+    reader = EventReader(file)
     try:
-        EventReader(reading).read(text)
+        reader.read(text)
     except TooManyProblemsError:
         pass
-    except yaml.MarkedYAMLError as error:
-        reading.problems.append(_syntax_problem(error, text, file))
-    except yaml.reader.ReaderError as error:
-        reading.problems.append(_character_problem(error, text, file))
+    except yaml.YAMLError as error:
+        reader.problems.append(syntax_problem(error, text, file))
+    reading.problems += reader.problems
+    reading.root = next((each for each in reader.documents if isinstance(each, Section)), reading.root)
     return reading
 
 
@@ -317,24 +325,19 @@ def _has_surrogates(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
-    mark = error.problem_mark or error.context_mark
-    detail = ", ".join(part for part in (error.problem, error.context) if part)
+def syntax_problem(error: yaml.YAMLError, text: str, file: str | None) -> Problem:
+    """The problem of a text that is not YAML."""
+    if isinstance(error, yaml.reader.ReaderError):
+        position = error.position if isinstance(error.position, int) else 0
+        line = text.encode()[:position].count(b"\n") + 1  # the C parser counts bytes
+        message = f"character {error.character!r} is not allowed: {error.reason}"
+        return Problem(path="/", message=message, file=file, line=line)
+    problem, context = getattr(error, "problem", None), getattr(error, "context", None)
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    message = f"not YAML: {', '.join(filter(None, (problem, context)))}"
     if mark is None:
-        return Problem(path="/", message=f"not YAML: {detail}", file=file)
+        return Problem(path="/", message=message, file=file)
+    excerpt = "".join(text.split("\n")[mark.line : mark.line + 1])[:200] or None
     return Problem(
-        path="/",
-        message=f"not YAML: {detail}",
-        file=file,
-        line=mark.line + 1,
-        column=mark.column + 1,
-        excerpt="".join(text.split("\n")[mark.line : mark.line + 1])[:200] or None,
+        path="/", message=message, file=file, line=mark.line + 1, column=mark.column + 1, excerpt=excerpt
     )
-
-
-def _character_problem(error: yaml.reader.ReaderError, text: str, file: str) -> Problem:
-    position = error.position if isinstance(error.position, int) else 0
-    # The C parser counts bytes.
-    before = text.encode()[:position]
-    message = f"character {error.character!r} is not allowed: {error.reason}"
-    return Problem(path="/", message=message, file=file, line=before.count(b"\n") + 1)

@@ -63,13 +63,7 @@ class _NotInBlocksError(Exception):
 
 
 def edit_text(text: str, before: Mapping[str, object], after: Mapping[str, object]) -> str:
-    """Edit a text so that it contains another tree; rewrite it where that is not possible line by line.
-
-    Args:
-        text: A configuration without errors.
-        before: The tree of the text.
-        after: The wanted tree.
-    """
+    """Edit a text so that it contains another tree; rewrite it where that is not possible line by line."""
     lines = text.splitlines()
     try:
         edits = list(_line_edits(yaml.compose(text, Loader=yaml.CSafeLoader), before, after, lines))
@@ -136,11 +130,7 @@ _NAME = "value"
 
 
 def read_value(written: str, path: str) -> object:
-    """Parse a single value, written as in the file.
-
-    Raises:
-        InvalidRequest: The text is not one value.
-    """
+    """Parse a single value, written as in the file; InvalidRequest if it is not one."""
     reading = yaml_reader.read_yaml(f"{_NAME}: {written}", "")
     tree = to_plain(reading.root)
     if reading.problems or not isinstance(tree, dict) or list(tree) != [_NAME]:

@@ -57,11 +57,7 @@ class QueueAddress:
 
     @classmethod
     def parse(cls, text: str) -> "QueueAddress":
-        """Parse `Site/CE/Queue`.
-
-        Raises:
-            InvalidRequest: The text is not three names.
-        """
+        """Parse `Site/CE/Queue`, or raise InvalidRequest."""
         parts = text.split("/")
         if len(parts) != 3 or not all(NAME.fullmatch(part) for part in parts):
             message = (

@@ -11,6 +11,8 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from cs_config.cache import Cache
+from cs_config.tree.inheritance import as_tuple
 from requirements.classad import match_expression
 from requirements.classad.match_expression import TwoSided
 from requirements.errors import InvalidInput, Problem
@@ -25,7 +27,7 @@ EXPRESSIONS = frozenset({REQUIREMENTS, RANK})
 DEFAULT_CHECKS = frozenset({"authorizationcheck", "closeoutputsecheck"})
 #: Name of a queue's requirements in explanations.
 OF_QUEUE = "Requirements of the queue"
-#: Largest number of cached results; a full cache is cleared.
+#: Largest number of cached results.
 _CACHE_SIZE = 10_000
 
 #: Values of the job's attributes that affect the result.
@@ -58,7 +60,7 @@ class Admission:
         names = {name for each in conditions for name in each.expression.other_names(own)}
         #: Folded names of the job's attributes that affect the result.
         self.asks = tuple(sorted(map(fold, names)))
-        self._cache: dict[Projection, bool] = {}
+        self._cache: Cache[Projection, bool] = Cache(_CACHE_SIZE)
 
     @cached_property
     def key(self) -> Hashable:
@@ -69,13 +71,10 @@ class Admission:
 
     def admits(self, job: Mapping[str, Value]) -> bool:
         """Whether a job, given by folded names, fulfils all conditions."""
-        projection = self.projection(job)
-        if (known := self._cache.get(projection)) is None:
-            if len(self._cache) >= _CACHE_SIZE:
-                self._cache.clear()
-            known = all(each.expression.is_true(self._own, job) for each in self.conditions)
-            self._cache[projection] = known
-        return known
+        return self._cache.get(
+            self.projection(job),
+            lambda: all(each.expression.is_true(self._own, job) for each in self.conditions),
+        )
 
     def projection(self, job: Mapping[str, Value]) -> Projection:
         """The job's values that affect the result; jobs with equal values have equal results."""
@@ -91,11 +90,7 @@ class Admission:
 
 
 def read_expression(value: Value, path: str) -> TwoSided:
-    """Parse the expression of a parameter.
-
-    Raises:
-        InvalidInput: The value is not an expression, or contains something that may not be evaluated.
-    """
+    """Parse the expression of a parameter; InvalidInput if it is none, or may not be evaluated."""
     if isinstance(value, tuple):
         raise InvalidInput([Problem(path=path, message="a list, allowed is a ClassAd expression")])
     return match_expression.parse_match_expression(format_value(value), path, bare_is_either=True)
@@ -121,7 +116,7 @@ def list_checks(own: Mapping[str, Value]) -> Mapping[str, str]:
     listed = own.get(CHECKS)
     if listed is None:
         return {fold(name): name for name in ("AuthorizationCheck", "CloseOutputSECheck")}
-    return {fold(str(name)): str(name) for name in (listed if isinstance(listed, tuple) else (listed,))}
+    return {fold(str(name)): str(name) for name in as_tuple(listed)}
 
 
 def _parse_known(value: Value, name: str) -> TwoSided:

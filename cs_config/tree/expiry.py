@@ -10,15 +10,10 @@ Source: gLite's CE ads.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from cs_config.source.sections import Leaf, Section
-from cs_config.tree.levels import Level, Parameter, Settings
+from cs_config.source.sections import Leaf, Section, as_list
+from cs_config.tree.inheritance import EXPIRY_TIME, TIMES, UPDATE_TIME, Level, Parameter, Settings
 from requirements.errors import Problem
 from requirements.values import fold
-
-UPDATE_TIME = "update_time"
-EXPIRY_TIME = "expiry_time"
-#: Attributes of the ad itself: requirements cannot refer to them.
-TIMES = frozenset({UPDATE_TIME, EXPIRY_TIME})
 
 SETTING = "DynamicAttributes"
 _PATH = f"Resources/Computing/{SETTING}"
@@ -70,7 +65,7 @@ def read_dynamic(root: Section, file: str) -> tuple[Dynamic, list[Problem]]:
 def _patterns(entry: Leaf | Section) -> list[str] | None:
     if isinstance(entry, Section):
         return None
-    items = entry.value if isinstance(entry.value, list) else [entry.value]
+    items = as_list(entry.value)
     named = [item for item in items if isinstance(item, str) and item.strip("*") and "*" not in item[:-1]]
     return named if len(named) == len(items) else None
 

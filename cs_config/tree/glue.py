@@ -8,11 +8,12 @@ Source: GLUE Schema 1.3; gLite's CE ads.
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from cs_config.tree.address import QueueAddress
-from requirements.values import Scalar, Value, fold
+from cs_config.tree.inheritance import as_tuple
+from requirements.values import Value, fold
 
 _RULE = "VO:"
 _DENIAL = "DENY"
@@ -31,8 +32,7 @@ class GlueForm(StrEnum):
     STATUS = "true as Production, false as Closed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlueName:
+class GlueName(NamedTuple):
     """A GLUE 1 name and the parameter that it is derived from."""
 
     name: str
@@ -44,37 +44,25 @@ class GlueName:
 #: Of several entries with one name, the first whose parameter the queue has is used; the reverse uses the
 #: first.
 TABLE = (
-    GlueName(name="GlueCEPolicyMaxCPUTime", parameter="CPUTime", form=GlueForm.MINUTES, unit="minutes"),
-    GlueName(name="GlueCEPolicyMaxCPUTime", parameter="maxCPUTime", form=GlueForm.SAME, unit="minutes"),
-    GlueName(
-        name="GlueCEPolicyMaxWallClockTime",
-        parameter="maxWallClockTime",
-        form=GlueForm.MINUTES,
-        unit="minutes",
-    ),
-    GlueName(name="GlueHostBenchmarkSI00", parameter="SI00", form=GlueForm.SAME, unit="SPECint2000"),
-    GlueName(name="GlueHostMainMemoryRAMSize", parameter="MaxRAM", form=GlueForm.SAME, unit="MB"),
-    GlueName(
-        name="GlueHostArchitectureSMPSize",
-        parameter="NumberOfProcessors",
-        form=GlueForm.SAME,
-        unit="processors",
-    ),
-    GlueName(name="GlueHostArchitecturePlatformType", parameter="Architecture", form=GlueForm.SAME),
-    GlueName(name="GlueHostProcessorModel", parameter="CPUModel", form=GlueForm.ONE),
-    GlueName(name="GlueHostOperatingSystemName", parameter="OS", form=GlueForm.ONE),
-    GlueName(
-        name="GlueHostApplicationSoftwareRunTimeEnvironment", parameter="SoftwareTag", form=GlueForm.LIST
-    ),
-    GlueName(name="GlueHostApplicationSoftwareRunTimeEnvironment", parameter="Tag", form=GlueForm.LIST),
-    GlueName(name="GlueCESEBindGroupSEUniqueID", parameter="CloseSE", form=GlueForm.LIST),
-    GlueName(name="GlueCESEBindGroupSEUniqueID", parameter="SE", form=GlueForm.LIST),
-    GlueName(name="GlueCEAccessControlBaseRule", parameter="VO", form=GlueForm.RULES),
-    GlueName(name="GlueCEStateStatus", parameter="Enabled", form=GlueForm.STATUS),
-    GlueName(name="GlueCEName", parameter="CEQueueName", form=GlueForm.SAME),
-    GlueName(name="GlueCEName", parameter="BatchQueue", form=GlueForm.SAME),
-    GlueName(name="QueueName", parameter="CEQueueName", form=GlueForm.SAME),
-    GlueName(name="QueueName", parameter="BatchQueue", form=GlueForm.SAME),
+    GlueName("GlueCEPolicyMaxCPUTime", "CPUTime", GlueForm.MINUTES, "minutes"),
+    GlueName("GlueCEPolicyMaxCPUTime", "maxCPUTime", GlueForm.SAME, "minutes"),
+    GlueName("GlueCEPolicyMaxWallClockTime", "maxWallClockTime", GlueForm.MINUTES, "minutes"),
+    GlueName("GlueHostBenchmarkSI00", "SI00", GlueForm.SAME, "SPECint2000"),
+    GlueName("GlueHostMainMemoryRAMSize", "MaxRAM", GlueForm.SAME, "MB"),
+    GlueName("GlueHostArchitectureSMPSize", "NumberOfProcessors", GlueForm.SAME, "processors"),
+    GlueName("GlueHostArchitecturePlatformType", "Architecture", GlueForm.SAME),
+    GlueName("GlueHostProcessorModel", "CPUModel", GlueForm.ONE),
+    GlueName("GlueHostOperatingSystemName", "OS", GlueForm.ONE),
+    GlueName("GlueHostApplicationSoftwareRunTimeEnvironment", "SoftwareTag", GlueForm.LIST),
+    GlueName("GlueHostApplicationSoftwareRunTimeEnvironment", "Tag", GlueForm.LIST),
+    GlueName("GlueCESEBindGroupSEUniqueID", "CloseSE", GlueForm.LIST),
+    GlueName("GlueCESEBindGroupSEUniqueID", "SE", GlueForm.LIST),
+    GlueName("GlueCEAccessControlBaseRule", "VO", GlueForm.RULES),
+    GlueName("GlueCEStateStatus", "Enabled", GlueForm.STATUS),
+    GlueName("GlueCEName", "CEQueueName", GlueForm.SAME),
+    GlueName("GlueCEName", "BatchQueue", GlueForm.SAME),
+    GlueName("QueueName", "CEQueueName", GlueForm.SAME),
+    GlueName("QueueName", "BatchQueue", GlueForm.SAME),
 )
 
 #: Names derived from the address alone, with their format: two queues never share a value.
@@ -88,11 +76,9 @@ OF_ADDRESS: Mapping[str, str] = {
 
 
 def build_ad(values: Mapping[str, Value], address: QueueAddress | None = None) -> Mapping[str, Value]:
-    """The ad of a queue: its parameters, and the GLUE names derived from them.
+    """The ad of a queue: its parameters, and the GLUE names derived from them and from an address.
 
-    Args:
-        values: Effective parameters; those that are GLUE names themselves stay as they are.
-        address: If given, names derived from the address are included.
+    Parameters that are GLUE names themselves stay as they are.
     """
     known = {fold(name): value for name, value in values.items()}
     found: dict[str, Value] = dict(values)
@@ -147,13 +133,13 @@ def _to_glue(form: GlueForm, value: Value) -> Value | None:
         case GlueForm.MINUTES:
             return None if (seconds := _number(value)) is None else math.floor(seconds / 60)
         case GlueForm.RULES:
-            return tuple(f"{_RULE}{vo}" for vo in _items(value))
+            return tuple(f"{_RULE}{vo}" for vo in as_tuple(value))
         case GlueForm.STATUS:
             return None if not isinstance(value, bool) else _OPEN if value else _CLOSED
         case GlueForm.ONE:
-            return None if len(_items(value)) != 1 else _items(value)[0]
+            return None if len(as_tuple(value)) != 1 else as_tuple(value)[0]
         case GlueForm.LIST:
-            return _items(value)
+            return as_tuple(value)
         case GlueForm.SAME:
             return value
 
@@ -166,23 +152,19 @@ def _from_glue(form: GlueForm, value: Value) -> Value | None:
             others = other_rules(value)
             if any(fold(rule).startswith(fold(_DENIAL)) for rule in others):
                 return ()
-            return tuple(rule[len(_RULE) :] for rule in map(str, _items(value)) if rule not in others)
+            return tuple(rule[len(_RULE) :] for rule in map(str, as_tuple(value)) if rule not in others)
         case GlueForm.STATUS:
             return None if fold(str(value)) == fold(_OPEN) else False
         case GlueForm.LIST:
-            return _items(value)
+            return as_tuple(value)
         case GlueForm.ONE | GlueForm.SAME:
             return value
 
 
 def other_rules(value: Value) -> tuple[str, ...]:
     """Access rules that are not of a whole VO: of persons, groups or roles; denials excluded."""
-    return tuple(rule for rule in map(str, _items(value)) if not fold(rule).startswith(fold(_RULE)))
+    return tuple(rule for rule in map(str, as_tuple(value)) if not fold(rule).startswith(fold(_RULE)))
 
 
 def _number(value: Value) -> int | float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _items(value: Value) -> tuple[Scalar, ...]:
-    return value if isinstance(value, tuple) else (value,)

@@ -1,17 +1,19 @@
-"""`NodeAttributes` of a site, CE or queue: attributes that differ between nodes, with possible values.
+"""The sections of a site, CE or queue about the nodes behind it: `NodeAttributes` and `Forwarding`.
 
-Each attribute is inherited by its name like a parameter, and stored among the parameters as
-`NodeAttributes/<Name>`.
+`NodeAttributes` lists attributes that differ between nodes, with possible values. Each is inherited by its
+name like a parameter, and stored among the parameters as `NodeAttributes/<Name>`. `Forwarding` translates
+node requirements for the batch system; the nearest level with the section decides about the whole of it.
 
 Source: gLite's forwarding of requirements to the batch system.
 """
 
-from collections.abc import Iterable
+import json
 from typing import Final
 
-from cs_config.source.sections import Leaf, Section
+from cs_config.source import yaml_reader
+from cs_config.source.sections import Leaf, Section, find_line, to_plain
 from cs_config.tree import parameters as tree_parameters
-from cs_config.tree.levels import Parameter
+from cs_config.tree.inheritance import NODE_ATTRIBUTES, Parameter
 from cs_config.tree.parameters import ParameterReader
 from requirements.errors import InvalidInput, did_you_mean
 from requirements.nodes.node_attributes import (
@@ -21,10 +23,10 @@ from requirements.nodes.node_attributes import (
     format_option,
     parse_node_attributes,
 )
-from requirements.values import Value, fold
+from requirements.nodes.site_mapping import parse_mapping
+from requirements.values import Scalar, Value, fold
 
-SECTION: Final = "NodeAttributes"
-_FOLDED: Final = fold(SECTION)
+_FOLDED: Final = fold(NODE_ATTRIBUTES)
 #: Access to a queue is decided before a job reaches its nodes.
 _NEVER: Final = frozenset({"enabled", "vo"})
 
@@ -37,16 +39,8 @@ def read_attributes(
     path: str,
     level: str,
 ) -> None:
-    """Add each attribute to the parameters; None for one that is removed.
-
-    Args:
-        into: The parameters of the level.
-        entry: The value of `NodeAttributes`; an empty value removes all inherited attributes.
-        parameters: Parses names and values, and collects problems.
-        path: Path of the node, or of its VO section.
-        level: Name of the level in origins.
-    """
-    below = f"{path}/{SECTION}"
+    """Add each attribute to the parameters; None for one, or the section, that is removed."""
+    below = f"{path}/{NODE_ATTRIBUTES}"
     if isinstance(entry, Section):
         for name, each in entry.entries.items():
             if parameters.is_name(name, f"{below}/{name}", each.line):
@@ -74,10 +68,10 @@ def _read_attribute(
     attribute = _attribute(name, entry, parameters, below)
     if attribute is not None:
         into[folded] = Parameter(
-            name=f"{SECTION}/{name}",
+            name=f"{NODE_ATTRIBUTES}/{name}",
             value=_format_options(attribute.options(name)),
             level=level,
-            below=path.removesuffix(f"/{SECTION}"),
+            below=path.removesuffix(f"/{NODE_ATTRIBUTES}"),
             file=parameters.file,
             line=entry.line,
             node_attribute=attribute,
@@ -123,26 +117,74 @@ def _format_options(options: tuple[Option, ...] | None) -> Value:
     )
 
 
-def list_attributes(parameters: Iterable[Parameter]) -> NodeAttributes:
-    """All node attributes among effective parameters."""
-    declared = {
-        fold(name): (name, options)
-        for parameter in parameters
-        if parameter.node_attribute is not None
-        for name, options in parameter.node_attribute.declared
+FORWARDING: Final = "Forwarding"
+#: Subsections whose names are values of nodes.
+_KEYED_BY_VALUES: Final = ("values", "features")
+
+
+def read_forwarding(
+    into: dict[str, Parameter | None],
+    entry: Leaf | Section,
+    parameters: ParameterReader,
+    *,
+    path: str,
+    level: str,
+) -> None:
+    """Add the section to the parameters; None if it is empty, which removes the inherited one."""
+    below = f"{path}/{FORWARDING}"
+    if isinstance(entry, Leaf):
+        into[fold(FORWARDING)] = None
+        if entry.value is not None:
+            message = f"{entry.value!r:.60} is a value, a section is needed here: {{Vocabulary: Slurm}}"
+            parameters.error(below, entry.line, message)
+        return
+    try:
+        mapping = parse_mapping(_raw(entry), below)
+    except InvalidInput as error:
+        for problem in error.problems:
+            inside = tuple(problem.path.removeprefix(f"{below}/").split("/"))
+            parameters.error(problem.path, find_line(entry, inside), problem.message, problem.suggestion)
+        return
+    into[fold(FORWARDING)] = Parameter(
+        name=FORWARDING,
+        value=json.dumps(to_plain(entry), ensure_ascii=False, sort_keys=True),
+        level=level,
+        below=path,
+        file=parameters.file,
+        line=entry.line,
+        forwarding=mapping,
+    )
+
+
+def _raw(section: Section) -> dict[str, object]:
+    """As plain data; names that stand for values of nodes become these values."""
+    return {
+        name: _mapped_attributes(below) if name == "Attributes" else to_plain(below)
+        for name, below in section.entries.items()
     }
-    return NodeAttributes(declared=tuple(declared[folded] for folded in sorted(declared)))
 
 
-def find_counterpart(folded: str) -> str:
-    """The node attribute of a parameter's name, and the reverse: a queue has only one of the two."""
-    inner = folded.removeprefix(f"{_FOLDED}/")
-    return inner if inner != folded else f"{_FOLDED}/{folded}"
+def _mapped_attributes(entry: Leaf | Section) -> object:
+    if isinstance(entry, Leaf):
+        return entry.value
+    return {name: _mapped_attribute(below) for name, below in entry.entries.items()}
 
 
-def remove_inherited(folded: str, found: dict[str, Parameter]) -> None:
-    """Remove what an empty parameter of this name removes: itself, or all node attributes."""
-    found.pop(folded, None)
-    if folded == _FOLDED:
-        for name in [name for name in found if name.startswith(f"{_FOLDED}/")]:
-            del found[name]
+def _mapped_attribute(entry: Leaf | Section) -> object:
+    if isinstance(entry, Leaf):
+        return entry.value
+    return {
+        name: {_value_of(ours): to_plain(theirs) for ours, theirs in below.entries.items()}
+        if name in _KEYED_BY_VALUES and isinstance(below, Section)
+        else to_plain(below)
+        for name, below in entry.entries.items()
+    }
+
+
+def _value_of(name: str) -> Scalar:
+    """Parse a name as a value: `true`, `8`. A text that looks like one is never sent to a batch system."""
+    try:
+        value = yaml_reader.resolve_word(name) if name else None
+    except ValueError:
+        value = None
+    return name if value is None else value

@@ -4,7 +4,7 @@ Any other name is the site's own; a name that is almost a known one is treated a
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from sys import intern
@@ -13,7 +13,7 @@ from cs_config.options import bounds
 from cs_config.source.sections import Leaf
 from cs_config.tree import admission
 from cs_config.tree.address import NAME, is_slip
-from cs_config.tree.levels import Parameter
+from cs_config.tree.inheritance import Parameter, as_tuple
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.values import Value, as_value, fold, format_value
 
@@ -38,26 +38,13 @@ def _is_count(value: Value, most: int) -> bool:
     return isinstance(value, int) and _is_amount(value, most)
 
 
-def _is_text(value: Value) -> bool:
-    return isinstance(value, str)
-
-
-def _are_texts(value: Value) -> bool:
-    items = value if isinstance(value, tuple) else (value,)
-    return all(isinstance(item, str) and item.strip() for item in items)
-
-
 def _are_words(value: Value) -> bool:
     """Whether names are without commas: `a, b` would be a single name that does not exist."""
-    return _are_texts(value) and not any("," in str(item) for item in _items(value))
+    return all(isinstance(item, str) and item.strip() and "," not in item for item in as_tuple(value))
 
 
 def _are_names(value: Value) -> bool:
-    return all(isinstance(item, str) and NAME.fullmatch(item) for item in _items(value))
-
-
-def _items(value: Value) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
+    return all(isinstance(item, str) and NAME.fullmatch(item) for item in as_tuple(value))
 
 
 def _are_nodes(value: Value) -> bool:
@@ -68,40 +55,18 @@ def _are_nodes(value: Value) -> bool:
     return all(_LIKE_COUNT.fullmatch(each) and int(each) <= bounds.NODES for each in numbers)
 
 
-def _amounts(unit: str, most: int, **meanings: str) -> tuple[KnownParameter, ...]:
+def _of_kind(allowed: str, fits: Callable[[Value], bool], **meanings: str) -> Iterator[KnownParameter]:
+    for name, meaning in meanings.items():
+        yield KnownParameter(name=name, allowed=allowed, fits=fits, meaning=meaning)
+
+
+def _amounts(unit: str, most: int, **meanings: str) -> Iterator[KnownParameter]:
     allowed = f"a number of {unit} from 0 to {most}"
-    return tuple(
-        KnownParameter(name=n, allowed=allowed, fits=partial(_is_amount, most=most), meaning=m)
-        for n, m in meanings.items()
-    )
+    return _of_kind(allowed, partial(_is_amount, most=most), **meanings)
 
 
-def _counts(most: int, **meanings: str) -> tuple[KnownParameter, ...]:
-    allowed = f"a whole number from 0 to {most}"
-    return tuple(
-        KnownParameter(name=n, allowed=allowed, fits=partial(_is_count, most=most), meaning=m)
-        for n, m in meanings.items()
-    )
-
-
-def _flags(**meanings: str) -> tuple[KnownParameter, ...]:
-    return tuple(
-        KnownParameter(name=n, allowed="true or false", fits=lambda value: isinstance(value, bool), meaning=m)
-        for n, m in meanings.items()
-    )
-
-
-def _texts(**meanings: str) -> tuple[KnownParameter, ...]:
-    return tuple(
-        KnownParameter(name=n, allowed="a text", fits=_is_text, meaning=m) for n, m in meanings.items()
-    )
-
-
-def _words(**meanings: str) -> tuple[KnownParameter, ...]:
-    allowed = "a text or a list of texts: [one, two]"
-    return tuple(
-        KnownParameter(name=n, allowed=allowed, fits=_are_words, meaning=m) for n, m in meanings.items()
-    )
+def _counts(most: int, **meanings: str) -> Iterator[KnownParameter]:
+    return _of_kind(f"a whole number from 0 to {most}", partial(_is_count, most=most), **meanings)
 
 
 KNOWN = (
@@ -137,14 +102,18 @@ KNOWN = (
         MaxWaitingJobs="pilots there that wait",
         MoUTierLevel="tier of the site in its grid",
     ),
-    KnownParameter(
-        name="NumberOfNodes",
-        allowed=f"a number or a range, up to {bounds.NODES}: 4 or 1-4",
-        fits=_are_nodes,
-        meaning="nodes of a job",
+    *_of_kind(
+        f"a number or a range, up to {bounds.NODES}: 4 or 1-4", _are_nodes, NumberOfNodes="nodes of a job"
     ),
-    *_flags(Enabled="false takes it and all below out", WholeNode="a pilot has its node for itself"),
-    *_texts(
+    *_of_kind(
+        "true or false",
+        lambda value: isinstance(value, bool),
+        Enabled="false takes it and all below out",
+        WholeNode="a pilot has its node for itself",
+    ),
+    *_of_kind(
+        "a text",
+        lambda value: isinstance(value, str),
         Name="for people",
         Country="for people",
         Description="for people",
@@ -158,7 +127,9 @@ KNOWN = (
         SubmitOptions="added to the submit command",
         OutputURL="where pilots leave their output",
     ),
-    *_words(
+    *_of_kind(
+        "a text or a list of texts: [one, two]",
+        _are_words,
         Platform="platforms that its nodes run",
         OS="operating systems of its nodes",
         JobType="types of grid jobs that a job manager handles there",
@@ -169,30 +140,22 @@ KNOWN = (
         Mail="whom to ask",
         Expressions="its parameters whose text is a ClassAd expression, for export",
     ),
-    KnownParameter(
-        name="Requirements",
-        allowed="a ClassAd expression",
-        fits=lambda value: isinstance(value, bool | str),
-        meaning="must be true of a job to be handed out here",
+    *_of_kind(
+        "a ClassAd expression",
+        lambda value: isinstance(value, bool | str),
+        Requirements="must be true of a job to be handed out here",
     ),
-    KnownParameter(
-        name="Rank",
-        allowed="a ClassAd expression or a number",
-        fits=lambda value: isinstance(value, int | float | str) and not isinstance(value, bool),
-        meaning="orders queues for jobs that state no Rank, the highest first",
+    *_of_kind(
+        "a ClassAd expression or a number",
+        lambda value: isinstance(value, int | float | str) and not isinstance(value, bool),
+        Rank="orders queues for jobs that state no Rank, the highest first",
     ),
-    KnownParameter(
-        name="Checks",
-        allowed="names of attributes that are expressions: [AuthorizationCheck]",
-        fits=_are_names,
-        meaning="must all be true of a job; AuthorizationCheck and CloseOutputSECheck if unset",
+    *_of_kind(
+        "names of attributes that are expressions: [AuthorizationCheck]",
+        _are_names,
+        Checks="must all be true of a job; AuthorizationCheck and CloseOutputSECheck if unset",
     ),
-    KnownParameter(
-        name="VO",
-        allowed="names of VOs: [atlas, cms]; an empty list is nobody",
-        fits=_are_names,
-        meaning="who may use it",
-    ),
+    *_of_kind("names of VOs: [atlas, cms]; an empty list is nobody", _are_names, VO="who may use it"),
 )
 
 _BY_FOLD = {fold(known.name): known for known in KNOWN}
@@ -248,15 +211,17 @@ class ParameterReader:
         if value is None:
             return
         if folded == "vo":
-            self.vos.update(fold(str(vo)) for vo in (value if isinstance(value, tuple) else (value,)))
+            self.vos.update(fold(str(vo)) for vo in as_tuple(value))
         into[folded] = Parameter(
             name=name, value=value, level=level, below=path, file=self.file, line=leaf.line
         )
 
     def error(self, path: str, line: int, message: str, suggestion: str | None = None) -> None:
         """Record a problem."""
-        problem = Problem(path=path, message=message, suggestion=suggestion, file=self.file, line=line)
-        self.errors.append(problem)
+        self.errors.append(self._problem(path, line, message, suggestion))
+
+    def _problem(self, path: str, line: int, message: str, suggestion: str | None) -> Problem:
+        return Problem(path=path, message=message, suggestion=suggestion, file=self.file, line=line)
 
     def is_name(self, name: str, path: str, line: int) -> bool:
         """Whether a name is valid for a parameter; if not, or if it is misspelled, record a problem."""
@@ -278,23 +243,16 @@ class ParameterReader:
             self.error(path, leaf.line, fault)
             return None
         if folded in self.checks or folded in admission.EXPRESSIONS:
-            return self._expression(value, path, leaf.line)
-        return value
-
-    def _expression(self, value: Value, path: str, line: int) -> Value | None:
-        try:
-            admission.read_expression(value, path)
-        except InvalidInput as error:
-            for problem in error.problems:
-                self.error(path, line, problem.message, problem.suggestion)
-            return None
+            try:
+                admission.read_expression(value, path)
+            except InvalidInput as error:
+                for problem in error.problems:
+                    self.error(path, leaf.line, problem.message, problem.suggestion)
+                return None
         return value
 
     def _check_name(self, name: str, folded: str, path: str, line: int) -> None:
-        if is_known(folded) or folded in self.declared:
-            return
-        meant = suggest_parameter(name)
-        if meant is None:
+        if is_known(folded) or folded in self.declared or (meant := suggest_parameter(name)) is None:
             return
         suggestion, surely = meant
         if surely:
@@ -302,5 +260,4 @@ class ParameterReader:
         elif folded not in self._warned:
             self._warned.add(folded)
             message = "not a parameter of the system (kept as the site's own)"
-            problem = Problem(path=path, message=message, suggestion=suggestion, file=self.file, line=line)
-            self.warnings.append(problem)
+            self.warnings.append(self._problem(path, line, message, suggestion))

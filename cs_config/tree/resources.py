@@ -1,17 +1,18 @@
-"""Reader of `Resources/Sites`: the levels of every queue, and all problems."""
+"""Reader of `Resources`: the levels of every queue, the compatible platforms, and all problems."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from pydantic import ValidationError
 
-from cs_config.options.operations import model_section
-from cs_config.source import pydantic_errors
-from cs_config.source.sections import Leaf, Section
-from cs_config.tree import admission, forwarding, node_attributes
+from cs_config.source import models
+from cs_config.source.models import model_section
+from cs_config.source.sections import Leaf, Section, as_list
+from cs_config.tree import admission, node_attributes
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
-from cs_config.tree.levels import Level, Parameter, Settings
+from cs_config.tree.inheritance import NODE_ATTRIBUTES, Level, Parameter, Settings
 from cs_config.tree.parameters import ParameterReader
 from cs_config.tree.throttle import Throttle
 from requirements.errors import Problem, did_you_mean
@@ -19,8 +20,8 @@ from requirements.values import fold
 
 #: Sections about the nodes behind queues; also allowed for single VOs.
 _OF_NODES = {
-    node_attributes.SECTION: node_attributes.read_attributes,
-    forwarding.SECTION: forwarding.read_forwarding,
+    NODE_ATTRIBUTES: node_attributes.read_attributes,
+    node_attributes.FORWARDING: node_attributes.read_forwarding,
 }
 #: The sections that each level may have, its children first.
 BELOW = {
@@ -49,13 +50,7 @@ class ResourceLevels:
 
 
 def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> ResourceLevels:
-    """Read all sites.
-
-    Args:
-        root: The whole text.
-        file: Its file, for problems and origins.
-        declared: Folded names that the operations declare: never misspellings.
-    """
+    """Read all sites; folded names that the operations declare are never misspellings."""
     sites = root.section("Resources").section("Sites")
     checks = admission.DEFAULT_CHECKS.union(_checks(sites))
     parameters = ParameterReader(file=file, declared=declared, checks=checks)
@@ -77,8 +72,7 @@ def _checks(section: Section) -> Iterator[str]:
         if isinstance(entry, Section):
             yield from _checks(entry)
         elif fold(name) == admission.CHECKS:
-            listed = entry.value if isinstance(entry.value, list) else [entry.value]
-            yield from (fold(str(each)) for each in listed)
+            yield from (fold(str(each)) for each in as_list(entry.value))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,7 +149,7 @@ class _Reader:
             try:
                 self.throttles[scope] = Throttle.model_validate(model_section(entry))
             except ValidationError as error:
-                wrong = pydantic_errors.list_problems(
+                wrong = models.list_problems(
                     error, Throttle, entry, path=f"{path}/Throttle", file=self.parameters.file
                 )
                 self.parameters.errors.extend(wrong)
@@ -205,3 +199,21 @@ class _Reader:
         allowed = BELOW[level]
         message = f"unknown level, allowed here are {', '.join(allowed)} and parameters with a value"
         self.parameters.error(f"{path}/{name}", entry.line, message, did_you_mean(name, allowed))
+
+
+_PLATFORMS = "Resources/Computing/OSCompatibility"
+
+
+def read_platforms(root: Section, file: str) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
+    """The platforms that the nodes of each platform can run, and the problems of the section."""
+    section = root.section("Resources").section("Computing").section("OSCompatibility")
+    found: dict[str, tuple[str, ...]] = {}
+    problems: list[Problem] = []
+    for name, entry in section.entries.items():
+        listed: list[Any] = [None] if isinstance(entry, Section) else as_list(entry.value)
+        if all(isinstance(each, str) for each in listed):
+            found[name] = tuple(listed)
+        else:
+            message = "a list of the platforms that its nodes can run is needed here: [one, two]"
+            problems.append(Problem(path=f"{_PLATFORMS}/{name}", message=message, file=file, line=entry.line))
+    return found, problems

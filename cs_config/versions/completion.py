@@ -36,13 +36,7 @@ class Completion:
 
 
 def complete_path(tree: Tree, written: str, vos: Collection[str]) -> list[Completion]:
-    """Complete a partly typed path.
-
-    Args:
-        tree: The tree that is visible to the caller.
-        written: The typed text; the last name may be incomplete, in any case of letters.
-        vos: The caller's VOs.
-    """
+    """Complete a partly typed path, in any case of letters, in the tree that members of the VOs see."""
     *names, begun = written.lstrip("/").split("/")
     found = dict(_existing_names(tree, names))
     for name, meaning in _meaningful(tuple(names), vos):

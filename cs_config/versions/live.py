@@ -51,10 +51,9 @@ class LiveConfiguration:
         return self._problem
 
     def refresh(self, conn: Connection) -> bool:
-        """Load the newest version if there is another one; costs one small statement otherwise.
+        """Load the newest version if there is another one; return whether `current` changed.
 
-        Returns:
-            Whether `current` changed.
+        Costs one small statement otherwise.
         """
         with self._refreshing:
             newest = store.current_digest(conn)

@@ -31,15 +31,9 @@ class Edit:
 
 
 def read_edits(values: Mapping[str, object], removed: Sequence[str] = ()) -> tuple[Edit, ...]:
-    """The edits of a request.
+    """The edits of a request: values by path, from the top, and removed paths.
 
-    Args:
-        values: By path, from the top; a leading `/` is ignored.
-        removed: Paths.
-
-
-    Raises:
-        InvalidRequest: There is no edit, a path is invalid, or two edits concern the same place.
+    Raises InvalidRequest if there is no edit, a path is invalid, or two edits concern the same place.
     """
     edits = [Edit(names=_names(path), value=value) for path, value in values.items()]
     edits += [Edit(names=_names(path), value=ABSENT) for path in removed]
@@ -103,18 +97,10 @@ def _respell(tree: Tree, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def apply_edits(base: Tree, current: Tree, edits: Sequence[Edit], *, versions: tuple[int, int]) -> Tree:
-    """Apply edits that were made for another version to the current tree.
+    """Apply edits, spelled as in `base`, which they were made for, to the current tree.
 
-    Args:
-        base: The tree that the edits are based on.
-        current: The current tree.
-        edits: Spelled as in `base`.
-        versions: Of `base` and `current`, for the message.
-
-
-    Raises:
-        ConfigError: A path to remove does not exist, or a path continues below a value.
-        EditConflict: The same paths were changed in the meantime.
+    Raises ConfigError if a path continues below a value, PathNotFound if there is nothing to remove,
+    EditConflict if the same paths were changed in the meantime.
     """
     for edit in edits:
         _check(base, edit)
@@ -193,8 +179,7 @@ def section_text(tree: Tree, names: Sequence[str]) -> str:
 def edits_from_text(tree: Tree, names: tuple[str, ...], text: str) -> tuple[Edit, ...]:
     """The edits that make the section equal to a text; an empty text removes the section.
 
-    Raises:
-        ConfigError: The text cannot be read; lines are those of the text.
+    Lines of a ConfigError are those of the text.
     """
     before = find_entry(tree, names)
     after = to_plain(_read_section(names, text))

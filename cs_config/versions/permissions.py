@@ -133,25 +133,14 @@ def _has_vos(names: tuple[str, ...]) -> bool:
 
 
 def check_edits(rights: Rights, edits: Iterable[Edit]) -> None:
-    """Refuse edits of others' sections, before any check whose result could reveal their content.
-
-    Raises:
-        EditNotAllowed: With all their paths.
-    """
+    """Refuse edits of others' sections, before any check whose result could reveal their content."""
     _refuse(rights, (edit.path for edit in edits if not rights.may_change(edit.names)))
 
 
 def check_differences(config: Configuration, rights: Rights, differences: Iterable[Difference]) -> None:
-    """Refuse differences beyond the permissions.
+    """Refuse differences from the current configuration beyond the permissions, with all their paths.
 
-    Args:
-        config: The current configuration: a VO may set values only at existing sites, CEs and queues.
-        rights: Of the author.
-        differences: Between the current and the proposed configuration.
-
-
-    Raises:
-        EditNotAllowed: With every path that is not allowed.
+    A VO may set values only at existing sites, CEs and queues.
     """
     if not rights.everything:
         _refuse(rights, _list_refused(config, rights, differences))

@@ -40,20 +40,9 @@ class Proposal:
 def propose_edits(
     base: Configuration, current: Configuration, edits: Sequence[Edit], allowed: Rights
 ) -> Proposal:
-    """Apply edits that were made for an earlier version to the current configuration.
+    """Apply edits that were made for an earlier version (`base`) to the current configuration.
 
-    Args:
-        base: The version that the edits are based on.
-        current: The current configuration.
-        edits: The edits.
-        allowed: Permissions of their author.
-
-
-    Raises:
-        EditNotAllowed: The author may not make these changes.
-        PathNotFound: A path to remove does not exist.
-        EditConflict: Others changed the same paths in the meantime.
-        ConfigError: The result is wrong.
+    Raises EditNotAllowed, and the errors of `apply_edits`.
     """
     permissions.check_edits(allowed, edits)
     named = patch.respell_edits(base.tree, edits)
@@ -65,11 +54,7 @@ def propose_edits(
 
 
 def propose_text(current: Configuration, text: str, file: str = API) -> Proposal:
-    """Replace the current configuration by a whole text.
-
-    Raises:
-        ConfigError: The text is wrong.
-    """
+    """Replace the current configuration by a whole text."""
     after = validate.parse(text, file, current.version)
     return Proposal(before=current, after=after, differences=diff.compare(current.tree, after.tree))
 
@@ -77,9 +62,7 @@ def propose_text(current: Configuration, text: str, file: str = API) -> Proposal
 def propose_rollback(current: Configuration, older: Configuration, allowed: Rights) -> Proposal:
     """Restore an earlier version, limited to the parts that the author may change.
 
-    Raises:
-        EditNotAllowed: Restoring these parts would change others.
-        ConfigError: The result is wrong.
+    Raises EditNotAllowed if restoring these would change others.
     """
     if allowed.everything:
         return propose_text(current, older.source)

@@ -8,7 +8,7 @@ from cs_config.options.operations import DEFAULTS
 from cs_config.source.sections import Leaf, LeafValue, Section, merge_sections
 from cs_config.tree import inheritance
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.levels import Level, Parameter
+from cs_config.tree.inheritance import Level, Parameter
 from cs_config.versions.diff import ABSENT, format_entry
 from cs_config.versions.patch import find_entry
 from requirements.errors import did_you_mean
@@ -40,17 +40,10 @@ class ShownLine:
 
 
 def list_lines(config: Configuration, path: str = "", vo: str | None = None) -> tuple[ShownLine, ...]:
-    """The values at and below a path.
+    """The values at and below a path from the top, or the address of a site, CE or queue.
 
-    Args:
-        config: The configuration.
-        path: From the top, as in `Resources/Sites/LCG.CERN.ch`, or the address of a site, CE or queue.
-        vo: If given, show effective values for this VO (empty: for no VO in particular): the parameters of a
-            site, CE or queue; under `Operations` the options of the VO over the defaults.
-
-
-    Raises:
-        PathNotFound: There is nothing at the path.
+    With a VO (empty: none in particular) the effective values: parameters of a site, CE or queue; under
+    `Operations` the options of the VO over the defaults.
     """
     names = split_path(config, path)
     if vo is not None:

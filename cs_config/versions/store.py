@@ -10,15 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from pathlib import Path
 
-from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select
+from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from cs_config import notifications, validate
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff
-from cs_config.versions.tables import config_versions
+from cs_config.versions.tables import config_imports, config_versions
 
 #: Maximum number of changed paths stored with a version; otherwise versions are compared on demand.
 _MAX_CHANGED_PATHS = 1000
@@ -77,20 +78,14 @@ def current_version(conn: Connection) -> int:
 def load_version(conn: Connection, version: int | None = None) -> Configuration:
     """Load a version; the current one if no number is given.
 
-    Raises:
-        VersionNotFound: There is no such version.
-        ConfigError: Its text cannot be read by this release.
+    Raises ConfigError if its text cannot be read by this release.
     """
     row = _row(conn, current_version(conn) if version is None else version)
     return validate.parse(row["text"], row["source"], row["version"], row["author"])
 
 
 def read_text(conn: Connection, version: int) -> str:
-    """The original text of a version.
-
-    Raises:
-        VersionNotFound: There is no such version.
-    """
+    """The original text of a version."""
     return str(_row(conn, version)["text"])
 
 
@@ -111,25 +106,9 @@ def store_text(
     expected: int | None,
     now: datetime,
 ) -> int:
-    """Make a text the current version.
+    """Make a text, based on the version `expected` (None: any), the current version; return its number.
 
-    Args:
-        conn: In a transaction of the caller.
-        text: Stored unchanged.
-        author: Stored with the version.
-        message: Reason of the change.
-        source: Name of the file, or `api`.
-        expected: The version that the text is based on; None: any.
-        now: Aware time.
-
-
-    Returns:
-        The number of the new version.
-
-
-    Raises:
-        ConfigError: The text is wrong; nothing is stored.
-        VersionConflict: Another version came first; nothing is stored.
+    Raises ConfigError if the text is wrong, VersionConflict if another version came first.
     """
     config = validate.parse(text, source)
     return store_checked(conn, config, author=author, message=message, expected=expected, now=now)
@@ -145,24 +124,10 @@ def store_checked(
     now: datetime,
     changed: Sequence[str] | None = None,
 ) -> int:
-    """Make a validated configuration the current version.
+    """Make a validated configuration, based on the version `expected` (None: any), the current one.
 
-    Args:
-        conn: In a transaction of the caller.
-        config: Its text and the name of its file are stored.
-        author: Stored with the version.
-        message: Reason of the change.
-        expected: The version that it is based on; None: any.
-        now: Aware time.
-        changed: Paths that differ from `expected`; None: to be computed on demand.
-
-
-    Returns:
-        The number of the new version.
-
-
-    Raises:
-        VersionConflict: Another version came first; nothing is stored.
+    `changed`: paths that differ from `expected`; None: to be computed on demand. Returns the new number, or
+    raises VersionConflict if another version came first.
     """
     current = current_version(conn)
     if expected is not None and expected != current:
@@ -191,8 +156,7 @@ def store_checked(
 def skip_numbers(conn: Connection, count: int, *, now: datetime) -> int:
     """Store the current version again, its number raised by `count`: lost numbers may have been used.
 
-    Returns:
-        Its new number; 0 if there is no version.
+    Returns its new number; 0 if there is no version.
     """
     current = current_version(conn)
     if not current:
@@ -217,11 +181,7 @@ def list_versions(conn: Connection, limit: int = 100) -> list[Version]:
 
 
 def read_version(conn: Connection, version: int) -> Version:
-    """The metadata of one version.
-
-    Raises:
-        VersionNotFound: There is no such version.
-    """
+    """The metadata of one version."""
     row = dict(_row(conn, version))
     del row["text"]
     return Version(**row)
@@ -230,9 +190,7 @@ def read_version(conn: Connection, version: int) -> Version:
 def list_changes(conn: Connection, version: int) -> tuple[str, ...]:
     """The paths in which a version differs from the one before; an added or removed section is one path.
 
-    Raises:
-        VersionNotFound: There is no such version.
-        ConfigError: The paths were not stored, and one of the two cannot be read by this release.
+    Raises ConfigError if they were not stored, and one of the two cannot be read by this release.
     """
     noted = conn.execute(CHANGED, {"wanted": version}).scalar_one_or_none()
     if noted is not None:
@@ -274,13 +232,7 @@ _FIRST = 1
 
 
 def find_blame(conn: Connection, paths: Iterable[str], *, newest: int) -> Mapping[str, Version]:
-    """The latest version that changed each path or a section around it.
-
-    Args:
-        conn: Any connection.
-        paths: From the top, in the spelling of the tree.
-        newest: The version of the paths.
-    """
+    """The latest version that changed each path, spelled as in the tree, or a section around it."""
     left = {path: _enclosing_paths(path) for path in paths}
     found: dict[str, Version] = {}
     for number, noted in list_changes_between(conn, newest, oldest=_FIRST + 1):
@@ -301,3 +253,67 @@ def _enclosing_paths(path: str) -> frozenset[str]:
     """The path and its enclosing sections."""
     names = path.split("/")
     return frozenset("/".join(names[:length]) for length in range(1, len(names) + 1))
+
+
+#: Attempts of an import while others store versions too.
+_TRIES = 10
+
+LAST_IMPORT = select(config_imports.c.digest).where(config_imports.c.file == bindparam("of_file"))
+_LATER_THAN_ITS_IMPORT = config_versions.c.version > (
+    select(func.coalesce(func.max(config_imports.c.version), 0))
+    .where(config_imports.c.file == bindparam("of_file"))
+    .scalar_subquery()
+)
+#: The version made of a file by `config apply` since its last import.
+APPLIED = select(func.max(config_versions.c.version)).where(
+    config_versions.c.digest == bindparam("of_digest"),
+    config_versions.c.source == bindparam("of_source"),
+    _LATER_THAN_ITS_IMPORT,
+)
+RENEW_IMPORT = (
+    update(config_imports)
+    .where(config_imports.c.file == bindparam("of_file"))
+    .values(digest=bindparam("new_digest"), version=bindparam("new_version"))
+)
+ADD_IMPORT = insert(config_imports)
+
+
+def import_changed(conn: Connection, path: Path, *, author: str, now: datetime) -> int | None:
+    """Make a file the current version, unless its content was imported from there or applied last.
+
+    Returns its number. So a restart does not undo later edits over HTTP.
+    """
+    text = validate.parse(validate.read_bytes(path), path.name).source
+    for left in reversed(range(_TRIES)):
+        try:
+            return _import(conn, path, text, author=author, now=now)
+        except VersionConflict:
+            if not left:
+                raise
+    raise AssertionError("not reached")
+
+
+def _import(conn: Connection, path: Path, text: str, *, author: str, now: datetime) -> int | None:
+    # The version is read first: a concurrent import of the same file would have stored a newer one.
+    current = current_version(conn)
+    file = str(path.resolve())
+    new_digest = text_digest(text)
+    last = conn.execute(LAST_IMPORT, {"of_file": file}).scalar_one_or_none()
+    if last == new_digest:
+        return None
+    applied = {"of_file": file, "of_digest": new_digest, "of_source": path.name}
+    if (version := conn.execute(APPLIED, applied).scalar_one()) is not None:
+        _remember_import(conn, file, new_digest, version)
+        return None
+    message = f"imported from {path.name}"
+    version = store_text(
+        conn, text, author=author, message=message, source=path.name, expected=current, now=now
+    )
+    _remember_import(conn, file, new_digest, version)
+    return version
+
+
+def _remember_import(conn: Connection, file: str, new_digest: str, version: int) -> None:
+    values = {"of_file": file, "new_digest": new_digest, "new_version": version}
+    if conn.execute(RENEW_IMPORT, values).rowcount == 0:
+        conn.execute(ADD_IMPORT, {"file": file, "digest": new_digest, "version": version})

@@ -7,7 +7,6 @@ from itertools import islice
 from sqlalchemy import Connection
 
 from cs_config.errors import PathNotFound
-from cs_config.tree import admission_cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, show, store
@@ -173,7 +172,7 @@ def _list_impacts(
     names = show.split_path(config, path)
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
     waiting = editor.list_waiting(conn, [vo])
-    needs_jobs = admission_cache.read_admission(config, address, vo) is not None
+    needs_jobs = config.admission(address, vo) is not None
     jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
     return parameter_impact.parameter_impacts(
         config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}

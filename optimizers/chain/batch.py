@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
@@ -26,7 +26,6 @@ from optimizers.chain.chain import (
     Step,
     make_context,
 )
-from optimizers.chain.result_cache import ResultCache
 from taskqueue.db import database, retry
 from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdate
@@ -39,31 +38,25 @@ _LONGEST: Final = timedelta(seconds=bounds.SECONDS)
 def status_update_from(
     chain_result: ChainResult, vo: str, context: ChainContext, matchable: frozenset[str]
 ) -> StatusUpdate:
-    """Convert a chain result to the job's state, in DIRAC's terms.
-
-    Args:
-        chain_result: Result of the chain.
-        vo: VO of the job, or of all jobs that share the result.
-        context: Options and time.
-        matchable: Pools of the batch that have an eligible queue.
-    """
-    outcome = chain_result.outcome
-    if isinstance(outcome, Done):
-        return _waiting(chain_result, outcome, matchable)
+    """Convert a chain result to a job's state, in DIRAC's terms; `matchable` pools have an eligible queue."""
+    outcome, step = chain_result.outcome, chain_result.step
+    if isinstance(outcome, Failed):
+        return StatusUpdate(
+            status=JobStatus.FAILED,
+            minor_status=f"{step} optimizer",
+            application_status=outcome.reason,
+            source=step,
+        )
     if isinstance(outcome, Hold):
         delay = outcome.delay or timedelta(seconds=context.operations(vo).job_scheduling.hold_time)
         return StatusUpdate(
             status=JobStatus.CHECKING,
-            minor_status=chain_result.step,
+            minor_status=step,
             application_status=outcome.reason,
-            source=chain_result.step,
-            step=chain_result.step,
+            source=step,
+            step=step,
             due_at=context.now + min(delay, _LONGEST),
         )
-    return _failed(chain_result, outcome)
-
-
-def _waiting(chain_result: ChainResult, outcome: Done, matchable: frozenset[str]) -> StatusUpdate:
     candidate = outcome.candidate
     pool = candidate.pool.pool_id if candidate.pool else None
     stuck = pool is not None and pool not in matchable
@@ -71,18 +64,9 @@ def _waiting(chain_result: ChainResult, outcome: Done, matchable: frozenset[str]
         status=JobStatus.WAITING,
         minor_status=NO_ELIGIBLE_QUEUE if stuck else candidate.minor_status,
         note=f"passed {', '.join(chain_result.passed)}",
-        source=chain_result.step,
+        source=step,
         submit_pool=pool,
         site=candidate.site,
-    )
-
-
-def _failed(chain_result: ChainResult, outcome: Failed) -> StatusUpdate:
-    return StatusUpdate(
-        status=JobStatus.FAILED,
-        minor_status=f"{chain_result.step} optimizer",
-        application_status=outcome.reason,
-        source=chain_result.step,
     )
 
 
@@ -131,21 +115,13 @@ def optimize(
     """Run the chain for those of the jobs that are due, and store the results.
 
     May be repeated. A job on which a step fails, or which cannot be stored, is held without affecting the
-    others.
-
-    Args:
-        engine: The database.
-        config: The configuration to apply.
-        job_ids: Any ids; jobs that are not due are skipped.
-        now: Time of the decision.
-        steps: Optimizers by name; None: the installed ones.
-        observe: Receives the result.
+    others. Without `steps` the installed ones are run.
     """
     result = BatchResult()
     context = make_context(config, now)
-    known = result_cache.result_cache_of(context.config, chain.installed_steps() if steps is None else steps)
+    steps = chain.installed_steps() if steps is None else steps
     for start in range(0, len(job_ids), MOST_AT_ONCE):
-        result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], known)
+        result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], steps)
     if observe:
         observe(result)
     return result
@@ -165,12 +141,14 @@ def fail_jobs(
 
 
 def _optimize_some(
-    engine: Engine, context: ChainContext, job_ids: Sequence[int], known: ResultCache
+    engine: Engine, context: ChainContext, job_ids: Sequence[int], steps: Mapping[str, Step]
 ) -> BatchResult:
     with database.reading(engine) as conn:
         found = optimizer_queue.read_due(conn, job_ids, now=context.now)
     absent = tuple(sorted(set(job_ids) - {job.job_id for job in found}))
-    return BatchResult(left=absent) + _write(engine, context, known.result_of(found, context))
+    return BatchResult(left=absent) + _write(
+        engine, context, result_cache.run_or_reuse(found, steps, context)
+    )
 
 
 def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
@@ -198,20 +176,15 @@ def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> Ba
 
 def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
     with database.writing(engine) as conn:
-        return _write_all(conn, context, chain_results)
-
-
-def _write_all(conn: Connection, context: ChainContext, chain_results: _Results) -> BatchResult:
-    ours = {
-        job.job_id
-        for job in optimizer_queue.lock_due(conn, (job for job, _ in chain_results), now=context.now)
-    }
-    mine = [(job, chain_result) for job, chain_result in chain_results if job.job_id in ours]
-    matchable = enqueue.touch_pools(conn, (candidate for _, candidate in _candidates(mine)), context)
-    places = enqueue.lock_task_queues(conn, _candidates(mine), now=context.now)
-    settled = list(_status_updates(mine, context, matchable))
-    optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)
-    enqueue.enqueue(conn, _candidates(mine), places)
+        due = optimizer_queue.lock_due(conn, (job for job, _ in chain_results), now=context.now)
+        ours = {job.job_id for job in due}
+        mine = [(job, chain_result) for job, chain_result in chain_results if job.job_id in ours]
+        arriving = [(job, done) for job, chain_result in mine if (done := chain_result.candidate)]
+        matchable = enqueue.touch_pools(conn, (candidate for _, candidate in arriving), context)
+        places = enqueue.lock_task_queues(conn, arriving, now=context.now)
+        settled = list(_status_updates(mine, context, matchable))
+        optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)
+        enqueue.enqueue(conn, arriving, places)
     return _count_new_jobs(chain_results, mine)
 
 
@@ -226,10 +199,6 @@ def _status_updates(
                 chain_result, job.vo, context, matchable
             )
         yield job, update
-
-
-def _candidates(chain_results: _Results) -> list[enqueue.ArrivingJobs]:
-    return [(job, candidate) for job, chain_result in chain_results if (candidate := chain_result.candidate)]
 
 
 def _count_new_jobs(chain_results: _Results, mine: _Results) -> BatchResult:

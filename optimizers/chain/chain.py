@@ -47,11 +47,7 @@ class ChainContext:
         return options_for(self.config, vo)
 
     def catalogue(self, vo: str) -> ReplicaCatalogue | None:
-        """The VO's replica catalogue; None: none is configured.
-
-        Raises:
-            CatalogueUnavailableError: It cannot be opened now.
-        """
+        """The VO's replica catalogue, or CatalogueUnavailableError; None: none is configured."""
         setting = self.operations(vo).job_scheduling.input_data_catalogue
         return open_catalogue(setting, self.catalogues) if setting else None
 
@@ -150,11 +146,6 @@ def cacheable(step: _Step) -> _Step:
     return step
 
 
-def is_cacheable(step: Callable[..., Any] | None) -> bool:
-    """Whether a step is marked as cacheable."""
-    return getattr(step, _MARK, False)
-
-
 Step = Callable[[JobContext, ChainContext], Outcome]
 
 #: The first step of every job; it determines the steps that follow.
@@ -193,7 +184,7 @@ def run_chain(candidate: JobContext, steps: Mapping[str, Step], context: ChainCo
         outcome = _run_step(name, outcome.candidate, steps, context)
     if isinstance(outcome, Done) and outcome.candidate.requirement_class is None:
         outcome = Failed(reason=f"{name} is the last optimizer and has not set the job's requirement class")
-    same = all(is_cacheable(steps.get(each)) for each in asked)
+    same = all(getattr(steps.get(each), _MARK, False) for each in asked)
     return ChainResult(outcome=outcome, step=name, passed=tuple(passed), alike=same)
 
 

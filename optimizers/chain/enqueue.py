@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from cs_config.classes.queue_classes import queue_classes as configured_classes
-from optimizers.chain.chain import ChainContext, JobContext, ResolvedPool
+from optimizers.chain.chain import ChainContext, JobContext
 from requirements import canonical
 from taskqueue.jobs import unmatchable
 from taskqueue.jobs.optimizer_queue import PreparingJob
@@ -25,46 +25,36 @@ def touch_pools(conn: Connection, candidates: Iterable[JobContext], context: Cha
     """Create missing pools and lock the rows of all pools, so that they cannot be removed.
 
     A new pool is mapped to its queues, unless the VO's queue classes are of another version of the
-    configuration: then the pool agent does it immediately.
-
-    Returns:
-        The pools that have an eligible queue, according to the database: another process may have a newer
-        configuration.
+    configuration: then the pool agent does it immediately. Returns the pools that have an eligible queue,
+    according to the database: another process may have a newer configuration.
     """
     used = {each.pool.pool_id: (each.pool, each.vo) for each in candidates if each.pool}
-    new = pools.touch_pools(conn, (_new_pool(pool, vo) for pool, vo in used.values()), now=context.now)
+    wanted = (
+        NewPool(
+            pool_id=pool.pool_id,
+            vo=vo,
+            requirements=pool.canonical,
+            original=canonical.to_json(pool.requirements),
+        )
+        for pool, vo in used.values()
+    )
     digests: defaultdict[str, dict[str, Mapping[str, bool]]] = defaultdict(dict)
-    for pool_id in new:
+    for pool_id in pools.touch_pools(conn, wanted, now=context.now):
         pool, vo = used[pool_id]
         digests[vo][pool_id] = pool.digests
-    for vo in sorted(digests):
-        _resolve(conn, vo, digests[vo], context)
-    stored = unmatchable.read_has_queue(conn, used)
-    return frozenset(
-        pool_id for pool_id, (pool, _) in used.items() if stored.get(pool_id, bool(pool.queue_classes))
-    )
-
-
-def _resolve(
-    conn: Connection, vo: str, digests: Mapping[str, Mapping[str, bool]], context: ChainContext
-) -> None:
     config = context.config
     of: dict[str, Any] = {
         "config_version": config.version,
         "expiries": config.expiries,
         "now": context.now,
     }
-    if queue_class_store.read_version(conn, vo) is None:
-        queue_class_store.store_classes(conn, vo=vo, classes=configured_classes(config, vo), **of)
-    mapping.store_mappings(conn, vo=vo, digests=digests, **of)
-
-
-def _new_pool(pool: ResolvedPool, vo: str) -> NewPool:
-    return NewPool(
-        pool_id=pool.pool_id,
-        vo=vo,
-        requirements=pool.canonical,
-        original=canonical.to_json(pool.requirements),
+    for vo in sorted(digests):
+        if queue_class_store.read_version(conn, vo) is None:
+            queue_class_store.store_classes(conn, vo=vo, classes=configured_classes(config, vo), **of)
+        mapping.store_mappings(conn, vo=vo, digests=digests[vo], **of)
+    stored = unmatchable.read_has_queue(conn, used)
+    return frozenset(
+        pool_id for pool_id, (pool, _) in used.items() if stored.get(pool_id, bool(pool.queue_classes))
     )
 
 

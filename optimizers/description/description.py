@@ -31,12 +31,7 @@ _NOT_STATED = frozenset({"max_ram_mb"})
 
 
 def own_attributes(values: Mapping[str, object], others: Mapping[str, object]) -> Own:
-    """Return the function that resolves `MY.X`.
-
-    Args:
-        values: Values of our keywords, by attribute of `JobDescription`.
-        others: Everything else by name: expressions, and keywords that only the configuration defines.
-    """
+    """Return the function that resolves `MY.X`, from our keywords by attribute and all others by name."""
     by_name = {fold(name): value for name, value in others.items()}
 
     def own(name: str) -> object:
@@ -74,11 +69,7 @@ def expression(value: object) -> object:
 
 
 def further_value(value: object, name: str) -> object:
-    """Check the value of a keyword that only the configuration defines; may be an expression.
-
-    Raises:
-        InvalidInput: Neither a value nor an expression.
-    """
+    """Check the value of a keyword that only the configuration defines, a value or an expression."""
     if _is_expression(value):
         value = Unevaluated(str(value[_EXPRESSION]))  # type: ignore[index]
     if isinstance(value, Unevaluated):
@@ -87,11 +78,6 @@ def further_value(value: object, name: str) -> object:
     else:
         as_value(value, name)
     return value
-
-
-def value_as_json(value: object) -> object:
-    """Convert the value of such a keyword to JSON for storage."""
-    return {_EXPRESSION: value.text} if isinstance(value, Unevaluated) else value
 
 
 def _is_expression(value: object) -> bool:
@@ -173,16 +159,9 @@ _EVALUATED = {"requirements": "requirements", "requirement": "requirements", "ra
 def parse_description(
     raw: Mapping[str, object], operations: VoOptions, *, with_defaults: bool = True
 ) -> JobDescription:
-    """Parse a description from JDL, YAML or JSON and fill in the configured defaults.
+    """Parse a description from JDL, YAML or JSON, without `Parameters`, and fill in configured defaults.
 
-    Args:
-        raw: Keywords to values, as read; `Parameters` are ignored here.
-        operations: Options of the VO: defaults, bounds, declarations, further keywords.
-        with_defaults: False: no defaults are filled in.
-
-    Raises:
-        InvalidJob: With every problem.
-        ConfigError: A configured default is invalid.
+    Raises InvalidJob with every problem, and ConfigError for an invalid default.
     """
     reader = _Reader(operations=operations, problems=[], spelled={})
     values: dict[str, Any] = reader.defaults() if with_defaults else {"cpu_time": 0}
@@ -200,8 +179,9 @@ def parse_description(
     for name, message in _contradictions(description, operations):
         reader.problem(name, message)
     if reader.problems:
-        placed = raw.placed if isinstance(raw, Attributes) else _keep_message
-        raise InvalidJob([placed(problem) for problem in reader.problems])
+        if isinstance(raw, Attributes):
+            raise InvalidJob(list(map(raw.placed, reader.problems)))
+        raise InvalidJob(reader.problems)
     return description
 
 
@@ -226,14 +206,9 @@ def read_own(
 def grid_job_problems(
     description: JobDescription, arguments: str, operations: VoOptions
 ) -> Iterator[Problem]:
-    """Find features of grid jobs in a job whose type no job manager handles.
+    """Find features of grid jobs in a job, with its own arguments, whose type no job manager handles.
 
     A pilot would run it literally, and once, without any error.
-
-    Args:
-        description: Description of the job.
-        arguments: The job's own arguments, where it shares the description with others.
-        operations: Options of the VO.
     """
     managed = operations.managed_types
     if fold(description.job_type) in managed:
@@ -248,34 +223,32 @@ def grid_job_problems(
         yield Problem(path="Arguments", message=message)
 
 
-def _keep_message(problem: Problem) -> Problem:
-    return problem
-
-
 def stored_body(description: JobDescription) -> dict[str, object]:
     """Convert a description to a JSON object in our spelling, with every stated keyword.
 
     `parse_description` restores the same description, even if defaults are configured by then: keywords that
     were not stated are left out only where they have our own default.
     """
-    stated = {
-        keyword.name: keyword_as_json(keyword, getattr(description, keyword.attribute))
-        for keyword in keywords.KEYWORDS
-        if _belongs_in_body(keyword.attribute, description)
-    }
-    if description.requirements is not None:
-        stated["Requirements"] = _requirements_as_json(description.requirements)
+    stated: dict[str, object] = {}
+    for keyword in keywords.KEYWORDS:
+        attribute = keyword.attribute
+        value = getattr(description, attribute)
+        is_stated = attribute in _ALWAYS or attribute in description.stated
+        if attribute not in _OWNERSHIP and (is_stated or value != _DEFAULTS[attribute]):
+            stated[keyword.name] = keyword_as_json(keyword, value)
+    wanted = description.requirements
+    if isinstance(wanted, Expression):
+        stated["Requirements"] = wanted.original_text
+    elif wanted is not None:
+        stated["Requirements"] = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in wanted.values
+        }
     if description.rank is not None:
         stated["Rank"] = description.rank.original_text
-    return stated | {name: value_as_json(value) for name, value in description.extra.items()}
-
-
-def _belongs_in_body(attribute: str, description: JobDescription) -> bool:
-    if attribute in _OWNERSHIP:
-        return False
-    if attribute in _ALWAYS or attribute in description.stated:
-        return True
-    return bool(getattr(description, attribute) != _DEFAULTS[attribute])
+    return stated | {
+        name: {_EXPRESSION: value.text} if isinstance(value, Unevaluated) else value
+        for name, value in description.extra.items()
+    }
 
 
 def keyword_as_json(keyword: Keyword, value: object) -> object:
@@ -283,12 +256,6 @@ def keyword_as_json(keyword: Keyword, value: object) -> object:
     if keyword.attribute == "environment" and isinstance(value, tuple):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def _requirements_as_json(requirements: Requirements) -> object:
-    if isinstance(requirements, Expression):
-        return requirements.original_text
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in requirements.values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +296,8 @@ class _Reader:
         except UnfitValueError as unfit:
             self.problem(name, str(unfit))
             return {}
-        self._check(keyword, name, read)
+        for message in self.operations.job_description.out_of_bounds(keyword, read):
+            self.problem(name, message)
         return {keyword.attribute: read}
 
     def unknown_to_us(self, raw: Mapping[str, object]) -> dict[str, object]:
@@ -363,7 +331,7 @@ class _Reader:
         """Whether the maximum number of problems is reached."""
         return len(self.problems) >= MOST_PROBLEMS
 
-    def _once(self, attribute: str, name: str) -> Any:
+    def _once(self, attribute: str, name: str) -> bool:
         other = self.spelled.setdefault(attribute, name)
         if other != name:
             self.problem(name, f"named twice, the other time as {other}")
@@ -391,10 +359,6 @@ class _Reader:
             )
         allowed = "an expression" if is_rank else "a record of names and values, or an expression"
         raise InvalidInput([Problem(path=name, message=f"{format_seen(value)}, allowed is {allowed}")])
-
-    def _check(self, keyword: Keyword, name: str, read: object) -> None:
-        for message in self.operations.job_description.out_of_bounds(keyword, read):
-            self.problem(name, message)
 
 
 def _contradictions(description: JobDescription, operations: VoOptions) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,11 @@
 """Expand a submitted description into its jobs, each of them checked.
 
-The parts of a parametric job that do not depend on the members' values are parsed once.
+The parts of a parametric job that do not depend on the members' values are parsed once. An input sandbox is
+an archive that was uploaded before, identified by the digest of its content.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +18,6 @@ from cs_config.tree.configuration import Configuration
 from optimizers.description import description as descriptions
 from optimizers.description import parametric
 from optimizers.description.description import JobDescription
-from optimizers.submit import sandbox
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.errors import InvalidJob, Problem
 from taskqueue.jobs import placeholders
@@ -52,16 +53,7 @@ class JobMember:
 def template_members(
     template: Mapping[str, object], expanded: Sequence[parametric.MemberValues], options: VoOptions
 ) -> Iterator[JobMember]:
-    """Yield the jobs of a parametric description.
-
-    Args:
-        template: The shared description, with placeholders.
-        expanded: The values of each job, at least one.
-        options: Options of the VO.
-
-    Raises:
-        InvalidJob: With every problem of the first invalid job.
-    """
+    """Yield the jobs of a shared description with placeholders; InvalidJob is about the first invalid one."""
     if not _has_place(template):
         same = descriptions.parse_description(template, options)
         yield from (JobMember(description=same, parameters=values) for values in expanded)
@@ -134,6 +126,40 @@ def _read_member(
         ) from None
 
 
+#: As returned by `POST /sandboxes`; DIRAC adds the prefix `SB:`.
+_REFERENCE = re.compile(r"(?:SB:)?sha256:(?P<digest>[0-9a-f]{64})", re.IGNORECASE)
+
+
+def _digest_of(reference: str) -> str | None:
+    """Return the digest in `sha256:<64 hexadecimal digits>`; None for any other text."""
+    found = _REFERENCE.fullmatch(reference.strip())
+    return found["digest"].lower() if found else None
+
+
+def _sandbox_digest(description: JobDescription, sent_along: str | None) -> str | None:
+    """Return the digest of a job's archive: the one it names, else `sent_along`, that of the submission."""
+    named = [digest for entry in description.input_sandbox if (digest := _digest_of(entry))]
+    return named[0] if named else _digest_of(sent_along or "")
+
+
+def _sandbox_problems(description: JobDescription, sent_along: str | None) -> Iterator[str]:
+    """Yield messages about problems of the input sandbox."""
+    if sent_along and _digest_of(sent_along) is None:
+        yield f"{sent_along!r} is not a sandbox reference, which is sha256: and 64 hexadecimal digits"
+        return
+    named = [entry for entry in description.input_sandbox if _digest_of(entry)]
+    if len(named) > 1:
+        yield "names more than one archive"
+    if named or sent_along:
+        return
+    files = [entry for entry in description.input_sandbox if not entry.upper().startswith("LFN:")]
+    if files:
+        yield (
+            f"{', '.join(files[:3])}: not uploaded; send an archive to /sandboxes and name its reference, "
+            "or use `pilotage job submit`"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedDescription:
     """Jobs that share a stored description."""
@@ -149,27 +175,20 @@ def expand_description(
 ) -> list[SharedDescription]:
     """Expand one description into its jobs, grouped by the stored description that they can share.
 
-    Args:
-        raw: The description as read.
-        submitter: Sender of the description.
-        config: The configuration to check against.
-        archive: Reference of the sandbox of the whole submission.
-
-    Raises:
-        InvalidJob: With every problem of the first invalid job.
+    `archive` is the sandbox of the whole submission. InvalidJob has the problems of the first invalid job.
     """
     whose = _ownership(raw, submitter, config)
     options = options_for(config, whose.vo)
     template = parametric.without_parameters(raw)
     members = list(_expand_members(raw, template, options))
     for member in members:
-        if wrong := list(sandbox.sandbox_problems(member.description, archive)):
+        if wrong := list(_sandbox_problems(member.description, archive)):
             raise InvalidJob([Problem(path="InputSandbox", message=message) for message in wrong])
         if unfit := list(descriptions.grid_job_problems(member.description, member.arguments, options)):
             raise InvalidJob(unfit)
     return [
         SharedDescription(
-            body=body, sandbox=sandbox.sandbox_digest(some[0].description, archive), whose=whose, members=some
+            body=body, sandbox=_sandbox_digest(some[0].description, archive), whose=whose, members=some
         )
         for body, some in _bundles(template, members, options)
     ]

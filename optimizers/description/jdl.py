@@ -4,145 +4,95 @@ YAML is read strictly: unquoted words have one meaning, and a name may occur onc
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import yaml
 
-from cs_config.source.yaml_reader import resolve_word
+from cs_config.source.sections import LeafValue, Section, to_plain
+from cs_config.source.yaml_reader import EventReader, syntax_problem
 from requirements.classad.classad_files import parse_ad
 from requirements.classad.source_text import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
-from requirements.values import fold
 
-#: Nesting depth of lists and records: more than a description needs, less than the stack allows.
-_DEEPEST = 20
-#: Names, values, lists and records in one text.
+#: Names and values in one text.
 _MOST = 50_000
 
 
-class _JobLoader(yaml.CSafeLoader):
-    """Leaves the type of unquoted words to `resolve_word`."""
-
-    yaml_implicit_resolvers = {}  # noqa: RUF012, as its parents have it
-
-
 def read_yaml(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:
-    """Parse descriptions in YAML: a record, a list of records, or several documents of these.
-
-    Raises:
-        InvalidJob: Not YAML, an alias, a repeated name, or a text instead of a record; with line and column.
-    """
-    source = _Source(text, file)
+    """Parse descriptions in YAML: a record, a list of records, or several documents of these."""
+    reader = _JobReader(text, file)
     try:
-        _check_volume(source)
-        documents = [source.value(node) for node in yaml.compose_all(text, Loader=_JobLoader)]
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise source.refusal(error.problem or str(error), mark) from None
+        reader.read(text)
     except yaml.YAMLError as error:
-        raise source.refusal(str(error), None) from None
-    jobs = tuple(job for document in documents for job in _jobs(document, source))
+        raise InvalidJob([replace(syntax_problem(error, text, file), path="description")]) from None
+    jobs: list[Mapping[str, object]] = []
+    for content in map(to_plain, reader.documents):
+        for job in content if isinstance(content, list) else [content]:
+            if not isinstance(job, dict):
+                reader.report_at(_NEITHER, 0, 0)
+            jobs.append(job)
     if not jobs:
-        raise source.refusal("contains no description", None)
-    return jobs
+        raise InvalidJob([Problem(path="description", message="contains no description", file=file)])
+    return tuple(jobs)
 
 
-class _Mark(Protocol):
-    """Position in a text, as in PyYAML and its C extension."""
-
-    line: int  #: from 0
-    column: int  #: from 0
+_NEITHER = "is neither JDL (Name = value;) nor YAML (Name: value)"
 
 
-class _Start:
-    """Position of the beginning of a text."""
+class _JobReader(EventReader):
+    """Reads descriptions as strictly as a configuration, with records in lists; the first problem ends it."""
 
-    line = 0
-    column = 0
-
-
-class _Source:
-    """A text with its file name: builds values from its nodes, and errors with line and column."""
+    too_deep = "nested too deeply"
 
     def __init__(self, text: str, file: str | None) -> None:
-        self.text = text
-        self.file = file
+        super().__init__(file)
+        self._lines = text.splitlines()
+        self._values = 0
 
-    def refusal(self, message: str, mark: _Mark | None, path: str = "description") -> InvalidJob:
-        """Create the error for one position."""
-        if mark is None:
-            return InvalidJob([Problem(path=path, message=message, file=self.file)])
-        lines = self.text.splitlines()
-        excerpt = lines[mark.line] if mark.line < len(lines) else None
-        problem = Problem(
-            path=path,
-            message=message,
-            file=self.file,
-            line=mark.line + 1,
-            column=mark.column + 1,
-            excerpt=excerpt,
-        )
-        return InvalidJob([problem])
+    def start_document(self, number: int, event: Any) -> None:
+        """Allow several documents."""
 
-    def value(self, node: yaml.Node, path: str = "", depth: int = 0) -> object:
-        if depth > _DEEPEST:
-            raise self.refusal("nested too deeply", node.start_mark, path)
-        if isinstance(node, yaml.MappingNode):
-            return self._record(node, path, depth)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(node.value)]
-        return self._scalar(node, path)
+    def find_misplacement(self, parent: Section | list[Any] | None, *, is_list: bool) -> str | None:  # noqa: ARG002
+        """Allow lists and records everywhere."""
+        return None
 
-    def _record(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, object]:
-        record: dict[str, object] = {}
-        spelled: dict[str, str] = {}
-        for key, value in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else ""
-            if not name:
-                raise self.refusal("a name must be a text", key.start_mark, path or "description")
-            if fold(name) in spelled:
-                raise self.refusal(
-                    f"named twice, the other time as {spelled[fold(name)]}", key.start_mark, name
+    def refuse_top_value(self, value: LeafValue, event: Any) -> None:  # noqa: ARG002
+        """Refuse a text that is a single word."""
+        self.report_at(_NEITHER, 0, 0)
+
+    def refuse_decoration(self, event: Any) -> None:
+        """Refuse a tag; an anchor without an alias does no harm."""
+        if event.anchor is None or event.tag not in (None, "!"):
+            super().refuse_decoration(event)
+
+    def read_scalar(self, event: Any) -> None:
+        """Refuse more values than anyone writes."""
+        self._values += 1
+        if self._values > _MOST:
+            self.report(f"too long, allowed are {_MOST} names and values", event)
+        super().read_scalar(event)
+
+    def report(self, message: str, event: Any) -> None:
+        """End with this problem."""
+        mark = event.start_mark if event is not None else None
+        self.report_at(message, mark.line if mark else 0, mark.column if mark else 0)
+
+    def report_at(self, message: str, line: int, column: int) -> NoReturn:
+        """End with a problem at a line and column, both from 0."""
+        raise InvalidJob(
+            [
+                Problem(
+                    path=self.path or "description",
+                    message=message,
+                    file=self.file,
+                    line=line + 1,
+                    column=column + 1,
+                    excerpt=self._lines[line] if line < len(self._lines) else None,
                 )
-            spelled[fold(name)] = name
-            record[name] = self.value(value, f"{path}/{name}" if path else name, depth + 1)
-        return record
-
-    def _scalar(self, node: yaml.Node, path: str) -> object:
-        text = str(node.value)
-        if node.tag != "tag:yaml.org,2002:str":
-            raise self.refusal(f"{node.tag} is not a value of a description", node.start_mark, path)
-        if isinstance(node, yaml.ScalarNode) and node.style:
-            return text
-        try:
-            return resolve_word(text)
-        except ValueError as error:
-            raise self.refusal(str(error), node.start_mark, path) from None
-
-
-def _check_volume(source: _Source) -> None:
-    """Refuse texts that would take seconds to read, or crash the process.
-
-    Aliases can make small texts huge, and descriptions do not need them.
-    """
-    depth = 0
-    for number, event in enumerate(yaml.parse(source.text, Loader=_JobLoader)):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            raise source.refusal(f"the alias *{event.anchor} is not allowed", event.start_mark)
-        if depth > _DEEPEST:
-            raise source.refusal("nested too deeply", event.start_mark)
-        if number > _MOST:
-            raise source.refusal(f"too long, allowed are {_MOST} names and values", event.start_mark)
-
-
-def _jobs(document: object, source: _Source) -> Iterator[Mapping[str, object]]:
-    for item in document if isinstance(document, list) else [document]:
-        if not isinstance(item, dict):
-            message = "is neither JDL (Name = value;) nor YAML (Name: value)"
-            raise source.refusal(message, _Start())
-        yield item
+            ]
+        )
 
 
 #: Characters; anything longer is a mistake or an attack.
@@ -154,14 +104,9 @@ _EMPTY_AD = re.compile(r"\s*\[\s*;?\s*\]\s*")
 
 
 def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:
-    """Parse the descriptions in a text, each as keywords to values.
+    """Parse the descriptions in a text, one JDL or several in YAML or JSON, each as keywords to values.
 
-    Args:
-        text: One JDL; or YAML or JSON: a record, a list of records, or several documents.
-        file: Its name, for messages.
-
-    Raises:
-        InvalidJob: The text is neither; with line, column and the line itself.
+    InvalidJob shows line, column and the line itself.
     """
     if fault := _size_fault(text):
         raise InvalidJob([Problem(path="description", message=fault, file=file)])
@@ -173,11 +118,7 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
 
 
 def read_jdl(text: str, file: str | None = None) -> Mapping[str, object]:
-    """Parse a JDL: `[ Executable = "a"; … ]`, the brackets may be missing.
-
-    Raises:
-        InvalidJob: A syntax error, an invalid number, a repeated name; with line, column and the line itself.
-    """
+    """Parse a JDL: `[ Executable = "a"; … ]`, the brackets may be missing."""
     try:
         return parse_ad(text, file, "description")
     except InvalidInput as invalid:

@@ -77,18 +77,11 @@ def without_parameters(raw: Mapping[str, object]) -> dict[str, object]:
 
 
 def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberValues]:
-    """Return the values of each member of a parametric job, in order.
+    """Return the values of each member of a parametric job, in order; InvalidJob has every problem.
 
     `Parameters` is a list of values, or a number of members whose values start at `ParameterStart` and
-    continue with value × `ParameterFactor` + `ParameterStep`. `Parameters.A` is the same for `%(A)s`. `%n` is
-    the number of the member, from 0, with leading zeros so that names sort.
-
-    Args:
-        raw: The description as read.
-        most: The largest number of members, `MaxParametricJobs`.
-
-    Raises:
-        InvalidJob: With every problem.
+    continue with value × `ParameterFactor` + `ParameterStep`. `Parameters.A` is the same for `%(A)s`. `%n`
+    is the number of the member, from 0, with leading zeros so that names sort.
     """
     reader = _Reader(most=most, problems=[])
     columns = {name: reader.column(name, raw) for name in reader.names(raw)}

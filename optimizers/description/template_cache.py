@@ -9,12 +9,12 @@ left to the parser of the whole text, which reports the problem and its position
 """
 
 import re
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Final
 
+from cs_config.cache import Cache, derived
 from cs_config.options import keywords
 from cs_config.options.keywords import Keyword
 from cs_config.options.operations import options_for
@@ -80,16 +80,8 @@ class TextTemplate:
         return "".join(part for pair in zip(self.pieces, (*written, ""), strict=True) for part in pair)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitText:
-    """A text split into template and values."""
-
-    form: TextTemplate
-    values: tuple[Value, ...]
-
-
-def split_text(text: str) -> SplitText | None:
-    """Split a text; None: it has no per-job values of plain form."""
+def split_text(text: str) -> tuple[TextTemplate, tuple[Value, ...]] | None:
+    """Split a text into template and values; None: it has no per-job values of plain form."""
     if _is_odd(text):
         return None
     parts = _OWN_VALUE.split(f"\n{text}")
@@ -99,7 +91,7 @@ def split_text(text: str) -> SplitText | None:
     names = (_BY_SPELLING[_NAME.search(lead)[0].lower()] for lead in parts[1::3])  # type: ignore[index]
     first, *others = map("".join, zip(parts[0::3], (*parts[1::3], ""), strict=True))
     slots = tuple((name, type(value)) for name, value in zip(names, values, strict=True))
-    return SplitText(form=TextTemplate(pieces=(first[1:], *others), slots=slots), values=values)
+    return TextTemplate(pieces=(first[1:], *others), slots=slots), values
 
 
 def _is_odd(text: str) -> bool:
@@ -149,75 +141,49 @@ class DescriptionTemplate:
         return replace(made, parameters=parameters)
 
 
-class TemplateCache:
-    """Description templates for one configuration; thread-safe."""
-
-    def __init__(self, config: Configuration) -> None:
-        self.config = config
-        self._known: OrderedDict[Hashable, DescriptionTemplate | None] = OrderedDict()
-        self._lock = Lock()
-
-    def find(self, parts: SplitText, submitter: Submitter, archive: str | None) -> DescriptionTemplate | None:
-        """Return the template of a text; None: it has to be parsed as a whole."""
-        key = submitter, archive, parts.form
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-                return self._known[key]
-        made = _make_template(parts, submitter, self.config, archive)
-        with self._lock:
-            self._known[key] = made
-            if len(self._known) > _MOST_KEPT:
-                self._known.popitem(last=False)
-        return made
+@derived
+def _known_templates(_config: Configuration) -> Cache[Hashable, DescriptionTemplate | None]:
+    """Templates by submitter, archive and text; None: the text has to be parsed as a whole."""
+    return Cache(_MOST_KEPT)
 
 
 class TemplateMatcher:
     """Matches the texts of one submission with their templates, of which there are usually few."""
 
-    def __init__(self, templates: TemplateCache, submitter: Submitter, archive: str | None) -> None:
-        self._templates = templates
+    def __init__(self, config: Configuration, submitter: Submitter, archive: str | None) -> None:
+        self._config = config
         self._submitter = submitter
         self._archive = archive
         self._used: deque[DescriptionTemplate] = deque(maxlen=_MOST_TRIED)
 
     def fill(self, text: str) -> tuple[DescriptionTemplate, JobMember] | None:
         """Return the template and the job of a text; None: it has to be parsed as a whole."""
-        for template in self._used:
-            if (values := template.form.values(text)) is not None:
-                return _fill_template(template, values)
-        parts = split_text(text)
-        if parts is None or (made := self._templates.find(parts, self._submitter, self._archive)) is None:
+        found = self._split(text)
+        if found is None or (member := found[0].fill(found[1])) is None:
             return None
-        self._used.appendleft(made)
-        return _fill_template(made, parts.values)
+        return found[0], member
 
-
-def _fill_template(
-    template: DescriptionTemplate, values: Sequence[Value]
-) -> tuple[DescriptionTemplate, JobMember] | None:
-    member = template.fill(values)
-    return None if member is None else (template, member)
-
-
-_latest: list[TemplateCache] = []
-
-
-def template_cache_of(config: Configuration) -> TemplateCache:
-    """Return the cache of this configuration, shared by all submissions to the process."""
-    for known in _latest:
-        if known.config is config:
-            return known
-    made = TemplateCache(config)
-    _latest[:] = [made]
-    return made
+    def _split(self, text: str) -> tuple[DescriptionTemplate, tuple[Value, ...]] | None:
+        for used in self._used:
+            if (values := used.form.values(text)) is not None:
+                return used, values
+        if (parts := split_text(text)) is None:
+            return None
+        form, values = parts
+        template = _known_templates(self._config).get(
+            (self._submitter, self._archive, form),
+            lambda: _make_template(form, self._submitter, self._config, self._archive),
+        )
+        if template is None:
+            return None
+        self._used.appendleft(template)
+        return template, values
 
 
 def _make_template(
-    parts: SplitText, submitter: Submitter, config: Configuration, archive: str | None
+    form: TextTemplate, submitter: Submitter, config: Configuration, archive: str | None
 ) -> DescriptionTemplate | None:
     """Parse the template with placeholder values, which must be found again where they were put."""
-    form = parts.form
     values = {name: _placeholder(name, kind) for name, kind in form.slots}
     if len(values) < len(form.slots):
         return None  # a repeated keyword: one of the two is in a comment

@@ -1,10 +1,10 @@
-"""Step JobScheduling: compute the requirement class of a job, which matching uses.
+"""Steps Requirements and JobScheduling: the SubmitPool and the requirement class of a job, for matching.
 
 Sites come from the job's own list, its bans, its input data and the queues of its pool. Cores are stored as
 numbers and as the tags that DIRAC's pilots offer. CPU time is rounded up to segments, so that jobs of nearly
 the same length share a task queue.
 
-Source: DIRAC's JobScheduling optimizer and TaskQueueDB.
+Source: RFC #7; DIRAC's JobScheduling optimizer and TaskQueueDB.
 """
 
 import re
@@ -13,12 +13,40 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from cs_config.tree import platforms
-from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome, cacheable
+from optimizers.chain.chain import (
+    NO_ELIGIBLE_QUEUE,
+    ChainContext,
+    Done,
+    Failed,
+    Hold,
+    JobContext,
+    Outcome,
+    ResolvedPool,
+    cacheable,
+)
 from optimizers.description.description import JobDescription
+from requirements import canonical
 from requirements.errors import did_you_mean
 from requirements.values import fold
 from taskqueue.task_queues.requirement_class import RequirementClass
+
+
+@cacheable
+def resolve_requirements(candidate: JobContext, context: ChainContext) -> Outcome:
+    """Compute the pool id from the requirements and find the eligible queues; `batch` stores both.
+
+    Source: RFC #7.
+    """
+    asked = candidate.description.requirements
+    if asked is None:
+        return Done(candidate=replace(candidate, pool=None))
+    form = canonical.canonical(asked, candidate.vo)
+    pool_id = canonical.identity(form)
+    found = context.eligibility.find(pool_id, asked, candidate.vo)
+    if not found and context.operations(candidate.vo).job_scheduling.reject_unmatchable:
+        return Failed(reason=NO_ELIGIBLE_QUEUE)
+    pool = ResolvedPool(pool_id=pool_id, requirements=asked, canonical=form.decode(), queue_classes=found)
+    return Done(candidate=replace(candidate, pool=pool))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,4 +234,4 @@ def _requirement_class(candidate: JobContext, context: ChainContext, chosen: Cho
 def _platforms(asked: Sequence[str], context: ChainContext) -> frozenset[str]:
     if allows_any(asked):
         return frozenset()
-    return frozenset(platforms.list_compatible(context.config, asked))
+    return frozenset(context.config.list_compatible(asked))

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import yaml
 
-from cs_config.source.sections import Leaf
+from cs_config.source.sections import Leaf, as_list
 from cs_config.tree.configuration import Configuration
 from requirements.values import fold
 
@@ -45,7 +45,8 @@ class FileCatalogue:
                 raise ValueError(f"has {state.st_size:,} bytes, allowed are {MOST_BYTES:,}")  # noqa: TRY301
             known = _read_catalogue(self._path, state.st_mtime_ns, state.st_size)
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise CatalogueUnavailableError(f"{self._path}: {_first_line(error)}") from error
+            first_line = (str(error) or type(error).__name__).splitlines()[0]
+            raise CatalogueUnavailableError(f"{self._path}: {first_line}") from error
         return {file: known[file] for file in files if file in known}
 
 
@@ -84,31 +85,14 @@ def _locations(file: str, places: object) -> frozenset[str]:
     return frozenset(listed)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-__all__ = [
-    "CatalogueOpener",
-    "CatalogueUnavailableError",
-    "ReplicaCatalogue",
-    "installed_catalogues",
-    "open_catalogue",
-]
-
-
 class ReplicaCatalogue(Protocol):
     """Locations of the replicas of files."""
 
     def replicas(self, files: Sequence[str], vo: str) -> Mapping[str, frozenset[str]]:
         """Return the locations of each file: storage elements or sites; without replicas it may be left out.
 
-        Args:
-            files: Logical file names without `LFN:`, beginning with `/`.
-            vo: Lower case.
-
-        Raises:
-            CatalogueUnavailableError: Temporary failure; the job waits.
+        Files are logical names without `LFN:`, beginning with `/`; the VO is in lower case. Raises
+        CatalogueUnavailableError for a temporary failure: the job waits.
         """
         ...
 
@@ -124,11 +108,7 @@ def installed_catalogues() -> Mapping[str, CatalogueOpener]:
 
 
 def open_catalogue(setting: str, plugins: Mapping[str, CatalogueOpener]) -> ReplicaCatalogue:
-    """Open the catalogue of a setting: `plug-in:argument`, or the path of a file.
-
-    Raises:
-        CatalogueUnavailableError: It cannot be opened.
-    """
+    """Open the catalogue of a setting: `plug-in:argument`, or the path of a file."""
     name, colon, argument = setting.partition(":")
     if colon and name in plugins:
         return plugins[name](argument)
@@ -140,8 +120,7 @@ def sites_of_storage(config: Configuration) -> Mapping[str, frozenset[str]]:
     near: defaultdict[str, set[str]] = defaultdict(set)
     for site, section in config.root.section("Resources").section("Sites").sections():
         entry = section.entries.get("SE")
-        listed = entry.value if isinstance(entry, Leaf) else None
-        for element in listed if isinstance(listed, list) else [listed]:
+        for element in as_list(entry.value) if isinstance(entry, Leaf) else ():
             if element is not None:
                 near[fold(str(element))].add(site)
     return {element: frozenset(names) for element, names in near.items()}

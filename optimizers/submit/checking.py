@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
-from optimizers.description import expansion, jdl, parametric, template_cache
+from optimizers.description import expansion, jdl, parametric
 from optimizers.description.expansion import SharedDescription
 from optimizers.description.parametric import Volume
 from optimizers.description.template_cache import DescriptionTemplate, TemplateMatcher
@@ -48,17 +48,8 @@ def check_sources(
 ) -> list[CheckedJobs]:
     """Parse and check everything that needs no database.
 
-    Args:
-        config: The configuration to check against.
-        submitter: Sender of the submission.
-        sources: Descriptions; their declared numbers of jobs are summed before any job is created.
-        sandbox: Reference of the archive of the whole submission.
-        require_room: Checks the quota for large submissions.
-
-    Raises:
-        InvalidJob: With the problems of the descriptions, each with its index; of very many the first.
-        NotAllowed: A description names another owner.
-        QuotaExceeded: There is no room.
+    The declared numbers of jobs are summed before any job is created; `require_room` checks the quota for
+    many. InvalidJob has the problems of all descriptions, each with its index; of very many the first.
     """
     checking = _Checking(config=config, submitter=submitter, sandbox=sandbox)
     texts = checking.read(sources)
@@ -101,8 +92,7 @@ class _Checking:
 
     def read(self, sources: Sequence[Source]) -> list[_Placed]:
         """Parse the sources without expanding them; invalid ones are left out."""
-        known = template_cache.template_cache_of(self.config)
-        matcher = TemplateMatcher(known, self.submitter, self.sandbox) if len(sources) > 1 else None
+        matcher = TemplateMatcher(self.config, self.submitter, self.sandbox) if len(sources) > 1 else None
         alike: dict[str, _Text] = {}
         found: list[_Placed] = []
         for index, source in enumerate(sources):
@@ -117,12 +107,7 @@ class _Checking:
         return found
 
     def check_volume(self, texts: Sequence[_Placed], require_room: RequireRoom | None) -> None:
-        """Refuse more jobs, or more text in them, than one submission may make.
-
-        Raises:
-            InvalidJob: Too much for any submission.
-            QuotaExceeded: Too much for the submitter now.
-        """
+        """Refuse more jobs, or more text in them, than one submission may make or has room for."""
         together = sum((each.text.volume for each in texts), Volume())
         for what, seen, most in (
             ("jobs", together.jobs, bounds.SUBMITTED_JOBS),
@@ -145,11 +130,7 @@ class _Checking:
         return declared
 
     def expand(self, texts: Sequence[_Placed]) -> list[CheckedJobs]:
-        """Create the jobs of all texts; equal texts are expanded once.
-
-        Raises:
-            NotAllowed: A description names another owner.
-        """
+        """Create the jobs of all texts; equal texts are expanded once."""
         checked: list[CheckedJobs] = []
         alike: dict[str, list[CheckedJobs]] = {}
         for each in texts:

@@ -28,11 +28,7 @@ class DryRun:
 
 
 def dry_run_source(config: Configuration, submitter: Submitter, source: Source, *, now: datetime) -> DryRun:
-    """Run the optimizers for the first job of a description.
-
-    Raises:
-        InvalidJob: The submission would refuse it.
-    """
+    """Run the optimizers for the first job of a description; InvalidJob: the submission would refuse it."""
     submitted = check_sources(config, submitter, [source], sandbox=_ARCHIVE)[0].submitted
     return dry_run_description(config, submitted.whose, submitted.members[0].whole, now=now)
 

@@ -1,4 +1,9 @@
-"""Submission of jobs below HTTP: checked and stored as a whole or not at all, once per idempotency key."""
+"""Submission of jobs below HTTP: checked and stored as a whole or not at all, once per idempotency key.
+
+The fast path: jobs with a cached chain result are stored as Waiting right away. Results are cached in the
+process that ran the chain. If the optimizers run in worker processes, the service has none, and all jobs go
+to the workers.
+"""
 
 import hashlib
 import json
@@ -11,11 +16,11 @@ from sqlalchemy import Connection, Engine
 
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
-from optimizers.chain.batch import BatchResult
-from optimizers.chain.chain import make_context
+from optimizers.chain import batch, chain, enqueue, result_cache
+from optimizers.chain.batch import BatchResult, status_update_from
+from optimizers.chain.chain import ChainContext, ChainResult, make_context
 from optimizers.description.expansion import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
-from optimizers.submit import fast_path
 from optimizers.submit.checking import CheckedJobs, Source, check_sources, record_as_text
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, Problem
@@ -24,7 +29,10 @@ from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import placeholders, submission
 from taskqueue.jobs.descriptions import NewDescription
-from taskqueue.jobs.submission import DescribedJob, NewJob
+from taskqueue.jobs.submission import DescribedJob, KnownResult, KnownResults, NewJob
+from taskqueue.pools import pools
+from taskqueue.task_queues import task_queues
+from taskqueue.task_queues.task_queues import TaskQueueKey
 
 __all__ = ["Accepted", "Source", "Submitter", "accept", "check_sources", "submit"]
 
@@ -53,13 +61,7 @@ def accept(
     key: str | None = None,
     sandbox: str | None = None,
 ) -> Accepted:
-    """Check a submission, then store it in a short transaction of its own; otherwise like `submit`.
-
-    Raises:
-        InvalidJob: With the problems of every description; nothing is stored.
-        QuotaExceeded: Too many jobs wait already.
-        IdempotencyConflict: The key belongs to another submission.
-    """
+    """Check a submission, then store it in a short transaction of its own; otherwise like `submit`."""
 
     def require_room(declared: Mapping[tuple[str, str], int]) -> None:
         with database.reading(engine) as conn:
@@ -89,21 +91,11 @@ def submit(
     key: str | None = None,
     sandbox: str | None = None,
 ) -> Accepted:
-    """Store the jobs of a submission.
+    """Store the jobs of a submission of JDL, YAML or JSON texts, or records; each may make many jobs.
 
-    Args:
-        conn: A writing transaction.
-        config: The configuration to check against.
-        submitter: Sender of the submission.
-        sources: JDL, YAML or JSON texts, or records; each may make many jobs.
-        now: Time of submission.
-        key: Idempotency key: repeating the submission with it returns the same ids.
-        sandbox: Reference of the archive that is the input sandbox of all jobs that name no other.
-
-    Raises:
-        InvalidJob: With the problems of every description; nothing is stored.
-        QuotaExceeded: Too many jobs wait already.
-        IdempotencyConflict: The key belongs to another submission.
+    `key`: idempotency key, repeating the submission with it returns the same ids. `sandbox`: reference of
+    the archive that is the input sandbox of all jobs that name no other. Raises InvalidJob with the problems
+    of every description, QuotaExceeded, or IdempotencyConflict; nothing is stored then.
     """
 
     def require_room(declared: Mapping[tuple[str, str], int]) -> None:
@@ -144,10 +136,10 @@ def _store(
     _require_room(conn, config, _count_new_jobs(checked), now)
     descriptions, new = _group_descriptions(checked)
     context = make_context(config, now)
-    known = fast_path.skip_if_locked(conn, fast_path.find_known(descriptions, new, context))
-    arrivals = fast_path.lock_arrivals(conn, known, new, context)
+    known = _skip_if_locked(conn, _find_known(descriptions, new, context))
+    arrivals = _lock_arrivals(conn, known, new, context)
     job_ids = submission.store_jobs(conn, descriptions, new, arrivals=arrivals, now=now)
-    return Accepted(job_ids=job_ids, passed=fast_path.build_result(known, new, job_ids))
+    return Accepted(job_ids=job_ids, passed=_build_result(known, new, job_ids))
 
 
 def _require_room(
@@ -234,4 +226,65 @@ def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
         else "Multiple"
         if description.sites
         else "ANY",
+    )
+
+
+#: Cached chain result by index of the description.
+_KnownJobs = Mapping[int, ChainResult]
+
+
+def _find_known(
+    described: Sequence[NewDescription], placed: Sequence[DescribedJob], context: ChainContext
+) -> _KnownJobs:
+    """Return the cached chain results of jobs that are about to be stored.
+
+    Empty for more jobs than one batch: other submissions would wait too long for locked task queues.
+    """
+    if len(placed) > batch.MOST_AT_ONCE:
+        return {}
+    steps = chain.installed_steps()
+    found: dict[int, ChainResult] = {}
+    for place, job in dict(placed).items():
+        body = json.dumps(described[place].body)
+        shared = job.parameters is not None
+        if (known := result_cache.find_result(body, job.vo, steps, context, shared=shared)) is not None:
+            found[place] = known
+    return found
+
+
+def _skip_if_locked(conn: Connection, known: _KnownJobs) -> _KnownJobs:
+    """Return `known`, or nothing if another transaction holds one of the pools: submissions do not wait."""
+    candidates = [each.candidate for each in known.values()]
+    pool_ids = {each.pool.pool_id for each in candidates if each and each.pool}
+    return known if pools.try_lock(conn, pool_ids) else {}
+
+
+def _lock_arrivals(
+    conn: Connection, known: _KnownJobs, placed: Sequence[DescribedJob], context: ChainContext
+) -> KnownResults:
+    """Return state and task queue of those jobs; their pools and task queues are locked from here on."""
+    if not known:
+        return {}
+    candidates = {place: each for place, chain_result in known.items() if (each := chain_result.candidate)}
+    matchable = enqueue.touch_pools(conn, candidates.values(), context)
+    wanted: dict[int, TaskQueueKey] = {}
+    for place, job in dict(placed).items():
+        if place in candidates and (asked := candidates[place].requirement_class):
+            wanted[place] = asked, job.owner_group, job.owner
+    ids = task_queues.hold_task_queues(conn, set(wanted.values()), now=context.now)
+    return {
+        place: KnownResult(
+            verdict=status_update_from(known[place], candidates[place].vo, context, matchable),
+            task_queue_id=ids[where],
+        )
+        for place, where in wanted.items()
+    }
+
+
+def _build_result(known: _KnownJobs, placed: Sequence[DescribedJob], job_ids: Sequence[int]) -> BatchResult:
+    """Return the same result as if the optimizers had processed the jobs."""
+    jobs = Counter(place for place, _ in placed)
+    return BatchResult(
+        waiting=tuple(job_id for job_id, (place, _) in zip(job_ids, placed, strict=True) if place in known),
+        outcomes=batch.count_outcomes((chain_result, jobs[place]) for place, chain_result in known.items()),
     )

@@ -32,9 +32,7 @@ class Ownership:
 def resolve_ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:
     """Determine the owner of the jobs of a description: the submitter, unless an operator names another.
 
-    Raises:
-        NotAllowed: Another owner is named, and the submitter is not an operator.
-        InvalidJob: No VO, no owner, or a VO that is not in the configuration.
+    Raises NotAllowed if another one does; InvalidJob without VO or owner, and for an unknown VO.
     """
     named = {name: _find_value(raw, name) for name in ("VO", "Owner", "OwnerGroup")}
     if not submitter.operator:

@@ -45,11 +45,7 @@ class WorkerContext:
         self.live = LiveConfiguration()
 
     def refresh(self) -> None:
-        """Load a newer version of the configuration, if there is one.
-
-        Raises:
-            OperationalError: The database is unavailable.
-        """
+        """Load a newer version of the configuration, if there is one."""
         with database.reading(self.engine) as conn:
             self.live.refresh(conn)
 
@@ -67,8 +63,7 @@ def connect_worker(database_url: str) -> WorkerContext:
 def optimize_jobs(job_ids: list[int]) -> None:
     """Run the optimizers for jobs; called by RQ, perhaps twice, perhaps never.
 
-    Raises:
-        OperationalError: The database is unavailable; RQ retries, and after that the sweep.
+    Raises OperationalError if the database is unavailable; RQ retries, and after that the sweep.
     """
     if not _contexts:
         raise RuntimeError("optimize_jobs runs in a worker that `pilotage worker` started")

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from agents import loop
 from cs_config import notifications
 from cs_config.errors import ConfigError
-from cs_config.versions import file_imports, store
+from cs_config.versions import store
 from cs_config.versions.live import LiveConfiguration
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
@@ -88,7 +88,7 @@ def import_resources(engine: Engine, settings: Settings) -> int | None:
         return None
     with database.writing(engine) as conn:
         try:
-            return file_imports.import_changed(conn, settings.resources, author="pilotage", now=utc_now())
+            return store.import_changed(conn, settings.resources, author="pilotage", now=utc_now())
         except ConfigError as error:
             if not (current := store.current_version(conn)):
                 raise

@@ -24,7 +24,7 @@ from math import fsum
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from cs_config.options.groups import Group
+from cs_config.options.registry import Group
 from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: Minimum weight of a task queue, so that it is served at all.

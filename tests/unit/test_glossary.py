@@ -13,7 +13,7 @@ _PATH = re.compile(rf"`((?:{PACKAGES}|tests)/[a-z0-9_./]*)`")
 _MODULE = re.compile(rf"`((?:{PACKAGES})(?:\.[a-z0-9_]+)+)`")
 #: Not modules: loggers, entry point groups, files and hosts of the examples.
 _OTHERS = re.compile(
-    r"pilotage\.(audit|batch|db|service|job_types|optimizers|replica_catalogues|yaml|example\.org)$"
+    r"pilotage\.(audit|batch|db|formats|service|job_types|optimizers|replica_catalogues|yaml|example\.org)$"
 )
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 

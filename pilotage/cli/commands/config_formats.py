@@ -1,6 +1,6 @@
 """`pilotage config import` and `export`: formats of other systems; an import shows its effects first."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Group
 
-from cs_config.formats import ce_ads, ce_ads_import, dirac_export, dirac_import, glidein_factory
+from cs_config.formats import ce_ads, ce_ads_import, dirac_import, dirac_text, glidein_factory
 from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
-from cs_config.formats.import_merge import ImportedConfiguration
-from cs_config.tree.configuration import Configuration
-from cs_config.versions import proposals
+from cs_config.formats.importers import Importer
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import output
@@ -52,14 +50,14 @@ class ImportOptions:
 
 
 def _import_file(
-    propose: Callable[[Configuration, str, str], ImportedConfiguration],
+    propose: Importer,
     file: Path,
     wanted: ImportOptions,
     service: ServiceOptions,
 ) -> None:
     """Show what a file of another system would change, as `propose` reads it; with --apply, store it."""
     config = config_request.configuration_from(wanted.against, service)
-    found = propose(config, _read_text(file), str(file))
+    found = propose(config, {str(file): _read_text(file)})
     proposal = found.proposal
     _print_notes(found.notes, service)
     if wanted.as_text and not service.as_json:
@@ -188,14 +186,13 @@ def import_classad(
     Attributes become parameters of the queue. A queue whose restriction cannot be translated is disabled
     (Enabled: false).
     """
-    ads = {str(each): ce_ads.read_ads(_read_text(each), str(each)) for each in files}
+    texts = {str(each): _read_text(each) for each in files}
     config = config_request.configuration_from(wanted.against, service)
-    proposal = ce_ads_import.propose_ads(config, ads, site=site)
+    proposal = ce_ads_import.propose_ads(config, texts, site=site)
     preview, version = None, config.version
     if wanted.against is None and proposal.changes:
-        names = ", ".join(Path(name).name for name in ads)
-        whole = proposals.propose_text(config, proposal.text)
-        preview, version = _preview_and_store(whole, names, wanted, service)
+        names = ", ".join(each.name for each in files)
+        preview, version = _preview_and_store(proposal.proposal, names, wanted, service)
     _print_notes(proposal.notes, service)
     if wanted.as_text and not service.as_json:
         typer.echo(proposal.text, nl=False)
@@ -285,7 +282,7 @@ def export_dirac(*, file: config_request.InsteadOfRunning = None, service: Servi
     Parts that the format cannot express are listed on standard error.
     """
     config = config_request.configuration_from(file, service)
-    found = dirac_export.export_dirac(config.tree)
+    found = dirac_text.export_dirac(config.tree)
     if service.as_json:
         data = {"text": found.text, "left_out": list(found.left_out)}
         output.emit(data, as_json=True, render=str)

@@ -7,7 +7,7 @@ import typer
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.levels import Parameter
+from cs_config.tree.inheritance import Parameter
 from pilotage.cli import options, output
 from pilotage.cli.commands import config_request, job_show
 from pilotage.cli.connection import ServiceOptions

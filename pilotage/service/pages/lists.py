@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from cs_config.options.groups import DEFAULT_SHARE
+from cs_config.options.registry import DEFAULT_SHARE
 from matcher.explain import job_conditions
 from matcher.explain.job_conditions import ClassCondition, JobDemand
 from pilotage.service.auth import visibility

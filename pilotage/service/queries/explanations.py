@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from cs_config.options.operations import options_for
-from cs_config.tree import admission_cache, glue
+from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import blockers, decision_split, queue_report, queue_set, ranking, suggestions
@@ -161,9 +161,7 @@ def explain_job(
 
 def _with_job(config: Configuration, demand: JobDemand, applicant: JobView) -> JobDemand:
     """Add the job's attributes if the admission policy of a queue needs them."""
-    return (
-        replace(demand, job=job_groups.job_ad(applicant)) if admission_cache.is_configured(config) else demand
-    )
+    return replace(demand, job=job_groups.job_ad(applicant)) if config.has_admission else demand
 
 
 def _demand(foreseen: DryRun) -> JobDemand:
@@ -220,7 +218,7 @@ def _jobs(
 ) -> Mapping[int, Mapping[str, Value]]:
     """One job per class, if the admission policy of a queue needs it."""
     vos = {each.asked.vo for each in waiting}
-    needs_jobs = any(admission_cache.read_admission(config, queue, vo) for queue in queues for vo in vos)
+    needs_jobs = any(config.admission(queue, vo) for queue in queues for vo in vos)
     return (
         {job.job_id: job_groups.job_ad(job) for job in waiting_classes.list_first_jobs(conn, waiting)}
         if needs_jobs

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection
 
 from agents import schedule
-from cs_config.tree import admission_cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import parameter_impact
@@ -232,7 +231,7 @@ def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
         return cached[0]
     with database.reading(parts.engine) as conn:
         waiting = explanations.classes(parts, conn, vos)
-        needs_jobs = admission_cache.is_configured(config)
+        needs_jobs = config.has_admission
         jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
         ads = {job.job_id: job_groups.job_ad(job) for job in jobs}
         reached = parameter_impact.runnable_by_site(config, waiting, ads)

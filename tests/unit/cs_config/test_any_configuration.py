@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from agents import pools, retention
 from cs_config import validate
-from cs_config.options import registry
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from matcher.explain import explanation, queue_set
@@ -196,7 +195,7 @@ def _agents(config: Configuration, vo: str) -> None:
     assert NOW - pools._get_interval(config, vo) <= NOW
     assert len(list(retention._steps_of_vo(config, vo, NOW))) == 4
     assert NOW - timedelta(days=options_for(config, vo).retention.sandboxes) <= NOW
-    groups = {ShareHolder(vo, name): registry.find_group(config, name, vo) for name in ("prod", "other")}
+    groups = {ShareHolder(vo, name): config.registry.find_group(name, vo) for name in ("prod", "other")}
     waiting = [
         Waiting(task_queue_id=number, vo=vo, owner_group=name, owner="ann", family=number, raw=raw)
         for number, (name, raw) in enumerate([("prod", 1e6), ("other", 1e-5), ("prod", 1.0)])

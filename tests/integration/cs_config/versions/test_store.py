@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
-from cs_config.versions import file_imports
 from cs_config.versions import store as versions_store
 from taskqueue.db import database
 
@@ -33,7 +32,7 @@ def store(
 
 def import_file(engine: Engine, path: Path, now: datetime) -> int | None:
     with database.writing(engine) as conn:
-        return file_imports.import_changed(conn, path, author="start", now=now)
+        return versions_store.import_changed(conn, path, author="start", now=now)
 
 
 def current(engine: Engine) -> int:

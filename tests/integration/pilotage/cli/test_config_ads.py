@@ -143,6 +143,7 @@ def test_a_mistake_is_told_in_a_line(
     file = tmp_path / "ces.ad"
     if text is not None:
         file.write_text(text)
-    found, out, err = run("config", "import", "classad", file, "--file", tmp_path / "none.yaml")
+    (tmp_path / "tree.yaml").write_text("Resources: {}\n")
+    found, out, err = run("config", "import", "classad", file, "--file", tmp_path / "tree.yaml")
     assert (found, out, len(err.splitlines())) == (status, "", 1)
     assert said in err

@@ -54,7 +54,7 @@ def parse(text: str, version: int = 1) -> Configuration:
 
 
 def propose(config: Configuration, text: str, site: str | None = None) -> AdProposal:
-    return ce_ads_import.propose_ads(config, {"ces.ad": ce_ads.read_ads(text, "ces.ad")}, site=site)
+    return ce_ads_import.propose_ads(config, {"ces.ad": text}, site=site)
 
 
 def imported(text: str, tree: str = EMPTY, site: str | None = None) -> Configuration:

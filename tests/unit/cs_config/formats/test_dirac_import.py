@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import dirac_export, dirac_import, dirac_text
+from cs_config.formats import dirac_import, dirac_text
 from cs_config.formats.dirac_import import DiracLayout
 from cs_config.source.sections import to_plain
 from cs_config.versions import diff
@@ -153,7 +153,7 @@ Registry
 
 
 def test_todays_layout_becomes_ours_and_what_is_left_out_is_told():
-    found = dirac_import.propose_dirac(NOTHING, CURRENT, "dirac.cfg")
+    found = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": CURRENT})
     site = found.proposal.after.tree["Resources"]["Sites"]["LCG.CERN.ch"]
     assert site == {
         "Name": "CERN, Geneva",
@@ -240,7 +240,7 @@ Resources
 
 
 def test_the_layout_of_rfc_5_becomes_ours():
-    found = dirac_import.propose_dirac(NOTHING, RFC5, "rfc5.cfg")
+    found = dirac_import.propose_dirac(NOTHING, {"rfc5.cfg": RFC5})
     config = found.proposal.after
     assert config.tree["Resources"]["Sites"]["EGI.CNAF.it"]["VO"] == ["lhcb", "biomed"]
     [queue] = config.addresses
@@ -258,11 +258,11 @@ def test_an_import_is_laid_over_what_is_there_and_says_what_changes():
         "# ours\nResources:\n  Sites:\n    LCG.CERN.ch:\n      VO: [lhcb, biomed]\n      OS: el9  # kept\n",
         "x",
     )
-    proposal = dirac_import.propose_dirac(config, CURRENT, "dirac.cfg").proposal
+    proposal = dirac_import.propose_dirac(config, {"dirac.cfg": CURRENT}).proposal
     assert "OS: el9  # kept" in proposal.after.source
     assert "Resources/Sites/LCG.CERN.ch/VO" not in proposal.paths
     assert "Resources/Sites/LCG.CERN.ch/CEs" in proposal.paths
-    again = dirac_import.propose_dirac(proposal.after, CURRENT, "dirac.cfg").proposal
+    again = dirac_import.propose_dirac(proposal.after, {"dirac.cfg": CURRENT}).proposal
     assert again.paths == ()
     assert again.after.source == proposal.after.source
 
@@ -283,8 +283,8 @@ def without(tree: Any, left_out: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/resources.yaml")), ids=lambda file: file.parent.name)
 def test_the_examples_come_back_as_they_were(file: Path):
     config = validate.load_file(file)
-    exported = dirac_export.export_dirac(config.tree)
-    found = dirac_import.propose_dirac(NOTHING, exported.text, "back.cfg")
+    exported = dirac_text.export_dirac(config.tree)
+    found = dirac_import.propose_dirac(NOTHING, {"back.cfg": exported.text})
     assert found.notes == ()
     wanted = without(config.tree, exported.left_out)
     assert diff.compare(wanted, found.proposal.after.tree) == ()
@@ -309,7 +309,7 @@ SITES = st.dictionaries(
 @given(SITES)
 def test_what_the_text_can_say_comes_back_and_the_rest_is_told(sites):
     whole = {"Resources": {"Sites": sites}}
-    exported = dirac_export.export_dirac(whole)
+    exported = dirac_text.export_dirac(whole)
     back = DiracLayout(file="x").to_our_layout(dirac_text.read_text(exported.text, "x"))
     assert diff.compare(without(whole, exported.left_out), back) == ()
 

@@ -36,7 +36,7 @@ FACTORY = """
 
 
 def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
-    found = glidein_factory.propose_factory(NOTHING, FACTORY, "factory.xml")
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": FACTORY})
     config = found.proposal.after
     first, second = config.addresses
     assert str(first) == "OSG.ASGC.tw/ce1.example.tw/CMSHTPC_T3_TW_TIDC"
@@ -62,14 +62,14 @@ def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
         "entry 'LIGO_TW'": "not carried over",
         "entry Second": "no VO in GLIDEIN_Supported_VOs",
     }
-    again = glidein_factory.propose_factory(config, FACTORY, "factory.xml")
+    again = glidein_factory.propose_factory(config, {"factory.xml": FACTORY})
     assert again.proposal.differences == ()
 
 
 @pytest.mark.parametrize("text", ["", "<glidein>", "<glidein/>", "name: x"])
 def test_what_is_no_factory_is_refused(text: str):
     with pytest.raises(ConfigError, match=r"f\.xml"):
-        glidein_factory.propose_factory(NOTHING, text, "f.xml")
+        glidein_factory.propose_factory(NOTHING, {"f.xml": text})
 
 
 IN_YAML = """
@@ -97,7 +97,7 @@ Two Words:
 
 
 def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
-    found = glidein_factory.propose_factory(NOTHING, IN_YAML, "OSG.yml")
+    found = glidein_factory.propose_factory(NOTHING, {"OSG.yml": IN_YAML})
     config = found.proposal.after
     assert sorted(map(str, config.addresses)) == [
         "OSG.Cedar.us/ce28.example.edu/GLUEX_US_cedar",
@@ -122,8 +122,8 @@ def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
 def test_the_grid_of_the_examples_is_laid_over_what_is_in_force():
     text = (Path(__file__).parents[4] / "examples/osg/resources.yaml").read_text()
     mine = validate.parse("Resources: {Sites: {LCG.A.org: {CEs: {ce1: {Queues: {long: {}}}}}}}\n")
-    found = glidein_factory.propose_factory(mine, text, "resources.yaml")
+    found = glidein_factory.propose_factory(mine, {"resources.yaml": text})
     assert len(found.proposal.after.addresses) == 981
     assert found.notes == ()
-    again = glidein_factory.propose_factory(found.proposal.after, text, "resources.yaml")
+    again = glidein_factory.propose_factory(found.proposal.after, {"resources.yaml": text})
     assert again.proposal.differences == ()

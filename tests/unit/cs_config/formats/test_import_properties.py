@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import ce_ads, ce_ads_import, dirac_export, dirac_import, glidein_factory
+from cs_config.formats import ce_ads, ce_ads_import, dirac_import, dirac_text, glidein_factory
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.live import NOTHING
 
@@ -105,15 +105,15 @@ def test_an_import_of_todays_layout_lets_in_no_vo_that_the_source_keeps_out(
 ):
     try:
         after = dirac_import.propose_dirac(
-            NOTHING, in_cfg(site, of_ces, defaults, ces), "x.cfg"
+            NOTHING, {"x.cfg": in_cfg(site, of_ces, defaults, ces)}
         ).proposal.after
     except ConfigError:
         return  # nothing is imported
     for name, (ce, queue) in ces.items():
         lets_in = admitted(after).get(f"LCG.A.ch/{name}/q", set())
         assert lets_in <= below_site(site, of_ces, defaults, ce, queue)
-    exported = dirac_export.export_dirac(after.tree).text
-    back = dirac_import.propose_dirac(NOTHING, exported, "back.cfg").proposal.after
+    exported = dirac_text.export_dirac(after.tree).text
+    back = dirac_import.propose_dirac(NOTHING, {"back.cfg": exported}).proposal.after
     assert all(vos <= admitted(after).get(queue, set()) for queue, vos in admitted(back).items())
 
 
@@ -127,7 +127,7 @@ def test_an_import_of_rfc_5_lets_in_no_vo_that_the_source_keeps_out(
     inside = f"Computing {{\nce1 {{\n{written(ce)}Queues {{\nq {{\n{written(queue)}}}\n}}\n}}\n}}\n"
     text = f"Resources {{\nSites {{\nA {{\nDomains = EGI\n{written(site)}{inside}}}\n}}\n}}\n"
     try:
-        after = dirac_import.propose_dirac(NOTHING, text, "x.cfg").proposal.after
+        after = dirac_import.propose_dirac(NOTHING, {"x.cfg": text}).proposal.after
     except ConfigError:
         return
     # Two lists of one node are shared: at most what the last of them lets in.
@@ -195,11 +195,10 @@ def in_ad(value: object) -> str:
 def test_an_import_of_ads_lets_in_no_vo_that_the_source_keeps_out(attributes: dict[str, Any], tree: str):
     inside = " ".join(f"{name} = {in_ad(value)};" for name, value in attributes.items())
     text = f'[ id = "ce1/q"; info = [ {inside} ] ]'
-    ads = {"x": ce_ads.read_ads(text, "x")}
-    after = validate.parse(ce_ads_import.propose_ads(validate.parse(tree), ads, site="A").text)
+    after = validate.parse(ce_ads_import.propose_ads(validate.parse(tree), {"x": text}, site="A").text)
     assert admitted(after).get("A/ce1/q", set()) <= of_ad(attributes)
     if after.addresses:
-        exported = ce_ads.read_ads(ce_ads.export_ads(after).text, "back")
+        exported = ce_ads.export_ads(after).text
         back = validate.parse(ce_ads_import.propose_ads(NOTHING, {"back": exported}).text)
         assert admitted(back).get("A/ce1/q", set()) <= of_ad(attributes)
 
@@ -238,7 +237,7 @@ def test_an_import_of_a_factory_lets_in_no_vo_that_the_source_keeps_out(entry: d
         inside = f'<entry name="q" gatekeeper="ce1" enabled="{entry["enabled"]}"><attrs>{attributes}</attrs>'
         text = f"<glidein><entries>{inside}</entry></entries></glidein>"
     try:
-        after = glidein_factory.propose_factory(NOTHING, text, "factory").proposal.after
+        after = glidein_factory.propose_factory(NOTHING, {"factory": text}).proposal.after
     except ConfigError:
         return
     assert admitted(after).get("OSG.A/ce1/q", set()) <= of_entry(entry)
@@ -251,7 +250,7 @@ def test_an_import_over_a_tree_lets_in_only_whom_the_tree_or_the_source_lets_in(
     inside = "{VO: [lhcb], CEs: {ce1: {Enabled: false, Queues: {q: }}, ce2: {vo: [cms], Queues: {q: }}}}"
     under = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {inside}}}}}\n")
     try:
-        after = dirac_import.propose_dirac(under, in_cfg(site, [], defaults, ces), "x.cfg").proposal.after
+        after = dirac_import.propose_dirac(under, {"x.cfg": in_cfg(site, [], defaults, ces)}).proposal.after
     except ConfigError:
         return
     for name, (ce, queue) in ces.items():

@@ -6,8 +6,8 @@ import pytest
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import ce_ads, ce_ads_import, dirac_export, dirac_import, glidein_factory
-from cs_config.formats.import_merge import ImportedConfiguration
+from cs_config.formats import ce_ads, ce_ads_import, dirac_import, dirac_text, glidein_factory
+from cs_config.formats.importers import ImportedConfiguration
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.live import NOTHING
 
@@ -21,7 +21,7 @@ def admitted(config: Configuration) -> dict[str, set[str]]:
 
 
 def cfg(text: str, config: Configuration = NOTHING) -> ImportedConfiguration:
-    return dirac_import.propose_dirac(config, text, "dirac.cfg")
+    return dirac_import.propose_dirac(config, {"dirac.cfg": text})
 
 
 def site(inside: str = "", ce: str = "", queue: str = "", more: str = "") -> str:
@@ -254,32 +254,32 @@ def factory_yaml(entry: str) -> str:
     ],
 )
 def test_entries_of_a_factory_lose_no_restriction(text: str, allowed: set[str]):
-    found = glidein_factory.propose_factory(NOTHING, text, "factory")
+    found = glidein_factory.propose_factory(NOTHING, {"factory": text})
     assert list(admitted(found.proposal.after).values()) == [allowed]
     assert found.notes or allowed
-    again = glidein_factory.propose_factory(found.proposal.after, text, "factory")
+    again = glidein_factory.propose_factory(found.proposal.after, {"factory": text})
     assert again.proposal.differences == ()
 
 
 def test_an_entry_without_vos_leaves_the_list_that_somebody_wrote():
     tree = "Resources: {Sites: {OSG.A: {CEs: {ce1: {Queues: {q: {VO: [cms]}}}}}}}\n"
-    found = glidein_factory.propose_factory(validate.parse(tree, "x"), factory_xml(vos=""), "factory")
+    found = glidein_factory.propose_factory(validate.parse(tree, "x"), {"factory": factory_xml(vos="")})
     assert admitted(found.proposal.after) == {"OSG.A/ce1/q": {"cms"}}
 
 
 def test_a_tree_in_our_form_loses_no_restriction():
     for inside in ("VO: 'a b', CEs: {ce1: ", "CEs: {VO: [lhcb], ce1: "):
         text = f"Resources:\n  Sites:\n    A: {{{inside}{{Queues: {{q: }}}}}}}}\n"
-        found = glidein_factory.propose_factory(NOTHING, text, "ours.yaml")
+        found = glidein_factory.propose_factory(NOTHING, {"ours.yaml": text})
         assert admitted(found.proposal.after) == {"A/ce1/q": set()}
     with pytest.raises(ConfigError, match="Resources/Sites/VO"):
-        glidein_factory.propose_factory(NOTHING, "Resources:\n  Sites: {VO: [lhcb]}\n", "ours.yaml")
+        glidein_factory.propose_factory(NOTHING, {"ours.yaml": "Resources:\n  Sites: {VO: [lhcb]}\n"})
 
 
 def test_an_entry_that_stands_twice_is_closed():
     text = factory_xml().replace("</entries>", factory_xml(vos="ALICE").partition("<entries>")[2], 1)
     found = glidein_factory.propose_factory(
-        NOTHING, text.replace("</glidein></glidein>", "</glidein>"), "factory"
+        NOTHING, {"factory": text.replace("</glidein></glidein>", "</glidein>")}
     )
     assert list(admitted(found.proposal.after).values()) == [set()]
 
@@ -287,7 +287,7 @@ def test_an_entry_that_stands_twice_is_closed():
 def imported_ads(
     text: str, config: Configuration = NOTHING, at: str | None = "A"
 ) -> ce_ads_import.AdProposal:
-    return ce_ads_import.propose_ads(config, {"ces.ad": ce_ads.read_ads(text, "ces.ad")}, site=at)
+    return ce_ads_import.propose_ads(config, {"ces.ad": text}, site=at)
 
 
 def ad(inside: str) -> str:
@@ -355,7 +355,7 @@ TREES = [
 def test_an_export_and_its_import_lose_no_restriction(inside: str):
     config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {inside}}}}}\n", "x")
     before = admitted(config)
-    back = cfg(dirac_export.export_dirac(config.tree).text).proposal.after
+    back = cfg(dirac_text.export_dirac(config.tree).text).proposal.after
     ads = validate.parse(imported_ads(ce_ads.export_ads(config).text, at=None).text, "x")
     for after in (back, ads):
         if "Requirements" in inside:

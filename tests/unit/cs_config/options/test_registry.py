@@ -1,9 +1,7 @@
 import pytest
 
 from cs_config import validate
-from cs_config.options import registry
-from cs_config.options.groups import Group
-from cs_config.tree import platforms
+from cs_config.options.registry import Group
 
 
 def test_a_group_is_as_configured() -> None:
@@ -11,7 +9,7 @@ def test_a_group_is_as_configured() -> None:
         "Registry: {Groups: {prod: {VO: CMS, Users: [ann], JobShare: 3,"
         " Properties: [JobSharing], AllowBackgroundTQs: true}}}"
     )
-    assert registry.find_group(config, "prod", "atlas") == Group(
+    assert config.registry.find_group("prod", "atlas") == Group(
         name="prod",
         vo="cms",
         users=frozenset({"ann"}),
@@ -23,15 +21,15 @@ def test_a_group_is_as_configured() -> None:
 
 
 def test_a_group_that_nobody_configured_has_the_defaults_and_the_vo_of_its_token() -> None:
-    assert registry.find_group(validate.parse("Registry: {}"), "cms_user", "CMS") == Group(
+    assert validate.parse("Registry: {}").registry.find_group("cms_user", "CMS") == Group(
         name="cms_user", vo="cms"
     )
 
 
 def test_a_group_without_a_vo_has_the_one_of_its_token() -> None:
     config = validate.parse("Registry: {Groups: {any: {JobShare: 5}, empty: }}")
-    assert registry.find_group(config, "any", "atlas").vo == "atlas"
-    assert registry.find_group(config, "empty", "atlas").job_share == 1000
+    assert config.registry.find_group("any", "atlas").vo == "atlas"
+    assert config.registry.find_group("empty", "atlas").job_share == 1000
 
 
 @pytest.mark.parametrize(
@@ -61,7 +59,7 @@ def test_platforms_that_can_run_a_wanted_one() -> None:
     config = validate.parse(
         "Resources: {Computing: {OSCompatibility: {el9: [el9, el8], el8: [EL8, el7], sl6: sl6}}}"
     )
-    assert platforms.list_compatible(config, ["el8"]) == ("el8", "el9")
-    assert platforms.list_compatible(config, ["el7"]) == ("el7", "el8")
-    assert platforms.list_compatible(config, ["unheard"]) == ("unheard",)
-    assert platforms.list_compatible(config, []) == ()
+    assert config.list_compatible(["el8"]) == ("el8", "el9")
+    assert config.list_compatible(["el7"]) == ("el7", "el8")
+    assert config.list_compatible(["unheard"]) == ("unheard",)
+    assert config.list_compatible([]) == ()

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config.options.groups import Group
+from cs_config.options.registry import Group
 from taskqueue.task_queues import shares
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.shares import FLOOR, ShareDemand, ShareHolder

@@ -1,19 +1,28 @@
-"""Merge of an imported tree over the current one: imported values win, everything else stays.
+"""Importers of files of other systems, and the merge of what they read over the current tree.
 
+An importer translates files to our layout and calls `merge_import`. Importers are found by the entry point
+`pilotage.formats`; ours are there like anybody's.
+
+Imported values win, everything else stays.
 Values that our tree does not allow are dropped and reported among the notes. A node that loses a restriction
 this way is disabled; where there is no node to disable, the import is refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Protocol
 
 from cs_config import validate
-from cs_config.errors import ConfigError
+from cs_config.errors import ConfigError, one_problem
 from cs_config.formats import restrictions
-from cs_config.source import pydantic_errors, yaml_writer
+from cs_config.source import models, yaml_writer
 from cs_config.source.sections import Tree
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, proposals
+from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from requirements.errors import Problem
 from requirements.values import fold
@@ -30,19 +39,51 @@ class ImportedConfiguration:
     notes: tuple[Problem, ...]
 
 
+class Importer(Protocol):
+    """Proposes the changes that files of another system would make in the configuration."""
+
+    def __call__(
+        self, config: Configuration, files: Mapping[str, str], *, site: str | None = None
+    ) -> ImportedConfiguration:
+        """Read texts by file name; `site` is that of CEs whose site the files do not name.
+
+        Raises ConfigError or InvalidInput if the files cannot be read, or if they restrict jobs in a way that
+        cannot be imported.
+        """
+        ...
+
+
+@cache
+def installed_importers() -> Mapping[str, Importer]:
+    """The installed importers by the name of the format."""
+    points = entry_points(group="pilotage.formats")
+    return MappingProxyType({point.name: point.load() for point in points})
+
+
+def require_one(files: Mapping[str, str], site: str | None) -> tuple[str, str]:
+    """Name and text of the file, for a format whose configuration is one file that names its sites."""
+    if len(files) != 1 or site is not None:
+        raise one_problem(", ".join(files), "allowed is one file, and no site: it names its sites itself")
+    return next(iter(files.items()))
+
+
 def merge_import(
-    config: Configuration, tree: dict[str, object], notes: list[Problem], file: str
+    config: Configuration,
+    tree: dict[str, object],
+    notes: list[Problem],
+    file: str,
+    places: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> ImportedConfiguration:
     """Merge a tree into the current configuration, without values that are not allowed.
 
-    Raises:
-        ConfigError: The result is wrong for a reason that is not in the tree; or the tree restricts jobs in a
-            way that cannot be imported.
+    ABSENT in the tree removes a value. `places`: file and line of values by path, where these are known.
+    Raises ConfigError if the result is wrong for a reason that is not in the tree, or if the tree restricts
+    jobs in a way that cannot be imported.
     """
-    overlay = _Overlay(under=config.tree, tree=tree, notes=notes, file=file)
+    overlay = _Overlay(under=config.tree, tree=tree, notes=notes, file=file, places=places)
     overlay.drop_duplicates()
     for _ in range(_ROUNDS):
-        whole = _merge(config.tree, tree)
+        whole = merge_trees(config.tree, tree)
         text = config.source
         if not diff.is_equal(whole, dict(config.tree)):
             text = yaml_writer.edit_text(config.source, config.tree, whole)
@@ -62,6 +103,7 @@ class _Overlay:
     tree: dict[str, object]  #: modified
     notes: list[Problem]
     file: str
+    places: Mapping[str, tuple[str, int]]
     checks: frozenset[str] = frozenset()  #: folded names of attributes that are expressions about jobs
 
     def __post_init__(self) -> None:
@@ -80,15 +122,11 @@ class _Overlay:
                 self._close(node, problem.path)  # the first one stays, and would be open
 
     def drop_invalid(self, errors: Sequence[Problem]) -> bool:
-        """Drop the values that errors point at; return whether there were any.
-
-        Raises:
-            ConfigError: A dropped value restricts jobs, and there is no node to disable.
-        """
+        """Drop the values that errors point at; return whether there were any."""
         found = False
         for error in errors:
             names = error.path.split("/")
-            if error.message == pydantic_errors.MISSING:  # the rest of its section has no effect
+            if error.message == models.MISSING:  # the rest of its section has no effect
                 names.pop()
             if (taken := _remove_path(self.tree, names)) is not None:
                 found = True
@@ -103,7 +141,8 @@ class _Overlay:
         """Record a dropped value and disable its node if the value restricts it: returns whether it did."""
         node = restrictions.node_of(names)
         meant = problem.suggestion or ""
-        problem = replace(problem, suggestion=None, file=self.file)
+        file, line = self.places.get(problem.path, (self.file, None))
+        problem = replace(problem, suggestion=None, file=file, line=line)
         if node is None and names[0] == "Operations" and _restricts_jobs(names, removed, meant, problem):
             problem = replace(problem, message=f"{problem.message}; without it more jobs would be allowed")
             raise ConfigError([problem])
@@ -177,7 +216,7 @@ def _section(tree: Tree, names: Sequence[str]) -> dict[str, object] | None:
     return here if isinstance(here, dict) else None
 
 
-def _merge(under: Mapping[str, object], over_it: Mapping[str, object]) -> dict[str, object]:
+def merge_trees(under: Mapping[str, object], over_it: Mapping[str, object]) -> dict[str, object]:
     """Both merged; existing names keep their spelling."""
     merged = dict(under)
     spelled = {fold(name): name for name in under}
@@ -185,7 +224,9 @@ def _merge(under: Mapping[str, object], over_it: Mapping[str, object]) -> dict[s
         here = spelled.get(fold(name), name)
         below = merged.get(here)
         if isinstance(entry, dict):
-            merged[here] = _merge(below if isinstance(below, dict) else {}, entry)
+            merged[here] = merge_trees(below if isinstance(below, dict) else {}, entry)
+        elif entry is ABSENT:
+            merged.pop(here, None)
         else:
             merged[here] = entry
     return merged
@@ -195,9 +236,11 @@ def _remove_path(tree: dict[str, object], names: Sequence[str]) -> tuple[tuple[s
     """Remove a path; return the removed path, as far as it exists, and its value."""
     here: object = tree
     above: list[tuple[dict[str, object], str]] = []
-    for wanted in names:
+    for depth, wanted in enumerate(names):
         known = here if isinstance(here, dict) else {}
-        name = next((each for each in known if fold(each) == fold(wanted)), None)
+        spelled = {fold(name): name for name in known}
+        # A foreign name may contain a slash.
+        name = spelled.get(fold(wanted)) or spelled.get(fold("/".join(names[depth:])))
         if name is None:
             break
         above.append((known, name))

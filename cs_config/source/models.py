@@ -1,11 +1,11 @@
-"""Conversion of pydantic's validation errors to problems with path, line and suggestion."""
+"""Sections as input of pydantic models, and errors of the models as problems with path and line."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from cs_config.source.sections import Section, find_line
+from cs_config.source.sections import Leaf, LeafValue, Section, find_line
 from requirements.errors import Problem, did_you_mean
 
 Location = tuple[str, ...]
@@ -43,13 +43,7 @@ def list_problems(
 ) -> Iterator[Problem]:
     """The problems of a section that a model found.
 
-    Args:
-        error: Raised by the validation.
-        model: The validated model.
-        section: The section that was validated.
-        path: Path of the section.
-        file: File of the section.
-        place: Converts a location in the model to one in the section, where they differ.
+    `place` converts a location in the model to one in the section, where they differ.
     """
     for inside, fault in _single_faults(error):
         location = place(inside)
@@ -113,3 +107,17 @@ def _below(model: type[BaseModel] | None, name: str) -> type[BaseModel] | None:
             kind = arguments[-1] if arguments else annotation
             return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
     return model
+
+
+def model_section(section: Section) -> dict[str, object]:
+    """A section as model input; an option with an empty value counts as not given."""
+    return {
+        name: model_value(entry.value) if isinstance(entry, Leaf) else model_section(entry)
+        for name, entry in section.entries.items()
+        if not (isinstance(entry, Leaf) and entry.value is None)
+    }
+
+
+def model_value(leaf: LeafValue) -> object:
+    """A value as model input: lists as tuples."""
+    return tuple(leaf) if isinstance(leaf, list) else leaf

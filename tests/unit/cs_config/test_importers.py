@@ -1,0 +1,32 @@
+"""Importers are found by entry points, and propose changes in one form."""
+
+import pytest
+
+from cs_config.errors import ConfigError
+from cs_config.formats import importers
+from cs_config.versions.live import NOTHING
+
+TEXTS = {
+    "classad": '[ id = "ce1/q"; info = [ MaxRAM = 4000; ] ]',
+    "dirac": "Resources { Sites { LCG { A { CEs { ce1 { Queues { q {\nMaxRAM = 4000\n} } } } } } } }\n",
+    "osg": "Resources:\n  Sites: {A: {CEs: {ce1: {Queues: {q: {MaxRAM: 4000}}}}}}\n",
+}
+
+
+def test_our_formats_are_found_like_anybodys() -> None:
+    assert importers.installed_importers().keys() >= TEXTS.keys()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_importer_merges_a_tree(name: str) -> None:
+    propose = importers.installed_importers()[name]
+    found = propose(NOTHING, {"file": TEXTS[name]}, site="A" if name == "classad" else None)
+    [queue] = found.proposal.after.addresses
+    assert str(queue) == "A/ce1/q"
+    assert found.proposal.after.values(queue, "")["MaxRAM"] == 4000
+
+
+@pytest.mark.parametrize("name", ["dirac", "osg"])
+def test_a_format_of_one_file_refuses_two(name: str) -> None:
+    with pytest.raises(ConfigError, match="one file"):
+        importers.installed_importers()[name](NOTHING, {"a": TEXTS[name], "b": TEXTS[name]})
