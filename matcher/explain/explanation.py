@@ -1,15 +1,16 @@
 """Why queues are not eligible for a job: every failing requirement and the number of queues it excludes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from cs_config.tree.address import QueueAddress
 from matcher.explain.job_conditions import JobDemand
-from matcher.explain.queue_columns import QueueView
 from matcher.explain.queue_set import QueueSet
 from matcher.explain.unmet_conditions import UnmetCondition
 from requirements.classad import evaluation
-from requirements.values import fold, format_value
+from requirements.values import format_value, lookup
 
 #: Requirement name for queues with contradictory parameters.
 FAULTY = "Configuration"
@@ -43,13 +44,13 @@ def explain(survey: QueueSet, vo: str, demand: JobDemand) -> Explanation:
     If none is eligible, queues closed to the VO and disabled queues are listed, too.
     """
     failures = survey.failures(demand)
-    failed = 0
-    for failure in failures:
-        failed |= failure.queues
+    failed = reduce(or_, (failure.queues for failure in failures), 0)
     eligible = survey.candidates & ~failed
-    found = [*_exclusions(failures, survey.candidates, survey), *_faulty(survey, failed)]
-    if not eligible:
-        found += _closed(survey, vo, failed)
+    single = queues_failing_one(failures) & survey.candidates
+    found = [
+        _exclusion(failure, single, survey) for failure in failures if failure.queues & survey.candidates
+    ]
+    found += _list_closed(survey, vo, failed, only_faulty=bool(eligible))
     return Explanation(
         eligible_queues=eligible.bit_count(),
         candidate_queues=survey.candidates.bit_count(),
@@ -57,7 +58,7 @@ def explain(survey: QueueSet, vo: str, demand: JobDemand) -> Explanation:
     )
 
 
-def queues_failing_one(failures: Sequence[UnmetCondition]) -> int:
+def queues_failing_one(failures: Iterable[UnmetCondition]) -> int:
     """The queues that fail exactly one condition."""
     once = twice = 0
     for failure in failures:
@@ -66,25 +67,14 @@ def queues_failing_one(failures: Sequence[UnmetCondition]) -> int:
     return once & ~twice
 
 
-def _exclusions(
-    failures: Sequence[UnmetCondition], candidates: int, survey: QueueSet
-) -> list[RequirementExclusion]:
-    single = queues_failing_one(failures) & candidates
-    return [
-        _exclusion(failure, candidates, single, survey) for failure in failures if failure.queues & candidates
-    ]
-
-
-def _exclusion(
-    failure: UnmetCondition, candidates: int, single: int, survey: QueueSet
-) -> RequirementExclusion:
+def _exclusion(failure: UnmetCondition, single: int, survey: QueueSet) -> RequirementExclusion:
     """The example fails nothing else and has a value, if there is such a queue."""
-    has, mask = _typical_value(survey.failed.list_values(failure), candidates, single)
+    has, mask = _typical_value(survey.failed.list_values(failure), survey.candidates, single)
     example = survey.first(mask & single or mask)
     return RequirementExclusion(
         requirement=failure.requirement,
         wanted=failure.wanted,
-        excluded=(failure.queues & candidates).bit_count(),
+        excluded=(failure.queues & survey.candidates).bit_count(),
         only_this=(failure.queues & single).bit_count(),
         example=example.address,
         has=survey.failed.describe(failure, example, has),
@@ -108,44 +98,29 @@ def _typical_value(
     return found
 
 
-def _faulty(survey: QueueSet, failed: int) -> Iterator[RequirementExclusion]:
-    """Queues that are excluded only because their parameters contradict each other."""
-    if queues := survey.enabled & survey.admitted & survey.faulty:
-        example = survey.first(queues & ~failed or queues)
-        yield RequirementExclusion(
-            requirement=FAULTY,
-            wanted=MEANINGFUL,
-            excluded=queues.bit_count(),
-            only_this=(queues & ~failed).bit_count(),
-            example=example.address,
-            has=example.fault,
-        )
+def _list_closed(
+    survey: QueueSet, vo: str, failed: int, *, only_faulty: bool
+) -> Iterator[RequirementExclusion]:
+    """Queues with contradictory parameters, closed to the VO or disabled.
 
-
-def _closed(survey: QueueSet, vo: str, failed: int) -> list[RequirementExclusion]:
-    """Queues that fail nothing but are closed to the VO or disabled."""
-    found = []
-    others, off = survey.everything & ~survey.admitted, survey.everything & ~survey.enabled
-    for requirement, wanted, closed, open_else in (
-        ("VO", f"a queue for {vo}", others, survey.enabled),
-        ("Enabled", "a queue that is switched on", off, survey.admitted),
+    Closed and disabled ones only if nothing else excludes them, or if the VO may use no queue.
+    """
+    open_, closed, off = survey.enabled & survey.admitted, ~survey.admitted, ~survey.enabled
+    for requirement, wanted, queues, only in (
+        (FAULTY, MEANINGFUL, open_ & survey.faulty, open_ & survey.faulty & ~failed),
+        ("VO", f"a queue for {vo}", survey.everything & closed, survey.enabled & closed & ~failed),
+        ("Enabled", "a queue that is switched on", survey.everything & off, survey.admitted & off & ~failed),
     ):
-        only = closed & open_else & ~failed
-        if only or (closed and not survey.candidates):
-            queue = survey.first(only or closed)
-            has = "false" if requirement == "Enabled" else _vos(queue)
-            found.append(
-                RequirementExclusion(
-                    requirement=requirement,
-                    wanted=wanted,
-                    excluded=closed.bit_count(),
-                    only_this=only.bit_count(),
-                    example=queue.address,
-                    has=has,
-                )
-            )
-    return found
-
-
-def _vos(queue: QueueView) -> str:
-    return next((format_value(value) for name, value in queue.values.items() if fold(name) == "vo"), "")
+        if not queues or (requirement != FAULTY and (only_faulty or (survey.candidates and not only))):
+            continue
+        example = survey.first(only or queues)
+        vos = lookup(example.values, "VO")
+        has = {FAULTY: example.fault, "VO": "" if vos is None else format_value(vos), "Enabled": "false"}
+        yield RequirementExclusion(
+            requirement=requirement,
+            wanted=wanted,
+            excluded=queues.bit_count(),
+            only_this=only.bit_count(),
+            example=example.address,
+            has=has[requirement],
+        )

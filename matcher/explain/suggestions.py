@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cs_config.tree.address import QueueAddress
 from matcher.explain import alternatives
+from matcher.explain.alternatives import Alternative
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
 from matcher.explain.rewrites import ExplanationBudget
@@ -54,14 +55,13 @@ def suggest_changes(
         for which, mask in sorted(smallest, key=lambda each: -each[1].bit_count())[:_GROUPS]:
             if budget.over:
                 break
-            for remedy in _combine_alternatives(
-                [failures[number] for number in which], demand, mask, survey, budget
-            ):
-                change = _measure_change(survey, remedy, eligible, closed)
-                if change.gains > found[change.text].gains if change.text in found else change.gains:
-                    found[change.text] = change
-    if not eligible and (alternatives.names_place(demand) or not found):
-        found |= {each.text: each for each in _changes_by_admins(survey, vo, demand)}
+            failing = [failures[number] for number in which]
+            for text, changed in _combine_alternatives(failing, demand, mask, survey, budget):
+                gained = survey.eligible(changed) & ~eligible & ~closed
+                if gained.bit_count() > (found[text].gains if text in found else 0):
+                    found[text] = _build_suggestion(survey, text, gained, changed)
+    if not eligible and (demand.asked.sites or demand.asked.grid_ces or not found):
+        found |= {each.text: each for each in _changes_by_admins(survey, vo, failures)}
     return sorted(found.values(), key=_order)[:_MOST]
 
 
@@ -90,42 +90,35 @@ def _combine_alternatives(
     queues: int,
     survey: QueueSet,
     budget: ExplanationBudget,
-) -> Iterator[alternatives.Alternative]:
+) -> Iterator[Alternative]:
     """Combined alternatives for all failures; at least one, whatever the budget."""
     first, *others = failures
     found = alternatives.list_alternatives(first, demand, queues, survey, budget)
     if not others:
         yield from found
         return
-    for index, remedy in enumerate(found):
+    for index, (text, changed) in enumerate(found):
         if index == _TRIED or (index and budget.over):
             return
-        for further in _combine_alternatives(others, remedy.demand, queues, survey, budget):
-            yield alternatives.Alternative(text=f"{remedy.text}, and {further.text}", demand=further.demand)
+        for further, changed_again in _combine_alternatives(others, changed, queues, survey, budget):
+            yield f"{text}, and {further}", changed_again
 
 
-def _measure_change(
-    survey: QueueSet, remedy: alternatives.Alternative, before: int, closed: int
-) -> SuggestedChange:
-    gained = survey.eligible(remedy.demand) & ~before & ~closed
-    return SuggestedChange(
-        text=remedy.text,
-        gains=gained.bit_count(),
-        example=survey.first(gained or survey.everything).address,
-        demand=remedy.demand,
-    )
-
-
-def _changes_by_admins(survey: QueueSet, vo: str, demand: JobDemand) -> Iterator[SuggestedChange]:
+def _changes_by_admins(
+    survey: QueueSet, vo: str, failures: Sequence[UnmetCondition]
+) -> Iterator[SuggestedChange]:
     """Changes that the admins of a site can make."""
-    failed = 0
-    for failure in survey.failures(demand):
-        failed |= failure.queues
-    fits = survey.everything & ~failed & ~survey.faulty
+    fits = survey.everything & ~survey.faulty
+    for failure in failures:
+        fits &= ~failure.queues
     for text, gained in (
         (f"ask the site to admit the VO {vo}", fits & survey.enabled & ~survey.admitted),
         ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),
     ):
         if gained:
-            example = survey.first(gained).address
-            yield SuggestedChange(text=text, gains=gained.bit_count(), example=example, demand=None)
+            yield _build_suggestion(survey, text, gained, None)
+
+
+def _build_suggestion(survey: QueueSet, text: str, gained: int, demand: JobDemand | None) -> SuggestedChange:
+    example = survey.first(gained).address
+    return SuggestedChange(text=text, gains=gained.bit_count(), example=example, demand=demand)

@@ -76,7 +76,7 @@ class PlaceRule:
         """Whether this is the limited value; case is ignored, so that spelling cannot evade a limit."""
         return fold(value or "") == fold(self.limit.value)
 
-    def may_be_told(self, vos: Collection[str] | None) -> bool:
+    def is_visible(self, vos: Collection[str] | None) -> bool:
         """Whether members of these VOs may see it: it is theirs or common; None: sees everything."""
         return vos is None or self.vo is None or self.vo in vos
 

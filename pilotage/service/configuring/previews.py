@@ -46,12 +46,12 @@ def answer(proposal: Proposal, outlook: Outlook, caller: Caller) -> PreviewAnswe
         pools=[_pool(each) for each in outlook.pools if caller.may_read(each.vo)][:_MOST],
         running=[
             GoingPreview(queue=str(each.queue), vo=each.vo, why=each.why, jobs=each.jobs, pilots=each.pilots)
-            for each in outlook.going[:_MOST]
+            for each in outlook.lost_work[:_MOST]
         ],
-        closed=[ClosedPreview(scope=each.scope, why=each.text) for each in outlook.bites[:_MOST]],
+        closed=[ClosedPreview(scope=each.scope, why=each.text) for each in outlook.closed_places[:_MOST]],
         in_vain=[
             VainPreview(vo=vo, name=each.name, queues=each.queues, jobs=each.jobs)
-            for vo, these in outlook.vain.items()
+            for vo, these in outlook.useless_parameters.items()
             for each in these[:_MOST]
         ],
     )

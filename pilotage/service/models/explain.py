@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from matcher.explain.decision_split import DecisionSplit
+from matcher.explain.eligible_queues import DecisionSplit
 from matcher.explain.explanation import RequirementExclusion
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion, WaitingWork
 from matcher.explain.suggestions import SuggestedChange

@@ -13,7 +13,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Form
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from matcher.explain.ranking import RankedQueue
+from matcher.explain.eligible_queues import RankedQueue
 from optimizers.submit import dry_run
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role

@@ -199,8 +199,4 @@ def _asks(asked: RequirementClass) -> list[str]:
     conditions = [
         each for each in demands.list_conditions(JobDemand(asked=asked)) if isinstance(each, ClassCondition)
     ]
-    return [
-        f"{each.kind.requirement}: {each.kind.wanted(each.isolated)}"
-        for each in conditions
-        if any(each.asked)
-    ]
+    return [f"{each.kind.requirement}: {each.wanted}" for each in conditions if any(each.asked)]

@@ -12,11 +12,11 @@ from cs_config.options.operations import options_for
 from cs_config.tree import admission_cache, glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import blockers, decision_split, queue_report, queue_set, ranking, suggestions
+from matcher.explain import blockers, eligible_queues, queue_report, queue_set, suggestions
 from matcher.explain.blockers import JobSituation, list_blockers
+from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import Explanation, explain
 from matcher.explain.job_conditions import JobDemand
-from matcher.explain.ranking import RankedQueue
 from matcher.explain.rewrites import ExplanationBudget
 from matcher.explain.suggestions import SuggestedChange
 from matcher.limits import job_groups
@@ -103,7 +103,7 @@ def _ranked(
     eligible = whole.eligible(_explain_at_queues(config, demand, applicant))
     addresses = (whole.queues[number].address for number in list_positions(eligible))
     ads = ((each, glue.build_ad(config.values(each, vo), each)) for each in addresses)
-    return ranking.rank_queues(ads, rank, job_groups.job_ad(applicant), random)
+    return eligible_queues.rank_queues(ads, rank, job_groups.job_ad(applicant), random)
 
 
 def _explain_at_queues(config: Configuration, demand: JobDemand, applicant: JobView) -> JobDemand:
@@ -115,7 +115,7 @@ def _explain_at_queues(config: Configuration, demand: JobDemand, applicant: JobV
 
 def _with_forwarding(found: JobExplanation, config: Configuration, demand: JobDemand) -> JobExplanation:
     vo = demand.asked.vo
-    splits = decision_split.split_decisions(config, queue_set.all_queues(config, vo), vo, demand)
+    splits = eligible_queues.split_decisions(config, queue_set.all_queues(config, vo), vo, demand)
     return found.model_copy(update={"forwarding": [ForwardingAnswer.from_split(each) for each in splits]})
 
 
@@ -132,7 +132,7 @@ def _explanation(
     found = explain(whole, vo, demand)
     situation = JobSituation(
         job=job,
-        applicant=applicant,
+        job_view=applicant,
         demand=demand,
         survey=whole,
         eligible=whole.eligible(demand),
