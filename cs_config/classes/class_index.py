@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import count
 from operator import or_
-from typing import cast
 
+from cs_config.cache import Cache, derived
 from cs_config.classes.queue_classes import QueueClass, queue_classes
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
@@ -24,7 +24,7 @@ from requirements.record.declarations import Declarations
 from requirements.record.record import Record
 from requirements.values import Value, exact, fold
 
-#: Largest number of cached part results, and of cached questions; a full cache is cleared.
+#: Largest number of cached part results, and of cached questions.
 _CACHE_SIZE = 50_000
 
 
@@ -80,8 +80,8 @@ class QueueClassIndex:
         self.classes: Mapping[int, QueueClass] = {given[each.digest]: each for each in classes}
         self.everything = mask_from(self.classes)
         self._columns: dict[tuple[str, ...], list[tuple[QueueClass, int]]] = {}
-        self._results: dict[Hashable, tuple[RequirementPart, int]] = {}
-        self._questions: dict[str, RequirementQuestion] = {}
+        self._results: Cache[Hashable, tuple[RequirementPart, int]] = Cache(_CACHE_SIZE)
+        self._questions: Cache[str, RequirementQuestion] = Cache(_CACHE_SIZE)
         #: Whether questions of the earlier index are valid for this one.
         self.follows = (
             before is not None and before.declarations == declarations and before.present == self.present
@@ -96,16 +96,11 @@ class QueueClassIndex:
 
     def find_answer(self, pool_id: str) -> RequirementQuestion | None:
         """The cached question of a pool."""
-        return self._questions.get(pool_id)
+        return self._questions.find(pool_id)
 
     def question_of(self, pool_id: str, requirements: Requirements) -> RequirementQuestion:
         """The question of a pool's requirements, cached under the pool's id."""
-        known = self._questions.get(pool_id)
-        if known is None:
-            if len(self._questions) >= _CACHE_SIZE:
-                self._questions.clear()
-            known = self._questions[pool_id] = self.question(requirements)
-        return known
+        return self._questions.get(pool_id, lambda: self.question(requirements))
 
     def question(self, requirements: Requirements) -> RequirementQuestion:
         """Split requirements into parts; valid for every index with the same names and declarations."""
@@ -146,23 +141,20 @@ class QueueClassIndex:
         return EligibleSets(eligible=eligible, undecided=undecided)
 
     def _fulfilling(self, part: RequirementPart) -> int:
-        known = self._results.get(part.key)
+        known = self._results.find(part.key)
         if known is None:
-            if len(self._results) >= _CACHE_SIZE:
-                self._results.clear()
             column = self._column(part.names)
             found = reduce(or_, (alike for first, alike in column if part.holds(first.values)), 0)
-            known = self._results[part.key] = part, found
+            known = self._results.store(part.key, (part, found))
         return known[1]
 
     def _reuse_results(self, before: "QueueClassIndex") -> None:
         """Reuse the results of an earlier index, extended to the new classes."""
         new = [(slot, each) for slot, each in self.classes.items() if before.slots.get(each.digest) != slot]
         same = self.everything & ~mask_from([slot for slot, _ in new])
-        # A copy: another thread may still be using the other index.
-        for key, (part, found) in list(before._results.items()):  # noqa: SLF001  # its own class
+        for key, (part, found) in before._results.items():  # noqa: SLF001  # its own class
             holding = mask_from([slot for slot, each in new if part.holds(each.values)])
-            self._results[key] = part, found & same | holding
+            self._results.store(key, (part, found & same | holding))
         self._questions = before._questions  # noqa: SLF001
 
     def _entry(self, entry: Record) -> RequirementPart:
@@ -226,14 +218,10 @@ def _assign_slots(slots: Mapping[str, int], digests: Iterable[str]) -> dict[str,
     return {digest: slots[digest] for digest in digests if digest in slots}
 
 
+@derived
 def index_for_vo(config: Configuration, vo: str) -> QueueClassIndex:
     """The queue classes that a VO may use now, cached with the configuration."""
-    key = (__name__, fold(vo))
-    found = config.derived.get(key)
-    if found is None:
-        declarations = options_for(config, vo).job_description.declarations
-        found = config.derived[key] = QueueClassIndex(queue_classes(config, vo), declarations)
-    return cast(QueueClassIndex, found)
+    return QueueClassIndex(queue_classes(config, vo), options_for(config, vo).job_description.declarations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import rfc8785
 
 from cs_config import gc_tuning
+from cs_config.cache import derived
 from cs_config.tree import forwarding
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -35,24 +36,21 @@ class QueueClass:
     )
 
 
+@derived
 def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     """The classes of all queues that the VO may use now, by their first queue."""
-    key = (__name__, fold(vo))
-    found = config.derived.get(key)
-    if found is None:
-        with gc_tuning.pause_collection():
-            found = config.derived[key] = _compute_classes(config, vo)
-    return cast(tuple[QueueClass, ...], found)
+    with gc_tuning.pause_collection():
+        return _compute_classes(config, vo)
 
 
 def find_class(config: Configuration, vo: str, address: QueueAddress) -> QueueClass | None:
     """The class of a queue; None if the VO may not use it now."""
-    key = (f"{__name__}.class_of", fold(vo))
-    found = config.derived.get(key)
-    if found is None:
-        found = {queue: each for each in queue_classes(config, vo) for queue in each.queues}
-        config.derived[key] = found
-    return cast(dict[QueueAddress, QueueClass], found).get(address)
+    return _classes_by_queue(config, vo).get(address)
+
+
+@derived
+def _classes_by_queue(config: Configuration, vo: str) -> Mapping[QueueAddress, QueueClass]:
+    return {queue: each for each in queue_classes(config, vo) for queue in each.queues}
 
 
 def _compute_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
 
 from pydantic import ValidationError
 
+from cs_config.cache import derived
 from cs_config.options.options import VoOptions as Operations
 from cs_config.source import pydantic_errors
 from cs_config.source.sections import Leaf, LeafValue, Section, find_line, merge_sections
@@ -25,16 +25,12 @@ def options_for(config: Configuration, vo: str | None) -> Operations:
     return config.vo_operations.get(fold(vo), config.default_operations)
 
 
+@derived
 def managed_types(config: Configuration) -> frozenset[tuple[str, frozenset[str]]]:
     """The job types that only job managers handle: the defaults under `""`, and the VOs that differ."""
-    key = (__name__, "managed_types")
-    found = config.derived.get(key)
-    if found is None:
-        common = config.default_operations.managed_types
-        own = {(vo, each.managed_types) for vo, each in config.vo_operations.items()}
-        own = {(vo, types) for vo, types in own if types != common}
-        found = config.derived[key] = frozenset({("", common), *own})
-    return cast(frozenset[tuple[str, frozenset[str]]], found)
+    common = config.default_operations.managed_types
+    own = ((vo, each.managed_types) for vo, each in config.vo_operations.items())
+    return frozenset({("", common), *((vo, types) for vo, types in own if types != common)})
 
 
 def read_operations(section: Section, file: str) -> tuple[dict[str, Operations], list[Problem]]:

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from cs_config.cache import Cache
 from requirements.classad import match_expression
 from requirements.classad.match_expression import TwoSided
 from requirements.errors import InvalidInput, Problem
@@ -25,7 +26,7 @@ EXPRESSIONS = frozenset({REQUIREMENTS, RANK})
 DEFAULT_CHECKS = frozenset({"authorizationcheck", "closeoutputsecheck"})
 #: Name of a queue's requirements in explanations.
 OF_QUEUE = "Requirements of the queue"
-#: Largest number of cached results; a full cache is cleared.
+#: Largest number of cached results.
 _CACHE_SIZE = 10_000
 
 #: Values of the job's attributes that affect the result.
@@ -58,7 +59,7 @@ class Admission:
         names = {name for each in conditions for name in each.expression.other_names(own)}
         #: Folded names of the job's attributes that affect the result.
         self.asks = tuple(sorted(map(fold, names)))
-        self._cache: dict[Projection, bool] = {}
+        self._cache: Cache[Projection, bool] = Cache(_CACHE_SIZE)
 
     @cached_property
     def key(self) -> Hashable:
@@ -69,13 +70,10 @@ class Admission:
 
     def admits(self, job: Mapping[str, Value]) -> bool:
         """Whether a job, given by folded names, fulfils all conditions."""
-        projection = self.projection(job)
-        if (known := self._cache.get(projection)) is None:
-            if len(self._cache) >= _CACHE_SIZE:
-                self._cache.clear()
-            known = all(each.expression.is_true(self._own, job) for each in self.conditions)
-            self._cache[projection] = known
-        return known
+        return self._cache.get(
+            self.projection(job),
+            lambda: all(each.expression.is_true(self._own, job) for each in self.conditions),
+        )
 
     def projection(self, job: Mapping[str, Value]) -> Projection:
         """The job's values that affect the result; jobs with equal values have equal results."""

@@ -1,7 +1,7 @@
 """One version of the configuration as an immutable value."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -13,8 +13,9 @@ from cs_config.errors import QueueNotFound
 from cs_config.options.groups import Registry
 from cs_config.options.options import VoOptions
 from cs_config.source.sections import Section, Tree, to_plain
-from cs_config.tree import expiry, forwarding, glue, inheritance, node_attributes
+from cs_config.tree import admission, expiry, forwarding, glue, inheritance, node_attributes
 from cs_config.tree.address import QueueAddress
+from cs_config.tree.admission import Admission
 from cs_config.tree.expiry import Dynamic
 from cs_config.tree.levels import Level, Parameter
 from cs_config.tree.throttle import Throttle
@@ -53,13 +54,10 @@ class Configuration:
     warnings: tuple[Problem, ...] = ()  #: allowed, but probably a mistake
     expiries: int = 0  #: number of expiry moments that have passed
     written: "Configuration | None" = None  #: this version with expired values, if any have
-    _parameters: dict[tuple[QueueAddress, str], Mapping[str, Parameter]] = field(
-        default_factory=dict, repr=False
-    )
-    _values: dict[tuple[QueueAddress, str], Mapping[str, Value]] = field(default_factory=dict)
-    _node_attributes: dict[tuple[QueueAddress, str], NodeAttributes] = field(default_factory=dict)
-    #: Values derived and cached by other modules of this package; a key begins with the module's name.
-    derived: dict[tuple[str, str], object] = field(default_factory=dict)
+    derived: dict[tuple[Hashable, ...], object] = field(
+        default_factory=dict
+    )  #: see `cs_config.cache.derived`
+    _queues: dict[tuple[QueueAddress, str], "_EffectiveQueue"] = field(default_factory=dict)
     _aged: dict[int, "Configuration"] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -87,7 +85,7 @@ class Configuration:
             "levels": {
                 queue: tuple(nodes[level.path] for level in levels) for queue, levels in self.levels.items()
             },
-            **{name: {} for name in ("_parameters", "_values", "_node_attributes", "derived", "_aged")},
+            **{name: {} for name in ("derived", "_queues", "_aged")},
         }
         aged = replace(self, **left, expiries=expiries, written=self)
         self._aged.clear()  # time does not go back
@@ -141,27 +139,31 @@ class Configuration:
 
     def parameters(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
         """The effective parameters of a queue for a VO, each with its origin."""
-        key = self._key(address, vo)
-        if (found := self._parameters.get(key)) is None:
-            found = MappingProxyType(inheritance.effective_parameters(self.levels[address], key[1]))
-            self._parameters[key] = found
-        return found
+        return self._effective(address, vo).parameters
 
     def values(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
         """The effective parameters of a queue for a VO, without those that differ between its nodes."""
-        key = self._key(address, vo)
-        if (found := self._values.get(key)) is None:
-            found = MappingProxyType(inheritance.parameter_values(self.parameters(address, vo)))
-            self._values[key] = found
-        return found
+        return self._effective(address, vo).values
 
     def node_attributes(self, address: QueueAddress, vo: str) -> NodeAttributes:
         """The declared attributes that differ between the nodes of a queue, for a VO."""
-        key = self._key(address, vo)
-        if (found := self._node_attributes.get(key)) is None:
-            found = node_attributes.list_attributes(self.parameters(address, vo).values())
-            self._node_attributes[key] = found
-        return found
+        return self._effective(address, vo).node_attributes
+
+    def admission(self, address: QueueAddress, vo: str) -> Admission | None:
+        """The admission rules of a queue for the jobs of a VO; None if it has none."""
+        return self._effective(address, vo).admission if self.has_admission else None
+
+    @cached_property
+    def has_admission(self) -> bool:
+        """Whether any queue has admission rules."""
+        rules = {admission.REQUIREMENTS, *admission.DEFAULT_CHECKS}
+        stated: set[str] = set()
+        for level in self.nodes.values():
+            for settings in (level.plain, *level.by_vo.values()):
+                stated |= settings.keys()
+                if (checks := settings.get(admission.CHECKS)) is not None:
+                    rules |= {fold(str(name)) for name in inheritance.as_tuple(checks.value)}
+        return not stated.isdisjoint(rules)
 
     def forwarding(self, address: QueueAddress, vo: str) -> SiteMapping | None:
         """The translation of node requirements for the queue's batch system; None if it has none."""
@@ -201,8 +203,35 @@ class Configuration:
         """Whether the VO may use the queue while it is enabled."""
         return inheritance.admits_vo(self.levels[address], fold(vo))
 
-    def _key(self, address: QueueAddress, vo: str) -> tuple[QueueAddress, str]:
-        """Cache key: VOs without values of their own on the path of a queue share a result."""
-        folded = fold(vo)
-        own = any(folded in level.by_vo for level in self.levels[address])
-        return address, folded if own else ""
+    def _effective(self, address: QueueAddress, vo: str) -> "_EffectiveQueue":
+        """The queue for a VO; VOs without values of their own on its path share one."""
+        folded, levels = fold(vo), self.levels[address]
+        key = address, folded if any(folded in level.by_vo for level in levels) else ""
+        if (found := self._queues.get(key)) is None:
+            found = self._queues[key] = _EffectiveQueue(address, levels, key[1])
+        return found
+
+
+class _EffectiveQueue:
+    """A queue for a VO: its effective parameters and what follows from them, each computed at first use."""
+
+    def __init__(self, address: QueueAddress, levels: Levels, vo: str) -> None:
+        self._address = address
+        self._levels = levels
+        self._vo = vo
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return MappingProxyType(inheritance.effective_parameters(self._levels, self._vo))
+
+    @cached_property
+    def values(self) -> Mapping[str, Value]:
+        return MappingProxyType(inheritance.parameter_values(self.parameters))
+
+    @cached_property
+    def node_attributes(self) -> NodeAttributes:
+        return node_attributes.list_attributes(self.parameters.values())
+
+    @cached_property
+    def admission(self) -> Admission | None:
+        return admission.read_admission(glue.build_ad(self.values, self._address))

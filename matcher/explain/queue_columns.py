@@ -14,7 +14,7 @@ from typing import cast
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
-from cs_config.tree import admission_cache, glue
+from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
@@ -52,7 +52,7 @@ class QueueView:
     @property
     def admission(self) -> Admission | None:
         """The queue's conditions on jobs."""
-        return admission_cache.read_admission(self.config, self.address, self.vo)
+        return self.config.admission(self.address, self.vo)
 
     @cached_property
     def expired(self) -> Mapping[str, Value]:

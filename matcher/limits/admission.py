@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cs_config.tree import admission_cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
@@ -92,7 +91,7 @@ class AdmissionPolicy:
 
     def _judge_group(self, vo: str) -> tuple[Admission, ...]:
         if vo not in self._admissions:
-            found = (admission_cache.read_admission(self._config, queue, vo) for queue in self._queues)
+            found = (self._config.admission(queue, vo) for queue in self._queues)
             self._admissions[vo] = tuple(each for each in found if each is not None)
         return self._admissions[vo]
 
@@ -123,7 +122,7 @@ class AdmissionPolicies:
         If the queue is unknown, every queue of the place that one of the VOs may use must admit; without a
         site, none.
         """
-        if not place.site or not admission_cache.is_configured(config):
+        if not place.site or not config.has_admission:
             return None
         of, known = self._known
         if of is not config:
@@ -137,6 +136,6 @@ def _build_policy(config: Configuration, place: Location, vos: frozenset[str]) -
     asking = [
         queue
         for queue in place_pools.list_queues(config, place)
-        if any(config.usable(queue, vo) and admission_cache.read_admission(config, queue, vo) for vo in vos)
+        if any(config.usable(queue, vo) and config.admission(queue, vo) for vo in vos)
     ]
     return AdmissionPolicy(config, asking) if asking else None

@@ -11,7 +11,7 @@ from itertools import chain
 
 from sqlalchemy import Connection
 
-from cs_config.tree import admission_cache, parameters
+from cs_config.tree import parameters
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
@@ -236,7 +236,7 @@ def _read_job_ads(
     conn: Connection, proposal: Proposal, waiting: Mapping[str, Sequence[WaitingClass]]
 ) -> JobAds:
     """The first job of each class, where queues have conditions on jobs."""
-    if not (admission_cache.is_configured(proposal.before) or admission_cache.is_configured(proposal.after)):
+    if not (proposal.before.has_admission or proposal.after.has_admission):
         return {}
     classes = [each for these in waiting.values() for each in these]
     return {job.job_id: job_groups.job_ad(job) for job in waiting_classes.list_first_jobs(conn, classes)}

@@ -26,7 +26,6 @@ from optimizers.chain.chain import (
     Step,
     make_context,
 )
-from optimizers.chain.result_cache import ResultCache
 from taskqueue.db import database, retry
 from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdate
@@ -143,9 +142,9 @@ def optimize(
     """
     result = BatchResult()
     context = make_context(config, now)
-    known = result_cache.result_cache_of(context.config, chain.installed_steps() if steps is None else steps)
+    steps = chain.installed_steps() if steps is None else steps
     for start in range(0, len(job_ids), MOST_AT_ONCE):
-        result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], known)
+        result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], steps)
     if observe:
         observe(result)
     return result
@@ -165,12 +164,14 @@ def fail_jobs(
 
 
 def _optimize_some(
-    engine: Engine, context: ChainContext, job_ids: Sequence[int], known: ResultCache
+    engine: Engine, context: ChainContext, job_ids: Sequence[int], steps: Mapping[str, Step]
 ) -> BatchResult:
     with database.reading(engine) as conn:
         found = optimizer_queue.read_due(conn, job_ids, now=context.now)
     absent = tuple(sorted(set(job_ids) - {job.job_id for job in found}))
-    return BatchResult(left=absent) + _write(engine, context, known.result_of(found, context))
+    return BatchResult(left=absent) + _write(
+        engine, context, result_cache.run_or_reuse(found, steps, context)
+    )
 
 
 def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Final
 
+from cs_config.cache import Cache
 from cs_config.classes.class_index import EligibleClasses, QueueClassIndex, number_classes
 from cs_config.classes.queue_classes import queue_classes
 from cs_config.options.operations import options_for
@@ -30,7 +31,7 @@ class Eligibility:
         self._earlier: dict[str, QueueClassIndex] = {} if before is None else before.indexes()
         self._known_before: Mapping[str, StoredClasses] = {} if before is None else before.list_known()
         self._following: set[str] = set()  # VOs whose requirements mean the same in both versions
-        self._answers: dict[str, EligibleClasses] = {}
+        self._answers: Cache[str, EligibleClasses] = Cache(_MOST_KEPT)
         self._lock = Lock()
 
     def find(self, pool_id: str, requirements: Requirements, vo: str) -> EligibleClasses:
@@ -39,14 +40,11 @@ class Eligibility:
         `pool_id` is the identity of `requirements` and `vo`, and the key of the cache.
         """
         with self._lock:
-            found = self._answers.get(pool_id)
-            if found is None:
-                if len(self._answers) >= _MOST_KEPT:
-                    self._answers.clear()
-                index = self._index(fold(vo))
-                sets = index.ask(index.question_of(pool_id, requirements))
-                found = self._answers[pool_id] = EligibleClasses(index=index, sets=sets)
-        return found
+            return self._answers.get(pool_id, lambda: self._ask(pool_id, requirements, fold(vo)))
+
+    def _ask(self, pool_id: str, requirements: Requirements, vo: str) -> EligibleClasses:
+        index = self._index(vo)
+        return EligibleClasses(index=index, sets=index.ask(index.question_of(pool_id, requirements)))
 
     def index(self, vo: str, slots: Mapping[str, int]) -> QueueClassIndex:
         """Return the index of a VO's queue classes with the given slots.

@@ -1,13 +1,13 @@
 """Cache of chain results, shared by equal jobs, and the conversion of stored jobs to the chain's input."""
 
 import json
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from threading import Lock
 from typing import Final
 
+from cs_config.cache import Cache, derived
 from cs_config.options import keywords
+from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, ChainResult, Done, JobContext, Step
@@ -66,89 +66,67 @@ _SHORT: Final = 16_384
 _NEW: Final = (None, 0, False)
 
 
-class ResultCache:
-    """Chain results for one set of steps and one configuration; thread-safe."""
-
-    def __init__(self, config: Configuration, steps: Mapping[str, Step]) -> None:
-        self.config = config
-        self.steps = steps
-        self._known: OrderedDict[Hashable, ChainResult] = OrderedDict()
-        self._bounded: dict[str, bool] = {}  # by VO: its options limit keywords that jobs do not share
-        self._lock = Lock()
-
-    def result_of(
-        self, jobs: Sequence[PreparingJob], context: ChainContext
-    ) -> list[tuple[PreparingJob, ChainResult]]:
-        """Return each job with its chain result, which equal jobs share."""
-        here: dict[Hashable, ChainResult] = {}
-        return [(job, self._result_of(job, context, here)) for job in jobs]
-
-    def result_of_new(self, body: str, vo: str, context: ChainContext, *, shared: bool) -> ChainResult | None:
-        """Return the cached result for new jobs with this description; None: the chain has to run.
-
-        Args:
-            body: The description as a JSON object.
-            vo: VO of the jobs.
-            context: Context of the chain.
-            shared: Whether the description has placeholders that each job fills with its own values.
-        """
-        kind = self._kind(body, vo, context, shared=shared)
-        return None if kind is None else self._known.get((*kind, *_NEW))
-
-    def _result_of(
-        self, job: PreparingJob, context: ChainContext, here: dict[Hashable, ChainResult]
-    ) -> ChainResult:
-        """Return the result for one job; `here` holds the results of its batch."""
-        key = self._key(job, context)
-        known = here.get(key) or self._known.get(key)
-        if known is not None:
-            return known
-        chain_result = chain.run_chain(job_context_from_row(job, context), self.steps, context)
-        if chain_result.alike and key is not None:
-            here[key] = chain_result
-            if len(job.body) <= _SHORT:
-                self._keep(key, chain_result)
-        return chain_result
-
-    def _keep(self, key: Hashable, chain_result: ChainResult) -> None:
-        """Cache a success for later batches; failures are computed again."""
-        if not isinstance(chain_result.outcome, Done):
-            return
-        with self._lock:
-            self._known[key] = chain_result
-            if len(self._known) > _MOST_KEPT:
-                self._known.popitem(last=False)
-
-    def _key(self, job: PreparingJob, context: ChainContext) -> Hashable | None:
-        """Cache key of a job; None: not cacheable."""
-        shared = job.parameters is not None
-        kind = self._kind(job.body, job.vo, context, shared=shared)
-        if kind is None or (job.parameters is not None and not _readable(job.parameters)):
-            return None
-        return (*kind, job.step, job.reschedules, job.sandbox_gone)
-
-    def _kind(self, body: str, vo: str, context: ChainContext, *, shared: bool) -> tuple[str, str] | None:
-        """Cache key of a description; None: the result may differ between its jobs."""
-        asked = _cache_key(body)
-        if shared and (asked == body or "%" in asked):
-            return None
-        if vo not in self._bounded:
-            bounds = context.operations(vo).job_description.bounds
-            self._bounded[vo] = not keywords.PARTICULAR_FOLDED.isdisjoint(bounds)
-        return None if self._bounded[vo] else (asked, vo)
+@derived
+def _known_results(_config: Configuration) -> Cache[Hashable, ChainResult]:
+    """Successes by cache key, with the installed steps as generation; failures are computed again."""
+    return Cache(_MOST_KEPT)
 
 
-_latest: list[ResultCache] = []
+@derived
+def _limits_particulars(config: Configuration, vo: str) -> bool:
+    """Whether options of the VO limit keywords that jobs do not share."""
+    return not keywords.PARTICULAR_FOLDED.isdisjoint(options_for(config, vo).job_description.bounds)
 
 
-def result_cache_of(config: Configuration, steps: Mapping[str, Step]) -> ResultCache:
-    """Return the cache of this configuration, shared by all batches of the process while it is current."""
-    for known in _latest:
-        if known.config is config and known.steps == steps:
-            return known
-    made = ResultCache(config, steps)
-    _latest[:] = [made]
-    return made
+def run_or_reuse(
+    jobs: Sequence[PreparingJob], steps: Mapping[str, Step], context: ChainContext
+) -> list[tuple[PreparingJob, ChainResult]]:
+    """Return each job with its chain result, which equal jobs share."""
+    here: dict[Hashable, ChainResult] = {}  # results of this batch
+    return [(job, _run_or_reuse(job, steps, context, here)) for job in jobs]
+
+
+def _run_or_reuse(
+    job: PreparingJob, steps: Mapping[str, Step], context: ChainContext, here: dict[Hashable, ChainResult]
+) -> ChainResult:
+    key = _job_key(job, context)
+    known = _known_results(context.config)
+    found = here.get(key) or known.find(key, steps)
+    if found is not None:
+        return found
+    chain_result = chain.run_chain(job_context_from_row(job, context), steps, context)
+    if chain_result.alike and key is not None:
+        here[key] = chain_result
+        if isinstance(chain_result.outcome, Done) and len(job.body) <= _SHORT:
+            known.store(key, chain_result, steps)
+    return chain_result
+
+
+def find_result(
+    body: str, vo: str, steps: Mapping[str, Step], context: ChainContext, *, shared: bool
+) -> ChainResult | None:
+    """Return the cached result for new jobs with this description; None: the chain has to run.
+
+    `shared`: the description has placeholders that each job fills with its own values.
+    """
+    kind = _description_key(body, vo, context, shared=shared)
+    return None if kind is None else _known_results(context.config).find((*kind, *_NEW), steps)
+
+
+def _job_key(job: PreparingJob, context: ChainContext) -> Hashable | None:
+    """Cache key of a job; None: not cacheable."""
+    kind = _description_key(job.body, job.vo, context, shared=job.parameters is not None)
+    if kind is None or (job.parameters is not None and not _readable(job.parameters)):
+        return None
+    return (*kind, job.step, job.reschedules, job.sandbox_gone)
+
+
+def _description_key(body: str, vo: str, context: ChainContext, *, shared: bool) -> tuple[str, str] | None:
+    """Cache key of a description; None: the result may differ between its jobs."""
+    asked = _cache_key(body)
+    if shared and (asked == body or "%" in asked):
+        return None
+    return None if _limits_particulars(context.config, vo) else (asked, vo)
 
 
 def _cache_key(body: str) -> str:

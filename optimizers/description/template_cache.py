@@ -9,12 +9,12 @@ left to the parser of the whole text, which reports the problem and its position
 """
 
 import re
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Final
 
+from cs_config.cache import Cache, derived
 from cs_config.options import keywords
 from cs_config.options.keywords import Keyword
 from cs_config.options.operations import options_for
@@ -149,48 +149,37 @@ class DescriptionTemplate:
         return replace(made, parameters=parameters)
 
 
-class TemplateCache:
-    """Description templates for one configuration; thread-safe."""
-
-    def __init__(self, config: Configuration) -> None:
-        self.config = config
-        self._known: OrderedDict[Hashable, DescriptionTemplate | None] = OrderedDict()
-        self._lock = Lock()
-
-    def find(self, parts: SplitText, submitter: Submitter, archive: str | None) -> DescriptionTemplate | None:
-        """Return the template of a text; None: it has to be parsed as a whole."""
-        key = submitter, archive, parts.form
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-                return self._known[key]
-        made = _make_template(parts, submitter, self.config, archive)
-        with self._lock:
-            self._known[key] = made
-            if len(self._known) > _MOST_KEPT:
-                self._known.popitem(last=False)
-        return made
+@derived
+def _known_templates(_config: Configuration) -> Cache[Hashable, DescriptionTemplate | None]:
+    """Templates by submitter, archive and text; None: the text has to be parsed as a whole."""
+    return Cache(_MOST_KEPT)
 
 
 class TemplateMatcher:
     """Matches the texts of one submission with their templates, of which there are usually few."""
 
-    def __init__(self, templates: TemplateCache, submitter: Submitter, archive: str | None) -> None:
-        self._templates = templates
+    def __init__(self, config: Configuration, submitter: Submitter, archive: str | None) -> None:
+        self._config = config
         self._submitter = submitter
         self._archive = archive
         self._used: deque[DescriptionTemplate] = deque(maxlen=_MOST_TRIED)
 
     def fill(self, text: str) -> tuple[DescriptionTemplate, JobMember] | None:
         """Return the template and the job of a text; None: it has to be parsed as a whole."""
-        for template in self._used:
-            if (values := template.form.values(text)) is not None:
-                return _fill_template(template, values)
+        for used in self._used:
+            if (values := used.form.values(text)) is not None:
+                return _fill_template(used, values)
         parts = split_text(text)
-        if parts is None or (made := self._templates.find(parts, self._submitter, self._archive)) is None:
+        if parts is None or (template := self._find_template(parts)) is None:
             return None
-        self._used.appendleft(made)
-        return _fill_template(made, parts.values)
+        self._used.appendleft(template)
+        return _fill_template(template, parts.values)
+
+    def _find_template(self, parts: SplitText) -> DescriptionTemplate | None:
+        return _known_templates(self._config).get(
+            (self._submitter, self._archive, parts.form),
+            lambda: _make_template(parts, self._submitter, self._config, self._archive),
+        )
 
 
 def _fill_template(
@@ -198,19 +187,6 @@ def _fill_template(
 ) -> tuple[DescriptionTemplate, JobMember] | None:
     member = template.fill(values)
     return None if member is None else (template, member)
-
-
-_latest: list[TemplateCache] = []
-
-
-def template_cache_of(config: Configuration) -> TemplateCache:
-    """Return the cache of this configuration, shared by all submissions to the process."""
-    for known in _latest:
-        if known.config is config:
-            return known
-    made = TemplateCache(config)
-    _latest[:] = [made]
-    return made
 
 
 def _make_template(

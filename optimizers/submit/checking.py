@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
-from optimizers.description import expansion, jdl, parametric, template_cache
+from optimizers.description import expansion, jdl, parametric
 from optimizers.description.expansion import SharedDescription
 from optimizers.description.parametric import Volume
 from optimizers.description.template_cache import DescriptionTemplate, TemplateMatcher
@@ -101,8 +101,7 @@ class _Checking:
 
     def read(self, sources: Sequence[Source]) -> list[_Placed]:
         """Parse the sources without expanding them; invalid ones are left out."""
-        known = template_cache.template_cache_of(self.config)
-        matcher = TemplateMatcher(known, self.submitter, self.sandbox) if len(sources) > 1 else None
+        matcher = TemplateMatcher(self.config, self.submitter, self.sandbox) if len(sources) > 1 else None
         alike: dict[str, _Text] = {}
         found: list[_Placed] = []
         for index, source in enumerate(sources):

@@ -32,13 +32,13 @@ def find_known(
     """
     if len(placed) > batch.MOST_AT_ONCE:
         return {}
-    remembered = result_cache.result_cache_of(context.config, chain.installed_steps())
+    steps = chain.installed_steps()
     found: dict[int, ChainResult] = {}
     for place, job in dict(placed).items():
         body = json.dumps(described[place].body)
-        chain_result = remembered.result_of_new(body, job.vo, context, shared=job.parameters is not None)
-        if chain_result is not None:
-            found[place] = chain_result
+        shared = job.parameters is not None
+        if (known := result_cache.find_result(body, job.vo, steps, context, shared=shared)) is not None:
+            found[place] = known
     return found
 
 

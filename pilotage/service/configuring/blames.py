@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from cs_config.errors import PathNotFound
-from cs_config.tree import admission_cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import show, store
@@ -130,7 +129,7 @@ def _impacts(
         return None
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
     waiting = explanations.classes(parts, conn, [fold(vo)])
-    needs_jobs = admission_cache.read_admission(config, address, fold(vo)) is not None
+    needs_jobs = config.admission(address, fold(vo)) is not None
     jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
     return parameter_impact.parameter_impacts(
         config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}

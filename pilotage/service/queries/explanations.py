@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from cs_config.options.operations import options_for
-from cs_config.tree import admission_cache, glue
+from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import blockers, eligible_queues, queue_report, queue_set, suggestions
@@ -108,9 +108,7 @@ def _ranked(
 
 def _explain_at_queues(config: Configuration, demand: JobDemand, applicant: JobView) -> JobDemand:
     """Add the job's attributes if the admission policy of a queue needs them."""
-    return (
-        replace(demand, job=job_groups.job_ad(applicant)) if admission_cache.is_configured(config) else demand
-    )
+    return replace(demand, job=job_groups.job_ad(applicant)) if config.has_admission else demand
 
 
 def _with_forwarding(found: JobExplanation, config: Configuration, demand: JobDemand) -> JobExplanation:
@@ -272,7 +270,7 @@ def _jobs(
 ) -> Mapping[int, Mapping[str, Value]]:
     """One job per class, if the admission policy of a queue needs it."""
     vos = {each.asked.vo for each in waiting}
-    needs_jobs = any(admission_cache.read_admission(config, queue, vo) for queue in queues for vo in vos)
+    needs_jobs = any(config.admission(queue, vo) for queue in queues for vo in vos)
     return (
         {job.job_id: job_groups.job_ad(job) for job in waiting_classes.list_first_jobs(conn, waiting)}
         if needs_jobs

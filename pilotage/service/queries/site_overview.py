@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
-from cs_config.tree import admission_cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import parameter_impact
@@ -150,7 +149,7 @@ def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
 def _count(parts: Services, conn: Connection, vos: frozenset[str] | None) -> Counter[str]:
     config = parts.live.current
     waiting = explanations.classes(parts, conn, vos)
-    jobs = waiting_classes.list_first_jobs(conn, waiting) if admission_cache.is_configured(config) else ()
+    jobs = waiting_classes.list_first_jobs(conn, waiting) if config.has_admission else ()
     return parameter_impact.runnable_by_site(
         config, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
     )

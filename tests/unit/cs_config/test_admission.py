@@ -5,7 +5,6 @@ import pytest
 
 from cs_config import validate
 from cs_config.formats import ce_ads, ce_ads_import
-from cs_config.tree import admission_cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission, Miss
 from cs_config.tree.configuration import Configuration
@@ -37,7 +36,7 @@ CONFIG = validate.parse(TREE)
 
 
 def of(queue: str, vo: str = "cms", config: Configuration = CONFIG) -> Admission:
-    found = admission_cache.read_admission(config, QueueAddress(site="S", ce="C", queue=queue), vo)
+    found = config.admission(QueueAddress(site="S", ce="C", queue=queue), vo)
     assert found is not None
     return found
 
@@ -63,10 +62,8 @@ def test_the_nearest_requirements_decide(
 
 def test_a_queue_that_asks_nothing_has_no_admission() -> None:
     free = QueueAddress(site="S", ce="C", queue="free")
-    assert admission_cache.read_admission(CONFIG, free, "cms") is None
-    assert not admission_cache.is_configured(
-        validate.parse("Resources: {Sites: {S: {CEs: {C: {Queues: {q: {}}}}}}}")
-    )
+    assert CONFIG.admission(free, "cms") is None
+    assert not validate.parse("Resources: {Sites: {S: {CEs: {C: {Queues: {q: {}}}}}}}").has_admission
 
 
 def test_both_checks_of_glite_hold_by_default() -> None:
@@ -146,7 +143,7 @@ def test_the_ce_ad_of_the_document_admits_its_own_vo_only() -> None:
     )
     config = validate.parse(proposal.text)
     [address] = config.addresses
-    queue = admission_cache.read_admission(config, address, "egee")
+    queue = config.admission(address, "egee")
     assert queue is not None
     assert [each.name for each in queue.conditions] == ["AuthorizationCheck", "CloseOutputSECheck"]
     assert queue.admits({"virtualorganisation": "EGEE", "certificatesubject": "/CN=A"})

@@ -6,10 +6,9 @@ from datetime import datetime
 import pytest
 
 from cs_config import validate
-from optimizers.chain import chain
+from optimizers.chain import chain, result_cache
 from optimizers.chain.chain import ChainContext, ChainResult, Failed, Hold, Outcome
 from optimizers.chain.eligibility import Eligibility
-from optimizers.chain.result_cache import ResultCache
 from taskqueue.jobs.optimizer_queue import PreparingJob
 from taskqueue.states import JobStatus
 from tests.submitted import grid
@@ -37,12 +36,12 @@ def _job(job_id: int, body: str, now: datetime) -> PreparingJob:
 def test_what_asks_much_is_remembered_for_its_batch_only(banned: int, kept: bool, now: datetime) -> None:
     config = grid()
     context = ChainContext(config=config, now=now, eligibility=Eligibility(config), catalogues={})
-    known = ResultCache(config, chain.installed_steps())
     sites = [f"SITE.{number:020}.ch" for number in range(banned)]
     body = json.dumps({"Executable": "x", "CPUTime": 3600, "Priority": 1, "BannedSites": sites})
 
     def ask(*job_ids: int) -> list[ChainResult]:
-        return [each for _, each in known.result_of([_job(job_id, body, now) for job_id in job_ids], context)]
+        jobs = [_job(job_id, body, now) for job_id in job_ids]
+        return [each for _, each in result_cache.run_or_reuse(jobs, chain.installed_steps(), context)]
 
     first, second = ask(1, 2)
     assert first is second
@@ -54,7 +53,7 @@ def _outcome(body: dict[str, object], described: str, now: datetime) -> Outcome:
     config = validate.parse(f"Operations: {{lhcb: {{JobDescription: {{{described}}}}}}}")
     context = ChainContext(config=config, now=now, eligibility=Eligibility(config), catalogues={})
     text = json.dumps({"Executable": "x", "CPUTime": 3600, "Priority": 1} | body)
-    [(_, passage)] = ResultCache(config, chain.installed_steps()).result_of([_job(1, text, now)], context)
+    [(_, passage)] = result_cache.run_or_reuse([_job(1, text, now)], chain.installed_steps(), context)
     return passage.outcome
 
 

@@ -1,0 +1,86 @@
+"""Caches: values derived once from a version of the configuration, and bounded results of any generation."""
+
+from collections.abc import Callable, Hashable
+from functools import wraps
+from typing import Final, Generic, Protocol, TypeVar, TypeVarTuple, cast
+
+from requirements.values import fold
+
+_MISSING: Final = object()
+
+
+class Derivable(Protocol):
+    """A configuration: a value that keeps what was derived from it."""
+
+    @property
+    def derived(self) -> dict[tuple[Hashable, ...], object]:
+        """Results by function and arguments."""
+        ...
+
+
+Config = TypeVar("Config", bound=Derivable)
+Arguments = TypeVarTuple("Arguments")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def derived(compute: Callable[[Config, *Arguments], Value]) -> Callable[[Config, *Arguments], Value]:
+    """Decorate a function of a configuration: each result is computed once and kept with the configuration.
+
+    Arguments are hashable; texts are names of VOs and the like, which are compared without case. If threads
+    compute the same result at once, all get the one that was stored first. A result must not refer to the
+    configuration: the two would outlive its use until the garbage collector finds them.
+    """
+
+    @wraps(compute)
+    def find(config: Config, *arguments: *Arguments) -> Value:
+        key = (compute, *(fold(each) if isinstance(each, str) else each for each in arguments))
+        found = config.derived.get(key, _MISSING)
+        if found is _MISSING:
+            found = config.derived.setdefault(key, compute(config, *arguments))
+        return cast(Value, found)
+
+    return find
+
+
+class Cache(Generic[Key, Value]):
+    """Bounded cache of results that hold for one generation of what they were computed from.
+
+    A generation is any value that can be compared, such as a configuration, or a configuration with the age
+    of a mapping. The cache is emptied when it is full, and when a result of another generation is stored, so
+    that it keeps no old configuration alive. Thread-safe without a lock: generation and results are replaced
+    together, and a result that another thread stores meanwhile is at worst computed again.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._content: tuple[object, dict[Key, Value]] = None, {}
+
+    def find(self, key: Key, generation: object = None) -> Value | None:
+        """The cached result of this generation, if any."""
+        current, known = self._content
+        return known.get(key) if current == generation else None
+
+    def store(self, key: Key, value: Value, generation: object = None) -> Value:
+        """Keep a result, and return it."""
+        current, known = self._content
+        if current != generation or len(known) >= self._size:
+            known = {}
+            self._content = generation, known
+        known[key] = value
+        return value
+
+    def get(self, key: Key, compute: Callable[[], Value], generation: object = None) -> Value:
+        """The cached result, which may be None; computed and kept if there is none."""
+        current, known = self._content
+        if current == generation and key in known:
+            return known[key]
+        return self.store(key, compute(), generation)
+
+    def items(self) -> list[tuple[Key, Value]]:
+        """All results; a copy, so that other threads may go on."""
+        return list(self._content[1].items())
+
+    def clear(self) -> None:
+        """Forget all results."""
+        self._content = None, {}

@@ -1,0 +1,45 @@
+"""What is derived from a configuration is computed once, and a cache holds results of one generation."""
+
+from collections.abc import Callable, Iterator
+
+from cs_config import validate
+from cs_config.cache import Cache, derived
+from cs_config.tree.configuration import Configuration
+
+CONFIG, OTHER = (validate.parse("Resources: {}") for _ in range(2))
+computed: list[str] = []
+
+
+@derived
+def _compute(config: Configuration, vo: str) -> str | None:
+    computed.append(f"{vo} of {config.version}")
+    return None
+
+
+def test_a_result_is_computed_once_for_a_configuration_even_if_it_is_none() -> None:
+    for config in (CONFIG, CONFIG, OTHER):
+        assert _compute(config, "lhcb") is None
+    assert _compute(CONFIG, "LHCb") is None
+    assert computed == ["lhcb of 0", "lhcb of 0"]
+
+
+def _counting() -> Callable[[], int]:
+    numbers: Iterator[int] = iter(range(100))
+    return lambda: next(numbers)
+
+
+def test_a_new_generation_empties_the_cache() -> None:
+    cache: Cache[str, int] = Cache(10)
+    count = _counting()
+    assert [cache.get("a", count, 1), cache.get("a", count, 1), cache.get("a", count, 2)] == [0, 0, 1]
+    assert cache.find("a", 1) is None
+    assert cache.items() == [("a", 1)]
+
+
+def test_a_full_cache_is_emptied() -> None:
+    cache: Cache[int, int] = Cache(2)
+    for each in range(3):
+        cache.store(each, each)
+    assert cache.items() == [(2, 2)]
+    cache.clear()
+    assert cache.find(2) is None
