@@ -123,7 +123,7 @@ class Matcher:
         for each in wishes:
             if each.counted:
                 gave = claimed[id(each.request)]
-                self._memory.open_places.note(
+                self._memory.open_places.record(
                     each.place, gave=isinstance(gave, ClaimResult) and bool(gave.claimed)
                 )
         return {
@@ -134,12 +134,12 @@ class Matcher:
         """Register a notification of changes: cached no-matches are unused until the feed was read."""
         self._freshness.ring()
 
-    def find_no_match(self, likeness: Hashable) -> NoMatch | None:
+    def find_no_match(self, cache_key: Hashable) -> NoMatch | None:
         """A cached no-match; None: the request must be served. Thread-safe.
 
         Callers must not pass a repeated request id: earlier answers are only in the database.
         """
-        return self._memory.find_no_match(likeness, self._config()) if self._freshness.is_good else None
+        return self._memory.find_no_match(cache_key, self._config()) if self._freshness.is_good else None
 
     def settle(self, results: Sequence[ClaimResult | PilotageError]) -> None:
         """Exclude task queues that turned out empty; they are marked before the next full snapshot."""

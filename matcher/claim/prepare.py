@@ -35,7 +35,7 @@ def prepare(
     presented = request.presented
     try:
         view.require_one_place(presented, request.caller)
-        served, resource = view.place(presented, request.caller, likeness=request.likeness)
+        served, resource = view.place(presented, request.caller, cache_key=request.cache_key)
     except PilotageError as error:
         return error
     if served is None:
@@ -115,7 +115,7 @@ def _remember_no_match(
     Not for requests of one job, or if more than the mapping and the configuration decides.
     """
     presented = request.presented
-    if request.likeness is None or presented.job_id is not None or presented.several:
+    if request.cache_key is None or presented.job_id is not None or presented.several:
         return
     if served.lasting and not served.kept_back:
         no_match = NoMatch(
@@ -126,7 +126,7 @@ def _remember_no_match(
             age=view.age,
             changed=changed,
         )
-        view.memory.no_matches.note(request.likeness, no_match)
+        view.memory.no_matches.store(request.cache_key, no_match)
 
 
 def _refusal_reason(

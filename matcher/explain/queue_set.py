@@ -5,11 +5,11 @@ combination of the values that it reads, and the result is cached with the confi
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
-from typing import cast
 
+from cs_config.cache import Cache, derived
 from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
@@ -24,7 +24,7 @@ from requirements.canonical import Requirements
 from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
 
-#: Cached results; the cache is cleared when full.
+#: Cached results.
 _CACHED = 20_000
 
 
@@ -51,8 +51,8 @@ class QueueSet:
         self.everything = (1 << len(queues)) - 1
         self._columns = QueueColumns(queues)
         self.failed = UnmetConditions(queues, self._columns, declarations)
-        self._fulfilling: dict[object, int] = {}
-        self._addresses: dict[int, frozenset[QueueAddress]] = {}
+        self._fulfilling: Cache[Hashable, int] = Cache(_CACHED)
+        self._addresses: Cache[int, frozenset[QueueAddress]] = Cache(_CACHED)
 
     def failures(self, demand: JobDemand) -> list[UnmetCondition]:
         """Every condition of the demand that some queue fails."""
@@ -77,16 +77,14 @@ class QueueSet:
         """The queues that fulfil a condition. Reasons for failures of requirements are not computed here."""
         if not isinstance(part, RequirementCondition) or part in self.failed:
             return self.everything & ~reduce(or_, (each.queues for each in self.failed.find(part)), 0)
-        found = self._fulfilling.get(part.key)
+        found = self._fulfilling.find(part.key)
         if found is None:
             found = 0
             for number, mask in self._columns.group_by_values(self._names(part)):
                 queue = self.queues[number]
                 if evaluator.eligible(part.asked, queue.values, self.declarations, queue.nodes):
                     found |= mask
-            if len(self._fulfilling) >= _CACHED:
-                self._fulfilling.clear()
-            self._fulfilling[part.key] = found
+            self._fulfilling.store(part.key, found)
         return found
 
     def _names(self, part: RequirementCondition) -> tuple[str, ...]:
@@ -102,9 +100,7 @@ class QueueSet:
 
     def addresses(self, queues: int) -> frozenset[QueueAddress]:
         """The addresses of a set, cached: many jobs are eligible for the same queues."""
-        if queues not in self._addresses:
-            self._addresses[queues] = frozenset(queue.address for queue in self.members(queues))
-        return self._addresses[queues]
+        return self._addresses.get(queues, lambda: frozenset(queue.address for queue in self.members(queues)))
 
     def within(self, scope: str) -> int:
         """The queues of a scope (`Site`, `Site/CE` or `Site/CE/Queue`); empty if it does not exist."""
@@ -169,13 +165,10 @@ class QueueSet:
         return evaluator.decide_at_queue(asked, queue.values, self.declarations, queue.nodes).residue
 
 
+@derived
 def all_queues(config: Configuration, vo: str) -> QueueSet:
     """The whole tree as a VO gets it, cached with the configuration."""
-    key = (__name__, fold(vo))
-    found = config.derived.get(key)
-    if found is None:
-        found = config.derived[key] = some_queues(config, vo, config.addresses)
-    return cast(QueueSet, found)
+    return some_queues(config, vo, config.addresses)
 
 
 def some_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> QueueSet:

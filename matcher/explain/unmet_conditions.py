@@ -5,11 +5,12 @@ The evaluator runs once for each group of equal queues; results are cached.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
+from cs_config.cache import Cache
 from matcher.explain import job_conditions, queue_columns
 from matcher.explain.job_conditions import (
     AdmissionCondition,
@@ -24,7 +25,7 @@ from requirements.classad.evaluation import Operands
 from requirements.record.declarations import Declarations
 from requirements.values import fold, format_value
 
-#: Cached results; the cache is cleared when full.
+#: Cached results.
 _CACHED = 20_000
 
 #: Requirement and demanded value, as in `UnmetCondition`.
@@ -53,21 +54,16 @@ class UnmetConditions:
         self._queues = queues
         self._columns = columns
         self._declarations = declarations
-        self._cache: dict[object, tuple[UnmetCondition, ...]] = {}
+        self._cache: Cache[Hashable, tuple[UnmetCondition, ...]] = Cache(_CACHED)
         self._last_reasons: tuple[object, Mapping[_Wanted, _SeenValues]] = (None, {})
 
     def __contains__(self, part: JobCondition) -> bool:
         """Whether the result for this condition is cached."""
-        return part.key in self._cache
+        return self._cache.find(part.key) is not None
 
     def find(self, part: JobCondition) -> tuple[UnmetCondition, ...]:
         """The queues that fail a condition; an expression has one result per failing operand."""
-        found = self._cache.get(part.key)
-        if found is None:
-            if len(self._cache) >= _CACHED:
-                self._cache.clear()
-            found = self._cache[part.key] = tuple(self._find(part))
-        return found
+        return self._cache.get(part.key, lambda: tuple(self._find(part)))
 
     def list_values(self, failure: UnmetCondition) -> Iterator[tuple[str | None, int]]:
         """The values of the failing queues (None: no such parameter), each with the queues that have it."""

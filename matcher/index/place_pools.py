@@ -15,7 +15,7 @@ from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.limits import running_limits
-from matcher.request import node_facts, spelling
+from matcher.request import node_facts
 from matcher.request.node_facts import Facts, NodeChecks
 from matcher.request.resource import StatedResource
 from requirements.errors import MOST_HINTS, InvalidRequest, InvalidResource, Problem
@@ -262,7 +262,9 @@ def respell_place(presented: StatedResource, config: Configuration) -> StatedRes
 def _respell(names: tuple[str, ...], config: Configuration) -> str:
     """The last of the names from the site down, unchanged if unknown."""
     key = tuple(map(fold, names))
-    known = spelling.tree_spellings(config).get(key) or running_limits.scopes_with_rules(config).get(key)
+    known = running_limits.tree_spellings(config).get(key) or running_limits.scopes_with_rules(config).get(
+        key
+    )
     return known.rpartition("/")[2] if known else names[-1]
 
 

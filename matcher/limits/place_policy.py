@@ -19,7 +19,7 @@ from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.running_limits import DelayBucket, PlaceCondition
 from matcher.limits.throttle_state import ThrottleStanding
-from requirements.values import Value, fold
+from requirements.values import fold
 from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
 from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
@@ -97,7 +97,7 @@ class PlacePolicy:
             self.refused = self.refused or LIMITS
             return False
         dependent = [each.throttled for each in self._standing if each.depends_on_owner_only]
-        if dependent and not all(each.admits(_owner(task_queue)) for each in dependent):
+        if dependent and not all(each.admits(job_groups.owner_ad(task_queue)) for each in dependent):
             self.refused = self.refused or THROTTLED
             return False
         return True
@@ -204,12 +204,6 @@ class PlacePolicy:
         for condition in self._conditions:
             if job is not None and condition.rule.is_used_by(job):
                 condition.matched()
-
-
-def _owner(task_queue: TaskQueue) -> Mapping[str, Value]:
-    return job_groups.identity_attributes(
-        vo=task_queue.vo, owner=task_queue.owner, owner_group=task_queue.owner_group
-    )
 
 
 def is_test(job_type: str) -> bool:

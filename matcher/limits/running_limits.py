@@ -5,17 +5,18 @@ replaces the same limit of `Defaults` for them.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from cs_config.cache import derived
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.tree.configuration import Configuration
 from matcher.limits.job_groups import JobView
-from matcher.request import spelling
 from requirements.values import fold
 from taskqueue.sites import matching_delays, occupancy, scopes
 from taskqueue.sites.matching_delays import BucketKey, BucketLevel
@@ -152,26 +153,36 @@ class DelayBucket:
 PlaceCondition = RunningLimitState | DelayBucket
 
 
+#: Folded parts of a name, the site first: equal for every spelling of a `Site`, `Site/CE` or `Site/CE/Queue`.
+FoldedAddress = tuple[str, ...]
+
+
+def _fold_address(name: str) -> FoldedAddress:
+    return tuple(map(fold, name.split("/")))
+
+
+@derived
+def tree_spellings(config: Configuration) -> Mapping[FoldedAddress, str]:
+    """Every site, CE and queue of the tree, as spelled there."""
+    names = {name for each in config.addresses for name in scopes.list_enclosing(str(each))}
+    return {_fold_address(name): name for name in names | config.sites}
+
+
+@derived
 def rules_by_scope(config: Configuration) -> Mapping[str, Sequence[PlaceRule]]:
     """All limits and delays by scope, as spelled in the tree."""
-    key = (__name__, "")
-    if key not in config.derived:
-        found: dict[str, list[PlaceRule]] = {}
-        spelled = spelling.tree_spellings(config)
-        for rule in _collect_rules(config):
-            scope = spelled.get(spelling.fold_address(rule.limit.scope), rule.limit.scope)
-            found.setdefault(scope, []).append(rule)
-        config.derived[key] = found
-    return cast(Mapping[str, Sequence[PlaceRule]], config.derived[key])
+    found: defaultdict[str, list[PlaceRule]] = defaultdict(list)
+    spelled = tree_spellings(config)
+    for rule in _collect_rules(config):
+        found[spelled.get(_fold_address(rule.limit.scope), rule.limit.scope)].append(rule)
+    return dict(found)
 
 
-def scopes_with_rules(config: Configuration) -> Mapping[spelling.FoldedAddress, str]:
+@derived
+def scopes_with_rules(config: Configuration) -> Mapping[FoldedAddress, str]:
     """The scopes of `rules_by_scope` and those enclosing them, by folded address."""
-    key = (__name__, "scopes")
-    if key not in config.derived:
-        names = {name for scope in rules_by_scope(config) for name in scopes.list_enclosing(scope)}
-        config.derived[key] = {spelling.fold_address(name): name for name in names}
-    return cast(Mapping[spelling.FoldedAddress, str], config.derived[key])
+    names = {name for scope in rules_by_scope(config) for name in scopes.list_enclosing(scope)}
+    return {_fold_address(name): name for name in names}
 
 
 def read_conditions(

@@ -42,7 +42,7 @@ class MatchRequest:
     count: int = 1  #: jobs at most
     request_id: str | None = None  #: a repetition within the lease gets the same jobs
     #: Cache key, equal for equal statements from the same place with the same rights; None: not cached.
-    likeness: Hashable | None = None
+    cache_key: Hashable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
