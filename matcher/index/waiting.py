@@ -46,9 +46,7 @@ class WaitingIndex:
         self.changed = 0  #: number of additions and removals
 
     def follow(self, conn: Connection) -> frozenset[str] | None:
-        """Apply the changes since the last call; return the VOs whose mapping changed.
-
-        Loads everything at first.
+        """Apply the changes since the last call, or load everything; return the VOs whose mapping changed.
 
         None: the changes are unknown, so this index and all other cached data of the database are void.
         """
@@ -101,22 +99,19 @@ class WaitingIndex:
         """The task queues of the classes in a bitmap whose owner the resource accepts."""
         for class_id in self._index.classes(mask):
             for each in list(self._of_class[class_id].values()) if class_id in self._of_class else ():
-                if rules.owner_fits(each.requirement_class, each.owner, each.owner_group, resource):
+                if _owner_fits(each, resource):
                     yield each
 
     def draw(self, resource: Resource, pools: frozenset[str], random: Random) -> TaskQueue | None:
         """A random matching task queue by weight; None: there is none."""
         mask = self._index.mask(resource, pools)
         if mask.bit_count() > _FEW:
-            found = self._sampler.draw(random, lambda each: self._fits(each, mask, resource))
+            found = self._sampler.draw(
+                random, lambda each: self._index.is_in(mask, each.class_id) and _owner_fits(each, resource)
+            )
             if found is not None:
                 return found
         return self._find_weights(resource, pools).draw(random)
-
-    def _fits(self, each: TaskQueue, mask: int, resource: Resource) -> bool:
-        return self._index.is_in(mask, each.class_id) and rules.owner_fits(
-            each.requirement_class, each.owner, each.owner_group, resource
-        )
 
     def _reload(self, conn: Connection, ids: set[int]) -> None:
         occupied = {each.task_queue_id: each for each in task_queues.read_occupied(conn, ids)}
@@ -131,8 +126,7 @@ class WaitingIndex:
             if known is not None and known.priority != weight:
                 self._weights.clear()
                 self._sampler.discard(known)
-                known = replace(known, priority=weight)
-                self._put(known)
+                self._put(replace(known, priority=weight))
 
     def _add(self, each: TaskQueue) -> None:
         if self._by_id.get(each.task_queue_id) == each:
@@ -161,6 +155,10 @@ class WaitingIndex:
         if not siblings:
             del self._of_class[known.class_id]
             self._index.discard(known.class_id)
+
+
+def _owner_fits(each: TaskQueue, resource: Resource) -> bool:
+    return rules.owner_fits(each.requirement_class, each.owner, each.owner_group, resource)
 
 
 #: Seconds for which a read of the feed counts as fresh. A job must be offered within two seconds.
@@ -203,7 +201,7 @@ class FeedFreshness:
                 self._until = read.at + _FRESH_SECONDS
 
     def ring(self) -> None:
-        """Register a notification of changes; thread-safe."""
+        """Register a notification of changes."""
         with self._lock:
             self._notifications += 1
             self._until = 0.0
