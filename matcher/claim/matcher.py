@@ -58,7 +58,7 @@ class Matcher:
         self._random = random or Random()
         self._memory = MatcherCache()
         self._freshness = FeedFreshness()
-        self._notes = WaitCauseRecorder()
+        self._recorder = WaitCauseRecorder()
         self._claims = BatchClaimer(engine)
         self._pools = QueuePoolCache()
 
@@ -77,7 +77,7 @@ class Matcher:
 
     def refresh(self) -> None:
         """Apply recent changes; for idle times."""
-        self._notes.go_on()
+        self._recorder.go_on()
         self._mark_empty()
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
@@ -113,14 +113,14 @@ class Matcher:
         now, since = self._clock(), self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             view = self._view(reading, now, since, fresh=fresh)
-            found = {id(request): prepare(view, request, self._notes) for request in requests}
+            found = {id(request): prepare(view, request, self._recorder) for request in requests}
             if not fresh:
                 found |= _read_earlier_answers(view, requests, found)
-        wishes = [each for each in found.values() if isinstance(each, ClaimRequest)]
+        prepared = [each for each in found.values() if isinstance(each, ClaimRequest)]
         # The claim uses the newest configuration.
-        claimed = self._claims.claim(wishes, config=self._config(), now=now)
-        self._notes.served(wishes, claimed, now)
-        for each in wishes:
+        claimed = self._claims.claim(prepared, config=self._config(), now=now)
+        self._recorder.served(prepared, claimed, now)
+        for each in prepared:
             if each.counted:
                 gave = claimed[id(each.request)]
                 self._memory.open_places.record(
@@ -130,9 +130,9 @@ class Matcher:
             number: each for number, each in found.items() if not isinstance(each, ClaimRequest)
         } | claimed
 
-    def rung(self) -> None:
+    def notify(self) -> None:
         """Register a notification of changes: cached no-matches are unused until the feed was read."""
-        self._freshness.ring()
+        self._freshness.notify()
 
     def find_no_match(self, cache_key: Hashable) -> NoMatch | None:
         """A cached no-match; None: the request must be served. Thread-safe.
@@ -156,7 +156,7 @@ class Matcher:
 
     def write_down(self, *, at_end: bool = False) -> None:
         """Store wait causes, about once a minute; for the thread that calls `serve`."""
-        self._notes.write_down(self._engine, self._clock(), at_end=at_end)
+        self._recorder.write_down(self._engine, self._clock(), at_end=at_end)
 
     def get_submit_pools(
         self, vos: frozenset[str], queues: Sequence[str]

@@ -200,7 +200,7 @@ class FeedFreshness:
             if read.notifications == self._notifications:
                 self._until = read.at + _FRESH_SECONDS
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Register a notification of changes."""
         with self._lock:
             self._notifications += 1

@@ -63,8 +63,11 @@ class PlacePolicy:
     @property
     def _checks_jobs(self) -> bool:
         """Whether a condition other than a limit or delay reads the job."""
-        dependent = self._banned or self.admission is not None
-        return dependent or any(each.depends_on_job for each in self._standing)
+        return self._banned or self.admission is not None or bool(self._reading_job)
+
+    @property
+    def _reading_job(self) -> list[ThrottleStanding]:
+        return [each for each in self._standing if each.depends_on_job]
 
     def passing(self, *vos: str) -> CandidateFilter:
         """Filter for jobs of these VOs that can be admitted."""
@@ -93,7 +96,7 @@ class PlacePolicy:
         """Whether jobs of this task queue can be admitted at all."""
         if self._banned and not any(map(is_test, task_queue.requirement_class.job_types)):
             return False
-        if any(each.full and each.rule.concerns_all(task_queue) for each in self._conditions):
+        if any(each.full and each.rule.concerns(task_queue) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
         dependent = [each.throttled for each in self._standing if each.depends_on_owner_only]
@@ -121,13 +124,12 @@ class PlacePolicy:
 
     def admits_any(self, conn: Connection, task_queues: Iterable[TaskQueue], place: Location) -> bool:
         """Whether a job of the task queues may be taken next. Advisory: nothing is locked."""
-        depends_on_job = any(each.depends_on_job for each in self._standing)
-        candidates = (
-            each for some in split_into_pieces(task_queues) for each in self.list_passing(conn, some, place)
-        )
-        return any(
-            not depends_on_job or any(True for _ in self.admitted(conn, each, place)) for each in candidates
-        )
+        depends_on_job = bool(self._reading_job)
+        for some in split_into_pieces(task_queues):
+            for each in self.list_passing(conn, some, place):
+                if not depends_on_job or next(self.admitted(conn, each, place), None) is not None:
+                    return True
+        return False
 
     def admitted(
         self, conn: Connection, task_queue: TaskQueue, place: Location, *, most: float = math.inf
@@ -152,8 +154,7 @@ class PlacePolicy:
 
     def _has_other_kinds(self, conn: Connection, task_queue: TaskQueue) -> bool:
         """Whether the throttles may admit some job group; refused groups are recorded."""
-        dependent = [each for each in self._standing if each.depends_on_job]
-        if not dependent:
+        if not (dependent := self._reading_job):
             return True
         kinds = self._kinds.waiting_in(conn, task_queue.task_queue_id)
         refused = {kind for each in dependent for kind in each.refused(kinds)}
@@ -181,7 +182,7 @@ class PlacePolicy:
         for each in self._standing:
             each.matched(jobs)
         for condition in self._conditions:
-            if condition.rule.is_used_by_all(task_queue):
+            if condition.rule.is_used_by(task_queue):
                 condition.matched(jobs)
 
     def reserve(self, job_id: int, epoch: int) -> None:
@@ -279,13 +280,7 @@ def read_policies(
 
 def counts_jobs(config: Configuration, place: Location) -> bool:
     """Whether a limit, delay or throttle may apply at the place and needs locks and counts."""
-    known = running_limits.rules_by_scope(config)
-    return any(name in config.throttles or name in known for name in _scopes_of_place(place))
-
-
-def list_throttled_scopes(config: Configuration, place: Location) -> tuple[str, ...]:
-    """The scopes with a throttle that enclose a place, the site first."""
-    return tuple(name for name in _scopes_of_place(place) if name in config.throttles)
+    return bool(_scope_names(config, [place]))
 
 
 def list_scopes_below(config: Configuration, place: Location, vos: Collection[str]) -> tuple[str, ...]:

@@ -51,31 +51,25 @@ class PlaceRule:
         """Whether jobs of this VO use it up; a common running limit counts also VOs with their own."""
         return self.is_about(vo) or (self.vo is None and isinstance(self.limit, RunningLimit))
 
-    def concerns(self, job: LimitedJob) -> bool:
-        """Whether the rule limits this job."""
-        return self.is_about(job.vo) and self.limits(getattr(job, _COLUMNS[self.limit.attribute]))
+    def concerns(self, limited: LimitedJob | TaskQueue) -> bool:
+        """Whether the rule is certain to limit this job, or all jobs of this task queue."""
+        return self.is_about(limited.vo) and self._is_limited(limited)
 
-    def concerns_all(self, task_queue: TaskQueue) -> bool:
-        """Whether all jobs of the task queue are certain to be limited."""
-        shared = _task_queue_value(task_queue, self.limit.attribute)
-        return shared is not None and self.is_about(task_queue.vo) and self.limits(shared)
-
-    def is_used_by(self, job: LimitedJob) -> bool:
-        """Whether the job counts once it is taken."""
-        return self.counts(job.vo) and self.limits(getattr(job, _COLUMNS[self.limit.attribute]))
-
-    def is_used_by_all(self, task_queue: TaskQueue) -> bool:
-        """Whether all jobs of the task queue are certain to count."""
-        shared = _task_queue_value(task_queue, self.limit.attribute)
-        return shared is not None and self.counts(task_queue.vo) and self.limits(shared)
+    def is_used_by(self, limited: LimitedJob | TaskQueue) -> bool:
+        """Whether this job, or all jobs of this task queue, are certain to count once they are taken."""
+        return self.counts(limited.vo) and self._is_limited(limited)
 
     def is_decided_by(self, task_queue: TaskQueue) -> bool:
         """Whether all jobs of the task queue, or none, have the limited value."""
-        return _task_queue_value(task_queue, self.limit.attribute) is not None
+        return _find_value(task_queue, self.limit.attribute) is not None
 
-    def limits(self, value: str | None) -> bool:
+    def _is_limited(self, limited: LimitedJob | TaskQueue) -> bool:
+        value = _find_value(limited, self.limit.attribute)
+        return value is not None and self.limits(value)
+
+    def limits(self, value: str) -> bool:
         """Whether this is the limited value; case is ignored, so that spelling cannot evade a limit."""
-        return fold(value or "") == fold(self.limit.value)
+        return fold(value) == fold(self.limit.value)
 
     def is_visible(self, vos: Collection[str] | None) -> bool:
         """Whether members of these VOs may see it: it is theirs or common; None: sees everything."""
@@ -200,14 +194,16 @@ def read_conditions(
     }
 
 
-def _task_queue_value(task_queue: TaskQueue, attribute: str) -> str | None:
-    """The value common to all jobs of a task queue; None: they may differ."""
-    asked = task_queue.requirement_class
+def _find_value(limited: LimitedJob | TaskQueue, attribute: str) -> str | None:
+    """The value of a job, or the one common to all jobs of a task queue; None: they may differ."""
+    if not isinstance(limited, TaskQueue):
+        return getattr(limited, _COLUMNS[attribute]) or ""
+    asked = limited.requirement_class
     shared = {
         "JobType": min(asked.job_types) if len(asked.job_types) == 1 else None,
-        "Owner": task_queue.owner,
-        "OwnerGroup": task_queue.owner_group,
-        "VO": task_queue.vo,
+        "Owner": limited.owner,
+        "OwnerGroup": limited.owner_group,
+        "VO": limited.vo,
         "SubmitPool": asked.submit_pool or "",
     }
     return shared.get(attribute)
@@ -228,11 +224,12 @@ def _scheduling_rules(scheduling: Any) -> tuple[RunningLimit | MatchingDelay, ..
 
 
 def _read_running(conn: Connection, scope: str, these: Sequence[PlaceRule]) -> Iterator[RunningLimitState]:
-    attributes = {rule.limit.attribute for rule in these if isinstance(rule.limit, RunningLimit)}
-    there = {attribute: occupancy.count_by_value(conn, scope, attribute) for attribute in sorted(attributes)}
+    there: dict[str, Mapping[tuple[str, str], int]] = {}
     for rule in these:
         limit = rule.limit
         if isinstance(limit, RunningLimit):
+            if limit.attribute not in there:
+                there[limit.attribute] = occupancy.count_by_value(conn, scope, limit.attribute)
             counts = there[limit.attribute].items()
             number = sum(n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
             yield RunningLimitState(rule=rule, limit=limit, there=number)

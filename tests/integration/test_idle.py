@@ -65,7 +65,7 @@ def test_after_a_ring_it_is_looked_at_again(world: World) -> None:
     world.ask()
     job_id = world.put()
     assert world.tells_nothing, "nobody has rung yet"
-    world.matcher.rung()
+    world.matcher.notify()
     assert not world.tells_nothing
     world.matcher.refresh()
     assert not world.tells_nothing, "there is something"

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from agents import schedule
+from agents import loop
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import JobFilter
@@ -109,7 +109,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
         banned=[each for each in states if each.ban],
         throttled=[each for each in states if any(not one.open for one in each.throttles)],
         stale=[each for each in states if any(one.stale for one in each.throttles)],
-        silent=schedule.list_overdue(latest, now=now) if latest is not None else (),
+        silent=loop.list_overdue(latest, now=now) if latest is not None else (),
         configuration=parts.live.problem if caller.is_operator else None,
     )
 
