@@ -19,7 +19,7 @@ from matcher.claim.matching_task_queues import MatchingTaskQueue, list_matching
 from matcher.claim.prepare import prepare
 from matcher.claim.snapshot import MatcherCache, Snapshot
 from matcher.claim.undelivered import InDoubtClaims
-from matcher.claim.wait_causes import WaitCauseRecorder
+from matcher.claim.wait_causes import IDLE_PIECE, WaitCauseRecorder
 from matcher.errors import Unserved
 from matcher.index import place_pools
 from matcher.index.waiting import FeedFreshness, FeedRead
@@ -77,7 +77,7 @@ class Matcher:
 
     def refresh(self) -> None:
         """Apply recent changes; for idle times."""
-        self._recorder.go_on()
+        self._recorder.go_on(most=IDLE_PIECE)
         self._mark_empty()
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
@@ -161,11 +161,7 @@ class Matcher:
     def get_submit_pools(
         self, vos: frozenset[str], queues: Sequence[str]
     ) -> tuple[Mapping[str, list[str]], list[QueueNotFound]]:
-        """The pools that each queue serves, and errors for queues that do not exist.
-
-        Raises:
-            QueueNotFound: None of them exists.
-        """
+        """The pools that each queue serves, and errors for queues that do not exist."""
         known, unknown = place_pools.find_queues(queues, self._config())
         with database.reading(self._engine) as conn:
             found = self._pools.read_pools(conn, vos, sorted(set(known.values())))
@@ -174,11 +170,7 @@ class Matcher:
     def get_pilot_groups(
         self, vos: frozenset[str], queues: Sequence[str]
     ) -> tuple[Mapping[str, tuple[PilotGroup, ...]], list[QueueNotFound]]:
-        """Like `get_submit_pools`, with the pools of each queue grouped by the flags of their pilots.
-
-        Raises:
-            QueueNotFound: None of them exists.
-        """
+        """Like `get_submit_pools`, with the pools of each queue grouped by the flags of their pilots."""
         config = self._config()
         known, unknown = place_pools.find_queues(queues, config)
         with database.reading(self._engine) as conn:
@@ -193,9 +185,6 @@ class Matcher:
         """Task queues that a resource may serve now, limits and bans applied, with their waiting jobs.
 
         Without node facts, including those that only some nodes of the queue may serve.
-
-        Raises:
-            QueueNotFound, InvalidResource: The place is invalid.
         """
         self._mark_empty()  # otherwise the snapshot would restore them
         since = self._freshness.begin()

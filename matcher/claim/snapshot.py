@@ -125,10 +125,6 @@ class Snapshot:
         """The place of a pilot, and its resource restricted to the caller's rights there.
 
         None: the queue serves none of the VOs now. `cache_key` is `MatchRequest.cache_key`.
-
-        Raises:
-            QueueNotFound, InvalidResource: The place is invalid.
-            NotServed: The stated VO or queue is outside the token's rights.
         """
         location = None if cache_key is None else self.memory.locations.find(cache_key, self.config)
         if location is None:
@@ -165,11 +161,7 @@ class Snapshot:
             )
 
     def require_one_place(self, presented: StatedResource, caller: MatchCaller) -> None:
-        """Refuse a request with several places where that matters.
-
-        Raises:
-            InvalidResource: Several sites, CEs or queues are stated.
-        """
+        """Refuse a request with several places where that matters."""
         if caller.queue is None:
             vos = presented.resource.vos or caller.vos
             place_pools.require_one_place(presented, self.config, vos, self.banned)
@@ -215,13 +207,7 @@ class Snapshot:
 def _queue_address(
     presented: StatedResource, caller: MatchCaller, config: Configuration
 ) -> QueueAddress | None:
-    """The queue of the pilot; None: none is stated or needed.
-
-    Raises:
-        NotServed: Another queue than the token's.
-        QueueNotFound: The configuration has no such queue.
-        InvalidResource: A queue without its site or CE.
-    """
+    """The queue of the pilot; None: none is stated or needed."""
     stated = place_pools.find_stated_queue(presented, config)
     if caller.queue is None:
         return stated
@@ -241,11 +227,7 @@ def _locate(address: QueueAddress, resource: Resource, facts: Facts, config: Con
 
 
 def _restrict_to_caller(resource: Resource, caller: MatchCaller, config: Configuration) -> Resource:
-    """The resource restricted to the VOs of the token.
-
-    Raises:
-        NotServed: It names only other VOs.
-    """
+    """The resource restricted to the VOs of the token."""
     vos = caller.vos if resource.vos is None else caller.vos & resource.vos
     if not vos and resource.vos:
         raise NotServed(f"this token has no rights for the VO {', '.join(sorted(resource.vos))}")

@@ -40,8 +40,8 @@ IDLE_PIECE: Final = 2_000
 _WRITTEN_AT_ONCE: Final = 500
 
 
-class WaitCauseBuffer:
-    """Wait causes of one process; for the claim thread only."""
+class WaitCauseRecorder:
+    """Wait causes of one process, recorded as requests are served; for the claim thread only."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, str], WaitCause] = {}
@@ -117,23 +117,16 @@ class WaitCauseBuffer:
             task_queue_id=task_queue_id, cause=cause, since=since, until=now + _COUNTS
         )
 
-
-class WaitCauseRecorder:
-    """Records wait causes as requests are served; for the claim thread only."""
-
-    def __init__(self) -> None:
-        self._buffer = WaitCauseBuffer()
-
     def note_kept_out(
         self, cause: str, task_queues: Sequence[TaskQueue], place: Location, resource: Resource, now: datetime
     ) -> None:
         """Record a cause for task queues at a place."""
-        if task_queues and self._buffer.is_due((cause, place, resource.vos), now):
-            self._buffer.note(cause, iterate_candidates(task_queues), now)
+        if task_queues and self.is_due((cause, place, resource.vos), now):
+            self.note(cause, iterate_candidates(task_queues), now)
 
     def are_due(self, place: Location, resource: Resource, now: datetime) -> bool:
         """Whether the open task queues of a place are to be recorded."""
-        return self._buffer.is_due((place, resource.vos), now)
+        return self.is_due((place, resource.vos), now)
 
     def let_in(
         self, view: Snapshot, gate: PlacePolicy | None, candidates: Sequence[TaskQueue], place: Location
@@ -144,7 +137,7 @@ class WaitCauseRecorder:
         fitting = gate.list_passing(view.conn, candidates, place)
         let_in = {each.task_queue_id for each in fitting}
         kept_out = [each for each in candidates if each.task_queue_id not in let_in]
-        self._buffer.note(gate.refused or LIMITS, kept_out, view.now)
+        self.note(gate.refused or LIMITS, kept_out, view.now)
         return fitting
 
     def served(self, prepared: Sequence[ClaimRequest], claimed: Results, now: datetime) -> None:
@@ -154,16 +147,12 @@ class WaitCauseRecorder:
             if isinstance(result, ClaimResult) and each.job_id is None and each.fitting:
                 cause = TURN_CAUSE if result.claimed else result.refused
                 if cause is not None:
-                    self._buffer.note(cause, iterate_candidates(each.fitting), now)
-
-    def go_on(self) -> None:
-        """Record more of the pending task queues, in idle times."""
-        self._buffer.go_on(most=IDLE_PIECE)
+                    self.note(cause, iterate_candidates(each.fitting), now)
 
     def write_down(self, engine: Engine, now: datetime, *, at_end: bool = False) -> None:
         """Store wait causes, about once a minute."""
-        self._buffer.go_on()
-        if seen := self._buffer.due(now, at_end=at_end):
+        self.go_on()
+        if seen := self.due(now, at_end=at_end):
             with database.writing(engine) as conn:
                 wait_times.record_causes(conn, seen)
-            self._buffer.written()
+            self.written()

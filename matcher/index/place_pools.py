@@ -262,11 +262,7 @@ def require_one_place(
     if not presented.several:
         return
     named = presented.resource.sites or frozenset()
-    limited = (
-        scopes.parse_site(scope)
-        for scope, rules in running_limits.rules_by_scope(config).items()
-        if any(rule.is_about(vo) for rule in rules for vo in vos)
-    )
+    limited = map(scopes.parse_site, running_limits.scopes_about(config, vos))
     if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
         return
     message = "has several values, a pilot that requests jobs is at one"
@@ -292,11 +288,7 @@ def find_queue(text: str, config: Configuration) -> QueueAddress:
 def find_queues(
     queues: Sequence[str], config: Configuration
 ) -> tuple[dict[str, QueueAddress], list[QueueNotFound]]:
-    """The queues that exist, by their spelling in the request, and errors for the others.
-
-    Raises:
-        QueueNotFound: None of them exists.
-    """
+    """The queues that exist, by their spelling in the request, and errors for the others."""
     known: dict[str, QueueAddress] = {}
     unknown: list[QueueNotFound] = []
     for text in dict.fromkeys(queues):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from itertools import chain
 
 from sqlalchemy import Connection
 
@@ -71,12 +72,12 @@ class PlacePolicy:
 
     def passing(self, *vos: str) -> CandidateFilter:
         """Filter for jobs of these VOs that can be admitted."""
+        full = [each.rule for each in self._conditions if each.full]
         kept_out = {
-            (each.rule.limit.attribute, vo, fold(each.rule.limit.value))
-            for each in self._conditions
-            if each.full
+            (rule.limit.attribute, vo, fold(rule.limit.value))
+            for rule in full
             for vo in vos
-            if each.rule.is_about(vo)
+            if rule.is_about(vo)
         }
         return CandidateFilter(
             job_type=fold(TEST) if self._banned else "",
@@ -236,23 +237,18 @@ class PlacePolicies:
         banned = place.site in self._banned
         if not (standing or conditions or banned or admission):
             return None
-        self._policies.append(
-            PlacePolicy(standing, conditions, banned=banned, admission=admission, kinds=self._kinds)
-        )
-        return self._policies[-1]
+        policy = PlacePolicy(standing, conditions, banned=banned, admission=admission, kinds=self._kinds)
+        self._policies.append(policy)
+        return policy
 
     def write(self, conn: Connection) -> None:
         """Store reservations and delay buckets; the attempts must exist already."""
-        reservations.create_reservations(
-            conn, (each for policy in self._policies for each in policy.reserved)
+        reservations.create_reservations(conn, chain(*(policy.reserved for policy in self._policies)))
+        buckets = (each for each in chain(*self._conditions.values()) if isinstance(each, DelayBucket))
+        changed = (
+            (each.key, BucketLevel(tokens=each.tokens, at=each.at)) for each in buckets if each.changed
         )
-        buckets = (
-            each for these in self._conditions.values() for each in these if isinstance(each, DelayBucket)
-        )
-        matching_delays.store_levels(
-            conn,
-            ((each.key, BucketLevel(tokens=each.tokens, at=each.at)) for each in buckets if each.changed),
-        )
+        matching_delays.store_levels(conn, changed)
 
 
 def lock_policies(
@@ -288,11 +284,7 @@ def list_scopes_below(config: Configuration, place: Location, vos: Collection[st
     line = _scopes_of_place(place)
     if not line:
         return ()
-    limited = (
-        name
-        for name, rules in running_limits.rules_by_scope(config).items()
-        if any(rule.is_about(vo) for rule in rules for vo in vos)
-    )
+    limited = running_limits.scopes_about(config, vos)
     return tuple(sorted(name for name in {*config.throttles, *limited} if name.startswith(f"{line[-1]}/")))
 
 
@@ -304,10 +296,9 @@ def _build_policies(
     now: datetime,
 ) -> PlacePolicies:
     limited = [name for name in found if name in running_limits.rules_by_scope(config)]
+    throttled = [scope for name, scope in found.items() if name in config.throttles]
     return PlacePolicies(
-        throttle_state.read_standings(
-            conn, config, [found[name] for name in found if name in config.throttles], now
-        ),
+        throttle_state.read_standings(conn, config, throttled, now),
         running_limits.read_conditions(conn, config, limited, now) if limited else {},
         banned,
         job_groups.find_cache(conn),
@@ -316,12 +307,8 @@ def _build_policies(
 
 def _scope_names(config: Configuration, places: Collection[Location]) -> set[str]:
     known = running_limits.rules_by_scope(config)
-    return {
-        name
-        for place in places
-        for name in _scopes_of_place(place)
-        if name in config.throttles or name in known
-    }
+    names = chain(*map(_scopes_of_place, places))
+    return {name for name in names if name in config.throttles or name in known}
 
 
 def _scopes_of_place(place: Location) -> tuple[str, ...]:

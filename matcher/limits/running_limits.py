@@ -172,6 +172,12 @@ def rules_by_scope(config: Configuration) -> Mapping[str, Sequence[PlaceRule]]:
     return dict(found)
 
 
+def scopes_about(config: Configuration, vos: Collection[str]) -> list[str]:
+    """The scopes with a rule that applies to one of these VOs."""
+    by_scope = rules_by_scope(config).items()
+    return [scope for scope, rules in by_scope if any(rule.is_about(vo) for rule in rules for vo in vos)]
+
+
 @derived
 def scopes_with_rules(config: Configuration) -> Mapping[FoldedAddress, str]:
     """The scopes of `rules_by_scope` and those enclosing them, by folded address."""

@@ -52,11 +52,7 @@ class Guard:
 
 
 def read_guards(texts: Iterable[str]) -> tuple[Guard, ...]:
-    """Parse guards.
-
-    Raises:
-        InvalidRequest: Invalid syntax or an unknown name.
-    """
+    """Parse guards."""
     found = [_read(text) for text in texts]
     if problems := [each for each in found if isinstance(each, Problem)]:
         raise InvalidRequest(problems)
