@@ -1,6 +1,9 @@
-"""Report for one queue: jobs it could run, requirements that exclude others, changes that would win more."""
+"""Report for one queue: jobs it could run, requirements that exclude others, changes that would win more.
 
-from collections import defaultdict
+Computed from the configuration tree alone, without bans, limits and throttles.
+"""
+
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,14 +20,11 @@ from matcher.explain.unmet_conditions import UnmetCondition
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.record.record import Record
-from requirements.values import as_number, format_value, lookup
+from requirements.values import as_number, fold, format_value, lookup
 from taskqueue.task_queues.waiting_classes import WaitingClass
 
 #: Suggestions that are returned.
 _MOST_SUGGESTIONS = 10
-#: Hides the attributes of jobs: not everybody who may see the queue may see them.
-_UNREPORTED = "not true of these jobs"
-
 #: A class with the conditions that some queue fails.
 CheckedClass = tuple[WaitingClass, Sequence[UnmetCondition]]
 
@@ -178,7 +178,7 @@ def _describe_value(here: QueueSet, failure: UnmetCondition) -> str | None:
         vos = lookup(queue.values, "VO")
         return "false" if failure.requirement == "Enabled" else None if vos is None else format_value(vos)
     if isinstance(failure.part, AdmissionCondition):
-        return _UNREPORTED
+        return "not true of these jobs"  # not everybody who may see the queue may see their attributes
     return here.failed.describe(failure, queue, next(here.failed.list_values(failure))[0])
 
 
@@ -254,3 +254,53 @@ def suggest_changes(needs: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[Que
                 )
             )
     return sorted(found, key=lambda each: (-each.gains, each.text))[:_MOST_SUGGESTIONS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterImpact:
+    """Waiting jobs that a parameter excludes."""
+
+    jobs: int = 0
+    alone: int = 0  #: jobs that no other parameter excludes
+
+
+def parameter_impacts(
+    config: Configuration, address: QueueAddress, waiting: Iterable[WaitingClass], jobs: JobAds
+) -> Mapping[str, ParameterImpact]:
+    """Excluded jobs by folded parameter name; each class is checked with the parameters for its VO."""
+    impacts: defaultdict[str, ParameterImpact] = defaultdict(ParameterImpact)
+    for _, here, checked in check_classes(config, [address], waiting, jobs):
+        for each, failures in checked:
+            found = [
+                _parameters(here, failure)
+                for failure in failures
+                if failure.part is not None or failure.requirement != FAULTY
+            ]
+            for name in frozenset[str]().union(*found):
+                known, alone = impacts[name], all(name in names for names in found)
+                impacts[name] = ParameterImpact(
+                    jobs=known.jobs + each.jobs, alone=known.alone + (each.jobs if alone else 0)
+                )
+    return dict(impacts)
+
+
+def _parameters(here: QueueSet, failure: UnmetCondition) -> frozenset[str]:
+    if failure.part is None:
+        return frozenset({fold(failure.requirement)})
+    return frozenset(job_conditions.list_parameters(failure.part, failure.requirement, here.declarations))
+
+
+def runnable_by_site(config: Configuration, waiting: Iterable[WaitingClass], jobs: JobAds) -> Counter[str]:
+    """How many waiting jobs some queue of each site could run; sites that could run none are omitted."""
+    # Many classes share a set of eligible queues.
+    eligible: Counter[tuple[str, int]] = Counter()
+    for each in waiting:
+        whole = queue_set.all_queues(config, each.asked.vo)
+        queues = whole.fulfilling(job_conditions.waiting_conditions(each, jobs))
+        eligible[each.asked.vo, queues] += each.jobs
+    found: Counter[str] = Counter()
+    for (vo, queues), number in eligible.items():
+        for site, there in queue_set.all_queues(config, vo).sites.items():
+            if queues & there:
+                found[site] += number
+    return found

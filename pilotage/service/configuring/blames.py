@@ -11,8 +11,8 @@ from cs_config.tree.configuration import Configuration
 from cs_config.versions import show, store
 from cs_config.versions.show import ShownLine
 from cs_config.versions.store import Version
-from matcher.explain import parameter_impact
-from matcher.explain.parameter_impact import ParameterImpact
+from matcher.explain import queue_report
+from matcher.explain.queue_report import ParameterImpact
 from matcher.limits import job_groups
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
@@ -131,7 +131,7 @@ def _impacts(
     waiting = explanations.classes(parts, conn, [fold(vo)])
     needs_jobs = config.admission(address, fold(vo)) is not None
     jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
-    return parameter_impact.parameter_impacts(
+    return queue_report.parameter_impacts(
         config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
     )
 

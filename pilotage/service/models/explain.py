@@ -3,9 +3,8 @@
 from pydantic import BaseModel, Field
 
 from matcher.explain.eligible_queues import DecisionSplit
-from matcher.explain.explanation import RequirementExclusion
+from matcher.explain.explanation import RequirementExclusion, SuggestedChange
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion, WaitingWork
-from matcher.explain.suggestions import SuggestedChange
 
 
 class Example(BaseModel):

@@ -12,13 +12,12 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import blockers, eligible_queues, queue_report, queue_set, suggestions
+from matcher.explain import blockers, eligible_queues, explanation, queue_report, queue_set
 from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
-from matcher.explain.explanation import Explanation, explain
+from matcher.explain.explanation import Explanation, SuggestedChange, explain
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.rewrites import ExplanationBudget
-from matcher.explain.suggestions import SuggestedChange
 from matcher.limits import job_groups
 from matcher.limits.job_groups import JobView
 from optimizers.description import description
@@ -52,7 +51,7 @@ from taskqueue.task_queues.waiting_classes import WaitingClass
 #: DIRAC's name for "no restriction".
 _ANY = "any"
 _NOT_ALL_TRIED = "its Requirements are long: not every change of them was tried, another may help more"
-_TOO_MANY_AT_ONCE = f"changes of more than {suggestions.TOGETHER} requirements at once; none of fewer helps"
+_TOO_MANY_AT_ONCE = f"changes of more than {explanation.TOGETHER} requirements at once; none of fewer helps"
 
 
 def explain_job(
@@ -139,7 +138,7 @@ def _explanation(
     )
     effort = ExplanationBudget()
     closed = blockers.closed_queues(conn, config, applicant, whole, now)
-    better = suggestions.suggest_changes(whole, vo, demand, effort, closed=closed)
+    better = explanation.suggest_changes(whole, vo, demand, effort, closed=closed)
     return JobExplanation(
         job_id=job.job_id if job else None,
         status=job.status if job else None,

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import parameter_impact
+from matcher.explain import queue_report
 from matcher.limits import job_groups
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
@@ -150,6 +150,6 @@ def _count(parts: Services, conn: Connection, vos: frozenset[str] | None) -> Cou
     config = parts.live.current
     waiting = explanations.classes(parts, conn, vos)
     jobs = waiting_classes.list_first_jobs(conn, waiting) if config.has_admission else ()
-    return parameter_impact.runnable_by_site(
+    return queue_report.runnable_by_site(
         config, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
     )

@@ -17,7 +17,7 @@ from cs_config.versions import show as versions_show
 from cs_config.versions.diff import ABSENT, Difference, Entry
 from cs_config.versions.permissions import Rights
 from cs_config.versions.store import Version
-from matcher.explain.parameter_impact import ParameterImpact
+from matcher.explain.queue_report import ParameterImpact
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.configuring import blames, drafts, in_force
