@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, Engine
@@ -11,7 +12,6 @@ from agents import leader
 from agents.leader import Leadership
 from taskqueue.accounting import log_reader, rollup, time_series, usage, wait_sums
 from taskqueue.accounting.log_reader import LogSpan
-from taskqueue.accounting.rollup import Rollup
 
 NAME: Final = "accounting"
 #: Log rows per transaction, and transactions per counter and cycle.
@@ -53,44 +53,36 @@ class AccountingResult:
 
 
 def cycle(engine: Engine, *, now: datetime, holder: str) -> AccountingResult | None:
-    """Add up the changes since the last cycle; None while another process is the leader.
-
-    `holder` is a name that is unique to this process.
-    """
+    """Add up the changes since the last cycle; None while another process is the leader."""
     leadership = leader.acquire(engine, NAME, holder=holder, now=now)
     if leadership is None:
         return None
-    read = {account.name: _count_all(leadership, account) for account in COUNTERS}
+    read = {counter.name: _count_all(leadership, counter) for counter in COUNTERS}
     if leadership.last is None or leadership.last.date() != now.date():
         _roll_up(leadership)
     leadership.finish()
     return AccountingResult(read=read)
 
 
-def _count_all(leadership: Leadership, account: LogCounter) -> int:
+def _count_all(leadership: Leadership, counter: LogCounter) -> int:
     with leadership.writing() as conn:
-        log_reader.note_end(conn, account.name)
-    return leadership.repeat(lambda conn: _count(conn, account, leadership.now), most=_MOST, rounds=_ROUNDS)
+        log_reader.note_end(conn, counter.name)
+    return leadership.repeat(lambda conn: _count(conn, counter, leadership.now), most=_MOST, rounds=_ROUNDS)
+
+
+def _count(conn: Connection, counter: LogCounter, now: datetime) -> int:
+    span = log_reader.read_next_span(conn, counter.name, now=now, lag=counter.lag, most=_MOST)
+    if span is None:
+        return 0
+    log_reader.advance(conn, counter.name, span)
+    counter.count(conn, span)
+    return span.rows
 
 
 def _roll_up(leadership: Leadership) -> None:
     """Replace old numbers by sums over longer intervals."""
-    for fold, age in ((rollup.FLOWS, _MINUTES), (rollup.USE, _HOURS), (rollup.WAITS, _HOURS)):
-        _roll_up_one(leadership, fold, leadership.now - age)
+    for sums, age in ((rollup.FLOWS, _MINUTES), (rollup.USE, _HOURS), (rollup.WAITS, _HOURS)):
+        step = partial(rollup.roll_up_oldest, rollup=sums, before=leadership.now - age)
+        leadership.repeat(step, most=1, rounds=_MAX_CHUNKS)
     with leadership.writing() as conn:
         rollup.remove_flows(conn, before=leadership.now - _FLOWS)
-
-
-def _roll_up_one(leadership: Leadership, fold: Rollup, before: datetime) -> None:
-    leadership.repeat(
-        lambda conn: rollup.roll_up_oldest(conn, fold, before=before), most=1, rounds=_MAX_CHUNKS
-    )
-
-
-def _count(conn: Connection, account: LogCounter, now: datetime) -> int:
-    span = log_reader.read_next_span(conn, account.name, now=now, lag=account.lag, most=_MOST)
-    if span is None:
-        return 0
-    log_reader.advance(conn, account.name, span)
-    account.count(conn, span)
-    return span.rows

@@ -39,11 +39,7 @@ class Leadership:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a transaction that cannot overlap one of another leader.
-
-        Raises:
-            LeadershipLostError: Another process is the leader now.
-        """
+        """Open a transaction that cannot overlap one of another leader."""
         with database.writing(self.engine) as conn:
             if not agent_leases.is_held(conn, name=self.name, fence=self.fence):
                 raise LeadershipLostError(f"another process is the leader of {self.name} now")
@@ -54,9 +50,6 @@ class Leadership:
 
         `step` returns how many things it did, and this method their sum. After `rounds` calls the rest is
         left to the next cycle.
-
-        Raises:
-            LeadershipLostError: Another process is the leader now; committed steps are kept.
         """
         total = 0
         for _ in range(rounds):
@@ -70,18 +63,17 @@ class Leadership:
     def serve_each(self, vos: Iterable[str], serve: Callable[[str], _Result]) -> dict[str, _Result]:
         """Serve VOs one after the other; a VO whose work fails is logged and missing from the result.
 
-        Raises:
-            LeadershipLostError: Another process is the leader now.
-            OperationalError: The database is unavailable, or there was a conflict with another transaction.
+        Errors that are not the VO's end all: a lost leadership, an unavailable database, a conflict of
+        transactions.
         """
         served: dict[str, _Result] = {}
         for vo in vos:
             try:
                 served[vo] = serve(vo)
-            except LeadershipLostError:
+            except (LeadershipLostError, *database.UNAVAILABLE):
                 raise
             except Exception as error:
-                if isinstance(error, database.UNAVAILABLE) or retry.is_conflict(error):
+                if retry.is_conflict(error):
                     raise
                 log.exception("%s: the work for the VO %s failed, the other VOs are continued", self.name, vo)
         return served

@@ -1,8 +1,8 @@
-"""Main loop of an agent: runs one cycle after the other; an error ends only its cycle."""
+"""Loop of an agent, which runs one cycle after the other, its interval, and detection of overdue agents."""
 
 import logging
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from threading import Event
 
 from taskqueue.db import database, retry
@@ -26,15 +26,9 @@ def run(
     woken: Event | None = None,
     clock: Clock = utc_now,
 ) -> None:
-    """Call `cycle` until `stop` is set.
+    """Call `cycle` until `stop` is set, `every` so many seconds after the end of the last; log true results.
 
-    Args:
-        cycle: One piece of work; a true result is logged.
-        name: Name of the agent in the log.
-        every: Seconds between the end of one cycle and the start of the next.
-        stop: Ends the loop. It also ends the wait between cycles, unless `woken` is given.
-        woken: Starts the next cycle immediately; to be set together with `stop` as well.
-        clock: Source of the time that is passed to each cycle.
+    `woken` starts the next cycle immediately; it is to be set together with `stop` as well.
     """
     woken = woken or stop
     while not stop.is_set():
@@ -45,7 +39,7 @@ def run(
 
 
 def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = utc_now) -> bool:
-    """Run one cycle and return whether it was completed; errors are logged, not raised."""
+    """Run one cycle and return whether it was completed; an error is logged, and ends only this cycle."""
     try:
         result = retry.run_with_retry(lambda: cycle(clock()))
     except database.UNAVAILABLE as error:
@@ -57,3 +51,27 @@ def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = u
     if result:
         log.info("%s: %s", name, result)
     return True
+
+
+#: Seconds between two cycles. Changes of the configuration reach the pools, lost jobs their next pilot, and
+#: new task queues their weight within seconds.
+INTERVALS: Mapping[str, float] = {
+    "pools": 0.5,
+    "lost-jobs": 1.0,
+    "priorities": 1.0,
+    "sweep": 1.0,
+    "waits": 5.0,
+    "accounting": 5.0,
+    "retention": 600.0,
+}
+#: An agent is overdue if its latest cycle began longer ago than this and than three intervals.
+_TOLERANCE = timedelta(minutes=1)
+
+
+def list_overdue(latest: Mapping[str, datetime | None], *, now: datetime) -> list[str]:
+    """List the agents that no process seems to run; `latest` is the start of each one's latest cycle."""
+    return [
+        name
+        for name, every in INTERVALS.items()
+        if (began := latest.get(name)) is None or now - began > max(_TOLERANCE, timedelta(seconds=3 * every))
+    ]

@@ -27,9 +27,6 @@ NAME: Final = "lost-jobs"
 _MOST: Final = 1000
 _ROUNDS: Final = 100
 
-#: Passes the ids of rescheduled jobs to the optimizers, after the commit.
-RescheduleCallback = Callable[[Sequence[int]], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostResult:
@@ -43,7 +40,7 @@ class LostResult:
     broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
-        return any((self.waiting, self.closed, self.stalled, self.rescheduled, self.failed, self.broken))
+        return self != LostResult()
 
 
 def cycle(
@@ -52,17 +49,8 @@ def cycle(
     *,
     now: datetime,
     holder: str,
-    ring: RescheduleCallback | None = None,
 ) -> LostResult | None:
-    """Handle every job whose pilot is overdue; None while another process is the leader.
-
-    Args:
-        engine: The database.
-        config: The current configuration.
-        now: Start of the cycle.
-        holder: A name that is unique to this process.
-        ring: Receives the ids of rescheduled jobs; without it the sweep finds them.
-    """
+    """Handle every job whose pilot is overdue; None while another process is the leader."""
     leadership = leader.acquire(engine, NAME, holder=holder, now=now)
     if leadership is None:
         return None
@@ -71,54 +59,55 @@ def cycle(
         up = uptime.read(conn)
     # Give up before marking as stalled, so that no job goes through both in one cycle.
     given_up = leadership.serve_each(vos, lambda vo: _give_up(leadership, config, up, vo))
-    ended = given_up.values()
     waiting = leadership.serve_each(
-        vos, lambda vo: _end_leases(expiry.expire_leases, leadership, config, up, vo)
+        vos,
+        lambda vo: _change_silent(
+            expiry.expire_leases, leadership, up, vo, seconds=options_for(config, vo).leases.time
+        ),
     )
     closed = leadership.serve_each(
-        vos, lambda vo: _end_leases(expiry.close_killed, leadership, config, up, vo)
+        vos,
+        lambda vo: _change_silent(
+            expiry.close_killed, leadership, up, vo, seconds=options_for(config, vo).leases.time
+        ),
     )
-    stalled = leadership.serve_each(given_up, lambda vo: _mark_stalled(leadership, config, up, vo))
+    stalled = leadership.serve_each(
+        given_up,
+        lambda vo: _change_silent(
+            expiry.mark_stalled, leadership, up, vo, seconds=options_for(config, vo).leases.stalled_time
+        ),
+    )
     result = LostResult(
         waiting=sum(waiting.values()),
         closed=sum(closed.values()),
         stalled=sum(stalled.values()),
-        rescheduled=sum(len(again) for again, _ in ended),
-        failed=sum(failed for _, failed in ended),
+        rescheduled=sum(again for again, _ in given_up.values()),
+        failed=sum(failed for _, failed in given_up.values()),
         broken=tuple(vo for vo in vos if vo not in stalled or vo not in waiting or vo not in closed),
     )
     leadership.finish()
-    if ring is not None:
-        ring([job_id for again, _ in ended for job_id in again])
     return result
 
 
-def _end_leases(
-    end: Callable[..., list[int]], leadership: Leadership, config: Configuration, up: Uptime, vo: str
+def _change_silent(
+    change: Callable[..., Sequence[int]], leadership: Leadership, up: Uptime, vo: str, *, seconds: float
 ) -> int:
-    silent_since = up.go_back(leadership.now, seconds=options_for(config, vo).leases.time)
-    return _repeat(
-        leadership, lambda conn: end(conn, vo=vo, silent_since=silent_since, now=leadership.now, most=_MOST)
+    """Change the jobs whose pilots have been silent for so long, and return their number."""
+    silent_since, now = up.go_back(leadership.now, seconds=seconds), leadership.now
+    return leadership.repeat(
+        lambda conn: len(change(conn, vo=vo, silent_since=silent_since, now=now, most=_MOST)),
+        most=_MOST,
+        rounds=_ROUNDS,
     )
 
 
-def _mark_stalled(leadership: Leadership, config: Configuration, up: Uptime, vo: str) -> int:
-    silent_since = up.go_back(leadership.now, seconds=options_for(config, vo).leases.stalled_time)
-    return _repeat(
-        leadership,
-        lambda conn: expiry.mark_stalled(
-            conn, vo=vo, silent_since=silent_since, now=leadership.now, most=_MOST
-        ),
-    )
-
-
-def _give_up(leadership: Leadership, config: Configuration, up: Uptime, vo: str) -> tuple[list[int], int]:
-    """Return the ids of rescheduled jobs and the number of failed ones."""
+def _give_up(leadership: Leadership, config: Configuration, up: Uptime, vo: str) -> tuple[int, int]:
+    """Return the numbers of rescheduled and of failed jobs."""
     options = options_for(config, vo)
-    again: list[int] = []
-    failed: list[int] = []
+    again = failed = 0
 
     def step(conn: Connection) -> int:
+        nonlocal again, failed
         back, ended = expiry.give_up_stalled(
             conn,
             vo=vo,
@@ -128,13 +117,9 @@ def _give_up(leadership: Leadership, config: Configuration, up: Uptime, vo: str)
             now=leadership.now,
             most=_MOST,
         )
-        again.extend(back)
-        failed.extend(ended)
+        again += len(back)
+        failed += len(ended)
         return len(back) + len(ended)
 
     leadership.repeat(step, most=_MOST, rounds=_ROUNDS)
-    return again, len(failed)
-
-
-def _repeat(leadership: Leadership, step: Callable[[Connection], Sequence[int]]) -> int:
-    return leadership.repeat(lambda conn: len(step(conn)), most=_MOST, rounds=_ROUNDS)
+    return again, failed

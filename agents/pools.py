@@ -1,11 +1,9 @@
 """Pool agent: keeps the mapping of SubmitPools to queues up to date with the configuration.
 
-A change of the configuration and the expiry of dynamic attributes are applied at once. All pools are
-recomputed at intervals, and unused pools are removed.
-
-The mappings of a VO are computed in memory and stored in one transaction. Usually only a few queue classes
-differ between two versions: then only pools that match one of these are compared. All pools are compared at
-intervals, and where the version is unknown from which the stored mappings were computed.
+A change of the configuration and the expiry of dynamic attributes are applied at once; unused pools are
+removed. The mappings of a VO are computed in memory and stored in one transaction. Usually only a few queue
+classes differ between two versions: then only pools that match one of these are compared. All pools are
+compared at intervals, and where the version is unknown from which the stored mappings were computed.
 
 The minor status of a waiting job shows whether any queue is eligible for it; it is updated as soon as that
 changes.
@@ -45,6 +43,11 @@ log = logging.getLogger(__name__)
 _overtaken: Final = Counter[str]()
 #: Failed refreshes between two warnings; the first warning comes with the second failure.
 _WARNING_INTERVAL: Final = 60
+_OVERTAKEN: Final = (
+    "the pools of %s could not be mapped %d times in a row: the stored queue classes are not those that "
+    "this process computes from version %d of the configuration, and new pools of the VO stay without "
+    "queues; does another release run, or was a database restored without `pilotage db recover`?"
+)
 
 
 class _OvertakenError(Exception):
@@ -69,9 +72,8 @@ def refresh_vo(
 ) -> Mapping[str, MappingChange]:
     """Map the pools of a VO that have no mapping yet and, if `whole`, correct the other mappings.
 
-    Returns:
-        The change of each refreshed pool; empty if the stored state changed meanwhile: the next cycle
-        retries.
+    Returns the change of each refreshed pool; none if the stored state changed meanwhile: the next cycle
+    retries.
     """
     comparison = _compare(leadership, known, vo, whole=whole)
     if comparison.standing is not None and not comparison.standing.is_ours:
@@ -80,23 +82,12 @@ def refresh_vo(
         changed = _store(leadership, known, vo, comparison, whole=whole)
     except _OvertakenError:
         _overtaken[vo] += 1
+        # One failure is harmless, but after many in a row no pool is mapped any more.
         if _overtaken[vo] % _WARNING_INTERVAL == 2:
-            _log_overtaken(known, vo)
+            log.warning(_OVERTAKEN, vo, _overtaken[vo], known.config.version)
         return {}
     _overtaken.pop(vo, None)
     return changed
-
-
-def _log_overtaken(known: Eligibility, vo: str) -> None:
-    """Warn: one failure is harmless, but after many in a row no pool is mapped any more."""
-    log.warning(
-        "the pools of %s could not be mapped %d times in a row: the stored queue classes are not those that "
-        "this process computes from version %d of the configuration, and new pools of the VO stay without "
-        "queues; does another release run, or was a database restored without `pilotage db recover`?",
-        vo,
-        _overtaken[vo],
-        known.config.version,
-    )
 
 
 def _store(
@@ -111,21 +102,17 @@ def _store(
         existing = mapping.lock_pools(conn, vo, comparison.new)
         if refresh.lock_state(conn, vo) != comparison.standing:
             raise _OvertakenError
-        before = known.find_earlier(vo)
-        if not queue_class_store.store_classes(
-            conn, vo=vo, classes=classes, before=before, now=leadership.now, **of
-        ):
+        before, now = known.find_earlier(vo), leadership.now
+        if not queue_class_store.store_classes(conn, vo=vo, classes=classes, before=before, now=now, **of):
             raise _OvertakenError
         if not comparison.index.slots.items() <= queue_class_store.read_slots(conn, vo).items():
             raise _OvertakenError
         new = {pool_id: comparison.new[pool_id] for pool_id in existing}
         stored = _read_stored(conn, vo, comparison) if whole else {}
         wanted = _compute_wanted(conn, comparison, stored)
-        changed = mapping.refresh_mappings(
-            conn, vo=vo, new=new, wanted=wanted, before=stored, now=leadership.now, **of
-        )
+        changed = mapping.refresh_mappings(conn, vo=vo, new=new, wanted=wanted, before=stored, now=now, **of)
         if whole:
-            refresh.record_refresh(conn, vo, now=leadership.now)
+            refresh.record_refresh(conn, vo, now=now)
             queue_class_store.prune_classes(conn, vo)
     return changed
 
@@ -157,7 +144,7 @@ def _compare(leadership: Leadership, known: Eligibility, vo: str, *, whole: bool
 def _find_changed_classes(
     known: Eligibility, vo: str, standing: RefreshState | None, stored: Container[str]
 ) -> QueueClassIndex | None:
-    """Return the queue classes that changed since all mappings were computed, or None if that is unknown."""
+    """Return the queue classes that changed since all mappings were computed; None if that is unknown."""
     ours = (known.config.version, known.config.expiries)
     if standing is None or not standing.is_ours or not standing.refreshed == standing.version < ours:
         return None
@@ -200,16 +187,6 @@ def _compute_wanted(
 _STATUS_SOURCE = "PoolAgent"
 
 
-def list_unreported(leadership: Leadership) -> frozenset[str]:
-    """List the pools refreshed since the last completed cycle.
-
-    A later cycle may have been killed before it updated their jobs. Must be called before the current cycle
-    refreshes any pool.
-    """
-    with database.reading(leadership.engine) as conn:
-        return frozenset(refresh.list_refreshed(conn, leadership.last))
-
-
 def update_minor_status(leadership: Leadership, pool_ids: frozenset[str]) -> int:
     """Correct the minor status of waiting jobs in pools that gained or lost their eligible queues.
 
@@ -217,19 +194,12 @@ def update_minor_status(leadership: Leadership, pool_ids: frozenset[str]) -> int
     """
     with database.reading(leadership.engine) as conn:
         resolved = unmatchable.read_has_queue(conn, pool_ids)
-        wrong = {
-            pool_id: has_queue
-            for has_queue in (True, False)
-            for pool_id in unmatchable.find_pools_with_status(
-                conn,
-                [pool_id for pool_id, has in resolved.items() if has is has_queue],
-                NO_ELIGIBLE_QUEUE,
-                saying=has_queue,
-            )
-        }
-    return sum(
-        _update_pool(leadership, pool_id, has_queue=has_queue) for pool_id, has_queue in sorted(wrong.items())
-    )
+        wrong: dict[str, bool] = {}
+        for has_queue in (True, False):
+            these = [pool_id for pool_id, has in resolved.items() if has is has_queue]
+            found = unmatchable.find_pools_with_status(conn, these, NO_ELIGIBLE_QUEUE, saying=has_queue)
+            wrong |= dict.fromkeys(found, has_queue)
+    return sum(_update_pool(leadership, each, has_queue=wrong[each]) for each in sorted(wrong))
 
 
 def _update_pool(leadership: Leadership, pool_id: str, *, has_queue: bool) -> int:
@@ -271,16 +241,15 @@ class PoolResult:
 
 
 def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> PoolResult | None:
-    """Update outdated VOs, correct the minor status of their jobs, and remove unused pools.
-
-    `holder` is a name that is unique to this process. Returns None while another process is the leader.
-    """
+    """Update outdated VOs, the minor status of their jobs, and remove unused pools; None: not the leader."""
     leadership = leader.acquire(engine, NAME, holder=holder, now=now)
     if leadership is None:
         return None
     config = config.at_moment(now)
     vos = _list_outdated(leadership, config)
-    unreported = list_unreported(leadership)
+    with database.reading(engine) as conn:
+        # Before any is refreshed: an earlier cycle may have been killed before it updated the jobs of these.
+        unreported = frozenset(refresh.list_refreshed(conn, leadership.last))
     refreshed = leadership.serve_each(
         vos,
         lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo]),
@@ -288,7 +257,11 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
     changes = refreshed.values()
     seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)
     updated = update_minor_status(leadership, unreported.union(seen))
-    removed = _remove_unused(leadership, config) if _is_new_minute(leadership.last, now) else 0
+    removed = 0
+    if _is_new_minute(leadership.last, now):
+        before = now - timedelta(seconds=options_for(config, None).pools.grace_time)
+        with leadership.writing() as conn:
+            removed = len(pools.delete_unused(conn, before=before, now=now))
     leadership.finish()
     return PoolResult(
         vos=tuple(vos),
@@ -309,23 +282,15 @@ def _list_outdated(leadership: Leadership, config: Configuration) -> Mapping[str
         standings = refresh.read_states(conn)
         unmapped = refresh.list_vos_with_unmapped(conn)
     ours = (config.version, config.expiries)
-    since = leadership.serve_each(standings, lambda vo: leadership.now - _get_interval(config, vo))
+    since = leadership.serve_each(
+        standings,
+        lambda vo: leadership.now - timedelta(seconds=options_for(config, vo).pools.refresh_interval),
+    )
     whole = {vo for vo, moment in since.items() if not standings[vo].is_of(ours, refreshed_after=moment)}
     of_newer = {vo for vo, standing in standings.items() if standing.version > ours}
     new = unmapped - standings.keys()
     return {vo: vo in whole | new for vo in sorted((whole | unmapped) - of_newer)}
 
 
-def _get_interval(config: Configuration, vo: str) -> timedelta:
-    return timedelta(seconds=options_for(config, vo).pools.refresh_interval)
-
-
-def _remove_unused(leadership: Leadership, config: Configuration) -> int:
-    before = leadership.now - timedelta(seconds=options_for(config, None).pools.grace_time)
-    with leadership.writing() as conn:
-        return len(pools.delete_unused(conn, before=before, now=leadership.now))
-
-
 def _is_new_minute(last: datetime | None, now: datetime) -> bool:
-    """Whether to do the work that is due once a minute."""
     return last is None or abs(now - last) >= timedelta(minutes=1) or last.minute != now.minute

@@ -11,7 +11,7 @@ Source: DIRAC's TaskQueuesAgent.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import isclose
@@ -22,14 +22,14 @@ from sqlalchemy import Connection, Engine
 from agents import leader
 from agents.leader import Leadership
 from cs_config.options.operations import options_for
-from cs_config.options.options import Measure, ShareCorrection
+from cs_config.options.options import Measure, TimeSlice
 from cs_config.options.registry import Group
 from cs_config.tree.configuration import Configuration
 from taskqueue.accounting.usage import truncate_to_hour
 from taskqueue.db import database
 from taskqueue.task_queues import change_feed, owner_usage, priorities, shares
 from taskqueue.task_queues.owner_usage import OwnerUsage, UsageByHolder
-from taskqueue.task_queues.priorities import FamilyCache, NewlyOccupied, WeightedTaskQueue
+from taskqueue.task_queues.priorities import FamilyCache, NewlyOccupied
 from taskqueue.task_queues.shares import ShareDemand, ShareHolder, UsageSlice
 
 #: Lifetime of the cached usage of running jobs and of recent hours.
@@ -64,10 +64,10 @@ class UsageCache:
         self._drop_unsettled(vo, now)
         if vo not in self._running:
             self._running[vo] = owner_usage.sum_running(conn, vo, now=now)
-        uses = [
-            self._running[vo],
-            *(self._read_hour(conn, vo, hour) for hour in _list_hours(now - span, now)),
-        ]
+        uses, hour = [self._running[vo]], truncate_to_hour(now - span)
+        while hour <= now:
+            uses.append(self._read_hour(conn, vo, hour))
+            hour += _HOUR
         total: defaultdict[ShareHolder, float] = defaultdict(float)
         for each in uses:
             for owner, used in each.items():
@@ -76,10 +76,9 @@ class UsageCache:
         return total
 
     def _read_hour(self, conn: Connection, vo: str, hour: datetime) -> UsageByHolder:
-        known = self._hours.get((vo, hour))
-        if known is None:
-            known = self._hours[vo, hour] = owner_usage.sum_ended(conn, vo, since=hour, before=hour + _HOUR)
-        return known
+        if (vo, hour) not in self._hours:
+            self._hours[vo, hour] = owner_usage.sum_ended(conn, vo, since=hour, before=hour + _HOUR)
+        return self._hours[vo, hour]
 
     def _drop_unsettled(self, vo: str, now: datetime) -> None:
         read_at = self._read_at.get(vo)
@@ -94,14 +93,6 @@ class UsageCache:
                 if key[0] != vo or now - _LONGEST < key[1] + _HOUR <= settled
             }
         self._read_at[vo] = now
-
-
-def _list_hours(since: datetime, until: datetime) -> Iterator[datetime]:
-    """Yield the start of each hour that overlaps this time."""
-    hour = truncate_to_hour(since)
-    while hour <= until:
-        yield hour
-        hour += _HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,28 +125,16 @@ class EffectiveShares:
         """Apply all corrections to the shares of the group's owners; None: to the shares of the groups."""
         for each in options_for(self.config, self.vo).job_scheduling.corrections:
             if each.group == group:
-                due = shares.correct_shares(
-                    due, self._list_slices(conn, each, now), max_correction=each.max_global_correction
-                )
+                slices = [self._read_slice(conn, part, each.measure, now) for part in each.slices]
+                due = shares.correct_shares(due, slices, max_correction=each.max_global_correction)
         return due
 
-    def _list_slices(
-        self, conn: Connection, correction: ShareCorrection, now: datetime
-    ) -> list[UsageSlice[ShareHolder]]:
-        return [
-            UsageSlice(
-                used=self.history.read_usage(
-                    conn,
-                    self.vo,
-                    span=timedelta(seconds=each.time_span),
-                    measure=correction.measure,
-                    now=now,
-                ),
-                weight=each.weight,
-                max_correction=each.max_correction,
-            )
-            for each in correction.slices
-        ]
+    def _read_slice(
+        self, conn: Connection, part: TimeSlice, measure: Measure, now: datetime
+    ) -> UsageSlice[ShareHolder]:
+        span = timedelta(seconds=part.time_span)
+        used = self.history.read_usage(conn, self.vo, span=span, measure=measure, now=now)
+        return UsageSlice(used=used, weight=part.weight, max_correction=part.max_correction)
 
 
 NAME: Final = "priorities"
@@ -204,10 +183,9 @@ class PriorityState:
 def cycle(
     engine: Engine, config: Configuration, *, now: datetime, holder: str, memory: PriorityState
 ) -> PriorityResult | None:
-    """Recompute the weights of each VO where something may have changed.
+    """Recompute the weights of each VO where something may have changed; None: not the leader.
 
-    `holder` is a name that is unique to this process; `memory` is the same object in each of its cycles.
-    Returns None while another process is the leader.
+    `memory` is the same object in each cycle of a process.
     """
     leadership = leader.acquire(engine, NAME, holder=holder, now=now)
     if leadership is None:
@@ -238,11 +216,17 @@ def _find_vos(
     conn: Connection, config: Configuration, leadership: Leadership, last: FeedCursor | None
 ) -> tuple[Sequence[str], FeedCursor]:
     """Return the VOs to recompute, and the cursor to keep once that is done."""
-    if last is None or _is_whole_due(last, config, leadership):
-        return _find_all_vos(conn, config, leadership)
-    read = change_feed.read_changes(conn, last.position)
-    if read is None:
-        return _find_all_vos(conn, config, leadership)
+    read = None
+    if last is not None and not _is_whole_due(last, config, leadership):
+        read = change_feed.read_changes(conn, last.position)
+    if last is None or read is None:
+        cursor = FeedCursor(
+            fence=leadership.fence,
+            config_version=config.version,
+            position=change_feed.read_position(conn),
+            whole_at=leadership.now,
+        )
+        return priorities.list_vos(conn), cursor
     found, position = read
     ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE}
     appeared = priorities.list_newly_occupied(conn, ids)
@@ -250,23 +234,9 @@ def _find_vos(
     return vos, replace(last, position=position, appeared=appeared)
 
 
-def _find_all_vos(
-    conn: Connection, config: Configuration, leadership: Leadership
-) -> tuple[Sequence[str], FeedCursor]:
-    cursor = FeedCursor(
-        fence=leadership.fence,
-        config_version=config.version,
-        position=change_feed.read_position(conn),
-        whole_at=leadership.now,
-    )
-    return priorities.list_vos(conn), cursor
-
-
 def _is_whole_due(last: FeedCursor, config: Configuration, leadership: Leadership) -> bool:
-    return (last.fence, last.config_version) != (
-        leadership.fence,
-        config.version,
-    ) or not timedelta() <= leadership.now - last.whole_at < INTERVAL
+    same = (last.fence, last.config_version) == (leadership.fence, config.version)
+    return not same or not timedelta() <= leadership.now - last.whole_at < INTERVAL
 
 
 def _update_weights(
@@ -277,19 +247,14 @@ def _update_weights(
         waiting = priorities.list_weighted(conn, holders.vo, families)
         weights = holders.compute_weights(conn, [each.demand for each in waiting], now=leadership.now)
     different = [
-        each
+        each.demand
         for each in waiting
         if not isclose(weights[each.demand.task_queue_id], each.weight, rel_tol=_SAME)
     ]
     for start in range(0, len(different), _BATCH_SIZE):
+        some = different[start : start + _BATCH_SIZE]
+        new = {each.task_queue_id: weights[each.task_queue_id] for each in some}
         with leadership.writing() as conn:
-            _store_weights(conn, different[start : start + _BATCH_SIZE], weights, leadership.now)
+            groups = {each.owner_group for each in some}
+            priorities.store_weights(conn, new, owner_groups=groups, now=leadership.now)
     return len(waiting), len(different)
-
-
-def _store_weights(
-    conn: Connection, different: Sequence[WeightedTaskQueue], weights: Mapping[int, float], now: datetime
-) -> None:
-    ids = [each.demand.task_queue_id for each in different]
-    groups = {each.demand.owner_group for each in different}
-    priorities.store_weights(conn, {each: weights[each] for each in ids}, owner_groups=groups, now=now)

@@ -4,9 +4,10 @@ Deletion is in small transactions, which may be repeated or interrupted: the nex
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -31,24 +32,26 @@ _ROUNDS: Final = 40
 #: Files per transaction: an upload of the same content waits until it ends.
 _FILES: Final = 50
 
-#: Stored answers to match requests are needed for the length of a lease.
-_MATCH_REQUESTS: Final = timedelta(days=1)
 #: Matchers read every second; after a longer pause they reload everything. There may be
 #: hundreds of changes a second.
 _CHANGES: Final = timedelta(hours=1)
 _CHANGES_LIMIT: Final = 10_000
 #: An empty task queue often gets new jobs soon, and creating it again has a cost.
 _TASK_QUEUES: Final = timedelta(days=1)
-_IDEMPOTENCY_KEYS: Final = timedelta(days=7)
-#: Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
-_HINDRANCES: Final = timedelta(days=30)
 #: Minimum retention of the service's uptime records.
 _UPTIME: Final = timedelta(days=1)
 #: Age at which a stored file without a row is deleted.
 _STRAY: Final = timedelta(days=1)
 
-#: Deletes one transaction's worth of data and returns how many rows it deleted.
-_Step = Callable[[Connection], int]
+#: Data of all VOs: how one transaction's worth is deleted, and the age at which it is.
+_REMOVALS: Final[Sequence[tuple[str, Callable[..., int], timedelta]]] = (
+    # Stored answers to match requests are needed for the length of a lease.
+    ("match requests", retention.remove_match_requests, timedelta(days=1)),
+    ("idempotency keys", retention.remove_idempotency_keys, timedelta(days=7)),
+    # Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
+    ("hindrances", retention.remove_hindrances, timedelta(days=30)),
+    ("revoked tokens", retention.remove_revoked_tokens, timedelta()),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +70,19 @@ def cycle(
 ) -> RetentionResult | None:
     """Delete data older than the settings of its VO; None while another process is the leader.
 
-    `holder` is a name that is unique to this process. Without `store` only rows are deleted, no files.
+    Without `store` only rows are deleted, no files.
     """
     leadership = leader.acquire(engine, NAME, holder=holder, now=now)
     if leadership is None:
         return None
-    # Only counted log rows can be deleted. The holder has its own name, as the accounting agent may run in
-    # the same process.
+    # Only counted log rows can be deleted. Another holder: the accounting agent may run in the same process.
     accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
     with database.reading(engine) as conn:
         vos = sorted(ownership.list_vos(conn))
     of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store))
     removed = sum(of_vos.values(), Counter[str]())
-    for kind, step in _steps_of_all(now):
-        removed[kind] += _repeat_step(leadership, step)
+    for kind, remove, age in _REMOVALS:
+        removed[kind] += _repeat_step(leadership, partial(remove, before=now - age, limit=_LIMIT))
     removed["changes"] += leadership.repeat(
         lambda conn: change_feed.trim_changes(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
         most=_CHANGES_LIMIT,
@@ -99,37 +101,20 @@ def _remove_of_vo(
     leadership: Leadership, config: Configuration, vo: str, store: BlobStore | None
 ) -> Counter[str]:
     removed: Counter[str] = Counter()
-    for kind, step in _steps_of_vo(config, vo, leadership.now):
-        removed[kind] += _repeat_step(leadership, step)
+    keep = options_for(config, vo).retention
+    for kind, remove, days in (
+        ("outputs", retention.detach_outputs, keep.outputs),
+        ("jobs", retention.remove_jobs, keep.jobs),
+        ("logs", retention.remove_logs, keep.logs),
+        ("pilots", retention.remove_pilots, keep.jobs),
+    ):
+        before = leadership.now - timedelta(days=days)
+        removed[kind] += _repeat_step(leadership, partial(remove, vo=vo, before=before, limit=_LIMIT))
     removed["blobs"] += _remove_blobs(leadership, config, vo, store)
     return removed
 
 
-def _steps_of_vo(config: Configuration, vo: str, now: datetime) -> Iterator[tuple[str, _Step]]:
-    keep = options_for(config, vo).retention
-    jobs, logs, outputs = (now - timedelta(days=days) for days in (keep.jobs, keep.logs, keep.outputs))
-    yield "outputs", _bind_vo(retention.detach_outputs, vo, outputs)
-    yield "jobs", _bind_vo(retention.remove_jobs, vo, jobs)
-    yield "logs", _bind_vo(retention.remove_logs, vo, logs)
-    yield "pilots", _bind_vo(retention.remove_pilots, vo, jobs)
-
-
-def _steps_of_all(now: datetime) -> Iterator[tuple[str, _Step]]:
-    yield "match requests", _bind(retention.remove_match_requests, now - _MATCH_REQUESTS)
-    yield "idempotency keys", _bind(retention.remove_idempotency_keys, now - _IDEMPOTENCY_KEYS)
-    yield "hindrances", _bind(retention.remove_hindrances, now - _HINDRANCES)
-    yield "revoked tokens", _bind(retention.remove_revoked_tokens, now)
-
-
-def _bind_vo(remove: Callable[..., int], vo: str, before: datetime) -> _Step:
-    return lambda conn: remove(conn, vo=vo, before=before, limit=_LIMIT)
-
-
-def _bind(remove: Callable[..., int], before: datetime) -> _Step:
-    return lambda conn: remove(conn, before=before, limit=_LIMIT)
-
-
-def _repeat_step(leadership: Leadership, step: _Step) -> int:
+def _repeat_step(leadership: Leadership, step: Callable[[Connection], int]) -> int:
     return leadership.repeat(step, most=_LIMIT, rounds=_ROUNDS)
 
 
@@ -161,15 +146,14 @@ def _remove_task_queues(leadership: Leadership) -> Counter[str]:
     """Delete task queues without jobs, then requirement classes without task queues."""
     before = leadership.now - _TASK_QUEUES
     with database.reading(leadership.engine) as conn:
-        emptied = task_queues_unused.list_emptied(conn, before=before)
-        unused = task_queues_unused.list_unused(conn, before=before)
-    for start in range(0, len(emptied), _LIMIT):
+        emptied = iter(task_queues_unused.list_emptied(conn, before=before))
+        unused = iter(task_queues_unused.list_unused(conn, before=before))
+    while some := list(islice(emptied, _LIMIT)):
         with leadership.writing() as conn:
-            task_queues.mark_empty(conn, emptied[start : start + _LIMIT], now=leadership.now)
+            task_queues.mark_empty(conn, some, now=leadership.now)
     removed: Counter[str] = Counter()
-    for start in range(0, len(unused), _LIMIT):
+    while some := list(islice(unused, _LIMIT)):
         with leadership.writing() as conn:
-            some = unused[start : start + _LIMIT]
             removed["task queues"] += task_queues_unused.remove_unused(conn, some, before=before)
     removed["classes"] = _repeat_step(
         leadership, lambda conn: task_queues_unused.remove_unused_classes(conn, limit=_LIMIT)

@@ -42,7 +42,7 @@ class SweepResult:
     failed: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.waiting or self.held or self.failed)
+        return self != SweepResult()
 
 
 def cycle(
@@ -55,19 +55,10 @@ def cycle(
     observe: Observer | None = None,
     steps: Mapping[str, Step] | None = None,
 ) -> SweepResult | None:
-    """Optimize jobs that have been due for longer than `lag`; needs no Redis.
+    """Optimize jobs that have been due for longer than `lag`; None while another process is the leader.
 
-    Args:
-        engine: The database.
-        config: The current configuration.
-        now: Start of the cycle.
-        holder: A name that is unique to this process.
-        lag: Time left to the workers that were notified.
-        observe: Receives the result of every batch.
-        steps: Optimizers by name; None: the installed ones.
-
-    Returns:
-        None while another process is the leader.
+    `lag` is the time left to the workers that were notified. `observe` receives the result of every batch;
+    `steps` are the optimizers by name (None: the installed ones).
     """
     leadership = leader.acquire(engine, NAME, holder=holder, now=now)
     if leadership is None:

@@ -20,8 +20,8 @@ _LATE: Final = timedelta(minutes=10)
 #: By then the matchers have written why a job was not matched.
 _KNOWN: Final = timedelta(minutes=2)
 _BEGINNING: Final = EndedJob(at=datetime(1970, 1, 1, tzinfo=UTC), job_id=0)
-#: A new process starts this long before the last cycle of any process; the wait times of an older backlog are
-#: stored at the latest when its log is deleted.
+#: A new process starts this long before the last cycle of any; older wait times are stored at the latest when
+#: their log is deleted.
 _BEFORE: Final = timedelta(days=1)
 
 
@@ -45,7 +45,7 @@ class WaitsResult:
 def cycle(engine: Engine, *, now: datetime, holder: str, memory: WaitTimesState) -> WaitsResult | None:
     """Store the wait times of jobs that ended since the last cycle; None while another process is the leader.
 
-    `holder` is a name that is unique to this process; `memory` is the same object in each of its cycles.
+    `memory` is the same object in each cycle of a process.
     """
     leadership = leader.acquire(engine, NAME, holder=holder, now=now)
     if leadership is None:

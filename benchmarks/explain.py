@@ -13,7 +13,7 @@ from benchmarks import population
 from benchmarks.results import Result
 from cs_config import validate
 from cs_config.tree.configuration import Configuration
-from matcher.explain import queue_report, queue_set, suggestions
+from matcher.explain import explanation, queue_report, queue_set
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
 from requirements import canonical
@@ -51,7 +51,7 @@ def _measured(classes: int, queues: int, allowed: int) -> Iterator[Result]:
 
 
 def _one(whole: queue_set.QueueSet, demand: JobDemand) -> object:
-    return explain(whole, population.VO, demand), suggestions.suggest_changes(whole, population.VO, demand)
+    return explain(whole, population.VO, demand), explanation.suggest_changes(whole, population.VO, demand)
 
 
 def _line(

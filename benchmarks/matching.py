@@ -118,7 +118,7 @@ def _requests(offers: Sequence[Mapping[str, object]], number: int) -> Iterator[M
     draw = random.Random(number)
     read = [(number, match_request.read_resource(offer)) for number, offer in enumerate(offers)]
     while True:
-        likeness, said = draw.choice(read)
+        cache_key, said = draw.choice(read)
         yield MatchRequest(
-            presented=said, caller=_CALLER, deadline=time.monotonic() + _PATIENCE, likeness=likeness
+            presented=said, caller=_CALLER, deadline=time.monotonic() + _PATIENCE, cache_key=cache_key
         )

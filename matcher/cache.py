@@ -1,4 +1,4 @@
-"""Caches of the matcher: requests without a match, locations of pilots, open places, pools of queues."""
+"""Caches of the matcher: requests without a match, open places, pools of queues."""
 
 import sys
 import time
@@ -8,18 +8,18 @@ from threading import Lock
 
 from sqlalchemy import Connection
 
+from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import WaitingIndex
-from matcher.request.node_facts import Facts
 from matcher.request.resource import Resource
 from taskqueue.leases.assignment import Location
 from taskqueue.pools import by_queue
 from taskqueue.task_queues import change_feed
 
-#: Cached requests; the cache is cleared when full.
-_NO_MATCHES = 10_000
+#: Cached requests, and cached places.
+_CACHED = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,30 +44,22 @@ class NoMatchCache:
     """
 
     def __init__(self) -> None:
-        self._config: Configuration | None = None  # of all of them: no older one is held on to
-        self._known: dict[Hashable, NoMatch] = {}
+        self._results: Cache[Hashable, NoMatch] = Cache(_CACHED)
 
-    def note(self, likeness: Hashable, no_match: NoMatch) -> None:
+    def store(self, key: Hashable, no_match: NoMatch) -> None:
         """Store a result."""
-        if no_match.config is not self._config or len(self._known) >= _NO_MATCHES:
-            self._config, self._known = no_match.config, {}
-        self._known[likeness] = no_match
+        self._results.store(key, no_match, no_match.config)
 
     def find(
-        self, likeness: Hashable, config: Configuration, *, age: int, waiting: WaitingIndex, lock: Lock
+        self, key: Hashable, config: Configuration, *, age: int, waiting: WaitingIndex, lock: Lock
     ) -> NoMatch | None:
         """The cached result if it still holds; None: unknown, or it must be computed again."""
-        no_match = self._known.get(likeness)
-        if no_match is None or no_match.config is not config or no_match.age != age:
+        no_match = self._results.find(key, config)
+        if no_match is None or no_match.age != age:
             return None
         if no_match.changed == waiting.changed:
             return no_match
-        return self._is_current(likeness, no_match, waiting, lock)
-
-    def _is_current(
-        self, likeness: Hashable, no_match: NoMatch, waiting: WaitingIndex, lock: Lock
-    ) -> NoMatch | None:
-        """Match the classes again. If another thread is changing them, waiting is not worth it."""
+        # Match the classes again. If another thread is changing them, waiting is not worth it.
         if not lock.acquire(blocking=False):
             return None
         try:
@@ -77,50 +69,12 @@ class NoMatchCache:
         if found:
             return None
         no_match = replace(no_match, changed=changed)
-        self.note(likeness, no_match)
+        self.store(key, no_match)
         return no_match
 
 
-#: Cached requests; the cache is cleared when full.
-_LOCATIONS = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PilotLocation:
-    """The queue of a pilot, and its offer there."""
-
-    address: QueueAddress
-    resource: Resource  #: for the VOs that may use the queue now; possibly none
-    facts: Facts  #: of its node
-
-
-class LocationCache:
-    """Locations by request, for one configuration; computed once for all equal requests.
-
-    For the claim thread only: other threads may hold another configuration.
-    """
-
-    def __init__(self) -> None:
-        self._config: Configuration | None = None
-        self._known: dict[Hashable, PilotLocation] = {}
-
-    def find(self, likeness: Hashable | None, config: Configuration) -> PilotLocation | None:
-        """The cached location; None: unknown."""
-        return self._known.get(likeness) if self._config is config and likeness is not None else None
-
-    def note(self, likeness: Hashable | None, location: PilotLocation, config: Configuration) -> None:
-        """Store a location."""
-        if likeness is None:
-            return
-        if self._config is not config or len(self._known) >= _LOCATIONS:
-            self._config, self._known = config, {}
-        self._known[likeness] = location
-
-
-#: Seconds for which a place counts as open; a claim that finds it closed removes it.
+#: Seconds for which a place counts as open; a claim that finds it closed ends that.
 _OPEN_SECONDS = 1.0
-#: Cached places; the cache is cleared when full.
-_OPEN_PLACES = 10_000
 
 
 class OpenPlaceCache:
@@ -131,22 +85,17 @@ class OpenPlaceCache:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._until: dict[Location, float] = {}
+        self._until: Cache[Location, float] = Cache(_CACHED)
 
     def __contains__(self, place: Location) -> bool:
-        return self._clock() < self._until.get(place, 0.0)
+        return self._clock() < (self._until.find(place) or 0.0)
 
-    def note(self, place: Location, *, gave: bool) -> None:
+    def record(self, place: Location, *, gave: bool) -> None:
         """Record whether a claim at the place succeeded."""
-        if not gave:
-            self._until.pop(place, None)
-            return
-        if len(self._until) >= _OPEN_PLACES:
-            self._until.clear()
-        self._until[place] = self._clock() + _OPEN_SECONDS
+        self._until.store(place, self._clock() + _OPEN_SECONDS if gave else 0.0)
 
 
-#: Cached queues; the cache is cleared when full.
+#: Cached queues.
 _QUEUES = 10_000
 
 
@@ -180,7 +129,7 @@ class QueuePoolCache:
             }
         if missing := [each for each in addresses if each not in known]:
             found = by_queue.list_pool_ids(conn, vos, missing)
-            self._remember(vos, found, age)
+            self._store(vos, found, age)
             known |= found
         return known
 
@@ -189,30 +138,25 @@ class QueuePoolCache:
         read = None if self._position is None else change_feed.read_changes(conn, self._position)
         if read is None:
             self._position = change_feed.read_position(conn)
-            self._forget(None)
-            return
-        found, self._position = read
-        if vos := {each.key for each in found if each.kind == change_feed.MAPPING}:
-            self._forget(vos)
-
-    def _forget(self, vos: Collection[str] | None) -> None:
-        self._age += 1
-        if vos is None:
             self._known = {}
         else:
+            found, self._position = read
+            vos = {each.key for each in found if each.kind == change_feed.MAPPING}
+            if not vos:
+                return
             self._known = {key: ids for key, ids in self._known.items() if key[0].isdisjoint(vos)}
+        self._age += 1
         self._lists = {ids: ids for ids in self._known.values()}
 
-    def _remember(self, vos: frozenset[str], found: Mapping[QueueAddress, Sequence[str]], age: int) -> None:
+    def _store(self, vos: frozenset[str], found: Mapping[QueueAddress, Sequence[str]], age: int) -> None:
         """Store results, unless there was an invalidation since they were read."""
         # Queues of one class share one list, which may be long.
-        named = {id(ids): tuple(map(sys.intern, ids)) for ids in found.values()}
+        interned = {id(ids): tuple(map(sys.intern, ids)) for ids in found.values()}
         with self._lock:
             if age != self._age or len(found) > _QUEUES:
                 return
             if len(self._known) + len(found) > _QUEUES:
                 self._known.clear()
                 self._lists.clear()
-            kept = {key: self._lists.setdefault(ids, ids) for key, ids in named.items()}
-            for address, ids in found.items():
-                self._known[vos, address] = kept[id(ids)]
+            shared = {key: self._lists.setdefault(ids, ids) for key, ids in interned.items()}
+            self._known |= {(vos, address): shared[id(ids)] for address, ids in found.items()}

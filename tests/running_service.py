@@ -126,7 +126,7 @@ def running(
     matcher = Matcher(engine, lambda: live.current, clock)
     claimer = ClaimWorker(engine, matcher)
     bell = NotificationHub(None)
-    bell.subscribe(notifications.CHANGES, matcher.rung)
+    bell.subscribe(notifications.CHANGES, matcher.notify)
     database.set_notifier(engine, bell.publish)
     parts = Services(
         engine=engine,

@@ -98,8 +98,8 @@ class SlotAllotment:
         spare = None if capacity is None else int(capacity) - sum(needed)
         found: list[int | None] = []
         for asked, least in zip(self._jobs, needed, strict=True):
-            wish = max(0, (asked.max_ram or 0) - least)
-            more = wish if spare is None else min(wish, spare)
+            more_wanted = max(0, (asked.max_ram or 0) - least)
+            more = more_wanted if spare is None else min(more_wanted, spare)
             spare = None if spare is None else spare - more
             found.append(least + more or None)
         return found

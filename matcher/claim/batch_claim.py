@@ -40,7 +40,7 @@ _TRIES = 4
 
 
 def claim_unlimited(
-    server: AutocommitRunner, wishes: Sequence[ClaimRequest], doubts: InDoubtClaims, *, now: datetime
+    server: AutocommitRunner, requests: Sequence[ClaimRequest], doubts: InDoubtClaims, *, now: datetime
 ) -> dict[int, ClaimResult]:
     """Results by position in the list; a missing one must be claimed step by step.
 
@@ -50,17 +50,17 @@ def claim_unlimited(
         OperationalError, InterfaceError: The database is unavailable; `doubts` has the possible claims.
     """
     found: dict[int, ClaimResult] = {}
-    left: Sequence[int] = range(len(wishes))
+    left: Sequence[int] = range(len(requests))
     for _ in range(_TRIES):
-        asks = {
-            number: build_ask(wishes[number], drawn)
+        batch = {
+            number: build_claim(requests[number], drawn)
             for number in left
-            if (drawn := wishes[number].drawn.next())
+            if (drawn := requests[number].drawn.next())
         }
-        if not asks:
+        if not batch:
             break
         try:
-            outcomes = _try(server, wishes, asks, doubts, now)
+            outcomes = _try(server, requests, batch, doubts, now)
         except Exception as error:  # of any kind: claimed jobs must still be delivered
             if not found:
                 raise
@@ -69,82 +69,84 @@ def claim_unlimited(
         for number, outcome in outcomes.items():
             if outcome.claimed is not None:
                 found[number] = ClaimResult(
-                    claimed=(outcome.claimed,), emptied=tried_before_last(wishes[number].drawn.tried)
+                    claimed=(outcome.claimed,), emptied=tried_before_last(requests[number].drawn.tried)
                 )
         left = [number for number, each in outcomes.items() if each.claimed is None and not each.repeated]
-        for number in asks.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.repeated}:
-            wishes[number].drawn.reset()
+        for number in batch.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.repeated}:
+            requests[number].drawn.reset()
     return found
 
 
-def tried_before_last(asked: Sequence[TaskQueue]) -> frozenset[int]:
+def tried_before_last(tried: Sequence[TaskQueue]) -> frozenset[int]:
     """All but the last, which had a job; `settle` later checks whether the others are empty."""
-    return frozenset(each.task_queue_id for each in asked[:-1])
+    return frozenset(each.task_queue_id for each in tried[:-1])
 
 
-def build_ask(wish: ClaimRequest, task_queue: TaskQueue) -> BatchClaim:
+def build_claim(prepared: ClaimRequest, task_queue: TaskQueue) -> BatchClaim:
     """A claim for one job of a task queue."""
-    filling = SlotAllotment(wish.resource)
+    filling = SlotAllotment(prepared.resource)
     filling.take(task_queue.requirement_class, 1)
     [allotment] = filling.allotments()
     return BatchClaim(
         want=TakeRequest(
             task_queue_id=task_queue.task_queue_id,
             count=1,
-            place=wish.place,
+            place=prepared.place,
             has_pool=task_queue.requirement_class.submit_pool is not None,
         ),
-        holder=wish.holder,
+        holder=prepared.holder,
         lease=leases_claim.generate_lease(),
         allotment=allotment,
-        request_id=wish.request.request_id,
+        request_id=prepared.request.request_id,
     )
 
 
 def _try(
     server: AutocommitRunner,
-    wishes: Sequence[ClaimRequest],
-    asks: dict[int, BatchClaim],
+    requests: Sequence[ClaimRequest],
+    batch: dict[int, BatchClaim],
     doubts: InDoubtClaims,
     now: datetime,
 ) -> dict[int, BatchClaimResult]:
     """Run one statement; empty if the database rejects it, in which case no job was claimed."""
-    maybe = [(wishes[number].request, (ask.lease,)) for number, ask in asks.items()]
+    maybe = [(requests[number].request, (claim.lease,)) for number, claim in batch.items()]
     try:
         with doubts.about(maybe):
-            outcomes = claim_batch.claim_jobs(server, list(asks.values()), now=now)
+            outcomes = claim_batch.claim_jobs(server, list(batch.values()), now=now)
     except DBAPIError as error:
         if database.is_unavailable(error):
             raise
         return {}
-    return dict(zip(asks, outcomes, strict=True))
+    return dict(zip(batch, outcomes, strict=True))
 
 
 def claim_limited(
-    conn: Connection, wishes: Sequence[ClaimRequest], *, config: Configuration, now: datetime
+    conn: Connection, requests: Sequence[ClaimRequest], *, config: Configuration, now: datetime
 ) -> dict[int, ClaimResult]:
     """Results by position in the list; a missing one must be claimed step by step.
 
     Raises:
         DBAPIError: No job was claimed.
     """
-    policies = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
-    left = [_LimitedRequest(wish, policies.find_policy(wish.place)) for wish in wishes]
+    policies = place_policy.lock_policies(conn, config, {prepared.place for prepared in requests}, now)
+    left = [_LimitedRequest(prepared, policies.find_policy(prepared.place)) for prepared in requests]
     found: dict[int, ClaimResult] = {}
     for _ in range(_TRIES):
-        asks = {
-            number: ask for number, each in enumerate(left) if number not in found and (ask := each.ask())
+        batch = {
+            number: claim
+            for number, each in enumerate(left)
+            if number not in found and (claim := each.next_claim())
         }
-        if not asks:
+        if not batch:
             break
-        outcomes = claim_batch.claim_jobs(TransactionRunner(conn), list(asks.values()), now=now)
-        for number, outcome in zip(asks, outcomes, strict=True):
+        outcomes = claim_batch.claim_jobs(TransactionRunner(conn), list(batch.values()), now=now)
+        for number, outcome in zip(batch, outcomes, strict=True):
             if result := left[number].take_outcome(outcome):
                 found[number] = result
     policies.write(conn)
-    for number, wish in enumerate(wishes):
+    for number, prepared in enumerate(requests):
         if number not in found:
-            wish.drawn.reset()
+            prepared.drawn.reset()
     return found
 
 
@@ -152,18 +154,18 @@ def claim_limited(
 class _LimitedRequest:
     """A request at a place that counts jobs, and its progress."""
 
-    wish: ClaimRequest
+    prepared: ClaimRequest
     gate: PlacePolicy | None  #: None: the place no longer counts jobs
     #: task queues it was counted with; the last one is still counted
-    asked: list[TaskQueue] = field(default_factory=list)
+    tried: list[TaskQueue] = field(default_factory=list)
     over: bool = False
 
-    def ask(self) -> BatchClaim | None:
+    def next_claim(self) -> BatchClaim | None:
         """The next claim for this request; None: it must go step by step."""
         while not self.over and (found := self._next()) is not None:
             if self.gate is None or self._is_counted(self.gate, found):
-                self.asked.append(found)
-                return build_ask(self.wish, found)
+                self.tried.append(found)
+                return build_claim(self.prepared, found)
         self.over = True
         return None
 
@@ -174,14 +176,14 @@ class _LimitedRequest:
             if gate is not None:
                 gate.reserve(claimed.job_id, claimed.epoch)
             # Not the task queues closed by a limit: they have jobs, and other requests may draw them.
-            return ClaimResult(claimed=(claimed,), emptied=tried_before_last(self.asked))
+            return ClaimResult(claimed=(claimed,), emptied=tried_before_last(self.tried))
         if gate is not None:
-            gate.count(self.asked[-1], -1)
+            gate.count(self.tried[-1], -1)
         self.over = outcome.repeated
         return None
 
     def _next(self) -> TaskQueue | None:
-        drawn = self.wish.drawn
+        drawn = self.prepared.drawn
         return drawn.next() if len(drawn.tried) < _TRIES else None
 
     def _is_counted(self, gate: PlacePolicy, found: TaskQueue) -> bool:
@@ -206,7 +208,7 @@ class BatchClaimer:
         self._server = AutocommitRunner(engine)
         self.doubts = InDoubtClaims()  #: claims with unknown outcome
 
-    def claim(self, wishes: Sequence[ClaimRequest], *, config: Configuration, now: datetime) -> Results:
+    def claim(self, requests: Sequence[ClaimRequest], *, config: Configuration, now: datetime) -> Results:
         """Claim for all requests, the most restricted ones first.
 
         Jobs claimed by one step must be delivered even if a later step fails.
@@ -216,66 +218,69 @@ class BatchClaimer:
             self._claim_limited: [],
             self._claim_unlimited: [],
         }
-        for wish in wishes:
-            ways[self._way(wish, config)].append(wish)
+        for prepared in requests:
+            ways[self._way(prepared, config)].append(prepared)
         steps = [
             *ways.items(),
             (self._step_by_step, [*ways[self._claim_limited], *ways[self._claim_unlimited]]),
         ]
         found: Results = {}
         for claim, some in steps:
-            left = [wish for wish in some if id(wish.request) not in found]
+            left = [prepared for prepared in some if id(prepared.request) not in found]
             try:
                 found |= claim(left, config, now) if left else {}
             except Exception as error:  # of any kind
                 if not found:
                     raise
-                return {id(wish.request): Unserved(error) for wish in wishes} | found
+                return {id(prepared.request): Unserved(error) for prepared in requests} | found
         return found
 
-    def _way(self, wish: ClaimRequest, config: Configuration) -> _Step:
+    def _way(self, prepared: ClaimRequest, config: Configuration) -> _Step:
         """The step for a request; batches are not possible on SQLite."""
-        if not wish.is_single or self._engine.dialect.name == "sqlite":
+        if not prepared.is_single or self._engine.dialect.name == "sqlite":
             return self._step_by_step
         return (
             self._claim_limited
-            if wish.counted or place_policy.counts_jobs(config, wish.place)
+            if prepared.counted or place_policy.counts_jobs(config, prepared.place)
             else self._claim_unlimited
         )
 
     def _claim_limited(
-        self, wishes: Sequence[ClaimRequest], config: Configuration, now: datetime
+        self, requests: Sequence[ClaimRequest], config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
         maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         try:
             with self.doubts.about(maybe), database.writing(self._engine) as conn:
-                results = claim_limited(conn, wishes, config=config, now=now)
+                results = claim_limited(conn, requests, config=config, now=now)
                 maybe += (
-                    (wishes[number].request, tuple(each.lease for each in result.claimed))
+                    (requests[number].request, tuple(each.lease for each in result.claimed))
                     for number, result in results.items()
                 )
         except DBAPIError as error:
             if database.is_unavailable(error):
                 raise
-            for wish in wishes:
-                wish.drawn.reset()
+            for prepared in requests:
+                prepared.drawn.reset()
             return {}
-        return {id(wishes[number].request): result for number, result in results.items()}
+        return {id(requests[number].request): result for number, result in results.items()}
 
     def _claim_unlimited(
-        self, wishes: Sequence[ClaimRequest], _config: Configuration, now: datetime
+        self, requests: Sequence[ClaimRequest], _config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
-        results = claim_unlimited(self._server, wishes, self.doubts, now=now)
-        return {id(wishes[number].request): result for number, result in results.items()}
+        results = claim_unlimited(self._server, requests, self.doubts, now=now)
+        return {id(requests[number].request): result for number, result in results.items()}
 
     def _step_by_step(
-        self, wishes: Sequence[ClaimRequest], config: Configuration, now: datetime
+        self, requests: Sequence[ClaimRequest], config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
         maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         with self.doubts.about(maybe), database.writing(self._engine) as conn:
-            results = claim_loop.claim_all(conn, wishes, config=config, now=now)
+            results = claim_loop.claim_all(conn, requests, config=config, now=now)
             maybe += (
-                (wish.request, tuple(each.lease for each in result.claimed))
-                for wish, result in zip(wishes, results, strict=True)
+                (prepared.request, tuple(each.lease for each in result.claimed))
+                for prepared, result in zip(requests, results, strict=True)
             )
-        return {id(wish.request): wish.complete(result) for wish, result in zip(wishes, results, strict=True)}
+        return {
+            id(prepared.request): prepared.complete(result)
+            for prepared, result in zip(requests, results, strict=True)
+        }

@@ -17,7 +17,8 @@ from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from matcher.request.resource import Resource
-from taskqueue.leases import assignment, claim, match_requests, selection
+from taskqueue.leases import assignment, match_requests, selection
+from taskqueue.leases import claim as leases_claim
 from taskqueue.leases.assignment import Location, TakenRow, TakeRequest
 from taskqueue.leases.claim import AssignedJob, ClaimedJob, LeaseHolder
 from taskqueue.leases.match_requests import RequestKey
@@ -74,7 +75,7 @@ class ClaimResult:
 class _Claim:
     """The jobs taken so far for a request, before their attempts are opened."""
 
-    wish: ClaimRequest
+    prepared: ClaimRequest
     filling: SlotAllotment
     gate: PlacePolicy | None = None  #: None: the place has no conditions
     taken: list[TakenRow] = field(default_factory=list)
@@ -85,7 +86,7 @@ class _Claim:
     @property
     def missing(self) -> int:
         """The number of jobs still wanted; 0 if the resource is full."""
-        return 0 if self.filling.full else self.wish.request.count - len(self.taken)
+        return 0 if self.filling.full else self.prepared.request.count - len(self.taken)
 
     @property
     def refused(self) -> str | None:
@@ -95,7 +96,7 @@ class _Claim:
     @property
     def chooses(self) -> bool:
         """Whether jobs must be checked one by one."""
-        return self.wish.job_id is not None or (self.gate is not None and self.gate.depends_on_job)
+        return self.prepared.job_id is not None or (self.gate is not None and self.gate.depends_on_job)
 
     @property
     def admitted(self) -> int:
@@ -109,27 +110,27 @@ class _Claim:
     @property
     def tried(self) -> Sequence[TaskQueue]:
         """Task queues tried directly, without a query whether they have jobs."""
-        return self.wish.drawn.tried
+        return self.prepared.drawn.tried
 
     def rest(self) -> Iterator[list[TaskQueue]]:
         """The untried task queues whose jobs still fit, in pieces, while more jobs may be taken."""
-        for some in split_into_pieces(filter(self._fits, self.wish.drawn.rest())):
+        for some in split_into_pieces(filter(self._fits, self.prepared.drawn.rest())):
             yield some
             if self.missing <= 0 or not self.admitted:
                 return
 
     def next(self) -> TaskQueue | None:
         """The next task queue to try; None: all were tried."""
-        return self.wish.drawn.next(self._fits)
+        return self.prepared.drawn.next(self._fits)
 
     def _fits(self, task_queue: TaskQueue) -> bool:
         return bool(self.filling.most(task_queue.requirement_class, 1))
 
-    def want(self, task_queue: TaskQueue) -> TakeRequest:
+    def build_request(self, task_queue: TaskQueue) -> TakeRequest:
         return TakeRequest(
             task_queue_id=task_queue.task_queue_id,
             count=self.most(task_queue),
-            place=self.wish.place,
+            place=self.prepared.place,
             has_pool=task_queue.requirement_class.submit_pool is not None,
         )
 
@@ -141,39 +142,41 @@ class _Claim:
     def claimed_jobs(self) -> list[AssignedJob]:
         """The jobs with their allotments."""
         return [
-            AssignedJob(row=row, place=self.wish.place, holder=self.wish.holder, allotment=allotment)
+            AssignedJob(row=row, place=self.prepared.place, holder=self.prepared.holder, allotment=allotment)
             for row, allotment in zip(self.taken, self.filling.allotments(), strict=True)
         ]
 
 
 def claim_all(
-    conn: Connection, wishes: Sequence[ClaimRequest], *, config: Configuration, now: datetime
+    conn: Connection, requests: Sequence[ClaimRequest], *, config: Configuration, now: datetime
 ) -> list[ClaimResult]:
     """Take jobs for all requests and open their attempts, in the caller's transaction.
 
     A request that another process answered meanwhile gets that answer.
     """
-    policies = place_policy.lock_policies(conn, config, {wish.place for wish in wishes}, now)
+    policies = place_policy.lock_policies(conn, config, {prepared.place for prepared in requests}, now)
     keys = {
-        wish: key for wish in range(len(wishes)) if (key := request_key(wishes[wish].request)) is not None
+        number: key for number, each in enumerate(requests) if (key := request_key(each.request)) is not None
     }
     new = match_requests.reserve_keys(conn, keys.values(), now=now)
-    held = read_earlier_answers(conn, [wishes[each].request for each, key in keys.items() if key not in new])
-    catches = [
+    held = read_earlier_answers(
+        conn, [requests[each].request for each, key in keys.items() if key not in new]
+    )
+    claims = [
         _Claim(
-            wish=wish,
-            filling=SlotAllotment(wish.resource),
-            gate=policies.find_policy(wish.place, wish.admission),
+            prepared=prepared,
+            filling=SlotAllotment(prepared.resource),
+            gate=policies.find_policy(prepared.place, prepared.admission),
         )
-        for wish in wishes
+        for prepared in requests
     ]
-    asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
+    new_claims = [each for number, each in enumerate(claims) if keys.get(number) not in held]
     # The most restricted requests first.
-    for catch in asking:
-        if (catch.gate is not None or catch.chooses) and catch.admitted:
-            _search(conn, catch, now)
-    _take(conn, [catch for catch in asking if catch.gate is None and not catch.chooses], now)
-    results = _hand_over(conn, catches, now)
+    for each in new_claims:
+        if (each.gate is not None or each.chooses) and each.admitted:
+            _search(conn, each, now)
+    _take(conn, [each for each in new_claims if each.gate is None and not each.chooses], now)
+    results = _hand_over(conn, claims, now)
     policies.write(conn)
     results = [
         ClaimResult(claimed=held[keys[number]]) if keys.get(number) in held else result
@@ -195,94 +198,94 @@ def read_earlier_answers(
     keys = [key for request in requests if (key := request_key(request)) is not None]
     found: dict[RequestKey | None, tuple[ClaimedJob, ...]] = {}
     for key, job_ids in match_requests.read_answers(conn, keys).items():
-        if held := claim.list_held(conn, job_ids, subject=key[0]):
+        if held := leases_claim.list_held(conn, job_ids, subject=key[0]):
             found[key] = tuple(held)
     return found
 
 
-def _take(conn: Connection, catches: Sequence[_Claim], now: datetime) -> None:
+def _take(conn: Connection, claims: Sequence[_Claim], now: datetime) -> None:
     """Take as many jobs as each request wants, or as there are.
 
     An empty task queue is cheap to try, but there may be thousands: after a few tries a query finds those
     with jobs.
     """
     for _ in range(_DIRECT_TRIES):
-        asking = [
-            (catch, found)
-            for catch in catches
-            if catch.missing > 0 and len(catch.tried) < _DIRECT_TRIES and (found := catch.next()) is not None
+        tries = [
+            (each, found)
+            for each in claims
+            if each.missing > 0 and len(each.tried) < _DIRECT_TRIES and (found := each.next()) is not None
         ]
-        wants = [catch.want(found) for catch, found in asking]
-        for (catch, found), taken in zip(asking, assignment.take_batch(conn, wants, now=now), strict=True):
-            catch.add(found, taken)
-    for catch in catches:
-        if catch.missing > 0:
-            _search(conn, catch, now)
+        batch = [each.build_request(found) for each, found in tries]
+        for (each, found), taken in zip(tries, assignment.take_batch(conn, batch, now=now), strict=True):
+            each.add(found, taken)
+    for claim in claims:
+        if claim.missing > 0:
+            _search(conn, claim, now)
 
 
-def _search(conn: Connection, catch: _Claim, now: datetime) -> None:
+def _search(conn: Connection, claim: _Claim, now: datetime) -> None:
     """Take from those untried task queues that have jobs, and record why if nothing was taken."""
-    place = catch.wish.place
-    tried, had, full = _ids(catch.tried), set[int](), list[TaskQueue]()
-    for some in catch.rest():
+    place = claim.prepared.place
+    tried, had, full = _ids(claim.tried), set[int](), list[TaskQueue]()
+    for some in claim.rest():
         left = assignment.find_nonempty(conn, _ids(some), place=place)
         tried += _ids(some)
         had |= left
         worth = [each for each in some if each.task_queue_id in left]
-        if catch.gate is not None:
-            worth = catch.gate.list_passing(conn, worth, place)
-        _take_from(conn, catch, worth, now)
+        if claim.gate is not None:
+            worth = claim.gate.list_passing(conn, worth, place)
+        _take_from(conn, claim, worth, now)
         full += worth
-    first = _ids(catch.tried)
+    first = _ids(claim.tried)
     still = (
         assignment.find_nonempty(conn, first + _ids(full), place=place)
-        if catch.missing > 0
+        if claim.missing > 0
         else had.union(first)
     )
-    catch.emptied = frozenset(tried) - still - had
+    claim.emptied = frozenset(tried) - still - had
     # A job requested by id is gone or locked: trying again is useless.
-    others = catch.passed_over if catch.chooses else bool(still) and catch.refused is None
-    catch.in_other_hands = not catch.taken and catch.wish.job_id is None and others
+    others = claim.passed_over if claim.chooses else bool(still) and claim.refused is None
+    claim.in_other_hands = not claim.taken and claim.prepared.job_id is None and others
 
 
 def _ids(task_queues: Sequence[TaskQueue]) -> list[int]:
     return [each.task_queue_id for each in task_queues]
 
 
-def _take_from(conn: Connection, catch: _Claim, task_queues: Sequence[TaskQueue], now: datetime) -> None:
+def _take_from(conn: Connection, claim: _Claim, task_queues: Sequence[TaskQueue], now: datetime) -> None:
     """Take from the task queues in turn what the place admits, while it fits."""
-    place, gate = catch.wish.place, catch.gate
+    place, gate = claim.prepared.place, claim.gate
     for task_queue in task_queues:
-        while most := catch.most(task_queue):
-            if catch.chooses:
-                passed = _choose(conn, catch, task_queue, now)
+        while most := claim.most(task_queue):
+            if claim.chooses:
+                passed = _choose(conn, claim, task_queue, now)
             else:
                 passed = assignment.take_jobs(conn, [task_queue.task_queue_id], most, place=place, now=now)
                 if gate is not None:
                     gate.count_taken(passed)
-            catch.add(task_queue, passed)
-            if not passed or (gate is None and len(passed) < most and not catch.chooses):
+            claim.add(task_queue, passed)
+            if not passed or (gate is None and len(passed) < most and not claim.chooses):
                 break
 
 
-def _choose(conn: Connection, catch: _Claim, task_queue: TaskQueue, now: datetime) -> list[TakenRow]:
+def _choose(conn: Connection, claim: _Claim, task_queue: TaskQueue, now: datetime) -> list[TakenRow]:
     """Take the first acceptable job of a task queue that the place admits."""
-    place, gate = catch.wish.place, catch.gate
-    for job in _choices(conn, catch, task_queue):
+    place, gate = claim.prepared.place, claim.gate
+    for job in _choices(conn, claim, task_queue):
         taken = selection.take_job(conn, task_queue.task_queue_id, job.job_id, place=place, now=now)
         if taken:
             if gate is not None:
                 gate.count_taken(taken, job)
             return taken
-        catch.passed_over = True
-    if gate is not None and catch.wish.job_id is not None:
+        claim.passed_over = True
+    if gate is not None and claim.prepared.job_id is not None:
         gate.record_kept_out(task_queue)
     return []
 
 
-def _choices(conn: Connection, catch: _Claim, task_queue: TaskQueue) -> Iterator[CandidateRow]:
+def _choices(conn: Connection, claim: _Claim, task_queue: TaskQueue) -> Iterator[CandidateRow]:
     """The acceptable jobs of a task queue that the place admits."""
-    place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
+    place, job_id, gate = claim.prepared.place, claim.prepared.job_id, claim.gate
     if job_id is None:
         return iter(()) if gate is None else gate.admitted(conn, task_queue, place)
     passing = CandidateFilter() if gate is None else gate.passing(task_queue.vo)
@@ -290,28 +293,23 @@ def _choices(conn: Connection, catch: _Claim, task_queue: TaskQueue) -> Iterator
     return (job for job in jobs if gate is None or gate.admits(job))
 
 
-def _hand_over(conn: Connection, catches: Sequence[_Claim], now: datetime) -> list[ClaimResult]:
-    given = [each for catch in catches for each in catch.claimed_jobs()]
-    claimed = iter(claim.open_attempts(conn, given, now=now))
-    _count_for_pilots(conn, catches)
+def _hand_over(conn: Connection, claims: Sequence[_Claim], now: datetime) -> list[ClaimResult]:
+    given = [each for claim in claims for each in claim.claimed_jobs()]
+    claimed = iter(leases_claim.open_attempts(conn, given, now=now))
+    by_pilot: Counter[str] = Counter()
+    for each in claims:
+        if each.prepared.holder.stamp is not None and each.taken:
+            by_pilot[each.prepared.holder.stamp] += len(each.taken)
+    pilots.add_jobs(conn, by_pilot)
     return [
         ClaimResult(
-            claimed=tuple(islice(claimed, len(catch.taken))),
-            emptied=catch.emptied,
-            in_other_hands=catch.in_other_hands,
-            refused=catch.refused,
+            claimed=tuple(islice(claimed, len(claim.taken))),
+            emptied=claim.emptied,
+            in_other_hands=claim.in_other_hands,
+            refused=claim.refused,
         )
-        for catch in catches
+        for claim in claims
     ]
-
-
-def _count_for_pilots(conn: Connection, catches: Sequence[_Claim]) -> None:
-    """Add the number of jobs to each pilot's row."""
-    given: Counter[str] = Counter()
-    for catch in catches:
-        if catch.wish.holder.stamp is not None and catch.taken:
-            given[catch.wish.holder.stamp] += len(catch.taken)
-    pilots.add_jobs(conn, given)
 
 
 def _store_answers(
@@ -322,6 +320,6 @@ def _store_answers(
     now: datetime,
 ) -> None:
     """Store the answers by key; an answer without jobs is not worth a row."""
-    given = {key: [each.job_id for each in results[wish].claimed] for wish, key in keys.items()}
+    given = {key: [each.job_id for each in results[number].claimed] for number, key in keys.items()}
     match_requests.store_answers(conn, {key: ids for key, ids in given.items() if ids}, now=now)
     match_requests.release_keys(conn, [key for key, ids in given.items() if not ids and key in new])

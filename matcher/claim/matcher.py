@@ -19,7 +19,7 @@ from matcher.claim.matching_task_queues import MatchingTaskQueue, list_matching
 from matcher.claim.prepare import prepare
 from matcher.claim.snapshot import MatcherCache, Snapshot
 from matcher.claim.undelivered import InDoubtClaims
-from matcher.claim.wait_causes import WaitCauseRecorder
+from matcher.claim.wait_causes import IDLE_PIECE, WaitCauseRecorder
 from matcher.errors import Unserved
 from matcher.index import place_pools
 from matcher.index.waiting import FeedFreshness, FeedRead
@@ -58,7 +58,7 @@ class Matcher:
         self._random = random or Random()
         self._memory = MatcherCache()
         self._freshness = FeedFreshness()
-        self._notes = WaitCauseRecorder()
+        self._recorder = WaitCauseRecorder()
         self._claims = BatchClaimer(engine)
         self._pools = QueuePoolCache()
 
@@ -77,7 +77,7 @@ class Matcher:
 
     def refresh(self) -> None:
         """Apply recent changes; for idle times."""
-        self._notes.go_on()
+        self._recorder.go_on(most=IDLE_PIECE)
         self._mark_empty()
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
@@ -113,33 +113,33 @@ class Matcher:
         now, since = self._clock(), self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             view = self._view(reading, now, since, fresh=fresh)
-            found = {id(request): prepare(view, request, self._notes) for request in requests}
+            found = {id(request): prepare(view, request, self._recorder) for request in requests}
             if not fresh:
                 found |= _read_earlier_answers(view, requests, found)
-        wishes = [each for each in found.values() if isinstance(each, ClaimRequest)]
+        prepared = [each for each in found.values() if isinstance(each, ClaimRequest)]
         # The claim uses the newest configuration.
-        claimed = self._claims.claim(wishes, config=self._config(), now=now)
-        self._notes.served(wishes, claimed, now)
-        for each in wishes:
+        claimed = self._claims.claim(prepared, config=self._config(), now=now)
+        self._recorder.served(prepared, claimed, now)
+        for each in prepared:
             if each.counted:
                 gave = claimed[id(each.request)]
-                self._memory.open_places.note(
+                self._memory.open_places.record(
                     each.place, gave=isinstance(gave, ClaimResult) and bool(gave.claimed)
                 )
         return {
             number: each for number, each in found.items() if not isinstance(each, ClaimRequest)
         } | claimed
 
-    def rung(self) -> None:
+    def notify(self) -> None:
         """Register a notification of changes: cached no-matches are unused until the feed was read."""
-        self._freshness.ring()
+        self._freshness.notify()
 
-    def find_no_match(self, likeness: Hashable) -> NoMatch | None:
+    def find_no_match(self, cache_key: Hashable) -> NoMatch | None:
         """A cached no-match; None: the request must be served. Thread-safe.
 
         Callers must not pass a repeated request id: earlier answers are only in the database.
         """
-        return self._memory.find_no_match(likeness, self._config()) if self._freshness.is_good else None
+        return self._memory.find_no_match(cache_key, self._config()) if self._freshness.is_good else None
 
     def settle(self, results: Sequence[ClaimResult | PilotageError]) -> None:
         """Exclude task queues that turned out empty; they are marked before the next full snapshot."""
@@ -156,16 +156,12 @@ class Matcher:
 
     def write_down(self, *, at_end: bool = False) -> None:
         """Store wait causes, about once a minute; for the thread that calls `serve`."""
-        self._notes.write_down(self._engine, self._clock(), at_end=at_end)
+        self._recorder.write_down(self._engine, self._clock(), at_end=at_end)
 
     def get_submit_pools(
         self, vos: frozenset[str], queues: Sequence[str]
     ) -> tuple[Mapping[str, list[str]], list[QueueNotFound]]:
-        """The pools that each queue serves, and errors for queues that do not exist.
-
-        Raises:
-            QueueNotFound: None of them exists.
-        """
+        """The pools that each queue serves, and errors for queues that do not exist."""
         known, unknown = place_pools.find_queues(queues, self._config())
         with database.reading(self._engine) as conn:
             found = self._pools.read_pools(conn, vos, sorted(set(known.values())))
@@ -174,11 +170,7 @@ class Matcher:
     def get_pilot_groups(
         self, vos: frozenset[str], queues: Sequence[str]
     ) -> tuple[Mapping[str, tuple[PilotGroup, ...]], list[QueueNotFound]]:
-        """Like `get_submit_pools`, with the pools of each queue grouped by the flags of their pilots.
-
-        Raises:
-            QueueNotFound: None of them exists.
-        """
+        """Like `get_submit_pools`, with the pools of each queue grouped by the flags of their pilots."""
         config = self._config()
         known, unknown = place_pools.find_queues(queues, config)
         with database.reading(self._engine) as conn:
@@ -193,9 +185,6 @@ class Matcher:
         """Task queues that a resource may serve now, limits and bans applied, with their waiting jobs.
 
         Without node facts, including those that only some nodes of the queue may serve.
-
-        Raises:
-            QueueNotFound, InvalidResource: The place is invalid.
         """
         self._mark_empty()  # otherwise the snapshot would restore them
         since = self._freshness.begin()

@@ -29,13 +29,13 @@ NODE = "node"
 
 
 def prepare(
-    view: Snapshot, request: MatchRequest, notes: WaitCauseRecorder
+    view: Snapshot, request: MatchRequest, recorder: WaitCauseRecorder
 ) -> ClaimRequest | ClaimResult | PilotageError:
     """A request's candidates; a `ClaimResult` if it can be answered without a claim."""
     presented = request.presented
     try:
         view.require_one_place(presented, request.caller)
-        served, resource = view.place(presented, request.caller, likeness=request.likeness)
+        served, resource = view.place(presented, request.caller, cache_key=request.cache_key)
     except PilotageError as error:
         return error
     if served is None:
@@ -46,17 +46,17 @@ def prepare(
     changed = view.memory.waiting.changed
     fitting = view.build_filter(presented, served.pools, resource)
     candidates, admission = view.admitted(served.place, resource, fitting)
-    otherwise = _other_node_reason(view, presented, served, resource, notes)
+    otherwise = _other_node_reason(view, presented, served, resource, recorder)
     if not candidates and otherwise is None:
         if not fitting:
-            _remember_no_match(view, request, served, resource, changed)
+            _cache_no_match(view, request, served, resource, changed)
         return ClaimResult()
-    due = notes.are_due(served.place, resource, view.now)
+    due = recorder.are_due(served.place, resource, view.now)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
     gate = view.gate(served.place) if due or served.place not in view.memory.open_places else None
     if refused := _refusal_reason(view, gate, candidates, served.place, request.count):
-        notes.note_kept_out(refused, candidates, served.place, resource, view.now)
+        recorder.note_kept_out(refused, candidates, served.place, resource, view.now)
         return ClaimResult(refused=refused)
     if not candidates:
         return ClaimResult(refused=otherwise)
@@ -67,7 +67,7 @@ def prepare(
         holder=_holder(view, request, served.place),
         drawn=CandidateOrder(draw_candidates(candidates, view.random)),
         admission=admission,
-        fitting=notes.let_in(view, gate, candidates, served.place) if due else (),
+        fitting=recorder.let_in(view, gate, candidates, served.place) if due else (),
         otherwise=otherwise,
         counted=view.counts(served.place),
     )
@@ -78,14 +78,14 @@ def _other_node_reason(
     presented: StatedResource,
     served: PlacePools,
     resource: Resource,
-    notes: WaitCauseRecorder,
+    recorder: WaitCauseRecorder,
 ) -> str | None:
     """`node` if waiting jobs fit only other nodes of the queue."""
     if not served.kept_back:
         return None
     fitting = view.build_filter(presented, served.kept_back, resource)
     kept_back = [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
-    notes.note_kept_out(NODE, kept_back, served.place, resource, view.now)
+    recorder.note_kept_out(NODE, kept_back, served.place, resource, view.now)
     return NODE if kept_back else None
 
 
@@ -107,7 +107,7 @@ def _holder(view: Snapshot, request: MatchRequest, place: Location) -> LeaseHold
     )
 
 
-def _remember_no_match(
+def _cache_no_match(
     view: Snapshot, request: MatchRequest, served: PlacePools, resource: Resource, changed: int
 ) -> None:
     """Cache that no task queue has a job that fits.
@@ -115,7 +115,7 @@ def _remember_no_match(
     Not for requests of one job, or if more than the mapping and the configuration decides.
     """
     presented = request.presented
-    if request.likeness is None or presented.job_id is not None or presented.several:
+    if request.cache_key is None or presented.job_id is not None or presented.several:
         return
     if served.lasting and not served.kept_back:
         no_match = NoMatch(
@@ -126,7 +126,7 @@ def _remember_no_match(
             age=view.age,
             changed=changed,
         )
-        view.memory.no_matches.note(request.likeness, no_match)
+        view.memory.no_matches.store(request.cache_key, no_match)
 
 
 def _refusal_reason(

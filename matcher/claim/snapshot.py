@@ -10,10 +10,11 @@ from random import Random
 
 from sqlalchemy import Connection
 
+from cs_config.cache import Cache
 from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.cache import LocationCache, NoMatch, NoMatchCache, OpenPlaceCache, PilotLocation
+from matcher.cache import NoMatch, NoMatchCache, OpenPlaceCache
 from matcher.errors import NotServed
 from matcher.index import place_pools
 from matcher.index.place_pools import PlaceCache, PlacePools
@@ -37,6 +38,19 @@ _FRESH = 0.2
 _JOB_SHARING = "JobSharing"
 
 
+#: Cached locations.
+_LOCATIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotLocation:
+    """The queue of a pilot, and its offer there."""
+
+    address: QueueAddress
+    resource: Resource  #: for the VOs that may use the queue now; possibly none
+    facts: Facts  #: of its node
+
+
 @dataclass(slots=True)
 class CachedBans:
     """Cached bans, and the age of all cached data."""
@@ -56,7 +70,8 @@ class MatcherCache:
 
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
     places: PlaceCache = field(default_factory=PlaceCache)
-    locations: LocationCache = field(default_factory=LocationCache)
+    #: By the cache key of requests. For the claim thread only: others may hold another configuration.
+    locations: Cache[Hashable, PilotLocation] = field(default_factory=lambda: Cache(_LOCATIONS))
     admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)
     groups: PilotGroups = field(default_factory=PilotGroups)
     no_matches: NoMatchCache = field(default_factory=NoMatchCache)
@@ -77,12 +92,12 @@ class MatcherCache:
             self.places.forget(changed)
             return self.places.age
 
-    def find_no_match(self, likeness: Hashable, config: Configuration) -> NoMatch | None:
+    def find_no_match(self, cache_key: Hashable, config: Configuration) -> NoMatch | None:
         """A cached no-match; call only while the cache is fresh."""
         if self.waiting.excluded:
             return None  # one of these may have a job
         return self.no_matches.find(
-            likeness, config, age=self.places.age, waiting=self.waiting, lock=self.lock
+            cache_key, config, age=self.places.age, waiting=self.waiting, lock=self.lock
         )
 
 
@@ -105,17 +120,13 @@ class Snapshot:
         return self.reading.conn
 
     def place(
-        self, presented: StatedResource, caller: MatchCaller, *, likeness: Hashable | None = None
+        self, presented: StatedResource, caller: MatchCaller, *, cache_key: Hashable | None = None
     ) -> tuple[PlacePools | None, Resource]:
         """The place of a pilot, and its resource restricted to the caller's rights there.
 
-        None: the queue serves none of the VOs now. `likeness` is `MatchRequest.likeness`.
-
-        Raises:
-            QueueNotFound, InvalidResource: The place is invalid.
-            NotServed: The stated VO or queue is outside the token's rights.
+        None: the queue serves none of the VOs now. `cache_key` is `MatchRequest.cache_key`.
         """
-        location = self.memory.locations.find(likeness, self.config)
+        location = None if cache_key is None else self.memory.locations.find(cache_key, self.config)
         if location is None:
             presented = place_pools.respell_place(presented, self.config)
             address = _queue_address(presented, caller, self.config)
@@ -126,7 +137,8 @@ class Snapshot:
                 )
                 return self._served_without_queue(presented, resource), resource
             location = _locate(address, resource, presented.node_facts, self.config)
-            self.memory.locations.note(likeness, location, self.config)
+            if cache_key is not None:
+                self.memory.locations.store(cache_key, location, self.config)
         return self._served(location), location.resource
 
     def _served(self, location: PilotLocation) -> PlacePools | None:
@@ -149,11 +161,7 @@ class Snapshot:
             )
 
     def require_one_place(self, presented: StatedResource, caller: MatchCaller) -> None:
-        """Refuse a request with several places where that matters.
-
-        Raises:
-            InvalidResource: Several sites, CEs or queues are stated.
-        """
+        """Refuse a request with several places where that matters."""
         if caller.queue is None:
             vos = presented.resource.vos or caller.vos
             place_pools.require_one_place(presented, self.config, vos, self.banned)
@@ -199,13 +207,7 @@ class Snapshot:
 def _queue_address(
     presented: StatedResource, caller: MatchCaller, config: Configuration
 ) -> QueueAddress | None:
-    """The queue of the pilot; None: none is stated or needed.
-
-    Raises:
-        NotServed: Another queue than the token's.
-        QueueNotFound: The configuration has no such queue.
-        InvalidResource: A queue without its site or CE.
-    """
+    """The queue of the pilot; None: none is stated or needed."""
     stated = place_pools.find_stated_queue(presented, config)
     if caller.queue is None:
         return stated
@@ -225,11 +227,7 @@ def _locate(address: QueueAddress, resource: Resource, facts: Facts, config: Con
 
 
 def _restrict_to_caller(resource: Resource, caller: MatchCaller, config: Configuration) -> Resource:
-    """The resource restricted to the VOs of the token.
-
-    Raises:
-        NotServed: It names only other VOs.
-    """
+    """The resource restricted to the VOs of the token."""
     vos = caller.vos if resource.vos is None else caller.vos & resource.vos
     if not vos and resource.vos:
         raise NotServed(f"this token has no rights for the VO {', '.join(sorted(resource.vos))}")

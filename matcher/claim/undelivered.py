@@ -59,7 +59,7 @@ class InDoubtClaim:
 
     request: MatchRequest
     leases: tuple[str, ...]
-    look_at: float  #: monotonic clock, as `until`
+    search_at: float  #: monotonic clock, as `until`
     until: float
 
 
@@ -78,7 +78,7 @@ class InDoubtClaims:
             if _may_be_made(error):
                 now = time.monotonic()
                 self._open += [
-                    InDoubtClaim(request=request, leases=leases, look_at=now, until=now + _SOUGHT)
+                    InDoubtClaim(request=request, leases=leases, search_at=now, until=now + _SOUGHT)
                     for request, leases in claims
                     if leases
                 ]
@@ -87,9 +87,9 @@ class InDoubtClaims:
     def due(self) -> list[InDoubtClaim]:
         """Claims to search now; each returns until `settle` or the end of its time."""
         now = time.monotonic()
-        due = [each for each in self._open if each.look_at <= now]
-        self._open = [each for each in self._open if each.look_at > now]
-        self._open += [replace(each, look_at=now + _AGAIN) for each in due if each.until > now]
+        due = [each for each in self._open if each.search_at <= now]
+        self._open = [each for each in self._open if each.search_at > now]
+        self._open += [replace(each, search_at=now + _AGAIN) for each in due if each.until > now]
         return due
 
     def settle(self, leases: Collection[str]) -> None:

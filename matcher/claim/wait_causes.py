@@ -40,13 +40,13 @@ IDLE_PIECE: Final = 2_000
 _WRITTEN_AT_ONCE: Final = 500
 
 
-class WaitCauseBuffer:
-    """Wait causes of one process; for the claim thread only."""
+class WaitCauseRecorder:
+    """Wait causes of one process, recorded as requests are served; for the claim thread only."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, str], WaitCause] = {}
         self._over: list[WaitCause] = []
-        self._asked: dict[Hashable, datetime] = {}
+        self._recorded_at: dict[Hashable, datetime] = {}
         self._first: datetime | None = None
         self._later: deque[tuple[str, Iterator[TaskQueue], datetime]] = deque()
         self._due: deque[WaitCause] = deque()
@@ -56,10 +56,10 @@ class WaitCauseBuffer:
         """Whether a question is worth a record; not if it was asked a moment ago."""
         if self._later:
             return False
-        last = self._asked.get(question)
+        last = self._recorded_at.get(question)
         if last is not None and last <= now < last + _AGAIN:
             return False
-        self._asked[question] = now
+        self._recorded_at[question] = now
         return True
 
     def note(self, cause: str, task_queues: Iterable[TaskQueue], now: datetime) -> None:
@@ -91,7 +91,7 @@ class WaitCauseBuffer:
             self._due += (*self._over, *self._open.values())
             self._over.clear()
             self._open.clear()
-            self._asked.clear()
+            self._recorded_at.clear()
             self._first = None
         self._writing = len(self._due) if at_end else min(len(self._due), _WRITTEN_AT_ONCE)
         return tuple(islice(self._due, self._writing))
@@ -117,23 +117,16 @@ class WaitCauseBuffer:
             task_queue_id=task_queue_id, cause=cause, since=since, until=now + _COUNTS
         )
 
-
-class WaitCauseRecorder:
-    """Records wait causes as requests are served; for the claim thread only."""
-
-    def __init__(self) -> None:
-        self._sightings = WaitCauseBuffer()
-
     def note_kept_out(
         self, cause: str, task_queues: Sequence[TaskQueue], place: Location, resource: Resource, now: datetime
     ) -> None:
         """Record a cause for task queues at a place."""
-        if task_queues and self._sightings.is_due((cause, place, resource.vos), now):
-            self._sightings.note(cause, iterate_candidates(task_queues), now)
+        if task_queues and self.is_due((cause, place, resource.vos), now):
+            self.note(cause, iterate_candidates(task_queues), now)
 
     def are_due(self, place: Location, resource: Resource, now: datetime) -> bool:
         """Whether the open task queues of a place are to be recorded."""
-        return self._sightings.is_due((place, resource.vos), now)
+        return self.is_due((place, resource.vos), now)
 
     def let_in(
         self, view: Snapshot, gate: PlacePolicy | None, candidates: Sequence[TaskQueue], place: Location
@@ -144,26 +137,22 @@ class WaitCauseRecorder:
         fitting = gate.list_passing(view.conn, candidates, place)
         let_in = {each.task_queue_id for each in fitting}
         kept_out = [each for each in candidates if each.task_queue_id not in let_in]
-        self._sightings.note(gate.refused or LIMITS, kept_out, view.now)
+        self.note(gate.refused or LIMITS, kept_out, view.now)
         return fitting
 
-    def served(self, wishes: Sequence[ClaimRequest], claimed: Results, now: datetime) -> None:
+    def served(self, prepared: Sequence[ClaimRequest], claimed: Results, now: datetime) -> None:
         """Record the outcome of claims."""
-        for wish in wishes:
-            result = claimed[id(wish.request)]
-            if isinstance(result, ClaimResult) and wish.job_id is None and wish.fitting:
+        for each in prepared:
+            result = claimed[id(each.request)]
+            if isinstance(result, ClaimResult) and each.job_id is None and each.fitting:
                 cause = TURN_CAUSE if result.claimed else result.refused
                 if cause is not None:
-                    self._sightings.note(cause, iterate_candidates(wish.fitting), now)
-
-    def go_on(self) -> None:
-        """Record more of the pending task queues, in idle times."""
-        self._sightings.go_on(most=IDLE_PIECE)
+                    self.note(cause, iterate_candidates(each.fitting), now)
 
     def write_down(self, engine: Engine, now: datetime, *, at_end: bool = False) -> None:
         """Store wait causes, about once a minute."""
-        self._sightings.go_on()
-        if seen := self._sightings.due(now, at_end=at_end):
+        self.go_on()
+        if seen := self.due(now, at_end=at_end):
             with database.writing(engine) as conn:
                 wait_times.record_causes(conn, seen)
-            self._sightings.written()
+            self.written()

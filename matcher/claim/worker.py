@@ -81,11 +81,11 @@ class ClaimWorker:
         self._returned: queue.SimpleQueue[_Returned] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="claimer", daemon=True)
         self._stopping = threading.Event()
-        self._turn_began = time.monotonic()
+        self._batch_began = time.monotonic()
 
     def start(self) -> None:
         """Begin to serve."""
-        self._turn_began = time.monotonic()
+        self._batch_began = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -97,7 +97,7 @@ class ClaimWorker:
     @property
     def alive(self) -> bool:
         """Whether requests are served; if not, the process is not ready."""
-        return self._thread.is_alive() and time.monotonic() - self._turn_began < _STUCK
+        return self._thread.is_alive() and time.monotonic() - self._batch_began < _STUCK
 
     def submit(self, request: MatchRequest) -> PendingRequest:
         """Queue a request.
@@ -129,12 +129,12 @@ class ClaimWorker:
         again: list[PendingRequest] = []
         while not self._stopping.is_set() or again or not self._tickets.empty():
             batch = again + self._next(wait=_PAUSE if again else _IDLE, most=_BATCH - len(again))
-            self._turn_began = time.monotonic()
-            again = self._turn(batch)
+            self._batch_began = time.monotonic()
+            again = self._serve_batch(batch)
         with contextlib.suppress(*database.UNAVAILABLE):
             self._matcher.write_down(at_end=True)
 
-    def _turn(self, batch: Sequence[PendingRequest]) -> list[PendingRequest]:
+    def _serve_batch(self, batch: Sequence[PendingRequest]) -> list[PendingRequest]:
         """Serve a batch; return the requests to try again."""
         for ticket in batch:
             if not ticket.is_wanted:
@@ -177,13 +177,13 @@ class ClaimWorker:
             if len(batch) == 1 or database.is_unavailable(error):
                 raise
             log.warning("%d requests could not be served together; each goes alone", len(batch))
-            return [again for ticket in batch for again in self._turn([ticket])]
+            return [again for ticket in batch for again in self._serve_batch([ticket])]
         again = self._deliver(batch, results)
         self._matcher.settle(results)
         for ticket, result in zip(batch, results, strict=True):
             if isinstance(result, Unserved):
                 log.warning("a request could not be served with others: %s; it goes alone", result.cause)
-                again += self._turn([ticket])
+                again += self._serve_batch([ticket])
         return again
 
     def _deliver(

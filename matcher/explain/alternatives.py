@@ -2,18 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from matcher import rules
 from matcher.explain import job_conditions, rewrites
-from matcher.explain.job_conditions import AdmissionCondition, JobDemand, RequirementCondition
+from matcher.explain.job_conditions import ClassCondition, JobDemand, RequirementCondition
 from matcher.explain.queue_columns import QueueView
 from matcher.explain.queue_set import QueueSet
 from matcher.explain.rewrites import ExplanationBudget, smaller_steps
 from matcher.explain.unmet_conditions import UnmetCondition
 from requirements import evaluator
-from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.record.declarations import ValueKind
@@ -21,13 +20,8 @@ from requirements.record.record import Record
 from requirements.values import Scalar, Value, as_number, fold, format_value, key, lookup
 from taskqueue.task_queues.requirement_class import RequirementClass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
-    """A changed demand, and a description of the change."""
-
-    text: str
-    demand: JobDemand
+#: A description of a change, and the changed demand.
+Alternative = tuple[str, JobDemand]
 
 
 def list_alternatives(
@@ -41,57 +35,41 @@ def list_alternatives(
     part = failure.part
     if isinstance(part, RequirementCondition):
         yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, budget)
-        return
-    if isinstance(part, AdmissionCondition):
-        return  # only the queue's configuration can change it
-    offered = [survey.queues[number] for number in list_positions(queues)]
-    for text, asked in _BY_KIND[part.kind.requirement](failure, demand.asked, offered, survey):
-        yield Alternative(text=text, demand=replace(demand, asked=asked))
-
-
-def names_place(demand: JobDemand) -> bool:
-    """Whether the job names a site or CE."""
-    return bool(demand.asked.sites or demand.asked.grid_ces)
+    elif isinstance(part, ClassCondition):  # only the queue's configuration can change other conditions
+        find = _BY_KIND[part.kind.requirement]
+        for text, asked in find(part, demand.asked, survey.members(queues), survey):
+            yield text, replace(demand, asked=asked)
 
 
 _Found = Iterator[tuple[str, RequirementClass]]
-_AlternativeFinder = Callable[[UnmetCondition, RequirementClass, list[QueueView], QueueSet], _Found]
+_AlternativeFinder = Callable[[ClassCondition, RequirementClass, list[QueueView], QueueSet], _Found]
 
 
 def _cpu_time(
-    _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
+    _: ClassCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
 ) -> _Found:
     times = [
         max(fitting)
         for queue in offered
         if (fitting := [each for each in survey.segments if each <= queue.offered.cpu_time])
     ]
-    for time in smaller_steps(time for time in times if time < asked.cpu_time):
+    for time in smaller_steps(each for each in times if each < asked.cpu_time):
         yield f"lower CPUTime from {asked.cpu_time} to {time} s", replace(asked, cpu_time=int(time))
 
 
-def _ram(_: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
+def _ram(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
     needed, cores = rules.needed_ram(asked), asked.processors_min
     for ram in smaller_steps(
         queue.offered.max_ram for queue in offered if (queue.offered.max_ram or 0) < needed
     ):
         per_core = min(asked.min_ram_per_core, int(ram) // cores)
         own = min(asked.min_ram, int(ram) - per_core * cores)
-        changed = replace(asked, min_ram=own, min_ram_per_core=per_core)
-        yield _lower_demand(asked, changed), changed
+        lowered = ("MinRAM", asked.min_ram, own), ("MinRAMPerCore", asked.min_ram_per_core, per_core)
+        texts = (f"lower {name} from {old} to {new} MB" for name, old, new in lowered if new < old)
+        yield " and ".join(texts), replace(asked, min_ram=own, min_ram_per_core=per_core)
 
 
-def _lower_demand(asked: RequirementClass, changed: RequirementClass) -> str:
-    parts_of_it = (
-        ("MinRAM", asked.min_ram, changed.min_ram),
-        ("MinRAMPerCore", asked.min_ram_per_core, changed.min_ram_per_core),
-    )
-    return " and ".join(
-        f"lower {name} from {before} to {after} MB" for name, before, after in parts_of_it if after < before
-    )
-
-
-def _processors(_: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
+def _processors(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
     for number in smaller_steps(queue.offered.processors for queue in offered):
         cores = int(number)
         tags = {tag for tag in asked.tags if not job_conditions.is_core_tag(tag)}
@@ -102,12 +80,12 @@ def _processors(_: UnmetCondition, asked: RequirementClass, offered: list[QueueV
         yield f"lower NumberOfProcessors from {asked.processors_min} to {cores}", changed
 
 
-def _gpus(_: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
+def _gpus(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
     for number in smaller_steps(queue.offered.gpus for queue in offered):
         yield f"lower GPUs from {asked.gpus} to {number:.0f}", replace(asked, gpus=int(number))
 
 
-def _whole_node(_: UnmetCondition, asked: RequirementClass, __: list[QueueView], ___: QueueSet) -> _Found:
+def _whole_node(_: ClassCondition, asked: RequirementClass, __: list[QueueView], ___: QueueSet) -> _Found:
     # WholeNode without a number implies any number of cores, so its core tags go with it.
     any_number = asked.processors_min == 1 and asked.processors_max is None
     tags = frozenset(
@@ -118,8 +96,8 @@ def _whole_node(_: UnmetCondition, asked: RequirementClass, __: list[QueueView],
     yield "do without WholeNode", replace(asked, whole_node=False, tags=tags)
 
 
-def _tag(failure: UnmetCondition, asked: RequirementClass, _: list[QueueView], survey: QueueSet) -> _Found:
-    tag = failure.wanted  # each condition holds one tag
+def _tag(part: ClassCondition, asked: RequirementClass, _: list[QueueView], survey: QueueSet) -> _Found:
+    tag = part.names  # each condition holds one tag
     rest = asked.tags - {tag}
     similar = did_you_mean(tag, [name for queue in survey.queues for name in _list_values(queue, "Tag")])
     if similar:
@@ -128,7 +106,7 @@ def _tag(failure: UnmetCondition, asked: RequirementClass, _: list[QueueView], s
 
 
 def _required_tag(
-    _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet
+    _: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet
 ) -> _Found:
     have = rules.fold_names(asked.tags)
     wanted = Counter(frozenset(queue.offered.required_tags - have) for queue in offered)
@@ -139,7 +117,7 @@ def _required_tag(
 
 
 def _banned_sites(
-    _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet
+    _: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet
 ) -> _Found:
     here = Counter(fold(queue.address.site) for queue in offered)
     for site, _count in here.most_common(3):
@@ -153,8 +131,12 @@ def _banned_sites(
 def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) -> _AlternativeFinder:
     """Alternatives for a list of names, one of which a queue must have."""
 
+    def change(asked: RequirementClass, names: frozenset[str]) -> RequirementClass:
+        changed: dict[str, Any] = {field: names}
+        return replace(asked, **changed)
+
     def find(
-        _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
+        _: ClassCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
     ) -> _Found:
         names: frozenset[str] = getattr(asked, field)
         known = list(dict.fromkeys(name for queue in survey.queues for name in has(queue)))
@@ -163,13 +145,10 @@ def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) 
             similar = None if fold(name) in folded else did_you_mean(name, known)
             if similar:
                 changed = names - {name} | {similar}
-                yield (
-                    f"write {keyword} {similar} instead of {name}",
-                    replace(asked, **_keyword(field, changed)),
-                )
+                yield f"write {keyword} {similar} instead of {name}", change(asked, changed)
         for other, _count in Counter(name for queue in offered for name in has(queue)).most_common(1):
-            yield f"allow {keyword} {other} as well", replace(asked, **_keyword(field, names | {other}))
-        yield f"leave out {keyword}", replace(asked, **_keyword(field, frozenset()))
+            yield f"allow {keyword} {other} as well", change(asked, names | {other})
+        yield f"leave out {keyword}", change(asked, frozenset())
 
     return find
 
@@ -207,19 +186,20 @@ def _requirement_alternatives(
         ):
             if not budget.spend(size):
                 break
-            changed = evaluator.replace_operand(whole, failure.wanted, new)
-            yield Alternative(text=text, demand=replace(demand, requirements=changed))
+            yield (
+                text,
+                replace(demand, requirements=evaluator.replace_operand(whole, failure.wanted, new)),
+            )
         budget.spend(size)
         left = evaluator.replace_operand(whole, failure.wanted, None)
-        text = f"leave out `{failure.wanted}` of the Requirements"
-        yield Alternative(text=text, demand=replace(demand, requirements=left))
+        yield f"leave out `{failure.wanted}` of the Requirements", replace(demand, requirements=left)
         return
     [(name, wanted)] = part.values
     for text, entry in _entry_alternatives(name, wanted, queues, survey):
         kept = [each for each in requirements.values if each[0] != name]
         values = tuple(sorted([*kept, *([entry] if entry else [])], key=lambda each: fold(each[0])))
         if len({fold(each[0]) for each in values}) == len(values):
-            yield Alternative(text=text, demand=replace(demand, requirements=_record(values)))
+            yield text, replace(demand, requirements=Record(values=values) if values else None)
 
 
 _Entry = tuple[str, Value]
@@ -267,14 +247,6 @@ def _value_alternatives(
     for best, _ in gains.most_common(1):
         other = known[best]
         yield f"allow {name} {format_value(other)} as well", (name, (*rewrites.list_items(wanted), other))
-
-
-def _keyword(field: str, names: frozenset[str]) -> dict[str, Any]:
-    return {field: names}
-
-
-def _record(values: tuple[_Entry, ...]) -> Requirements | None:
-    return Record(values=values) if values else None
 
 
 def _number(value: Value) -> int | float | None:

@@ -27,29 +27,26 @@ from taskqueue.sites.bans import Ban
 from taskqueue.states import PREPARING, JobStatus
 from taskqueue.task_queues import listing
 
-#: scopes per statement
-_PAGE = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockedPlace:
-    """A place that admits no job like this one."""
-
-    scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
-    reason: str  #: reason code sent to pilots there: banned, limits, throttled
-    text: str  #: text for people
-
 
 def list_blocked_places(
     conn: Connection, config: Configuration, job: JobView, sites: Collection[str], now: datetime
-) -> list[BlockedPlace]:
-    """All scopes at these sites that currently block the job, including enclosing ones."""
+) -> Iterator[tuple[str, str]]:
+    """All scopes at these sites that block the job now, including enclosing ones, each with the reason."""
     here = frozenset(sites)
-    return [
-        *_list_bans(conn, job, here, now),
-        *_list_limits(conn, config, job, here, now),
-        *_list_throttles(conn, config, job, here, now),
+    for ban in () if place_policy.is_test(job.job_type) else bans.list_bans(conn, now=now):
+        if ban.site in here:
+            yield ban.site, _format_ban(ban)
+    limited = [
+        scope
+        for scope, these in running_limits.rules_by_scope(config).items()
+        if scopes.parse_site(scope) in here and any(rule.concerns(job) for rule in these)
     ]
+    for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():
+        yield from ((scope, f"{scope} {each.why}") for each in conditions if each.keeps_out(job))
+    throttled = [scope for scope in config.throttles if scopes.parse_site(scope) in here]
+    for scope, standing in throttle_state.iterate_standings(conn, config, throttled, now):
+        if why := standing.why_not(job):
+            yield scope, f"{scope} is throttled ({why})"
 
 
 def closed_queues(
@@ -57,8 +54,8 @@ def closed_queues(
 ) -> int:
     """The queues, as a bit set, that currently block the job."""
     found = 0
-    for each in list_blocked_places(conn, config, job, survey.sites.keys(), now):
-        found |= survey.within(each.scope)
+    for scope, _ in list_blocked_places(conn, config, job, survey.sites.keys(), now):
+        found |= survey.within(scope)
     return found
 
 
@@ -75,14 +72,12 @@ def list_closures_at_queue(
     `vos` selects whose own limits are shown beside the common ones; None: those of every VO.
     """
     line = scopes.list_enclosing(str(address))
-    for ban in bans.list_bans(conn, now=now):
-        if ban.site == address.site:
-            yield _format_ban(ban)
+    yield from map(_format_ban, bans.read_bans(conn, [address.site], now=now).values())
     limited = [scope for scope in line if scope in running_limits.rules_by_scope(config)]
     for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():
-        yield from (f"{scope} {each.why}" for each in conditions if each.full and each.rule.may_be_told(vos))
-    found = scopes.read_scopes(conn, [scope for scope in line if scope in config.throttles])
-    for scope, standing in throttle_state.read_standings(conn, config, found.values(), now).items():
+        yield from (f"{scope} {each.why}" for each in conditions if each.full and each.rule.is_visible(vos))
+    throttled = [scope for scope in line if scope in config.throttles]
+    for scope, standing in throttle_state.iterate_standings(conn, config, throttled, now):
         room, policy = standing.room(), config.throttles[scope].policy
         if room.jobs is not None and room.jobs <= 0:
             yield f"{scope} is throttled ({room.why})"
@@ -95,43 +90,6 @@ def list_closures_at_queue(
 def _format_ban(ban: Ban) -> str:
     until = f" until {ban.until.isoformat(timespec='seconds')}" if ban.until else ""
     return f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {place_policy.TEST} run there"
-
-
-def _list_bans(
-    conn: Connection, job: JobView, sites: frozenset[str], now: datetime
-) -> Iterator[BlockedPlace]:
-    if place_policy.is_test(job.job_type):
-        return
-    for ban in bans.list_bans(conn, now=now):
-        if ban.site in sites:
-            yield BlockedPlace(scope=ban.site, reason=place_policy.BANNED, text=_format_ban(ban))
-
-
-def _list_limits(
-    conn: Connection, config: Configuration, job: JobView, sites: frozenset[str], now: datetime
-) -> Iterator[BlockedPlace]:
-    concerned = [
-        scope
-        for scope, rules in running_limits.rules_by_scope(config).items()
-        if scopes.parse_site(scope) in sites and any(rule.concerns(job) for rule in rules)
-    ]
-    for scope, conditions in running_limits.read_conditions(conn, config, concerned, now).items():
-        for each in conditions:
-            if each.keeps_out(job):
-                yield BlockedPlace(scope=scope, reason=place_policy.LIMITS, text=f"{scope} {each.why}")
-
-
-def _list_throttles(
-    conn: Connection, config: Configuration, job: JobView, sites: frozenset[str], now: datetime
-) -> Iterator[BlockedPlace]:
-    names = [scope for scope in config.throttles if scopes.parse_site(scope) in sites]
-    for start in range(0, len(names), _PAGE):
-        found = scopes.read_scopes(conn, names[start : start + _PAGE])
-        for scope, standing in throttle_state.read_standings(conn, config, found.values(), now).items():
-            if why := standing.why_not(job):
-                yield BlockedPlace(
-                    scope=scope, reason=place_policy.THROTTLED, text=f"{scope} is throttled ({why})"
-                )
 
 
 #: Minor status of jobs that have eligible queues or no pool.
@@ -147,7 +105,7 @@ class JobSituation:
     """The input of a check."""
 
     job: Job | None  #: None: a description that was not submitted
-    applicant: JobView
+    job_view: JobView
     demand: JobDemand
     survey: QueueSet
     eligible: int  #: queues, as a bit set
@@ -231,10 +189,9 @@ def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
 def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
     """Queues that would be eligible if they were enabled."""
     survey = situation.survey
-    failed = 0
+    drained = survey.admitted & ~survey.enabled
     for failure in survey.failures(situation.demand):
-        failed |= failure.queues
-    drained = survey.admitted & ~survey.enabled & ~failed
+        drained &= ~failure.queues
     if drained and not situation.eligible:
         example = survey.first(drained).address
         number = drained.bit_count()
@@ -259,13 +216,12 @@ def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
     undecided = survey.undecided(situation.demand) & situation.eligible
     if asked is None or not undecided:
         return
-    example = (undecided & -undecided).bit_length() - 1
+    example = survey.first(undecided)
     left = survey.residue(asked, example)
     names = ", ".join(evaluator.parameters(left, survey.declarations)) if left else ""
     yield (
         f"{undecided.bit_count()} of the {situation.eligible.bit_count()} eligible queues decide only at the "
-        f"node: a pilot there must measure what it asks of {names}, such as at "
-        f"{survey.queues[example].address}"
+        f"node: a pilot there must measure what it asks of {names}, such as at {example.address}"
     )
 
 
@@ -308,10 +264,11 @@ def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
     closed = 0
     texts: list[tuple[int, str]] = []
-    for each in list_blocked_places(conn, situation.config, situation.applicant, sites, situation.now):
-        if here := survey.within(each.scope) & eligible:
+    blocked = list_blocked_places(conn, situation.config, situation.job_view, sites, situation.now)
+    for scope, text in blocked:
+        if here := survey.within(scope) & eligible:
             closed |= here
-            texts.append((here.bit_count(), each.text))
+            texts.append((here.bit_count(), text))
     texts.sort(key=lambda each: -each[0])
     yield from (text for _, text in texts[:_MOST_NAMED])
     if len(texts) > _MOST_NAMED:

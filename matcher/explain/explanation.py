@@ -1,15 +1,24 @@
-"""Why queues are not eligible for a job: every failing requirement and the number of queues it excludes."""
+"""Why queues are not eligible for a job, and the smallest changes of its demand that make some eligible.
+
+Every failing requirement is listed with the number of queues that it excludes. For changes, queues are
+grouped by the conditions that they fail; the conditions of the smallest group are changed. Each changed
+demand goes through the same evaluator, so its gain is exact.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from cs_config.tree.address import QueueAddress
+from matcher.explain import alternatives
+from matcher.explain.alternatives import Alternative
 from matcher.explain.job_conditions import JobDemand
-from matcher.explain.queue_columns import QueueView
 from matcher.explain.queue_set import QueueSet
+from matcher.explain.rewrites import ExplanationBudget
 from matcher.explain.unmet_conditions import UnmetCondition
 from requirements.classad import evaluation
-from requirements.values import fold, format_value
+from requirements.values import format_value, lookup
 
 #: Requirement name for queues with contradictory parameters.
 FAULTY = "Configuration"
@@ -43,13 +52,13 @@ def explain(survey: QueueSet, vo: str, demand: JobDemand) -> Explanation:
     If none is eligible, queues closed to the VO and disabled queues are listed, too.
     """
     failures = survey.failures(demand)
-    failed = 0
-    for failure in failures:
-        failed |= failure.queues
+    failed = reduce(or_, (failure.queues for failure in failures), 0)
     eligible = survey.candidates & ~failed
-    found = [*_exclusions(failures, survey.candidates, survey), *_faulty(survey, failed)]
-    if not eligible:
-        found += _closed(survey, vo, failed)
+    single = queues_failing_one(failures) & survey.candidates
+    found = [
+        _exclusion(failure, single, survey) for failure in failures if failure.queues & survey.candidates
+    ]
+    found += _list_closed(survey, vo, failed, only_faulty=bool(eligible))
     return Explanation(
         eligible_queues=eligible.bit_count(),
         candidate_queues=survey.candidates.bit_count(),
@@ -57,7 +66,7 @@ def explain(survey: QueueSet, vo: str, demand: JobDemand) -> Explanation:
     )
 
 
-def queues_failing_one(failures: Sequence[UnmetCondition]) -> int:
+def queues_failing_one(failures: Iterable[UnmetCondition]) -> int:
     """The queues that fail exactly one condition."""
     once = twice = 0
     for failure in failures:
@@ -66,25 +75,14 @@ def queues_failing_one(failures: Sequence[UnmetCondition]) -> int:
     return once & ~twice
 
 
-def _exclusions(
-    failures: Sequence[UnmetCondition], candidates: int, survey: QueueSet
-) -> list[RequirementExclusion]:
-    single = queues_failing_one(failures) & candidates
-    return [
-        _exclusion(failure, candidates, single, survey) for failure in failures if failure.queues & candidates
-    ]
-
-
-def _exclusion(
-    failure: UnmetCondition, candidates: int, single: int, survey: QueueSet
-) -> RequirementExclusion:
+def _exclusion(failure: UnmetCondition, single: int, survey: QueueSet) -> RequirementExclusion:
     """The example fails nothing else and has a value, if there is such a queue."""
-    has, mask = _typical_value(survey.failed.list_values(failure), candidates, single)
+    has, mask = _typical_value(survey.failed.list_values(failure), survey.candidates, single)
     example = survey.first(mask & single or mask)
     return RequirementExclusion(
         requirement=failure.requirement,
         wanted=failure.wanted,
-        excluded=(failure.queues & candidates).bit_count(),
+        excluded=(failure.queues & survey.candidates).bit_count(),
         only_this=(failure.queues & single).bit_count(),
         example=example.address,
         has=survey.failed.describe(failure, example, has),
@@ -108,44 +106,138 @@ def _typical_value(
     return found
 
 
-def _faulty(survey: QueueSet, failed: int) -> Iterator[RequirementExclusion]:
-    """Queues that are excluded only because their parameters contradict each other."""
-    if queues := survey.enabled & survey.admitted & survey.faulty:
-        example = survey.first(queues & ~failed or queues)
+def _list_closed(
+    survey: QueueSet, vo: str, failed: int, *, only_faulty: bool
+) -> Iterator[RequirementExclusion]:
+    """Queues with contradictory parameters, closed to the VO or disabled.
+
+    Closed and disabled ones only if nothing else excludes them, or if the VO may use no queue.
+    """
+    open_, closed, off = survey.enabled & survey.admitted, ~survey.admitted, ~survey.enabled
+    for requirement, wanted, queues, only in (
+        (FAULTY, MEANINGFUL, open_ & survey.faulty, open_ & survey.faulty & ~failed),
+        ("VO", f"a queue for {vo}", survey.everything & closed, survey.enabled & closed & ~failed),
+        ("Enabled", "a queue that is switched on", survey.everything & off, survey.admitted & off & ~failed),
+    ):
+        if not queues or (requirement != FAULTY and (only_faulty or (survey.candidates and not only))):
+            continue
+        example = survey.first(only or queues)
+        vos = lookup(example.values, "VO")
+        has = {FAULTY: example.fault, "VO": "" if vos is None else format_value(vos), "Enabled": "false"}
         yield RequirementExclusion(
-            requirement=FAULTY,
-            wanted=MEANINGFUL,
+            requirement=requirement,
+            wanted=wanted,
             excluded=queues.bit_count(),
-            only_this=(queues & ~failed).bit_count(),
+            only_this=only.bit_count(),
             example=example.address,
-            has=example.fault,
+            has=has[requirement],
         )
 
 
-def _closed(survey: QueueSet, vo: str, failed: int) -> list[RequirementExclusion]:
-    """Queues that fail nothing but are closed to the VO or disabled."""
-    found = []
-    others, off = survey.everything & ~survey.admitted, survey.everything & ~survey.enabled
-    for requirement, wanted, closed, open_else in (
-        ("VO", f"a queue for {vo}", others, survey.enabled),
-        ("Enabled", "a queue that is switched on", off, survey.admitted),
+#: Changes that are returned.
+_MOST = 10
+#: Groups of queues that are tried, and alternatives per condition where several must change.
+_GROUPS = 40
+_TRIED = 3
+#: Conditions that may change together; a queue that fails more is out of reach for this job.
+TOGETHER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuggestedChange:
+    """A change that makes queues eligible."""
+
+    text: str
+    gains: int  #: newly eligible queues, without those that are closed now
+    example: QueueAddress  #: one of them
+    demand: JobDemand | None  #: the changed demand; None: an admin must change something
+
+
+def suggest_changes(
+    survey: QueueSet, vo: str, demand: JobDemand, budget: ExplanationBudget | None = None, *, closed: int = 0
+) -> list[SuggestedChange]:
+    """Changes that make queues eligible, the largest gain first.
+
+    If the budget is exceeded afterwards, better changes may exist. `closed` is the set of queues that block
+    the job now; they count as gain only if no others are left.
+    """
+    budget = budget or ExplanationBudget()
+    failures = survey.failures(demand)
+    eligible = survey.eligible(demand)
+    lost = survey.candidates & ~eligible
+    closed = closed if lost & ~closed else 0
+    groups = _group_queues(failures, lost & ~closed)
+    fewest = min(map(len, groups), default=0)
+    found: dict[str, SuggestedChange] = {}
+    if fewest <= TOGETHER:
+        smallest = [(which, mask) for which, mask in groups.items() if len(which) == fewest]
+        for which, mask in sorted(smallest, key=lambda each: -each[1].bit_count())[:_GROUPS]:
+            if budget.over:
+                break
+            failing = [failures[number] for number in which]
+            for text, changed in _combine_alternatives(failing, demand, mask, survey, budget):
+                gained = survey.eligible(changed) & ~eligible & ~closed
+                if gained.bit_count() > (found[text].gains if text in found else 0):
+                    found[text] = _build_suggestion(survey, text, gained, changed)
+    if not eligible and (demand.asked.sites or demand.asked.grid_ces or not found):
+        found |= {each.text: each for each in _changes_by_admins(survey, vo, failures)}
+    return sorted(found.values(), key=_order)[:_MOST]
+
+
+def _order(change: SuggestedChange) -> tuple[int, bool, int, str]:
+    """Largest gain first; corrections of misspellings before other changes of equal gain."""
+    return -change.gains, not change.text.startswith("write "), len(change.text), change.text
+
+
+def _group_queues(failures: Sequence[UnmetCondition], queues: int) -> dict[tuple[int, ...], int]:
+    """Group queues by the numbers of the failures that they have."""
+    groups: dict[tuple[int, ...], int] = {(): queues} if queues else {}
+    for number, failure in enumerate(failures):
+        split: dict[tuple[int, ...], int] = {}
+        for which, mask in groups.items():
+            if failing := mask & failure.queues:
+                split[(*which, number)] = failing
+            if rest := mask & ~failure.queues:
+                split[which] = rest
+        groups = split
+    return groups
+
+
+def _combine_alternatives(
+    failures: Sequence[UnmetCondition],
+    demand: JobDemand,
+    queues: int,
+    survey: QueueSet,
+    budget: ExplanationBudget,
+) -> Iterator[Alternative]:
+    """Combined alternatives for all failures; at least one, whatever the budget."""
+    first, *others = failures
+    found = alternatives.list_alternatives(first, demand, queues, survey, budget)
+    if not others:
+        yield from found
+        return
+    for index, (text, changed) in enumerate(found):
+        if index == _TRIED or (index and budget.over):
+            return
+        for further, changed_again in _combine_alternatives(others, changed, queues, survey, budget):
+            yield f"{text}, and {further}", changed_again
+
+
+def _changes_by_admins(
+    survey: QueueSet, vo: str, failures: Sequence[UnmetCondition]
+) -> Iterator[SuggestedChange]:
+    """Changes that the admins of a site can make."""
+    fits = survey.everything & ~survey.faulty
+    for failure in failures:
+        fits &= ~failure.queues
+    for text, gained in (
+        (f"ask the site to admit the VO {vo}", fits & survey.enabled & ~survey.admitted),
+        ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),
     ):
-        only = closed & open_else & ~failed
-        if only or (closed and not survey.candidates):
-            queue = survey.first(only or closed)
-            has = "false" if requirement == "Enabled" else _vos(queue)
-            found.append(
-                RequirementExclusion(
-                    requirement=requirement,
-                    wanted=wanted,
-                    excluded=closed.bit_count(),
-                    only_this=only.bit_count(),
-                    example=queue.address,
-                    has=has,
-                )
-            )
-    return found
+        if gained:
+            yield _build_suggestion(survey, text, gained, None)
 
 
-def _vos(queue: QueueView) -> str:
-    return next((format_value(value) for name, value in queue.values.items() if fold(name) == "vo"), "")
+def _build_suggestion(survey: QueueSet, text: str, gained: int, demand: JobDemand | None) -> SuggestedChange:
+    example = survey.first(gained).address
+    return SuggestedChange(text=text, gains=gained.bit_count(), example=example, demand=demand)

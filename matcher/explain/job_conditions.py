@@ -12,20 +12,17 @@ from typing import Any
 from cs_config.tree import admission, glue
 from matcher import rules
 from matcher.request.resource import Resource
-from requirements import evaluator
+from requirements import canonical, evaluator
 from requirements.canonical import Requirements
 from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
 from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.waiting_classes import WaitingClass
 
 #: Tags that request cores; they are handled together with NumberOfProcessors.
 _CORES = "processors"
 _SEVERAL_CORES = "multiprocessor"
 _WHOLE = "wholenode"
-
-
-#: The fields of a class without demands.
-_NOTHING = {"vo": "", "cpu_time": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +43,10 @@ class ConditionKind:
     rules: tuple[rules.Condition, ...]  #: conditions of `matcher.rules`
     class_fields: tuple[str, ...]  #: fields of `RequirementClass` that are read
     resource_fields: tuple[str, ...]  #: fields of `Resource` that are read
-    wanted: Callable[[RequirementClass], str]
+    wanted: str | Callable[[RequirementClass], str]  #: demanded value, a format of `{asked}` and `{names}`
+    #: What a queue must do to fulfil it, with `{names}`, or `{number}` for the number in `rules.NEEDS`; None:
+    #: no change of a queue helps.
+    need: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,21 @@ class ClassCondition:
     @cached_property
     def isolated(self) -> RequirementClass:
         """A class with this condition only."""
-        asked: dict[str, Any] = {**_NOTHING, **dict(zip(self.kind.class_fields, self.asked, strict=True))}
-        return RequirementClass(**asked)
+        asked: dict[str, Any] = {"vo": "", "cpu_time": 0}
+        return RequirementClass(**asked | dict(zip(self.kind.class_fields, self.asked, strict=True)))
+
+    @property
+    def names(self) -> str:
+        """The demanded names."""
+        return ", ".join(sorted(getattr(self.isolated, self.kind.class_fields[-1])))
+
+    @property
+    def wanted(self) -> str:
+        """The demanded value, as text for people."""
+        wanted, asked = self.kind.wanted, self.isolated
+        if not isinstance(wanted, str):
+            return wanted(asked)
+        return wanted.format(asked=asked, names=self.names if "{names}" in wanted else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +119,28 @@ def list_conditions(demand: JobDemand) -> Iterator[JobCondition]:
         yield AdmissionCondition(job=demand.job)
 
 
+@lru_cache(maxsize=20_000)
+def class_conditions(asked: RequirementClass, requirements: str | None) -> tuple[JobCondition, ...]:
+    """The conditions of a class and of its pool's requirements, JSON."""
+    read = None if requirements is None else canonical.from_json(requirements)
+    return tuple(list_conditions(JobDemand(asked=asked, requirements=read)))
+
+
+#: The attributes of the first job of each class by id, for queues with conditions on jobs; it represents its
+#: class.
+JobAds = Mapping[int, Mapping[str, Value]]
+
+
+def waiting_conditions(waiting: WaitingClass, jobs: JobAds) -> tuple[JobCondition, ...]:
+    """The conditions of waiting jobs."""
+    job = jobs.get(waiting.first_job)
+    found = class_conditions(waiting.asked, waiting.requirements)
+    return found if job is None else (*found, AdmissionCondition(job=job))
+
+
 def is_refused(condition: ClassCondition, resource: Resource) -> bool:
-    """Whether the resource fails the condition."""
+    """Whether the resource fails one of the condition's rules."""
     return any(rules.refuses(rule, condition.isolated, resource) for rule in condition.kind.rules)
-
-
-def _membership(field: str) -> Callable[[RequirementClass], str]:
-    return lambda asked: ", ".join(sorted(getattr(asked, field)))
 
 
 def _ram(asked: RequirementClass) -> str:
@@ -123,91 +151,68 @@ def _ram(asked: RequirementClass) -> str:
     return f"{needed} ({asked.min_ram} and {each})" if asked.min_ram else f"{needed} ({each})"
 
 
-CPU_TIME = ConditionKind(
-    requirement="CPUTime",
-    rules=("cpu_time",),
-    class_fields=("cpu_time",),
-    resource_fields=("cpu_time",),
-    wanted=lambda asked: f"at least {asked.cpu_time} s",
+def _kind(
+    requirement: str,
+    conditions: str,
+    class_fields: str,
+    resource_fields: str,
+    wanted: str | Callable[[RequirementClass], str] = "{names}",
+    need: str | None = None,
+) -> ConditionKind:
+    """A row of the table below; several names are separated by spaces."""
+    return ConditionKind(
+        requirement=requirement,
+        rules=tuple(conditions.split()),
+        class_fields=tuple(class_fields.split()),
+        resource_fields=tuple(resource_fields.split()),
+        wanted=wanted,
+        need=need,
+    )
+
+
+CPU_TIME = _kind(
+    "CPUTime", "cpu_time", "cpu_time", "cpu_time", "at least {asked.cpu_time} s", "offer CPUTime {number} s"
 )
-SITE = ConditionKind(
-    requirement="Site",
-    rules=("site",),
-    class_fields=("sites",),
-    resource_fields=("sites",),
-    wanted=_membership("sites"),
+SITE = _kind("Site", "site", "sites", "sites")
+BANNED_SITES = _kind("BannedSites", "site", "banned_sites", "sites", "none of {names}")
+GRID_CE = _kind("GridCE", "grid_ce", "grid_ces", "grid_ces")
+PLATFORM = _kind("Platform", "platform", "platforms", "platforms", need="offer the Platform {names}")
+JOB_TYPE = _kind(
+    "JobType",
+    "job_type",
+    "vo job_types",
+    "managed_types job_types",
+    "{names}, which job managers handle: a resource that names it",
+    "have a job manager for the JobType {names}",
 )
-BANNED_SITES = ConditionKind(
-    requirement="BannedSites",
-    rules=("site",),
-    class_fields=("banned_sites",),
-    resource_fields=("sites",),
-    wanted=lambda asked: f"none of {_membership('banned_sites')(asked)}",
+TAG = _kind("Tags", "tag", "tags", "tags", need="offer the Tag {names}")
+REQUIRED_TAG = _kind(
+    "RequiredTag",
+    "required_tag",
+    "tags",
+    "required_tags",
+    lambda asked: f"no other tag than {', '.join(sorted(asked.tags))}" if asked.tags else "no tag at all",
+    "require no Tag (RequiredTag)",
 )
-GRID_CE = ConditionKind(
-    requirement="GridCE",
-    rules=("grid_ce",),
-    class_fields=("grid_ces",),
-    resource_fields=("grid_ces",),
-    wanted=_membership("grid_ces"),
+RAM = _kind(
+    "MinRAM", "ram", "min_ram min_ram_per_core processors_min", "max_ram", _ram, "offer MaxRAM {number} MB"
 )
-PLATFORM = ConditionKind(
-    requirement="Platform",
-    rules=("platform",),
-    class_fields=("platforms",),
-    resource_fields=("platforms",),
-    wanted=_membership("platforms"),
+PROCESSORS = _kind(
+    "NumberOfProcessors",
+    "processors tag",
+    "processors_min tags",
+    "processors tags",
+    lambda asked: f"at least {max(asked.processors_min, 2 if asked.tags else 1)}",
+    "offer NumberOfProcessors {number}",
 )
-JOB_TYPE = ConditionKind(
-    requirement="JobType",
-    rules=("job_type",),
-    class_fields=("vo", "job_types"),
-    resource_fields=("managed_types", "job_types"),
-    wanted=lambda asked: (
-        f"{_membership('job_types')(asked)}, which job managers handle: a resource that names it"
-    ),
-)
-TAG = ConditionKind(
-    requirement="Tags",
-    rules=("tag",),
-    class_fields=("tags",),
-    resource_fields=("tags",),
-    wanted=_membership("tags"),
-)
-REQUIRED_TAG = ConditionKind(
-    requirement="RequiredTag",
-    rules=("required_tag",),
-    class_fields=("tags",),
-    resource_fields=("required_tags",),
-    wanted=lambda asked: f"no other tag than {_membership('tags')(asked)}" if asked.tags else "no tag at all",
-)
-RAM = ConditionKind(
-    requirement="MinRAM",
-    rules=("ram",),
-    class_fields=("min_ram", "min_ram_per_core", "processors_min"),
-    resource_fields=("max_ram",),
-    wanted=_ram,
-)
-PROCESSORS = ConditionKind(
-    requirement="NumberOfProcessors",
-    rules=("processors", "tag"),
-    class_fields=("processors_min", "tags"),
-    resource_fields=("processors", "tags"),
-    wanted=lambda asked: f"at least {max(asked.processors_min, 2 if asked.tags else 1)}",
-)
-GPUS = ConditionKind(
-    requirement="GPUs",
-    rules=("gpus",),
-    class_fields=("gpus",),
-    resource_fields=("gpus",),
-    wanted=lambda asked: f"at least {asked.gpus}",
-)
-WHOLE_NODE = ConditionKind(
-    requirement="WholeNode",
-    rules=("whole_node", "tag"),
-    class_fields=("whole_node", "tags"),
-    resource_fields=("whole_node", "tags"),
-    wanted=lambda _: "a node of its own",
+GPUS = _kind("GPUs", "gpus", "gpus", "gpus", "at least {asked.gpus}", "offer GPUs {number}")
+WHOLE_NODE = _kind(
+    "WholeNode",
+    "whole_node tag",
+    "whole_node tags",
+    "whole_node tags",
+    "a node of its own",
+    "offer WholeNode: true",
 )
 
 
@@ -269,21 +274,18 @@ _READ = {
 _GLUE = {fold(each.name): fold(each.parameter) for each in glue.TABLE}
 
 
-def condition_parameters(part: JobCondition, declarations: Declarations) -> Iterator[str]:
-    """Folded names of the parameters that a condition reads, including the sources of GLUE names."""
-    if isinstance(part, RequirementCondition):
+def list_parameters(part: JobCondition, requirement: str, declarations: Declarations) -> Iterator[str]:
+    """Folded names of the queue parameters that a condition reads, including the sources of GLUE names.
+
+    Of an admission condition, the queue's own condition that failed, as named in `requirement`.
+    """
+    if isinstance(part, AdmissionCondition):
+        yield admission.REQUIREMENTS if requirement == admission.OF_QUEUE else fold(requirement)
+    elif isinstance(part, RequirementCondition):
         for name in map(fold, evaluator.parameters(part.asked, declarations)):
             yield name
             if name in _GLUE:
                 yield _GLUE[name]
-    elif isinstance(part, ClassCondition):
+    else:
         for field_name in part.kind.resource_fields:
             yield from _READ.get(field_name, ())
-
-
-def failure_parameters(part: JobCondition, requirement: str, declarations: Declarations) -> Iterator[str]:
-    """Like `condition_parameters`; for an admission condition the queue's own condition that failed."""
-    if isinstance(part, AdmissionCondition):
-        yield admission.REQUIREMENTS if requirement == admission.OF_QUEUE else fold(requirement)
-    else:
-        yield from condition_parameters(part, declarations)

@@ -5,18 +5,18 @@ combination of the values that it reads, and the result is cached with the confi
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
-from typing import cast
 
+from cs_config.cache import Cache, derived
 from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import job_conditions, queue_columns
 from matcher.explain.job_conditions import JobCondition, JobDemand, RequirementCondition
-from matcher.explain.queue_columns import Column, QueueColumns, QueueView
+from matcher.explain.queue_columns import QueueColumns, QueueView
 from matcher.explain.unmet_conditions import UnmetCondition, UnmetConditions
 from requirements import evaluator
 from requirements.bitset import list_positions, mask_from
@@ -24,7 +24,7 @@ from requirements.canonical import Requirements
 from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
 
-#: Cached results; the cache is cleared when full.
+#: Cached results.
 _CACHED = 20_000
 
 
@@ -47,19 +47,12 @@ class QueueSet:
         self.segments = segments  #: CPU time segments, seconds
         #: Queues whose pilots cannot request jobs, because of contradictory parameters.
         self.faulty = mask_from([number for number, queue in enumerate(queues) if queue.fault is not None])
+        self.candidates = enabled & admitted & ~self.faulty  #: queues that the VO may use now
+        self.everything = (1 << len(queues)) - 1
         self._columns = QueueColumns(queues)
         self.failed = UnmetConditions(queues, self._columns, declarations)
-        self._fulfilling: dict[object, int] = {}
-
-    @property
-    def candidates(self) -> int:
-        """Queues that the VO may use now."""
-        return self.enabled & self.admitted & ~self.faulty
-
-    @property
-    def everything(self) -> int:
-        """All queues, as a bit set."""
-        return (1 << len(self.queues)) - 1
+        self._fulfilling: Cache[Hashable, int] = Cache(_CACHED)
+        self._addresses: Cache[int, frozenset[QueueAddress]] = Cache(_CACHED)
 
     def failures(self, demand: JobDemand) -> list[UnmetCondition]:
         """Every condition of the demand that some queue fails."""
@@ -84,20 +77,15 @@ class QueueSet:
         """The queues that fulfil a condition. Reasons for failures of requirements are not computed here."""
         if not isinstance(part, RequirementCondition) or part in self.failed:
             return self.everything & ~reduce(or_, (each.queues for each in self.failed.find(part)), 0)
-        found = self._fulfilling.get(part.key)
+        found = self._fulfilling.find(part.key)
         if found is None:
-            if len(self._fulfilling) >= _CACHED:
-                self._fulfilling.clear()
-            masks = (mask for queue, mask in self._read_values(part) if self._fulfils(part, queue))
-            found = self._fulfilling[part.key] = reduce(or_, masks, 0)
+            found = 0
+            for number, mask in self._columns.group_by_values(self._names(part)):
+                queue = self.queues[number]
+                if evaluator.eligible(part.asked, queue.values, self.declarations, queue.nodes):
+                    found |= mask
+            self._fulfilling.store(part.key, found)
         return found
-
-    def _fulfils(self, part: RequirementCondition, queue: int) -> bool:
-        offer = self.queues[queue]
-        return evaluator.eligible(part.asked, offer.values, self.declarations, offer.nodes)
-
-    def _read_values(self, part: RequirementCondition) -> Column:
-        return self._columns.group_by_values(self._names(part))
 
     def _names(self, part: RequirementCondition) -> tuple[str, ...]:
         return evaluator.parameters(part.asked, self.declarations)
@@ -105,6 +93,14 @@ class QueueSet:
     def first(self, queues: int) -> QueueView:
         """The first queue of a nonempty set."""
         return self.queues[(queues & -queues).bit_length() - 1]
+
+    def members(self, queues: int) -> list[QueueView]:
+        """The queues of a set."""
+        return [self.queues[number] for number in list_positions(queues)]
+
+    def addresses(self, queues: int) -> frozenset[QueueAddress]:
+        """The addresses of a set, cached: many jobs are eligible for the same queues."""
+        return self._addresses.get(queues, lambda: frozenset(queue.address for queue in self.members(queues)))
 
     def within(self, scope: str) -> int:
         """The queues of a scope (`Site`, `Site/CE` or `Site/CE/Queue`); empty if it does not exist."""
@@ -116,9 +112,7 @@ class QueueSet:
     @cached_property
     def sites(self) -> Mapping[str, int]:
         """Sites that have queues, with these."""
-        return {
-            site: self.within(site) for site in dict.fromkeys(queue.address.site for queue in self.queues)
-        }
+        return {site: self.within(site) for site in sorted({queue.address.site for queue in self.queues})}
 
     @cached_property
     def ces(self) -> tuple[str, ...]:
@@ -150,8 +144,7 @@ class QueueSet:
     def names(self) -> tuple[str, ...]:
         """Every parameter name that a candidate has."""
         found: dict[str, None] = {}
-        for number in list_positions(self.candidates):
-            queue = self.queues[number]
+        for queue in self.members(self.candidates):
             found.update(dict.fromkeys((*queue.plain, *queue.nodes.names)))
         spelled = {fold(name): name for name in reversed(found)}
         glue_names = [each.name for each in glue.TABLE if fold(each.parameter) in spelled]
@@ -162,24 +155,20 @@ class QueueSet:
         found = 0
         for part in job_conditions.list_conditions(demand):
             if isinstance(part, RequirementCondition) and self._columns.with_nodes(self._names(part)):
-                for queue, mask in self._read_values(part):
-                    if self.residue(part.asked, queue) is not None:
+                for number, mask in self._columns.group_by_values(self._names(part)):
+                    if self.residue(part.asked, self.queues[number]) is not None:
                         found |= mask
         return found
 
-    def residue(self, asked: Requirements, queue: int) -> Requirements | None:
+    def residue(self, asked: Requirements, queue: QueueView) -> Requirements | None:
         """The rest of the requirements that the nodes of a queue decide; None: nothing."""
-        offer = self.queues[queue]
-        return evaluator.decide_at_queue(asked, offer.values, self.declarations, offer.nodes).residue
+        return evaluator.decide_at_queue(asked, queue.values, self.declarations, queue.nodes).residue
 
 
+@derived
 def all_queues(config: Configuration, vo: str) -> QueueSet:
     """The whole tree as a VO gets it, cached with the configuration."""
-    key = (__name__, fold(vo))
-    found = config.derived.get(key)
-    if found is None:
-        found = config.derived[key] = some_queues(config, vo, config.addresses)
-    return cast(QueueSet, found)
+    return some_queues(config, vo, config.addresses)
 
 
 def some_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> QueueSet:

@@ -5,11 +5,12 @@ The evaluator runs once for each group of equal queues; results are cached.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
+from cs_config.cache import Cache
 from matcher.explain import job_conditions, queue_columns
 from matcher.explain.job_conditions import (
     AdmissionCondition,
@@ -24,7 +25,7 @@ from requirements.classad.evaluation import Operands
 from requirements.record.declarations import Declarations
 from requirements.values import fold, format_value
 
-#: Cached results; the cache is cleared when full.
+#: Cached results.
 _CACHED = 20_000
 
 #: Requirement and demanded value, as in `UnmetCondition`.
@@ -38,7 +39,7 @@ _Reason = tuple[_Wanted, str | None, int]
 class UnmetCondition:
     """Queues that fail one condition of a demand."""
 
-    part: JobCondition
+    part: JobCondition | None  #: None: the queues are closed to the VO, disabled or faulty
     requirement: str
     wanted: str  #: demanded value, as text for people
     queues: int
@@ -53,21 +54,16 @@ class UnmetConditions:
         self._queues = queues
         self._columns = columns
         self._declarations = declarations
-        self._cache: dict[object, tuple[UnmetCondition, ...]] = {}
+        self._cache: Cache[Hashable, tuple[UnmetCondition, ...]] = Cache(_CACHED)
         self._last_reasons: tuple[object, Mapping[_Wanted, _SeenValues]] = (None, {})
 
     def __contains__(self, part: JobCondition) -> bool:
         """Whether the result for this condition is cached."""
-        return part.key in self._cache
+        return self._cache.find(part.key) is not None
 
     def find(self, part: JobCondition) -> tuple[UnmetCondition, ...]:
         """The queues that fail a condition; an expression has one result per failing operand."""
-        found = self._cache.get(part.key)
-        if found is None:
-            if len(self._cache) >= _CACHED:
-                self._cache.clear()
-            found = self._cache[part.key] = tuple(self._find(part))
-        return found
+        return self._cache.get(part.key, lambda: tuple(self._find(part)))
 
     def list_values(self, failure: UnmetCondition) -> Iterator[tuple[str | None, int]]:
         """The values of the failing queues (None: no such parameter), each with the queues that have it."""
@@ -76,14 +72,10 @@ class UnmetConditions:
             for queue, mask in self._columns.refused_by_resource(part.kind.resource_fields):
                 if mask & failure.queues:
                     yield queue_columns.describe_queue(part.kind, self._queues[queue]), mask
+        elif part is not None:
+            yield from self._describe(part).get((failure.requirement, failure.wanted), ())
+        if not isinstance(part, RequirementCondition):
             return
-        yield from self._describe(part).get((failure.requirement, failure.wanted), ())
-        if isinstance(part, RequirementCondition):
-            yield from self._values_by_operand(part, failure)
-
-    def _values_by_operand(
-        self, part: RequirementCondition, failure: UnmetCondition
-    ) -> Iterator[tuple[str | None, int]]:
         among = failure.queues & ~self._evaluated_whole(part)
         for group in self._operands(part):
             if failure.wanted in group.programs:
@@ -97,30 +89,28 @@ class UnmetConditions:
             return has
         for name in self._names(failure.part):
             if (value := queue.expired.get(fold(name))) is not None:
-                text = f"expired, it was {format_value(value)}"
-                has = text if has is None else "; ".join(_replace_entry(has.split("; "), name, text))
+                text, absent = f"expired, it was {format_value(value)}", f"{name} {evaluation.ABSENT}"
+                entries = [] if has is None else has.split("; ")
+                named = (f"{name} {text}" if each == absent else each for each in entries)
+                has = "; ".join(named) or text
         return has
 
     def _find(self, part: JobCondition) -> Iterator[UnmetCondition]:
         if isinstance(part, ClassCondition):
-            queues = self._refusing(part)
-            found = {(part.kind.requirement, part.kind.wanted(part.isolated)): queues} if queues else {}
+            queues = self._find_refusing(part)
+            found = {(part.kind.requirement, part.wanted): queues} if queues else {}
         else:
             found = {asked: _all(seen) for asked, seen in self._describe(part).items()}
         if isinstance(part, RequirementCondition):
-            for text, queues in self._find_by_operand(part):
-                asked = "Requirements", text
-                found[asked] = found.get(asked, 0) | queues
-        for (requirement, wanted), queues in found.items():
-            yield UnmetCondition(part=part, requirement=requirement, wanted=wanted, queues=queues)
-
-    def _find_by_operand(self, part: RequirementCondition) -> Iterator[tuple[str, int]]:
-        """Failing operands of an expression with their queues, where no node attribute is involved."""
-        among = ~self._evaluated_whole(part)
-        for group in self._operands(part):
-            for queue, mask in self._columns.group_by_values(group.names):
-                if queues := mask & among:
-                    yield from ((text, queues) for text, _ in group.failing(self._queues[queue].values))
+            # The failing operands of an expression, where no node attribute is involved.
+            among = ~self._evaluated_whole(part)
+            for group in self._operands(part):
+                for queue, mask in self._columns.group_by_values(group.names):
+                    for text, _ in group.failing(self._queues[queue].values) if mask & among else ():
+                        wanted = "Requirements", text
+                        found[wanted] = found.get(wanted, 0) | mask & among
+        for (requirement, text), queues in found.items():
+            yield UnmetCondition(part=part, requirement=requirement, wanted=text, queues=queues)
 
     def _operands(self, part: RequirementCondition) -> tuple[Operands, ...]:
         return evaluator.operands(part.asked, self._columns.present)
@@ -134,7 +124,7 @@ class UnmetConditions:
     def _names(self, part: RequirementCondition) -> tuple[str, ...]:
         return evaluator.parameters(part.asked, self._declarations)
 
-    def _refusing(self, part: ClassCondition) -> int:
+    def _find_refusing(self, part: ClassCondition) -> int:
         """The queues that refuse a condition; in a sorted column of capacities they come first."""
         column = self._columns.refused_by_resource(part.kind.resource_fields)
         if part.kind in job_conditions.CAPACITIES:
@@ -174,8 +164,3 @@ class UnmetConditions:
 
 def _all(masks: Iterable[tuple[object, int]]) -> int:
     return reduce(or_, (mask for _, mask in masks), 0)
-
-
-def _replace_entry(entries: Iterable[str], name: str, text: str) -> Iterator[str]:
-    """Replace the entry of the absent `name` by `text`."""
-    return (f"{name} {text}" if each == f"{name} {evaluation.ABSENT}" else each for each in entries)

@@ -20,20 +20,17 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 
 
 class NameBitmap:
-    """The classes that name each value of one kind."""
+    """The classes that name each value of one kind; a class without names may be unrestricted."""
 
     def __init__(self) -> None:
         self._naming: defaultdict[str, int] = defaultdict(int)
+        self._free = 0  # classes without names
 
-    def add(self, bit: int, names: Collection[str]) -> None:
-        """Register the names of the class with this bit."""
+    def write(self, bit: int, names: Collection[str], *, add: bool) -> None:
+        """Add or remove the class with this bit, which has these names."""
+        self._free = self._free | bit if add and not names else self._free & ~bit
         for name in names:
-            self._naming[name] |= bit
-
-    def discard(self, bit: int, names: Collection[str]) -> None:
-        """Remove the class with this bit."""
-        for name in names:
-            left = self._naming[name] & ~bit
+            left = self._naming[name] | bit if add else self._naming[name] & ~bit
             if left:
                 self._naming[name] = left
             else:
@@ -60,31 +57,9 @@ class NameBitmap:
             return self.naming(names)
         return self.naming([name for name in self._naming if name in names])
 
-
-class RestrictionBitmap:
-    """Classes that may be restricted to some values; a class without names is unrestricted."""
-
-    def __init__(self) -> None:
-        self._names = NameBitmap()
-        self._free = 0
-
-    def add(self, bit: int, names: Collection[str]) -> None:
-        """Register the class with this bit, restricted to these names if there are any."""
-        self._names.add(bit, names)
-        self._free |= 0 if names else bit
-
-    def discard(self, bit: int, names: Collection[str]) -> None:
-        """Remove the class with this bit."""
-        self._names.discard(bit, names)
-        self._free &= ~bit
-
     def meeting(self, offered: Values, everything: int) -> int:
-        """The classes that accept one of the offered values; None offers any."""
-        return everything if offered is None else self._free | self._names.naming_of(offered)
-
-    def naming(self, names: Collection[str]) -> int:
-        """The classes that name one of these."""
-        return self._names.naming(names)
+        """The classes that accept one of the offered values, as names are no condition if there are none."""
+        return everything if offered is None else self._free | self.naming_of(offered)
 
 
 class ThresholdBitmap:
@@ -95,16 +70,11 @@ class ThresholdBitmap:
         self._values: list[float] = []
         self._below: list[int] | None = None  # [i]: bitmap of all that need values[i] or less; None: outdated
 
-    def add(self, bit: int, value: float) -> None:
-        """Register the minimum of the class with this bit."""
-        if value not in self._at:
+    def write(self, bit: int, value: float, *, add: bool) -> None:
+        """Add or remove the class with this bit, which needs this minimum."""
+        if add and value not in self._at:
             insort(self._values, value)
-        self._at[value] |= bit
-        self._below = None
-
-    def discard(self, bit: int, value: float) -> None:
-        """Remove the class with this bit."""
-        self._at[value] &= ~bit
+        self._at[value] = self._at[value] | bit if add else self._at[value] & ~bit
         if not self._at[value]:
             del self._at[value]
             del self._values[bisect_left(self._values, value)]
@@ -123,58 +93,11 @@ class ThresholdBitmap:
 
 
 _Key = TypeVar("_Key", bound=Hashable)
-_MaskEntry = TypeVar("_MaskEntry")
 
 #: New entries evaluated one by one; beyond this number the whole result is computed again.
 _FEW = 32
 #: New entries recorded; beyond this number the cache is cleared.
 _RECORDED = 10_000
-
-
-class MaskCache(Generic[_Key, _MaskEntry]):
-    """Cached bitmaps, each with the number of entries it covers."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most  # cached results; the cache is cleared when full
-        self._new_entries: list[_MaskEntry] = []
-        self._results: dict[_Key, tuple[int, int]] = {}
-
-    def add_entry(self, entry: _MaskEntry) -> None:
-        """Record a new entry."""
-        if len(self._new_entries) >= _RECORDED:
-            self.clear()
-        if self._results:
-            self._new_entries.append(entry)
-
-    def clear(self) -> None:
-        """Forget all results, because bits of removed entries will be reused."""
-        self._results.clear()
-        self._new_entries.clear()
-
-    def find(
-        self,
-        key: _Key,
-        evaluate: Callable[[_Key], int],
-        fits: Callable[[_MaskEntry], bool],
-        *,
-        slot: Callable[[_MaskEntry], int],
-    ) -> int:
-        """The result for all entries: cached, extended by the new entries, or computed.
-
-        `fits` must decide for one entry as `evaluate` does for all; `slot` is the number of an entry's bit.
-        """
-        mask, seen = self._results.get(key, (0, -1))
-        if seen == len(self._new_entries):
-            return mask
-        if seen >= 0 and len(self._new_entries) - seen <= _FEW:
-            for entry in self._new_entries[seen:]:
-                mask |= fits(entry) << slot(entry)
-        else:
-            mask = evaluate(key)
-        if len(self._results) >= self._most:
-            self.clear()
-        self._results[key] = mask, len(self._new_entries)
-        return mask
 
 
 #: Cached results by resource; the cache is cleared when full.
@@ -196,6 +119,47 @@ class _ClassEntry:
     tags: frozenset[str]
 
 
+class MaskCache(Generic[_Key]):
+    """Cached bitmaps of classes, each with the number of new classes that it covers."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most  # cached results; the cache is cleared when full
+        self._new_entries: list[_ClassEntry] = []
+        self._results: dict[_Key, tuple[int, int]] = {}
+
+    def add_entry(self, entry: _ClassEntry) -> None:
+        """Record a new class."""
+        if len(self._new_entries) >= _RECORDED:
+            self.clear()
+        if self._results:
+            self._new_entries.append(entry)
+
+    def clear(self) -> None:
+        """Forget all results, because bits of removed classes will be reused."""
+        self._results.clear()
+        self._new_entries.clear()
+
+    def find(
+        self, key: _Key, evaluate: Callable[[_Key], int], fits: Callable[[RequirementClass], bool]
+    ) -> int:
+        """The result for all classes: cached, extended by the new classes, or computed.
+
+        `fits` must decide for one class as `evaluate` does for all.
+        """
+        mask, seen = self._results.get(key, (0, -1))
+        if seen == len(self._new_entries):
+            return mask
+        if seen >= 0 and len(self._new_entries) - seen <= _FEW:
+            for entry in self._new_entries[seen:]:
+                mask |= fits(entry.asked) << entry.slot
+        else:
+            mask = evaluate(key)
+        if len(self._results) >= self._most:
+            self.clear()
+        self._results[key] = mask, len(self._new_entries)
+        return mask
+
+
 class ClassIndex:
     """Index over requirement classes."""
 
@@ -206,15 +170,15 @@ class ClassIndex:
         self._free_slots: list[int] = []
         self._everything = 0
         self._present = 0  # classes with jobs
-        self._restrictions = {name: RestrictionBitmap() for name in _RESTRICTIONS}
+        self._restrictions = {name: NameBitmap() for name in _RESTRICTIONS}
         self._banned_sites = NameBitmap()
         self._tags = NameBitmap()
         self._pools = NameBitmap()
         self._without_pool = 0
         self._whole_node = 0
         self._thresholds = {name: ThresholdBitmap() for name in rules.NEEDS}
-        self._by_resource = MaskCache[Resource, _ClassEntry](_CACHED)
-        self._by_pools = MaskCache[frozenset[str], _ClassEntry](_CACHED_POOLS)
+        self._by_resource = MaskCache[Resource](_CACHED)
+        self._by_pools = MaskCache[frozenset[str]](_CACHED_POOLS)
 
     def __len__(self) -> int:
         return self._present.bit_count()
@@ -271,21 +235,13 @@ class ClassIndex:
 
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
         """The same as a bitmap, valid until a class is added or removed."""
-        mask = self._by_resource.find(
-            resource, self._evaluate, lambda entry: rules.fits(entry.asked, resource), slot=_slot
-        )
-        return mask & self._present & (self._without_pool | self._pool_mask(pools))
+        mask = self._by_resource.find(resource, self._evaluate, lambda asked: rules.fits(asked, resource))
+        of_pools = self._by_pools.find(pools, self._pools.naming_of, lambda asked: asked.submit_pool in pools)
+        return mask & self._present & (self._without_pool | of_pools)
 
     def is_in(self, mask: int, class_id: int) -> bool:
         """Whether a class is in a bitmap from `mask`."""
         return bool(mask >> self._entries[class_id].slot & 1)
-
-    def _pool_mask(self, pools: frozenset[str]) -> int:
-        if not pools:
-            return 0
-        return self._by_pools.find(
-            pools, self._pools.naming_of, lambda entry: entry.asked.submit_pool in pools, slot=_slot
-        )
 
     def _evaluate(self, resource: Resource) -> int:
         mask = self._everything
@@ -355,29 +311,18 @@ class ClassIndex:
 
     def _write(self, entry: _ClassEntry, *, add: bool) -> None:
         """Set or clear the class's bit in all bitmaps."""
-        bit = 1 << entry.slot
+        bit, pool = 1 << entry.slot, entry.asked.submit_pool
         for name, restriction in self._restrictions.items():
-            (restriction.add if add else restriction.discard)(bit, entry.names[name])
+            restriction.write(bit, entry.names[name], add=add)
         for name, threshold in self._thresholds.items():
-            (threshold.add if add else threshold.discard)(bit, rules.NEEDS[name](entry.asked))
-        for bitmap, names in (
-            (self._banned_sites, entry.banned_sites),
-            (self._tags, entry.tags),
-            (self._pools, _pool(entry.asked)),
-        ):
-            (bitmap.add if add else bitmap.discard)(bit, names)
+            threshold.write(bit, rules.NEEDS[name](entry.asked), add=add)
+        self._banned_sites.write(bit, entry.banned_sites, add=add)
+        self._tags.write(bit, entry.tags, add=add)
+        self._pools.write(bit, () if pool is None else (pool,), add=add)
         here = bit if add else 0
         self._everything = self._everything & ~bit | here
-        self._without_pool = self._without_pool & ~bit | (here if entry.asked.submit_pool is None else 0)
+        self._without_pool = self._without_pool & ~bit | (here if pool is None else 0)
         self._whole_node = self._whole_node & ~bit | (here if entry.asked.whole_node else 0)
-
-
-def _slot(entry: _ClassEntry) -> int:
-    return entry.slot
-
-
-def _pool(asked: RequirementClass) -> Collection[str]:
-    return () if asked.submit_pool is None else (asked.submit_pool,)
 
 
 _RESTRICTIONS: Mapping[str, Callable[[RequirementClass], Collection[str]]] = {

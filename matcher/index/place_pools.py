@@ -5,8 +5,10 @@ gets a job that the place is not eligible for.
 """
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, select
@@ -15,7 +17,7 @@ from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.limits import running_limits
-from matcher.request import node_facts, spelling
+from matcher.request import node_facts
 from matcher.request.node_facts import Facts, NodeChecks
 from matcher.request.resource import StatedResource
 from requirements.errors import MOST_HINTS, InvalidRequest, InvalidResource, Problem
@@ -63,87 +65,6 @@ class PlacePools:
     lasting: bool = True  #: whether it is valid until the mapping changes
 
 
-@dataclass(slots=True, kw_only=True)
-class _Mapping:
-    """The stored mapping of a place."""
-
-    #: configuration version of the mapping, used to check facts; None: the mapping is being updated
-    checked: int | None
-    pools: set[str] = field(default_factory=set)
-    #: Pools that depend on the node, by queue and VO.
-    undecided: dict[QueueAddress, dict[str, set[str]]] = field(default_factory=dict)
-
-    def add(self, pool_id: str, vo: str, address: QueueAddress, *, undecided: bool) -> None:
-        self.pools.add(pool_id)
-        if undecided:
-            self.undecided.setdefault(address, {}).setdefault(vo, set()).add(pool_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacePoolReader:
-    """Reader of the mapping that also checks node facts where they decide."""
-
-    conn: Connection
-    config: Configuration
-    checks: NodeChecks
-
-    def read_queue(self, address: QueueAddress, vos: Iterable[str], facts: Facts) -> PlacePools:
-        """The pools that a node of a queue with these facts may run."""
-        found = _Mapping(checked=self._checked(vos))
-        for each in by_queue.list_mapped_pools(self.conn, sorted(vos), [address])[address]:
-            found.add(each.pool_id, each.vo, address, undecided=each.undecided)
-        return self._served(Location(site=address.site, ce=address.ce, queue=address.queue), found, facts)
-
-    def read_site(
-        self, place: Location, pools: Iterable[str], vos: Iterable[str], facts: Facts
-    ) -> PlacePools:
-        """The pools that a node with these facts may run, at any queue of the place."""
-        found = _Mapping(checked=self._checked(vos))
-        values = {"pools": sorted(pools), "site": place.site, "vos": sorted(vos)}
-        if place.ce:
-            rows = self.conn.execute(POOLS_AT_CE, {**values, "ce": place.ce})
-        else:
-            rows = self.conn.execute(POOLS_AT_SITE, values)
-        for row in rows:
-            address = QueueAddress(site=place.site, ce=row.ce, queue=row.queue)
-            found.add(row.pool_id, row.vo, address, undecided=bool(row.undecided))
-        return self._served(place, found, facts)
-
-    def _checked(self, vos: Iterable[str]) -> int | None:
-        """The common version of the configuration and of the mapping of all the VOs; None: they differ.
-
-        Read before the mapping: while the version stays, so does what was computed from it. The claim checks
-        the version again.
-        """
-        versions = (queue_class_store.read_version(self.conn, vo) for vo in vos)
-        stored = {version for version in versions if version is not None}
-        return self.config.version if stored == {self.config.version} else None
-
-    def _served(self, place: Location, found: _Mapping, facts: Facts) -> PlacePools:
-        if not found.undecided:
-            return PlacePools(place=place, pools=frozenset(found.pools))
-        kept_back = {
-            pool_id
-            for address, by_vo in found.undecided.items()
-            for pool_id in self._failing(address, by_vo, facts, checkable=found.checked is not None)
-        }
-        return PlacePools(
-            place=replace(place, checked=found.checked),
-            pools=frozenset(found.pools - kept_back),
-            kept_back=frozenset(kept_back),
-            lasting=found.checked is not None,
-        )
-
-    def _failing(
-        self, address: QueueAddress, by_vo: dict[str, set[str]], facts: Facts, *, checkable: bool
-    ) -> set[str]:
-        """The pools whose requirements this node does not fulfil for certain."""
-        asked = {pool_id for pool_ids in by_vo.values() for pool_id in pool_ids}
-        if not checkable:
-            return asked
-        return asked - self.checks.fulfilled(self.conn, self.config, address, by_vo, facts)
-
-
 #: Cached places; the cache is cleared when full.
 _CACHED = 10_000
 
@@ -156,20 +77,15 @@ class PlaceCache:
     """
 
     def __init__(self) -> None:
-        self._cached: dict[tuple[frozenset[str], object], PlacePools] = {}
+        self._cached: dict[tuple[frozenset[str], Hashable], PlacePools] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}  # one object for all places with the same pools
         self._checks = NodeChecks()
-        self._age = 0
-
-    @property
-    def age(self) -> int:
-        """Number of changes so far; note it before reading."""
-        return self._age
+        self.age = 0  #: number of changes so far; note it before reading
 
     def forget(self, vos: frozenset[str]) -> None:
         """Drop the cached places of VOs whose mapping changed."""
         if vos:
-            self._age += 1
+            self.age += 1
             self._cached = {key: served for key, served in self._cached.items() if key[0].isdisjoint(vos)}
             still = (each for served in self._cached.values() for each in (served.pools, served.kept_back))
             self._sets = {each: each for each in still}
@@ -190,8 +106,11 @@ class PlaceCache:
         key = (vos, (address, node_facts.cache_key(counting), config.version if declared else None))
         if (known := self._cached.get(key)) is not None:
             return known
-        reader = PlacePoolReader(conn=reading.conn, config=config, checks=self._checks)
-        return self._store(key, reader.read_queue(address, vos, counting), age)
+        conn, checked = reading.conn, _read_checked(reading.conn, config, vos)
+        of_queue = by_queue.list_mapped_pools(conn, sorted(vos), [address])[address]
+        mapped = ((each.pool_id, each.vo, address, each.undecided) for each in of_queue)
+        place = Location(site=address.site, ce=address.ce, queue=address.queue, checked=checked)
+        return self._store(key, self._check_nodes(conn, config, place, mapped, counting), age)
 
     def served_without_queue(
         self,
@@ -214,12 +133,55 @@ class PlaceCache:
         key = (vos, (presented.pools, place, facts, config.version))
         if (known := self._cached.get(key)) is not None:
             return known
-        reader = PlacePoolReader(conn=reading.conn, config=config, checks=self._checks)
-        found = reader.read_site(place, presented.pools, vos, presented.node_facts)
+        conn, checked = reading.conn, _read_checked(reading.conn, config, vos)
+        values = {"pools": sorted(presented.pools), "site": place.site, "vos": sorted(vos)}
+        if place.ce:
+            rows = conn.execute(POOLS_AT_CE, {**values, "ce": place.ce})
+        else:
+            rows = conn.execute(POOLS_AT_SITE, values)
+        mapped = (
+            (row.pool_id, row.vo, QueueAddress(site=place.site, ce=row.ce, queue=row.queue), row.undecided)
+            for row in rows
+        )
+        place = replace(place, checked=checked)
+        found = self._check_nodes(conn, config, place, mapped, presented.node_facts)
         return self._store(key, found, age)
 
+    def _check_nodes(
+        self,
+        conn: Connection,
+        config: Configuration,
+        place: Location,
+        mapped: Iterable[tuple[str, str, QueueAddress, bool]],
+        facts: Facts,
+    ) -> PlacePools:
+        """Keep back the pools that depend on the node and whose requirements it does not fulfil for certain.
+
+        `mapped` lists pools with VO, queue, and whether the node decides.
+        """
+        pools: set[str] = set()
+        undecided: defaultdict[QueueAddress, defaultdict[str, set[str]]]
+        undecided = defaultdict(lambda: defaultdict(set))
+        for pool_id, vo, address, depends_on_node in mapped:
+            pools.add(pool_id)
+            if depends_on_node:
+                undecided[address][vo].add(pool_id)
+        if not undecided:
+            return PlacePools(place=replace(place, checked=None), pools=frozenset(pools))
+        kept_back: set[str] = set()
+        for address, by_vo in undecided.items():
+            checkable = place.checked is not None
+            fulfilled = self._checks.fulfilled(conn, config, address, by_vo, facts) if checkable else ()
+            kept_back |= set[str]().union(*by_vo.values()).difference(fulfilled)
+        return PlacePools(
+            place=place,
+            pools=frozenset(pools - kept_back),
+            kept_back=frozenset(kept_back),
+            lasting=place.checked is not None,
+        )
+
     def _store(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
-        if age == self._age and served.lasting:
+        if age == self.age and served.lasting:
             if len(self._cached) >= _CACHED:
                 self._cached.clear()
                 self._sets.clear()
@@ -235,21 +197,26 @@ class PlaceCache:
         return known
 
 
-def find_stated_queue(presented: StatedResource, config: Configuration) -> QueueAddress | None:
-    """The queue that a request states, with the configuration's spelling.
+def _read_checked(conn: Connection, config: Configuration, vos: Iterable[str]) -> int | None:
+    """The common version of the configuration and of the mapping of all the VOs; None: they differ.
 
-    Raises:
-        InvalidResource: A queue without its site or CE.
-        QueueNotFound: The configuration has no such queue.
+    To be read before the mapping: while the version stays, so does what was computed from it. The claim
+    checks the version again.
     """
+    versions = (queue_class_store.read_version(conn, vo) for vo in vos)
+    stored = {version for version in versions if version is not None}
+    return config.version if stored == {config.version} else None
+
+
+def find_stated_queue(presented: StatedResource, config: Configuration) -> QueueAddress | None:
+    """The queue that a request states, with the configuration's spelling; it must exist."""
     if not presented.queue:
         return None
     missing = [name for name, value in (("Site", presented.site), ("GridCE", presented.ce)) if not value]
     if missing:
         message = f"{presented.queue} is stated without {' and '.join(missing)}; a queue is Site/CE/Queue"
         raise InvalidResource([Problem(path="Queue", message=message)])
-    text = f"{presented.site}/{presented.ce}/{presented.queue}"
-    return find_queue(text, config)
+    return find_queue(f"{presented.site}/{presented.ce}/{presented.queue}", config)
 
 
 def respell_place(presented: StatedResource, config: Configuration) -> StatedResource:
@@ -262,7 +229,9 @@ def respell_place(presented: StatedResource, config: Configuration) -> StatedRes
 def _respell(names: tuple[str, ...], config: Configuration) -> str:
     """The last of the names from the site down, unchanged if unknown."""
     key = tuple(map(fold, names))
-    known = spelling.tree_spellings(config).get(key) or running_limits.scopes_with_rules(config).get(key)
+    known = running_limits.tree_spellings(config).get(key) or running_limits.scopes_with_rules(config).get(
+        key
+    )
     return known.rpartition("/")[2] if known else names[-1]
 
 
@@ -289,18 +258,11 @@ def require_one_place(
     """Refuse a request with several places, by which the limits of one could be evaded.
 
     Sites that are unknown to the configuration, without limits and bans, may be listed together, as in DIRAC.
-
-    Raises:
-        InvalidResource: Several sites, CEs or queues are stated.
     """
     if not presented.several:
         return
     named = presented.resource.sites or frozenset()
-    limited = (
-        scopes.parse_site(scope)
-        for scope, rules in running_limits.rules_by_scope(config).items()
-        if any(rule.is_about(vo) for rule in rules for vo in vos)
-    )
+    limited = map(scopes.parse_site, running_limits.scopes_about(config, vos))
     if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
         return
     message = "has several values, a pilot that requests jobs is at one"
@@ -315,11 +277,7 @@ def inexact_place_error(place: Location, scope: str) -> InvalidResource:
 
 
 def find_queue(text: str, config: Configuration) -> QueueAddress:
-    """The queue of this name, written `Site/CE/Queue`.
-
-    Raises:
-        QueueNotFound: The configuration has no such queue.
-    """
+    """The queue of this name, written `Site/CE/Queue`; it must exist."""
     try:
         address = QueueAddress.parse(text)
     except InvalidRequest as error:
@@ -330,28 +288,18 @@ def find_queue(text: str, config: Configuration) -> QueueAddress:
 def find_queues(
     queues: Sequence[str], config: Configuration
 ) -> tuple[dict[str, QueueAddress], list[QueueNotFound]]:
-    """The queues that exist, by their spelling in the request, and errors for the others.
-
-    Raises:
-        QueueNotFound: None of them exists.
-    """
+    """The queues that exist, by their spelling in the request, and errors for the others."""
     known: dict[str, QueueAddress] = {}
     unknown: list[QueueNotFound] = []
     for text in dict.fromkeys(queues):
-        address = _address(text)
-        if address is not None and config.knows(address):
-            known[text] = address
-        else:
-            # A suggestion takes a search over all queues, and a request may hold thousands of names.
-            meant = config.suggest(text) if len(unknown) < MOST_HINTS else None
-            unknown.append(QueueNotFound(text, meant))
+        with suppress(InvalidRequest):
+            address = QueueAddress.parse(text)
+            if config.knows(address):
+                known[text] = address
+                continue
+        # A suggestion takes a search over all queues, and a request may hold thousands of names.
+        meant = config.suggest(text) if len(unknown) < MOST_HINTS else None
+        unknown.append(QueueNotFound(text, meant))
     if unknown and not known:
         raise unknown[0]
     return known, unknown
-
-
-def _address(text: str) -> QueueAddress | None:
-    try:
-        return QueueAddress.parse(text)
-    except InvalidRequest:
-        return None

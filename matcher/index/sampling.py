@@ -109,14 +109,14 @@ class CumulativeWeights:
 
     @cached_property
     def _cumulative(self) -> list[float]:
-        return list(accumulate(_weights(self.task_queues)))
+        return list(accumulate(_compute_weights(self.task_queues)))
 
 
 def draw_order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueue]:
     """The task queues in random order by weight, lazily."""
     if not task_queues:
         return
-    weights = _weights(task_queues)
+    weights = _compute_weights(task_queues)
     drawn: set[int] = set()
     for each in random.choices(task_queues, cum_weights=list(accumulate(weights)), k=_FEW):
         if each.task_queue_id not in drawn:
@@ -131,7 +131,7 @@ def draw_order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[Tas
     yield from (each for _, _, each in sorted(rest))
 
 
-def _weights(task_queues: Sequence[TaskQueue]) -> list[float]:
+def _compute_weights(task_queues: Sequence[TaskQueue]) -> list[float]:
     members = Counter([each.family for each in task_queues])
     return [max(each.priority / members[each.family], LEAST) for each in task_queues]
 
@@ -180,7 +180,6 @@ class TaskQueueSampler:
 
     def __init__(self) -> None:
         self._families: dict[int, _Family] = {}
-        self._numbers: dict[int, int] = {}  # family number → key in the tree of weights
         self._numbered: list[_Family | None] = []
         self._free: list[int] = []
         self._weights = FenwickTree()
@@ -189,8 +188,12 @@ class TaskQueueSampler:
         """Add a task queue that is not in it."""
         family = self._families.get(each.family)
         if family is None:
-            family = self._families[each.family] = _Family(self._number())
-            self._numbered[family.number] = family
+            if self._free:
+                number = self._free.pop()
+            else:
+                number = len(self._numbered)
+                self._numbered.append(None)
+            family = self._families[each.family] = self._numbered[number] = _Family(number)
         self._weigh(family, family.add, each)
 
     def discard(self, each: TaskQueue) -> None:
@@ -206,8 +209,10 @@ class TaskQueueSampler:
         """A random task queue that fits; None: none came up, though one may exist."""
         total, checks = self._weights.total, 0
         for _ in range(_MOST_DRAWS if self._families else 0):
-            if (family := self._family_at(random.random() * total)) is None:
-                continue
+            number = self._weights.find(random.random() * total)
+            family = self._numbered[number] if number < len(self._numbered) else None
+            if family is None:
+                continue  # by rounding, the point belongs to none
             found, checked = _draw_member(family.members, random, fits)
             if found is not None and random.random() * family.weight <= max(found.priority, LEAST):
                 return found
@@ -215,17 +220,6 @@ class TaskQueueSampler:
             if checks > _MOST_CHECKS:
                 break
         return None
-
-    def _family_at(self, point: float) -> _Family | None:
-        """The family at a point of the weights; None: by rounding, the point belongs to none."""
-        number = self._weights.find(point)
-        return self._numbered[number] if number < len(self._numbered) else None
-
-    def _number(self) -> int:
-        if self._free:
-            return self._free.pop()
-        self._numbered.append(None)
-        return len(self._numbered) - 1
 
     def _weigh(self, family: _Family, change: Callable[[TaskQueue], None], each: TaskQueue) -> None:
         before = family.weight

@@ -17,6 +17,7 @@ from typing import overload
 
 from sqlalchemy import Connection
 
+from cs_config.cache import Cache
 from matcher import rules
 from matcher.index import sampling
 from matcher.index.class_index import ClassIndex
@@ -25,8 +26,8 @@ from matcher.request.resource import Resource
 from taskqueue.task_queues import change_feed, priorities, task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Cached resources; the cache is cleared when full.
-_REMEMBERED = 256
+#: Cached resources.
+_CACHED = 256
 #: Up to this many matching classes are listed instead of sampled.
 _FEW = 64
 
@@ -39,15 +40,13 @@ class WaitingIndex:
         self._sampler = TaskQueueSampler()
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
-        self._remembered: dict[tuple[Resource, frozenset[str]], CumulativeWeights] = {}
+        self._weights: Cache[tuple[Resource, frozenset[str]], CumulativeWeights] = Cache(_CACHED)
         self._excluded: set[int] = set()
         self._position: change_feed.FeedPosition | None = None  # in the feed; None: nothing is loaded
         self.changed = 0  #: number of additions and removals
 
     def follow(self, conn: Connection) -> frozenset[str] | None:
-        """Apply the changes since the last call; return the VOs whose mapping changed.
-
-        Loads everything at first.
+        """Apply the changes since the last call, or load everything; return the VOs whose mapping changed.
 
         None: the changes are unknown, so this index and all other cached data of the database are void.
         """
@@ -84,16 +83,13 @@ class WaitingIndex:
 
     def candidates(self, resource: Resource, pools: frozenset[str]) -> Sequence[TaskQueue]:
         """The task queues that the resource may serve with these pools; do not modify the list."""
-        return self._weights(resource, pools).task_queues
+        return self._find_weights(resource, pools).task_queues
 
-    def _weights(self, resource: Resource, pools: frozenset[str]) -> CumulativeWeights:
-        found = self._remembered.get((resource, pools))
-        if found is None:
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
-            found = CumulativeWeights(list(self.list_in_classes(self.mask(resource, pools), resource)))
-            self._remembered[resource, pools] = found
-        return found
+    def _find_weights(self, resource: Resource, pools: frozenset[str]) -> CumulativeWeights:
+        return self._weights.get(
+            (resource, pools),
+            lambda: CumulativeWeights(list(self.list_in_classes(self.mask(resource, pools), resource))),
+        )
 
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
         """Bitmap of the matching requirement classes, without a check of owners."""
@@ -103,22 +99,19 @@ class WaitingIndex:
         """The task queues of the classes in a bitmap whose owner the resource accepts."""
         for class_id in self._index.classes(mask):
             for each in list(self._of_class[class_id].values()) if class_id in self._of_class else ():
-                if rules.owner_fits(each.requirement_class, each.owner, each.owner_group, resource):
+                if _owner_fits(each, resource):
                     yield each
 
     def draw(self, resource: Resource, pools: frozenset[str], random: Random) -> TaskQueue | None:
         """A random matching task queue by weight; None: there is none."""
         mask = self._index.mask(resource, pools)
         if mask.bit_count() > _FEW:
-            found = self._sampler.draw(random, lambda each: self._fits(each, mask, resource))
+            found = self._sampler.draw(
+                random, lambda each: self._index.is_in(mask, each.class_id) and _owner_fits(each, resource)
+            )
             if found is not None:
                 return found
-        return self._weights(resource, pools).draw(random)
-
-    def _fits(self, each: TaskQueue, mask: int, resource: Resource) -> bool:
-        return self._index.is_in(mask, each.class_id) and rules.owner_fits(
-            each.requirement_class, each.owner, each.owner_group, resource
-        )
+        return self._find_weights(resource, pools).draw(random)
 
     def _reload(self, conn: Connection, ids: set[int]) -> None:
         occupied = {each.task_queue_id: each for each in task_queues.read_occupied(conn, ids)}
@@ -131,16 +124,15 @@ class WaitingIndex:
         for task_queue_id, weight in priorities.read_weights(conn, groups).items():
             known = self._by_id.get(task_queue_id)
             if known is not None and known.priority != weight:
-                self._remembered.clear()
+                self._weights.clear()
                 self._sampler.discard(known)
-                known = replace(known, priority=weight)
-                self._put(known)
+                self._put(replace(known, priority=weight))
 
     def _add(self, each: TaskQueue) -> None:
         if self._by_id.get(each.task_queue_id) == each:
             return
         self.changed += 1
-        self._remembered.clear()
+        self._weights.clear()
         if (known := self._by_id.get(each.task_queue_id)) is not None:
             self._sampler.discard(known)
         self._put(each)
@@ -156,13 +148,17 @@ class WaitingIndex:
         if known is None:
             return
         self.changed += 1
-        self._remembered.clear()
+        self._weights.clear()
         self._sampler.discard(known)
         siblings = self._of_class[known.class_id]
         del siblings[task_queue_id]
         if not siblings:
             del self._of_class[known.class_id]
             self._index.discard(known.class_id)
+
+
+def _owner_fits(each: TaskQueue, resource: Resource) -> bool:
+    return rules.owner_fits(each.requirement_class, each.owner, each.owner_group, resource)
 
 
 #: Seconds for which a read of the feed counts as fresh. A job must be offered within two seconds.
@@ -204,8 +200,8 @@ class FeedFreshness:
             if read.notifications == self._notifications:
                 self._until = read.at + _FRESH_SECONDS
 
-    def ring(self) -> None:
-        """Register a notification of changes; thread-safe."""
+    def notify(self) -> None:
+        """Register a notification of changes."""
         with self._lock:
             self._notifications += 1
             self._until = 0.0

@@ -4,26 +4,27 @@ Once per task queue if the conditions read only the owner, once per job group if
 read are equal for all of a description, else once per job.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
+from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
 from matcher.index import place_pools
 from matcher.limits import job_groups
 from matcher.limits.job_groups import WaitingJobRow, group_key, is_same_for_group, reads_owner_only
-from requirements.values import Value
 from taskqueue.db import sql
 from taskqueue.leases import selection
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.selection import JobKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Cached job groups; the cache is cleared when full.
+#: Cached job groups, and cached places.
 _CACHED: Final = 50_000
+_PLACES: Final = 10_000
 
 
 class AdmissionPolicy:
@@ -34,23 +35,19 @@ class AdmissionPolicy:
         self._queues = queues
         self._admissions: dict[str, tuple[Admission, ...]] = {}
         self._kinds: dict[JobKind, bool] = {}  # whether a job of the group may be admitted
-        self._refused: tuple[JobKind, ...] = ()
+        self.refused: tuple[JobKind, ...] = ()  #: recently refused job groups
 
     def admits(self, job: WaitingJobRow) -> bool:
         """Whether this job is admitted."""
-        asked = self._judge_group(job.vo)
-        return not asked or self._admitted_by_all(asked, job_groups.job_ad(job))
-
-    @property
-    def refused(self) -> tuple[JobKind, ...]:
-        """Recently refused job groups."""
-        return self._refused
+        if not (rules := self._rules_for(job.vo)):
+            return True
+        ad = job_groups.job_ad(job)
+        return all(each.admits(ad) for each in rules)
 
     def depends_on_job(self, task_queue: TaskQueue) -> bool:
         """Whether admission can differ between jobs of the task queue."""
-        return not all(
-            reads_owner_only(each.asks) for each in self._judge_group(task_queue.requirement_class.vo)
-        )
+        rules = self._rules_for(task_queue.requirement_class.vo)
+        return not all(reads_owner_only(each.asks) for each in rules)
 
     def open_to(self, conn: Connection, task_queues: Sequence[TaskQueue]) -> list[TaskQueue]:
         """The task queues with a job that may be admitted."""
@@ -61,12 +58,9 @@ class AdmissionPolicy:
         return [each for each in task_queues if each.task_queue_id not in closed and self._admits_owner(each)]
 
     def _admits_owner(self, task_queue: TaskQueue) -> bool:
-        vo = task_queue.requirement_class.vo
-        identity = job_groups.identity_attributes(
-            vo=vo, owner=task_queue.owner, owner_group=task_queue.owner_group
-        )
-        decided = (each for each in self._judge_group(vo) if reads_owner_only(each.asks))
-        return self._admitted_by_all(decided, identity)
+        identity = job_groups.owner_ad(task_queue)
+        rules = self._rules_for(task_queue.requirement_class.vo)
+        return all(each.admits(identity) for each in rules if reads_owner_only(each.asks))
 
     def _closed(self, conn: Connection, task_queue_ids: Sequence[int]) -> set[int]:
         """The task queues of which every job group is refused."""
@@ -84,20 +78,16 @@ class AdmissionPolicy:
             conn, [row for row in rows if group_key(row) not in self._kinds]
         ):
             # False only if it is certain for every job of the group.
-            certain = (each for each in self._judge_group(row.vo) if is_same_for_group(each.asks, ad))
-            self._kinds[group_key(row)] = self._admitted_by_all(certain, ad)
+            certain = (each for each in self._rules_for(row.vo) if is_same_for_group(each.asks, ad))
+            self._kinds[group_key(row)] = all(each.admits(ad) for each in certain)
         refused = dict.fromkeys(group_key(row) for row in rows if not self._kinds.get(group_key(row), True))
-        self._refused = tuple(dict.fromkeys((*refused, *self._refused)))[: job_groups.MOST_REFUSED]
+        self.refused = tuple(dict.fromkeys((*refused, *self.refused)))[: job_groups.MOST_REFUSED]
 
-    def _judge_group(self, vo: str) -> tuple[Admission, ...]:
+    def _rules_for(self, vo: str) -> tuple[Admission, ...]:
         if vo not in self._admissions:
             found = (self._config.admission(queue, vo) for queue in self._queues)
             self._admissions[vo] = tuple(each for each in found if each is not None)
         return self._admissions[vo]
-
-    @staticmethod
-    def _admitted_by_all(asked: Iterator[Admission] | Sequence[Admission], ad: Mapping[str, Value]) -> bool:
-        return all(each.admits(ad) for each in asked)
 
 
 class AdmissionPolicies:
@@ -107,12 +97,7 @@ class AdmissionPolicies:
     """
 
     def __init__(self) -> None:
-        # One attribute, replaced at once, so that two threads with different configurations never mix
-        # results.
-        self._known: tuple[
-            Configuration | None, dict[tuple[Location, frozenset[str]], AdmissionPolicy | None]
-        ]
-        self._known = None, {}
+        self._known: Cache[tuple[Location, frozenset[str]], AdmissionPolicy | None] = Cache(_PLACES)
 
     def find_policy(
         self, config: Configuration, place: Location, vos: frozenset[str]
@@ -124,12 +109,7 @@ class AdmissionPolicies:
         """
         if not place.site or not config.has_admission:
             return None
-        of, known = self._known
-        if of is not config:
-            self._known = _, known = config, {}
-        if (place, vos) not in known:
-            known[place, vos] = _build_policy(config, place, vos)
-        return known[place, vos]
+        return self._known.get((place, vos), lambda: _build_policy(config, place, vos), config)
 
 
 def _build_policy(config: Configuration, place: Location, vos: frozenset[str]) -> AdmissionPolicy | None:

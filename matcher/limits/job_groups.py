@@ -18,6 +18,7 @@ from taskqueue.db import sql
 from taskqueue.jobs import placeholders
 from taskqueue.leases import selection
 from taskqueue.leases.selection import CandidateRow, JobKind
+from taskqueue.task_queues.task_queues import TaskQueue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,11 @@ def identity_attributes(*, vo: str, owner: str, owner_group: str) -> Mapping[str
         "certificatesubject": owner,
         "ownergroup": owner_group,
     }
+
+
+def owner_ad(task_queue: TaskQueue) -> Mapping[str, Value]:
+    """The attributes common to all jobs of a task queue: owner, group and VO."""
+    return identity_attributes(vo=task_queue.vo, owner=task_queue.owner, owner_group=task_queue.owner_group)
 
 
 @lru_cache(maxsize=1024)

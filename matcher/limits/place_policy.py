@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from itertools import chain
 
 from sqlalchemy import Connection
 
@@ -19,7 +20,7 @@ from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.running_limits import DelayBucket, PlaceCondition
 from matcher.limits.throttle_state import ThrottleStanding
-from requirements.values import Value, fold
+from requirements.values import fold
 from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
 from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
@@ -63,17 +64,20 @@ class PlacePolicy:
     @property
     def _checks_jobs(self) -> bool:
         """Whether a condition other than a limit or delay reads the job."""
-        dependent = self._banned or self.admission is not None
-        return dependent or any(each.depends_on_job for each in self._standing)
+        return self._banned or self.admission is not None or bool(self._reading_job)
+
+    @property
+    def _reading_job(self) -> list[ThrottleStanding]:
+        return [each for each in self._standing if each.depends_on_job]
 
     def passing(self, *vos: str) -> CandidateFilter:
         """Filter for jobs of these VOs that can be admitted."""
+        full = [each.rule for each in self._conditions if each.full]
         kept_out = {
-            (each.rule.limit.attribute, vo, fold(each.rule.limit.value))
-            for each in self._conditions
-            if each.full
+            (rule.limit.attribute, vo, fold(rule.limit.value))
+            for rule in full
             for vo in vos
-            if each.rule.is_about(vo)
+            if rule.is_about(vo)
         }
         return CandidateFilter(
             job_type=fold(TEST) if self._banned else "",
@@ -93,11 +97,11 @@ class PlacePolicy:
         """Whether jobs of this task queue can be admitted at all."""
         if self._banned and not any(map(is_test, task_queue.requirement_class.job_types)):
             return False
-        if any(each.full and each.rule.concerns_all(task_queue) for each in self._conditions):
+        if any(each.full and each.rule.concerns(task_queue) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
         dependent = [each.throttled for each in self._standing if each.depends_on_owner_only]
-        if dependent and not all(each.admits(_owner(task_queue)) for each in dependent):
+        if dependent and not all(each.admits(job_groups.owner_ad(task_queue)) for each in dependent):
             self.refused = self.refused or THROTTLED
             return False
         return True
@@ -121,13 +125,12 @@ class PlacePolicy:
 
     def admits_any(self, conn: Connection, task_queues: Iterable[TaskQueue], place: Location) -> bool:
         """Whether a job of the task queues may be taken next. Advisory: nothing is locked."""
-        depends_on_job = any(each.depends_on_job for each in self._standing)
-        candidates = (
-            each for some in split_into_pieces(task_queues) for each in self.list_passing(conn, some, place)
-        )
-        return any(
-            not depends_on_job or any(True for _ in self.admitted(conn, each, place)) for each in candidates
-        )
+        depends_on_job = bool(self._reading_job)
+        for some in split_into_pieces(task_queues):
+            for each in self.list_passing(conn, some, place):
+                if not depends_on_job or next(self.admitted(conn, each, place), None) is not None:
+                    return True
+        return False
 
     def admitted(
         self, conn: Connection, task_queue: TaskQueue, place: Location, *, most: float = math.inf
@@ -152,8 +155,7 @@ class PlacePolicy:
 
     def _has_other_kinds(self, conn: Connection, task_queue: TaskQueue) -> bool:
         """Whether the throttles may admit some job group; refused groups are recorded."""
-        dependent = [each for each in self._standing if each.depends_on_job]
-        if not dependent:
+        if not (dependent := self._reading_job):
             return True
         kinds = self._kinds.waiting_in(conn, task_queue.task_queue_id)
         refused = {kind for each in dependent for kind in each.refused(kinds)}
@@ -181,7 +183,7 @@ class PlacePolicy:
         for each in self._standing:
             each.matched(jobs)
         for condition in self._conditions:
-            if condition.rule.is_used_by_all(task_queue):
+            if condition.rule.is_used_by(task_queue):
                 condition.matched(jobs)
 
     def reserve(self, job_id: int, epoch: int) -> None:
@@ -204,12 +206,6 @@ class PlacePolicy:
         for condition in self._conditions:
             if job is not None and condition.rule.is_used_by(job):
                 condition.matched()
-
-
-def _owner(task_queue: TaskQueue) -> Mapping[str, Value]:
-    return job_groups.identity_attributes(
-        vo=task_queue.vo, owner=task_queue.owner, owner_group=task_queue.owner_group
-    )
 
 
 def is_test(job_type: str) -> bool:
@@ -241,23 +237,18 @@ class PlacePolicies:
         banned = place.site in self._banned
         if not (standing or conditions or banned or admission):
             return None
-        self._policies.append(
-            PlacePolicy(standing, conditions, banned=banned, admission=admission, kinds=self._kinds)
-        )
-        return self._policies[-1]
+        policy = PlacePolicy(standing, conditions, banned=banned, admission=admission, kinds=self._kinds)
+        self._policies.append(policy)
+        return policy
 
     def write(self, conn: Connection) -> None:
         """Store reservations and delay buckets; the attempts must exist already."""
-        reservations.create_reservations(
-            conn, (each for policy in self._policies for each in policy.reserved)
+        reservations.create_reservations(conn, chain(*(policy.reserved for policy in self._policies)))
+        buckets = (each for each in chain(*self._conditions.values()) if isinstance(each, DelayBucket))
+        changed = (
+            (each.key, BucketLevel(tokens=each.tokens, at=each.at)) for each in buckets if each.changed
         )
-        buckets = (
-            each for these in self._conditions.values() for each in these if isinstance(each, DelayBucket)
-        )
-        matching_delays.store_levels(
-            conn,
-            ((each.key, BucketLevel(tokens=each.tokens, at=each.at)) for each in buckets if each.changed),
-        )
+        matching_delays.store_levels(conn, changed)
 
 
 def lock_policies(
@@ -285,13 +276,7 @@ def read_policies(
 
 def counts_jobs(config: Configuration, place: Location) -> bool:
     """Whether a limit, delay or throttle may apply at the place and needs locks and counts."""
-    known = running_limits.rules_by_scope(config)
-    return any(name in config.throttles or name in known for name in _scopes_of_place(place))
-
-
-def list_throttled_scopes(config: Configuration, place: Location) -> tuple[str, ...]:
-    """The scopes with a throttle that enclose a place, the site first."""
-    return tuple(name for name in _scopes_of_place(place) if name in config.throttles)
+    return bool(_scope_names(config, [place]))
 
 
 def list_scopes_below(config: Configuration, place: Location, vos: Collection[str]) -> tuple[str, ...]:
@@ -299,11 +284,7 @@ def list_scopes_below(config: Configuration, place: Location, vos: Collection[st
     line = _scopes_of_place(place)
     if not line:
         return ()
-    limited = (
-        name
-        for name, rules in running_limits.rules_by_scope(config).items()
-        if any(rule.is_about(vo) for rule in rules for vo in vos)
-    )
+    limited = running_limits.scopes_about(config, vos)
     return tuple(sorted(name for name in {*config.throttles, *limited} if name.startswith(f"{line[-1]}/")))
 
 
@@ -315,10 +296,9 @@ def _build_policies(
     now: datetime,
 ) -> PlacePolicies:
     limited = [name for name in found if name in running_limits.rules_by_scope(config)]
+    throttled = [scope for name, scope in found.items() if name in config.throttles]
     return PlacePolicies(
-        throttle_state.read_standings(
-            conn, config, [found[name] for name in found if name in config.throttles], now
-        ),
+        throttle_state.read_standings(conn, config, throttled, now),
         running_limits.read_conditions(conn, config, limited, now) if limited else {},
         banned,
         job_groups.find_cache(conn),
@@ -327,12 +307,8 @@ def _build_policies(
 
 def _scope_names(config: Configuration, places: Collection[Location]) -> set[str]:
     known = running_limits.rules_by_scope(config)
-    return {
-        name
-        for place in places
-        for name in _scopes_of_place(place)
-        if name in config.throttles or name in known
-    }
+    names = chain(*map(_scopes_of_place, places))
+    return {name for name in names if name in config.throttles or name in known}
 
 
 def _scopes_of_place(place: Location) -> tuple[str, ...]:

@@ -5,17 +5,18 @@ replaces the same limit of `Defaults` for them.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from cs_config.cache import derived
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.tree.configuration import Configuration
 from matcher.limits.job_groups import JobView
-from matcher.request import spelling
 from requirements.values import fold
 from taskqueue.sites import matching_delays, occupancy, scopes
 from taskqueue.sites.matching_delays import BucketKey, BucketLevel
@@ -50,33 +51,27 @@ class PlaceRule:
         """Whether jobs of this VO use it up; a common running limit counts also VOs with their own."""
         return self.is_about(vo) or (self.vo is None and isinstance(self.limit, RunningLimit))
 
-    def concerns(self, job: LimitedJob) -> bool:
-        """Whether the rule limits this job."""
-        return self.is_about(job.vo) and self.limits(getattr(job, _COLUMNS[self.limit.attribute]))
+    def concerns(self, limited: LimitedJob | TaskQueue) -> bool:
+        """Whether the rule is certain to limit this job, or all jobs of this task queue."""
+        return self.is_about(limited.vo) and self._is_limited(limited)
 
-    def concerns_all(self, task_queue: TaskQueue) -> bool:
-        """Whether all jobs of the task queue are certain to be limited."""
-        shared = _task_queue_value(task_queue, self.limit.attribute)
-        return shared is not None and self.is_about(task_queue.vo) and self.limits(shared)
-
-    def is_used_by(self, job: LimitedJob) -> bool:
-        """Whether the job counts once it is taken."""
-        return self.counts(job.vo) and self.limits(getattr(job, _COLUMNS[self.limit.attribute]))
-
-    def is_used_by_all(self, task_queue: TaskQueue) -> bool:
-        """Whether all jobs of the task queue are certain to count."""
-        shared = _task_queue_value(task_queue, self.limit.attribute)
-        return shared is not None and self.counts(task_queue.vo) and self.limits(shared)
+    def is_used_by(self, limited: LimitedJob | TaskQueue) -> bool:
+        """Whether this job, or all jobs of this task queue, are certain to count once they are taken."""
+        return self.counts(limited.vo) and self._is_limited(limited)
 
     def is_decided_by(self, task_queue: TaskQueue) -> bool:
         """Whether all jobs of the task queue, or none, have the limited value."""
-        return _task_queue_value(task_queue, self.limit.attribute) is not None
+        return _find_value(task_queue, self.limit.attribute) is not None
 
-    def limits(self, value: str | None) -> bool:
+    def _is_limited(self, limited: LimitedJob | TaskQueue) -> bool:
+        value = _find_value(limited, self.limit.attribute)
+        return value is not None and self.limits(value)
+
+    def limits(self, value: str) -> bool:
         """Whether this is the limited value; case is ignored, so that spelling cannot evade a limit."""
-        return fold(value or "") == fold(self.limit.value)
+        return fold(value) == fold(self.limit.value)
 
-    def may_be_told(self, vos: Collection[str] | None) -> bool:
+    def is_visible(self, vos: Collection[str] | None) -> bool:
         """Whether members of these VOs may see it: it is theirs or common; None: sees everything."""
         return vos is None or self.vo is None or self.vo in vos
 
@@ -152,26 +147,42 @@ class DelayBucket:
 PlaceCondition = RunningLimitState | DelayBucket
 
 
+#: Folded parts of a name, the site first: equal for every spelling of a `Site`, `Site/CE` or `Site/CE/Queue`.
+FoldedAddress = tuple[str, ...]
+
+
+def _fold_address(name: str) -> FoldedAddress:
+    return tuple(map(fold, name.split("/")))
+
+
+@derived
+def tree_spellings(config: Configuration) -> Mapping[FoldedAddress, str]:
+    """Every site, CE and queue of the tree, as spelled there."""
+    names = {name for each in config.addresses for name in scopes.list_enclosing(str(each))}
+    return {_fold_address(name): name for name in names | config.sites}
+
+
+@derived
 def rules_by_scope(config: Configuration) -> Mapping[str, Sequence[PlaceRule]]:
     """All limits and delays by scope, as spelled in the tree."""
-    key = (__name__, "")
-    if key not in config.derived:
-        found: dict[str, list[PlaceRule]] = {}
-        spelled = spelling.tree_spellings(config)
-        for rule in _collect_rules(config):
-            scope = spelled.get(spelling.fold_address(rule.limit.scope), rule.limit.scope)
-            found.setdefault(scope, []).append(rule)
-        config.derived[key] = found
-    return cast(Mapping[str, Sequence[PlaceRule]], config.derived[key])
+    found: defaultdict[str, list[PlaceRule]] = defaultdict(list)
+    spelled = tree_spellings(config)
+    for rule in _collect_rules(config):
+        found[spelled.get(_fold_address(rule.limit.scope), rule.limit.scope)].append(rule)
+    return dict(found)
 
 
-def scopes_with_rules(config: Configuration) -> Mapping[spelling.FoldedAddress, str]:
+def scopes_about(config: Configuration, vos: Collection[str]) -> list[str]:
+    """The scopes with a rule that applies to one of these VOs."""
+    by_scope = rules_by_scope(config).items()
+    return [scope for scope, rules in by_scope if any(rule.is_about(vo) for rule in rules for vo in vos)]
+
+
+@derived
+def scopes_with_rules(config: Configuration) -> Mapping[FoldedAddress, str]:
     """The scopes of `rules_by_scope` and those enclosing them, by folded address."""
-    key = (__name__, "scopes")
-    if key not in config.derived:
-        names = {name for scope in rules_by_scope(config) for name in scopes.list_enclosing(scope)}
-        config.derived[key] = {spelling.fold_address(name): name for name in names}
-    return cast(Mapping[spelling.FoldedAddress, str], config.derived[key])
+    names = {name for scope in rules_by_scope(config) for name in scopes.list_enclosing(scope)}
+    return {_fold_address(name): name for name in names}
 
 
 def read_conditions(
@@ -189,14 +200,16 @@ def read_conditions(
     }
 
 
-def _task_queue_value(task_queue: TaskQueue, attribute: str) -> str | None:
-    """The value common to all jobs of a task queue; None: they may differ."""
-    asked = task_queue.requirement_class
+def _find_value(limited: LimitedJob | TaskQueue, attribute: str) -> str | None:
+    """The value of a job, or the one common to all jobs of a task queue; None: they may differ."""
+    if not isinstance(limited, TaskQueue):
+        return getattr(limited, _COLUMNS[attribute]) or ""
+    asked = limited.requirement_class
     shared = {
         "JobType": min(asked.job_types) if len(asked.job_types) == 1 else None,
-        "Owner": task_queue.owner,
-        "OwnerGroup": task_queue.owner_group,
-        "VO": task_queue.vo,
+        "Owner": limited.owner,
+        "OwnerGroup": limited.owner_group,
+        "VO": limited.vo,
         "SubmitPool": asked.submit_pool or "",
     }
     return shared.get(attribute)
@@ -217,11 +230,12 @@ def _scheduling_rules(scheduling: Any) -> tuple[RunningLimit | MatchingDelay, ..
 
 
 def _read_running(conn: Connection, scope: str, these: Sequence[PlaceRule]) -> Iterator[RunningLimitState]:
-    attributes = {rule.limit.attribute for rule in these if isinstance(rule.limit, RunningLimit)}
-    there = {attribute: occupancy.count_by_value(conn, scope, attribute) for attribute in sorted(attributes)}
+    there: dict[str, Mapping[tuple[str, str], int]] = {}
     for rule in these:
         limit = rule.limit
         if isinstance(limit, RunningLimit):
+            if limit.attribute not in there:
+                there[limit.attribute] = occupancy.count_by_value(conn, scope, limit.attribute)
             counts = there[limit.attribute].items()
             number = sum(n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
             yield RunningLimitState(rule=rule, limit=limit, there=number)

@@ -13,8 +13,9 @@ from matcher.limits import job_groups, throttles
 from matcher.limits.job_groups import WaitingJobRow
 from matcher.limits.throttles import OPEN, ThrottleRoom, ThrottleState
 from requirements.values import Value, exact
+from taskqueue.db import sql
 from taskqueue.leases.selection import JobKind
-from taskqueue.sites import occupancy, reservations
+from taskqueue.sites import occupancy, reservations, scopes
 from taskqueue.sites.scopes import Scope
 
 log = logging.getLogger(__name__)
@@ -76,14 +77,22 @@ class ThrottleStanding:
 
 
 def read_standings(
-    conn: Connection, config: Configuration, scopes: Collection[Scope], now: datetime
+    conn: Connection, config: Configuration, throttled: Collection[Scope], now: datetime
 ) -> Mapping[str, ThrottleStanding]:
     """States of the throttles of these scopes, each of which must have one."""
-    reserved = reservations.count_reservations(conn, [each.scope for each in scopes]) if scopes else {}
+    reserved = reservations.count_reservations(conn, [each.scope for each in throttled]) if throttled else {}
     return {
         each.scope: _read_standing(conn, each, config.throttles[each.scope], reserved.get(each.scope, 0), now)
-        for each in scopes
+        for each in throttled
     }
+
+
+def iterate_standings(
+    conn: Connection, config: Configuration, names: Collection[str], now: datetime
+) -> Iterator[tuple[str, ThrottleStanding]]:
+    """States of the throttles of scopes given by name, read in batches."""
+    for some in sql.split_batches(names):
+        yield from read_standings(conn, config, scopes.read_scopes(conn, some).values(), now).items()
 
 
 def _read_standing(

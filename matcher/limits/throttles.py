@@ -5,7 +5,7 @@
 its own throttle and nothing else. Source: SAM-Grid's job matching policies and resource brokering.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cs_config.tree.throttle import LIMITS, Policy, Throttle
@@ -33,26 +33,20 @@ def are_true(expressions: Sequence[TwoSided], own: Mapping[str, Value], job: Map
         return False
 
 
-def list_refusing(
-    expressions: Sequence[TwoSided], own: Mapping[str, Value], job: Mapping[str, Value]
-) -> Iterator[str]:
+def list_refusing(expressions: Sequence[TwoSided], own: Mapping[str, Value], job: Mapping[str, Value]) -> str:
     """The conditions that are not true of a job, with the values of both sides."""
-    return (
-        _format_condition(part, own, job) for each in expressions for part in _list_failing(each, own, job)
-    )
+    failing = (part for each in expressions for part in _list_failing(each, own, job))
+    return "; ".join(_format_condition(part, own, job) for part in failing)
 
 
-def list_closing(expressions: Sequence[TwoSided], own: Mapping[str, Value]) -> Iterator[str]:
+def list_closing(expressions: Sequence[TwoSided], own: Mapping[str, Value]) -> str:
     """The false conditions that read only the site, so that no job can make the whole true."""
-    parts = (part for each in expressions for part in each.parts or (each,))
-    return (
-        _format_condition(part, own, {}) for part in parts if not part.asks_other and _is_false(part, own)
+    parts = (part for each in expressions for part in each.parts or (each,) if not part.asks_other)
+    # A bare number may count as true beside another condition.
+    false = (
+        part for part in parts if _list_failing(part, own, {}) and type(part.value(own)) not in (int, float)
     )
-
-
-def _is_false(part: TwoSided, own: Mapping[str, Value]) -> bool:
-    """A bare number may count as true beside another condition."""
-    return bool(_list_failing(part, own, {})) and type(part.value(own)) not in (int, float)
+    return "; ".join(_format_condition(part, own, {}) for part in false)
 
 
 def _list_failing(
@@ -144,8 +138,12 @@ class ThrottleState:
     @property
     def limits(self) -> Mapping[str, float]:
         """Limits set by configuration or advertisement; the smaller one counts."""
-        found = {name: list(self._limits(name, field)) for name, field in LIMITS.items()}
-        return {name: normal_number(min(values)) for name, values in found.items() if values}
+        found: dict[str, float] = {}
+        for name, option in LIMITS.items():
+            stated = getattr(self.throttle, option), _number(lookup(self.advertised, name))
+            if values := [value for value in stated if value is not None]:
+                found[name] = normal_number(min(values))
+        return found
 
     @property
     def counters(self) -> Mapping[str, float]:
@@ -201,8 +199,7 @@ class ThrottleState:
         """The conditions that are not true of this job, with the values of both sides; None: admitted."""
         if self.admits(job):
             return None
-        refusing = list_refusing(self._expressions(), self.attributes(), job)
-        return "; ".join(refusing) or f"{REQUIREMENTS} is not true"
+        return list_refusing(self._expressions(), self.attributes(), job) or f"{REQUIREMENTS} is not true"
 
     def attributes(self) -> Mapping[str, Value]:
         """The site's own attributes in an expression."""
@@ -239,7 +236,7 @@ class ThrottleState:
         depends_on_job = self.depends_on_job
         if not depends_on_job and are_true(expressions, own, {}):
             return ThrottleRoom(jobs=1)  # one at a time: the expression is evaluated again after each match
-        if closed := "; ".join(list_closing(expressions, own)):
+        if closed := list_closing(expressions, own):
             return ThrottleRoom(jobs=0, why=closed)
         return OPEN if depends_on_job else ThrottleRoom(jobs=0, why=f"{REQUIREMENTS} is not true")
 
@@ -258,11 +255,6 @@ class ThrottleState:
                 return None
         return _number(stated) if stated is not None else self._sum((JOBS,))
 
-    def _limits(self, name: str, option: str) -> Iterator[float]:
-        for value in (getattr(self.throttle, option), _number(lookup(self.advertised, name))):
-            if value is not None:
-                yield value
-
     def _sum(self, counters: tuple[str, ...]) -> float | None:
         values = [_number(lookup(self.advertised, name)) for name in counters]
         known = [value for value in values if value is not None]
@@ -270,11 +262,7 @@ class ThrottleState:
 
 
 def check_start(advertised: Mapping[str, Value]) -> None:
-    """Refuse an advertised CurMatches with which no comparison is possible.
-
-    Raises:
-        InvalidInput: It is not finite, or beyond the exact integers.
-    """
+    """Refuse an advertised CurMatches that is not finite, or beyond the exact integers."""
     stated = lookup(advertised, CUR_MATCHES)
     if isinstance(stated, str):
         value = match_expression.parse_match_expression(stated, CUR_MATCHES).value(advertised)

@@ -19,9 +19,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[int, int], bool]]] = {
 }
 _GUARD: Final = re.compile(r"\s*(\w+)\s*(<=|>=|==|=|<|>)\s*(\d{1,15})\s*", re.ASCII)
 #: Names allowed in a guard: the totals of an outlook.
-NAMES: Final = tuple(
-    Outlook(new=(), removed=(), jobs={}, classes=(), pools=(), going=(), bites=(), vain={}).totals
-)
+NAMES: Final = tuple(Outlook().totals)
 
 
 class GuardFailed(PilotageError):
@@ -54,11 +52,7 @@ class Guard:
 
 
 def read_guards(texts: Iterable[str]) -> tuple[Guard, ...]:
-    """Parse guards.
-
-    Raises:
-        InvalidRequest: Invalid syntax or an unknown name.
-    """
+    """Parse guards."""
     found = [_read(text) for text in texts]
     if problems := [each for each in found if isinstance(each, Problem)]:
         raise InvalidRequest(problems)
@@ -84,10 +78,6 @@ def list_failing(guards: Iterable[Guard], outlook: Outlook) -> list[str]:
 
 
 def check_guards(guards: Iterable[Guard], outlook: Outlook) -> None:
-    """Check all guards.
-
-    Raises:
-        GuardFailed: With each guard that does not hold and the actual total.
-    """
+    """Check all guards; `GuardFailed` names each that does not hold, with the actual total."""
     if failed := list_failing(guards, outlook):
         raise GuardFailed(failed, outlook.totals)

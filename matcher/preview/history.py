@@ -14,8 +14,8 @@ from cs_config.versions.diff import Difference
 from cs_config.versions.permissions import Rights
 from cs_config.versions.show import ShownLine
 from cs_config.versions.store import Version
-from matcher.explain import parameter_impact
-from matcher.explain.parameter_impact import ParameterImpact
+from matcher.explain import queue_report
+from matcher.explain.queue_report import ParameterImpact
 from matcher.limits import job_groups
 from matcher.preview.editor import ConfigEditor
 from requirements.errors import InvalidRequest, NotAllowed, Problem
@@ -174,7 +174,7 @@ def _list_impacts(
     waiting = editor.list_waiting(conn, [vo])
     needs_jobs = config.admission(address, vo) is not None
     jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
-    return parameter_impact.parameter_impacts(
+    return queue_report.parameter_impacts(
         config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
     )
 

@@ -3,9 +3,9 @@
 Only the queues that a change can affect for a VO are evaluated in both versions.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -13,12 +13,10 @@ from cs_config.options.operations import DEFAULTS
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.proposals import Proposal
-from matcher.explain import queue_set
-from matcher.explain.job_conditions import AdmissionCondition, JobCondition, RequirementCondition
-from matcher.explain.queue_report import class_conditions
+from matcher.explain import job_conditions, queue_set
+from matcher.explain.job_conditions import JobAds, JobCondition, RequirementCondition
 from matcher.explain.queue_set import QueueSet
-from requirements.bitset import list_positions
-from requirements.values import Value, fold
+from requirements.values import fold
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.waiting_classes import WaitingClass
 
@@ -63,22 +61,6 @@ class ClassShift:
         return self.waiting.jobs if self.shift.has and not self.shift.had else 0
 
 
-@dataclass(slots=True, kw_only=True)
-class _Side:
-    """Some queues in one version."""
-
-    survey: QueueSet
-    _known: dict[int, _Queues] = field(default_factory=dict)
-
-    def eligible(self, asked: Sequence[JobCondition]) -> _Queues:
-        found = self.survey.fulfilling(asked)
-        if found not in self._known:
-            self._known[found] = frozenset(
-                self.survey.queues[number].address for number in list_positions(found)
-            )
-        return self._known[found]
-
-
 class VersionComparison:
     """Two versions of the changed queues as one VO gets them."""
 
@@ -86,46 +68,37 @@ class VersionComparison:
         self._after = after
         self._vo = vo
         self._changed = changed
-        self._old = _build_side(before, vo, changed)
-        self._new = _build_side(after, vo, changed)
+        self._old = _usable_queues(before, vo, changed)
+        self.new = _usable_queues(after, vo, changed)  #: the changed queues in the new version
 
     def compute_shift(self, asked: Sequence[JobCondition]) -> Shift | None:
         """The change of the queues that fulfil these conditions; None: no change."""
-        old, new = self._old.eligible(asked), self._new.eligible(asked)
+        old = self._old.addresses(self._old.fulfilling(asked))
+        new = self.new.addresses(self.new.fulfilling(asked))
         if old == new:
             return None
-        elsewhere = bool(self._elsewhere.fulfilling(asked)) if not (old and new) else True
+        elsewhere = bool(old and new) or bool(self._elsewhere.fulfilling(asked))
         return Shift(gained=new - old, lost=old - new, had=bool(old) or elsewhere, has=bool(new) or elsewhere)
-
-    @property
-    def now(self) -> QueueSet:
-        """The changed queues in the new version."""
-        return self._new.survey
 
     @cached_property
     def _elsewhere(self) -> QueueSet:
         """All unchanged queues."""
         rest = [each for each in self._after.addresses if each not in self._changed]
-        return _build_side(self._after, self._vo, rest).survey
+        return _usable_queues(self._after, self._vo, rest)
 
 
-def _build_side(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> _Side:
+def _usable_queues(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> QueueSet:
     """The queues that the VO may use; the others fulfil nothing."""
     usable = [each for each in queues if config.knows(each) and config.usable(each, vo)]
-    return _Side(survey=queue_set.some_queues(config, vo, usable))
+    return queue_set.some_queues(config, vo, usable)
 
 
 def class_shifts(
-    versions: VersionComparison, waiting: Iterable[WaitingClass], jobs: Mapping[int, Mapping[str, Value]]
+    versions: VersionComparison, waiting: Iterable[WaitingClass], jobs: JobAds
 ) -> Iterator[ClassShift]:
-    """The classes of a VO whose queues change.
-
-    `jobs` holds the first job of each class by id, for queues with conditions on jobs.
-    """
+    """The classes of a VO whose queues change."""
     for each in waiting:
-        job = jobs.get(each.first_job)
-        applying = () if job is None else (AdmissionCondition(job=job),)
-        shift = versions.compute_shift((*class_conditions(each.asked, each.requirements), *applying))
+        shift = versions.compute_shift(job_conditions.waiting_conditions(each, jobs))
         if shift is not None:
             yield ClassShift(waiting=each, shift=shift)
 
@@ -134,11 +107,11 @@ def pool_shifts(
     versions: VersionComparison, vo: str, pools: Mapping[str, str], waiting: Iterable[WaitingClass]
 ) -> Iterator[PoolShift]:
     """The pools of a VO (lower case) whose queues change; `pools` maps ids to original requirements, JSON."""
-    jobs: defaultdict[str | None, int] = defaultdict(int)
+    jobs = Counter[str | None]()
     for each in waiting:
         jobs[each.asked.submit_pool] += each.jobs
     for pool_id, requirements in pools.items():
-        asked = class_conditions(RequirementClass(vo=vo, cpu_time=0), requirements)
+        asked = job_conditions.class_conditions(RequirementClass(vo=vo, cpu_time=0), requirements)
         shift = versions.compute_shift([part for part in asked if isinstance(part, RequirementCondition)])
         if shift is not None:
             yield PoolShift(pool_id=pool_id, vo=vo, waiting=jobs[pool_id], shift=shift)
@@ -157,28 +130,28 @@ class ChangedQueues:
 
     def __init__(self, proposal: Proposal) -> None:
         self._differences = proposal.differences
-        self._all = frozenset(proposal.before.levels) | frozenset(proposal.after.levels)
-        self._within = _group_by_scope(self._all)
+        self._within: defaultdict[_Scope, set[QueueAddress]] = defaultdict(set)
+        for each in {*proposal.before.levels, *proposal.after.levels}:
+            names = (each.site, each.ce, each.queue)
+            for length in range(4):
+                self._within[names[:length]].add(each)
 
     def from_differences(self, vo: str) -> frozenset[QueueAddress]:
         """The queues that can change for a VO, given in lower case."""
         return frozenset().union(*(self.queues_of(each.names, vo) for each in self._differences))
 
-    def queues_of(self, names: tuple[str, ...], vo: str) -> frozenset[QueueAddress]:
+    def queues_of(self, names: tuple[str, ...], vo: str) -> frozenset[QueueAddress] | set[QueueAddress]:
         """The queues that a value at this path can change for a VO."""
         if names[0] == "Operations":
-            return self._operations_queues(names, vo)
+            for_vo = len(names) < 2 or names[1] == DEFAULTS or fold(names[1]) == vo
+            compares = len(names) < 3 or fold(names[2]) in _COMPARED_BY
+            return self._within[()] if for_vo and compares else frozenset()
         if names[:2] != _SITES[: len(names)]:
-            return self._all if names[:2] == ("Resources", "Computing") else frozenset()
+            return self._within[()] if names[:2] == ("Resources", "Computing") else frozenset()
         scope, below = _split(names[2:])
         if below[:1] == (_VOS,) and len(below) > 1 and fold(below[1]) != vo:
             return frozenset()
         return self._within.get(scope, frozenset())
-
-    def _operations_queues(self, names: tuple[str, ...], vo: str) -> frozenset[QueueAddress]:
-        for_vo = len(names) < 2 or names[1] == DEFAULTS or fold(names[1]) == vo
-        compares = len(names) < 3 or fold(names[2]) in _COMPARED_BY
-        return self._all if for_vo and compares else frozenset()
 
 
 def _split(names: tuple[str, ...]) -> tuple[_Scope, tuple[str, ...]]:
@@ -192,12 +165,3 @@ def _split(names: tuple[str, ...]) -> tuple[_Scope, tuple[str, ...]]:
             return scope, ()
         scope += found
     return scope, names[2 * len(scope) - 1 :]
-
-
-def _group_by_scope(queues: Iterable[QueueAddress]) -> Mapping[_Scope, frozenset[QueueAddress]]:
-    found: defaultdict[_Scope, set[QueueAddress]] = defaultdict(set)
-    for each in queues:
-        names = (each.site, each.ce, each.queue)
-        for length in range(4):
-            found[names[:length]].add(each)
-    return {scope: frozenset(members) for scope, members in found.items()}

@@ -5,7 +5,7 @@ keyword is kept and causes a warning, never an error, so that newer pilots work 
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class MatchRequest:
     count: int = 1  #: jobs at most
     request_id: str | None = None  #: a repetition within the lease gets the same jobs
     #: Cache key, equal for equal statements from the same place with the same rights; None: not cached.
-    likeness: Hashable | None = None
+    cache_key: Hashable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,13 @@ _MOST_POOLS = 3000
 _ANY = re.compile(r"[\W_]*a[\W_]*n[\W_]*y[\W_]*", re.IGNORECASE)
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
+_BANNED = {
+    "BannedSite": "banned_sites",
+    "BannedGridCE": "banned_grid_ces",
+    "BannedPlatform": "banned_platforms",
+    "BannedJobType": "banned_job_types",
+    "BannedTag": "banned_tags",
+}
 #: Keyword to internal name; plurals are added below.
 _KEYWORDS = {
     "CPUTime": "cpu_time",
@@ -78,11 +85,7 @@ _KEYWORDS = {
     "VirtualOrganization": "vo",
     "Tag": "tags",
     "RequiredTag": "required_tags",
-    "BannedSite": "banned_sites",
-    "BannedGridCE": "banned_grid_ces",
-    "BannedPlatform": "banned_platforms",
-    "BannedJobType": "banned_job_types",
-    "BannedTag": "banned_tags",
+    **_BANNED,
     "MaxRAM": "max_ram",
     "NumberOfProcessors": "processors",
     "Processors": "processors",
@@ -117,7 +120,15 @@ class RequestKeywords:
         self.warnings: list[str] = []
         self.unknown: dict[str, object] = {}
         self._stated: dict[str, tuple[str, object]] = {}
-        self._collect(raw)
+        for name, value in raw.items():
+            known = _NAMES.get(fold(name))
+            if known is None:
+                self._keep(name, value)
+            elif known in self._stated and self._stated[known][1] != value:
+                other = self._stated[known][0]
+                self.add_problem(name, f"{name} and {other} are the same keyword with different values")
+            elif value is not None:
+                self._stated[known] = (name, value)
 
     def add_problem(self, path: str, message: str) -> None:
         """Add a problem, once."""
@@ -129,19 +140,6 @@ class RequestKeywords:
         """The keyword as spelled in the request."""
         return self._stated[known][0]
 
-    def _collect(self, raw: Mapping[str, Any]) -> None:
-        stated = self._stated
-        for name, value in raw.items():
-            known = _NAMES.get(fold(name))
-            if known is None:
-                self._keep(name, value)
-            elif known in stated and stated[known][1] != value:
-                self.add_problem(
-                    name, f"{name} and {stated[known][0]} are the same keyword with different values"
-                )
-            elif value is not None:
-                stated[known] = (name, value)
-
     def _keep(self, name: str, value: object) -> None:
         self.unknown[name] = value
         if fold(name) not in _IGNORED:
@@ -151,22 +149,19 @@ class RequestKeywords:
 
     def values(self, known: str) -> Values:
         """The folded values; None if there is no condition: absent, empty or `any`."""
+        return frozenset(map(fold, self._texts(known))) or None
+
+    def _texts(self, known: str) -> list[str]:
         if known not in self._stated or self.is_any(known):
-            return None
-        return frozenset(map(fold, self._stripped(*self._stated[known]))) or None
+            return []
+        return [text.strip() for text in self._list_texts(*self._stated[known]) if text.strip()]
 
-    def _stripped(self, name: str, value: object) -> list[str]:
-        return [text.strip() for text in self._texts(name, value) if text.strip()]
-
-    def _texts(self, name: str, value: object) -> Iterable[str]:
+    def _list_texts(self, name: str, value: object) -> list[str]:
         if isinstance(value, str):
             # DIRAC's pilots write lists of tags as text: `["a", b]`.
-            bracketed = value.strip().startswith("[") and value.strip().endswith("]")
-            return (
-                [part.strip(" \"'") for part in value.strip().strip("[]").split(",")]
-                if bracketed
-                else [value]
-            )
+            listed = value.strip().startswith("[") and value.strip().endswith("]")
+            parts = value.strip().strip("[]").split(",")
+            return [part.strip(" \"'") for part in parts] if listed else [value]
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return value
         self.add_problem(name, f"is {_format_value(value)}, allowed is text or a list of texts")
@@ -180,16 +175,14 @@ class RequestKeywords:
 
     def single(self, known: str) -> str:
         """The single value of `values`, as written; empty if there is none or several."""
-        if known not in self._stated or self.is_any(known):
-            return ""
-        found = {fold(text): text for text in self._stripped(*self._stated[known])}
+        found = {fold(text): text for text in self._texts(known)}
         return found.popitem()[1] if len(found) == 1 else ""
 
     def pools(self) -> frozenset[str]:
         """The ids of the pools that the pilot serves; invalid ids are dropped with a warning."""
         if "pools" not in self._stated:
             return frozenset()
-        texts = {text.strip().lower() for text in self._texts(*self._stated["pools"])}
+        texts = {text.strip().lower() for text in self._list_texts(*self._stated["pools"])}
         if len(texts) > _MOST_POOLS:
             self.add_problem(self._stated["pools"][0], f"{len(texts)} pools, allowed are {_MOST_POOLS}")
             return frozenset()
@@ -259,12 +252,7 @@ _PLACE = ("site", "ce", "queue")
 
 
 def read_resource(raw: Mapping[str, Any]) -> StatedResource:
-    """Parse a request for work.
-
-    Raises:
-        InvalidResource: All problems of the request, such as an invalid number, a repeated keyword, no
-            CPUTime.
-    """
+    """Parse a request for work."""
     keywords = RequestKeywords(raw)
     presented = StatedResource(
         resource=_build_resource(keywords),
@@ -297,26 +285,21 @@ def _build_resource(keywords: RequestKeywords) -> Resource:
             keywords.spelling("required_tags"),
             f"{sorted(required)} are required of jobs but not all offered under Tag",
         )
+    names: dict[str, Any] = {
+        field: keywords.values(keyword)
+        for field, keyword in (("sites", "site"), ("grid_ces", "ce"), ("vos", "vo"))
+    }
+    names |= {name: keywords.values(name) for name in ("platforms", "job_types", "owners", "owner_groups")}
+    names |= {name: keywords.values(name) or frozenset() for name in _BANNED.values()}
     return Resource(
         cpu_time=keywords.cpu_time(),
-        sites=keywords.values("site"),
-        grid_ces=keywords.values("ce"),
-        platforms=keywords.values("platforms"),
-        job_types=keywords.values("job_types"),
-        owners=keywords.values("owners"),
-        owner_groups=keywords.values("owner_groups"),
-        vos=keywords.values("vo"),
         tags=offered,
         required_tags=required,
-        banned_sites=keywords.values("banned_sites") or frozenset(),
-        banned_grid_ces=keywords.values("banned_grid_ces") or frozenset(),
-        banned_platforms=keywords.values("banned_platforms") or frozenset(),
-        banned_job_types=keywords.values("banned_job_types") or frozenset(),
-        banned_tags=keywords.values("banned_tags") or frozenset(),
         max_ram=keywords.whole_number("max_ram", 0, LARGEST),
         processors=processors,
         gpus=keywords.whole_number("gpus", 0, LARGEST) or 0,
         whole_node=whole_node,
+        **names,
     )
 
 

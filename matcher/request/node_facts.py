@@ -6,16 +6,17 @@ together; pilots on equal nodes send equal facts, so results are cached until th
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 from sqlalchemy import Connection
 
+from cs_config.cache import Cache
 from cs_config.classes.queue_classes import QueueClass, find_class
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher import stored_requirements
-from requirements import evaluator
+from requirements import canonical, evaluator
 from requirements.canonical import Requirements
 from requirements.errors import InvalidInput, Problem
 from requirements.nodes import node_attributes
@@ -102,7 +103,7 @@ def _exact(value: Option) -> tuple[str, ...]:
     return type(value).__name__, str(value)
 
 
-#: Cached results; the cache is cleared when full.
+#: Cached results.
 _CACHED = 100_000
 
 
@@ -110,8 +111,7 @@ class NodeChecks:
     """Cached checks of requirements at nodes, for one version of the configuration."""
 
     def __init__(self) -> None:
-        self._version: int | None = None
-        self._known: dict[tuple[str, str, Hashable], bool] = {}
+        self._results: Cache[tuple[str, str, Hashable], bool] = Cache(_CACHED)
 
     def fulfilled(
         self,
@@ -122,31 +122,25 @@ class NodeChecks:
         facts: Facts,
     ) -> frozenset[str]:
         """The pools (given by VO) whose requirements are true at a node of the queue with these facts."""
-        if self._version != config.version or len(self._known) > _CACHED:
-            self._version, self._known = config.version, {}
-        return frozenset(
-            pool_id
-            for vo, ids in pool_ids.items()
-            if (here := find_class(config, vo, address)) is not None
-            for pool_id in self._check_class(conn, here, ids, facts, _declarations(config, vo))
-        )
+        found: set[str] = set()
+        for vo, ids in pool_ids.items():
+            if (here := find_class(config, vo, address)) is not None:
+                declarations = options_for(config, vo).job_description.declarations
+                declared = keep_declared(facts, here.nodes)
+                key = here.digest, cache_key(declared)
+                known = {each: self._results.find((each, *key), config.version) for each in ids}
+                new = [each for each in known if known[each] is None]
+                for each, text in pools.read_originals(conn, new).items():
+                    fulfilled = _is_true(parse_stored(text), here, declared, declarations)
+                    known[each] = self._results.store((each, *key), fulfilled, config.version)
+                found.update(each for each in known if known[each])
+        return frozenset(found)
 
-    def _check_class(
-        self,
-        conn: Connection,
-        here: QueueClass,
-        pool_ids: Collection[str],
-        facts: Facts,
-        declarations: Declarations,
-    ) -> Iterator[str]:
-        declared = keep_declared(facts, here.nodes)
-        key = cache_key(declared)
-        new = [pool_id for pool_id in pool_ids if (pool_id, here.digest, key) not in self._known]
-        for pool_id, text in pools.read_originals(conn, new).items():
-            self._known[pool_id, here.digest, key] = _is_true(
-                stored_requirements.parse_stored(text), here, declared, declarations
-            )
-        yield from (pool_id for pool_id in pool_ids if self._known.get((pool_id, here.digest, key)))
+
+@lru_cache(maxsize=20_000)
+def parse_stored(text: str) -> Requirements:
+    """Parse stored requirements of a pool; see `canonical.from_json`."""
+    return canonical.from_json(text)
 
 
 def _is_true(requirements: Requirements, here: QueueClass, facts: Facts, declarations: Declarations) -> bool:
@@ -158,7 +152,3 @@ def _is_true(requirements: Requirements, here: QueueClass, facts: Facts, declara
         return evaluator.eligible(requirements, resource, declarations)
     standing = evaluator.decide_at_queue(requirements, resource, declarations, open_)
     return standing.eligible and standing.residue is None
-
-
-def _declarations(config: Configuration, vo: str) -> Declarations:
-    return options_for(config, vo).job_description.declarations

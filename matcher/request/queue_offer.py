@@ -28,50 +28,25 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
 
     `managed_types` are the VO's job types that only job managers handle; those in the queue's `JobType` are
     removed.
-
-    Raises:
-        InvalidResource: Contradictory parameters, such as `RequiredTag` where `Tag` is any.
     """
     known = {fold(name): value for name, value in values.items()}
     missing = managed_types.difference(map(fold, _read_texts(known, "jobtype")))
-    resource = _cached_resource(
-        cpu_time=_cpu_time(known),
-        max_ram=_read_number(known, "maxram"),
-        processors=_read_number(known, "numberofprocessors") or 1,
-        gpus=_read_number(known, "gpus"),
-        platform=_read_texts(known, "platform"),
-        tag=_read_texts(known, "tag"),
-        required_tag=_read_texts(known, "requiredtag"),
-        whole_node=known.get("wholenode") is True,
-    )
-    return replace(resource, managed_types=frozenset({("", missing)})) if missing else resource
-
-
-def _cached_resource(
-    *,
-    cpu_time: int,
-    max_ram: int | None,
-    processors: int,
-    gpus: int | None,
-    platform: tuple[str, ...],
-    tag: tuple[str, ...],
-    required_tag: tuple[str, ...],
-    whole_node: bool,
-) -> Resource:
+    required = _read_texts(known, "requiredtag")
     stated = {
-        "CPUTime": cpu_time,
-        "MaxRAM": max_ram,
-        "NumberOfProcessors": processors,
-        "GPUs": gpus,
-        "Platform": list(platform),
+        "CPUTime": _cpu_time(known),
+        "MaxRAM": _read_number(known, "maxram"),
+        "NumberOfProcessors": _read_number(known, "numberofprocessors") or 1,
+        "GPUs": _read_number(known, "gpus"),
+        "Platform": _read_texts(known, "platform"),
         # A required tag is also offered.
-        "Tag": [*tag, *required_tag],
-        "RequiredTag": list(required_tag),
-        "WholeNode": whole_node,
+        "Tag": [*_read_texts(known, "tag"), *required],
+        "RequiredTag": required,
+        "WholeNode": known.get("wholenode") is True,
     }
-    return match_request.read_resource(
+    resource = match_request.read_resource(
         {name: value for name, value in stated.items() if value not in (None, [])}
     ).resource
+    return replace(resource, managed_types=frozenset({("", missing)})) if missing else resource
 
 
 def _cpu_time(known: Mapping[str, Value]) -> int:
@@ -98,8 +73,8 @@ def _read_number(known: Mapping[str, Value], name: str) -> int | None:
     return number if number > 0 else None
 
 
-def _read_texts(known: Mapping[str, Value], name: str) -> tuple[str, ...]:
+def _read_texts(known: Mapping[str, Value], name: str) -> list[str]:
     value = known.get(name)
     if value is None:
-        return ()
-    return tuple(str(item) for item in value) if isinstance(value, tuple) else (str(value),)
+        return []
+    return [str(item) for item in value] if isinstance(value, tuple) else [str(value)]

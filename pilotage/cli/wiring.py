@@ -184,7 +184,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
         trusted = issuers.trusted_issuers(settings.issuers)
         claimer.start()
         stack.callback(claimer.stop)
-        hub.subscribe(notifications.CHANGES, matcher.rung)
+        hub.subscribe(notifications.CHANGES, matcher.notify)
         hub.subscribe(notifications.CHANGES, claimer.wake)
         yield Services(
             engine=engine,

@@ -134,12 +134,12 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
         pools=[_pool(each) for each in outlook.pools if may_read(each.vo)][:_MOST],
         running=[
             GoingPreview(queue=str(each.queue), vo=each.vo, why=each.why, jobs=each.jobs, pilots=each.pilots)
-            for each in outlook.going[:_MOST]
+            for each in outlook.lost_work[:_MOST]
         ],
-        closed=[ClosedPreview(scope=each.scope, why=each.text) for each in outlook.bites[:_MOST]],
+        closed=[ClosedPreview(scope=each.scope, why=each.text) for each in outlook.closed_places[:_MOST]],
         in_vain=[
             VainPreview(vo=vo, name=each.name, queues=each.queues, jobs=each.jobs)
-            for vo, these in outlook.vain.items()
+            for vo, these in outlook.useless_parameters.items()
             for each in these[:_MOST]
         ],
     )

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, text
 
-from agents import schedule
+from agents import loop
 from cs_config.errors import ConfigError
 from cs_config.versions import store
 from pilotage.cli import engine as cli_engine
@@ -143,10 +143,8 @@ def _agents(engine: Engine, now: datetime) -> Finding:
     """Check that every agent runs: an agent added by a release is easily forgotten."""
     with database.reading(engine) as conn:
         latest = agent_leases.list_last_cycles(conn)
-    missing = schedule.list_overdue(latest, now=now)
+    missing = loop.list_overdue(latest, now=now)
     if not missing:
-        return Finding(
-            subject="agents", health=Health.GOOD, message=f"at work: {', '.join(schedule.INTERVALS)}"
-        )
+        return Finding(subject="agents", health=Health.GOOD, message=f"at work: {', '.join(loop.INTERVALS)}")
     message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
     return Finding(subject="agents", health=Health.WARNING, message=message)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import Engine
 
-from agents import accounting, lost_jobs, pools, priorities, retention, schedule, sweep, wait_times
+from agents import accounting, loop, lost_jobs, pools, priorities, retention, sweep, wait_times
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
@@ -86,7 +86,7 @@ _CYCLES: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "retention": _run_retention,
 }
 AGENTS: Mapping[str, Agent] = {
-    name: Agent(every=every, cycle=_CYCLES[name]) for name, every in schedule.INTERVALS.items()
+    name: Agent(every=every, cycle=_CYCLES[name]) for name, every in loop.INTERVALS.items()
 }
 
 

@@ -10,7 +10,7 @@ from random import Random
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, StreamingResponse
 
-from matcher.explain.ranking import RankedQueue
+from matcher.explain.eligible_queues import RankedQueue
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role

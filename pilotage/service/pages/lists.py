@@ -129,7 +129,7 @@ def _list_conditions(asked: RequirementClass) -> Sequence[str]:
     """The requirements of a task queue other than its pool's."""
     conditions = job_conditions.list_conditions(JobDemand(asked=asked))
     return [
-        f"{each.kind.requirement}: {each.kind.wanted(each.isolated)}"
+        f"{each.kind.requirement}: {each.wanted}"
         for each in conditions
         if isinstance(each, ClassCondition) and any(each.asked)
     ]

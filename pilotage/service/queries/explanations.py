@@ -12,11 +12,11 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import blockers, decision_split, queue_report, queue_set, ranking, suggestions
+from matcher.explain import blockers, eligible_queues, explanation, queue_report, queue_set
 from matcher.explain.blockers import JobSituation, list_blockers
+from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
-from matcher.explain.ranking import RankedQueue
 from matcher.explain.rewrites import ExplanationBudget
 from matcher.limits import job_groups
 from matcher.limits.job_groups import JobView
@@ -51,7 +51,7 @@ from taskqueue.task_queues.waiting_classes import WaitingClass
 #: DIRAC's name for "no restriction".
 _ANY = "any"
 _NOT_ALL_TRIED = "its Requirements are long: not every change of them was tried, another may help more"
-_TOO_MANY_AT_ONCE = f"changes of more than {suggestions.TOGETHER} requirements at once; none of fewer helps"
+_TOO_MANY_AT_ONCE = f"changes of more than {explanation.TOGETHER} requirements at once; none of fewer helps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def rank_queues(config: Configuration, question: JobQuestion, random: Random) ->
     whole = queue_set.all_queues(config, vo)
     addresses = (whole.queues[number].address for number in list_positions(whole.eligible(question.demand)))
     ads = ((each, glue.build_ad(config.values(each, vo), each)) for each in addresses)
-    return ranking.rank_queues(ads, question.rank, job_groups.job_ad(question.applicant), random)
+    return eligible_queues.rank_queues(ads, question.rank, job_groups.job_ad(question.applicant), random)
 
 
 def explain_job(
@@ -134,7 +134,7 @@ def explain_job(
     found = explain(whole, vo, demand)
     situation = JobSituation(
         job=job,
-        applicant=question.applicant,
+        job_view=question.applicant,
         demand=demand,
         survey=whole,
         eligible=whole.eligible(demand),
@@ -143,9 +143,9 @@ def explain_job(
     )
     effort = ExplanationBudget()
     closed = blockers.closed_queues(conn, config, question.applicant, whole, now)
-    better = suggestions.suggest_changes(whole, vo, demand, effort, closed=closed)
+    better = explanation.suggest_changes(whole, vo, demand, effort, closed=closed)
     helpless = found.candidate_queues and not found.eligible_queues and not better
-    splits = decision_split.split_decisions(config, whole, vo, demand) if forwarding else None
+    splits = eligible_queues.split_decisions(config, whole, vo, demand) if forwarding else None
     return JobExplanation(
         job_id=job.job_id if job else None,
         status=job.status if job else None,

@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
-from agents import schedule
+from agents import loop
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import parameter_impact
+from matcher.explain import queue_report
 from matcher.limits import job_groups
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
@@ -173,7 +173,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
         banned=[each for each in states if each.ban],
         throttled=[each for each in states if any(not one.open for one in each.throttles)],
         stale=[each for each in states if any(one.stale for one in each.throttles)],
-        silent=schedule.list_overdue(latest, now=now) if latest is not None else (),
+        silent=loop.list_overdue(latest, now=now) if latest is not None else (),
         configuration=parts.live.problem if caller.is_operator else None,
     )
 
@@ -234,6 +234,6 @@ def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
         needs_jobs = config.has_admission
         jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
         ads = {job.job_id: job_groups.job_ad(job) for job in jobs}
-        reached = parameter_impact.runnable_by_site(config, waiting, ads)
+        reached = queue_report.runnable_by_site(config, waiting, ads)
     remembered[vos] = reached, now
     return reached

@@ -164,7 +164,7 @@ def _list_states(
         throttled[scopes.parse_site(name)].append(_throttle(found[name], shown.get(name, ())))
     for name, those in conditions.items():
         visible[scopes.parse_site(name)] += [
-            _limit(name, each) for each in those if each.rule.may_be_told(vos)
+            _limit(name, each) for each in those if each.rule.is_visible(vos)
         ]
     site_bans = {site: BanAnswer.model_validate(each) for site, each in banned.items()}
     return [

@@ -112,7 +112,7 @@ async def request_job(
         deadline=time.monotonic() + seconds,
         count=body.count,
         request_id=body.request_id,
-        likeness=key,
+        cache_key=key,
     )
     answer = await await_match(request, parts.claimer, wanted)
     site = address.site if address else resource.site

@@ -46,7 +46,7 @@ class World:
 
 
 def _like(asked: MatchRequest) -> MatchRequest:
-    return replace(asked, likeness="same")
+    return replace(asked, cache_key="same")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_after_a_ring_it_is_looked_at_again(world: World) -> None:
     world.ask()
     job_id = world.put()
     assert world.tells_nothing, "nobody has rung yet"
-    world.matcher.rung()
+    world.matcher.notify()
     assert not world.tells_nothing
     world.matcher.refresh()
     assert not world.tells_nothing, "there is something"
@@ -151,7 +151,7 @@ def test_what_waits_but_is_held_back_is_not_told_from_memory(world: World, reaso
 def test_what_was_found_under_an_older_configuration_is_not_held_on_to(world: World) -> None:
     assert not world.ask().claimed
     older, world.config = world.config, waiting.grid(version=2)
-    other = replace(request(**at(LONG)), likeness="other")
+    other = replace(request(**at(LONG)), cache_key="other")
     assert not world.ask(other).claimed
     world.config = older
     assert not world.tells_nothing, "it may be asked about no more, and the older one is large"

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, update
 
 from cs_config.tree.address import QueueAddress
-from matcher.explain import parameter_impact, queue_set
+from matcher.explain import queue_report, queue_set
 from optimizers.chain import batch
 from optimizers.submit.submitter import Submitter
 from taskqueue.db import database
@@ -105,7 +105,7 @@ def test_sites_reach_what_their_queues_may_run(engine: Engine, waiting: list[int
     config = submitted.grid()
     with database.reading(engine) as conn:
         classes = waiting_classes.list_waiting(conn, None)
-    assert parameter_impact.runnable_by_site(config, classes, {}) == {"A.B.ch": 4, "C.D.ch": 3}
+    assert queue_report.runnable_by_site(config, classes, {}) == {"A.B.ch": 4, "C.D.ch": 3}
     assert set(queue_set.all_queues(config, "lhcb").sites) == {"A.B.ch", "C.D.ch"}
 
 

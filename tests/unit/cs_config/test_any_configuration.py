@@ -12,7 +12,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents import pools, retention
 from cs_config import validate
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
@@ -192,9 +191,10 @@ def _agents(config: Configuration, vo: str) -> None:
         assert (
             Uptime([Interval(since=NOW - timedelta(days=1), until=NOW)]).go_back(NOW, seconds=seconds) <= NOW
         )
-    assert NOW - pools._get_interval(config, vo) <= NOW
-    assert len(list(retention._steps_of_vo(config, vo, NOW))) == 4
-    assert NOW - timedelta(days=options_for(config, vo).retention.sandboxes) <= NOW
+    assert NOW - timedelta(seconds=options_for(config, vo).pools.refresh_interval) <= NOW
+    keep = options_for(config, vo).retention
+    for days in (keep.jobs, keep.logs, keep.outputs, keep.sandboxes):
+        assert NOW - timedelta(days=days) <= NOW
     groups = {ShareHolder(vo, name): config.registry.find_group(name, vo) for name in ("prod", "other")}
     waiting = [
         Waiting(task_queue_id=number, vo=vo, owner_group=name, owner="ann", family=number, raw=raw)

@@ -272,10 +272,10 @@ def test_who_asks_again_is_not_given_what_is_about_to_go_back(
     _put(engine, now, 2)
     claimer = ClaimWorker(engine, matcher)
     gone, again = (PendingRequest(request=request(request_id="r")) for _ in range(2))
-    claimer._turn([gone])
+    claimer._serve_batch([gone])
     claimer.abandon(gone)
-    claimer._turn([again])
-    claimer._turn([])
+    claimer._serve_batch([again])
+    claimer._serve_batch([])
     [match] = again.future.result(0).matches
     with database.reading(engine) as conn:
         assert attempts.get_attempt(conn, match.lease).closed_at is None
@@ -307,7 +307,7 @@ def test_a_statement_that_the_database_cannot_take_fails_its_own_request_only(
     _instead(monkeypatch, matcher, wrap)
     claimer = ClaimWorker(engine, matcher)
     bad, good = PendingRequest(request=request(request_id="too many")), PendingRequest(request=request())
-    claimer._turn([bad, good])
+    claimer._serve_batch([bad, good])
     assert [each.job_id for each in _answer(good).matches] == [job_id]
     with pytest.raises(OperationalError):
         _answer(bad)

@@ -234,7 +234,7 @@ def test_what_the_statement_cannot_take_fails_its_own_request_only(
     claimer = ClaimWorker(engine, matcher)
     bad = PendingRequest(request=request(caller=MatchCaller(subject="nul\0", vos=frozenset({"lhcb"}))))
     good = [PendingRequest(request=request()) for _ in range(2)]
-    claimer._turn([good[0], bad, good[1]])
+    claimer._serve_batch([good[0], bad, good[1]])
     assert all(each.future.result(0).matches for each in good)
     assert bad.future.exception(0) is not None
 
@@ -263,12 +263,12 @@ def test_a_claim_that_nobody_heard_of_goes_back(
     monkeypatch.setattr(claim_batch, "claim_jobs", cut_off)
     claimer = ClaimWorker(engine, matcher)
     lost = PendingRequest(request=request(request_id="r"))
-    claimer._turn([lost])
+    claimer._serve_batch([lost])
     assert isinstance(lost.future.exception(0), OperationalError)
     assert _open_attempts(engine) == 1
     monkeypatch.undo()
     again = PendingRequest(request=request(request_id="r"))
-    claimer._turn([again])
+    claimer._serve_batch([again])
     assert [each.job_id for each in again.future.result(0).matches] == [job_id]
     assert _open_attempts(engine) == 1
     with database.reading(engine) as conn:
@@ -321,9 +321,9 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
     monkeypatch.setattr(claim_batch, "claim_jobs", second_is_cut_off)
     tickets = [PendingRequest(request=request(request_id=each)) for each in ("first", "second")]
     claimer = ClaimWorker(engine, matcher)
-    claimer._turn(tickets)
+    claimer._serve_batch(tickets)
     monkeypatch.undo()
-    claimer._turn([])
+    claimer._serve_batch([])
     given = [match.lease for ticket in tickets for match in ticket.future.result(0).matches]
     assert given == leases
     with database.reading(engine) as conn:
@@ -343,10 +343,10 @@ def test_claims_that_are_made_and_cannot_be_told_go_back(
     monkeypatch.setattr(claim_batch, "claim_jobs", broken)
     claimer = ClaimWorker(engine, matcher)
     tickets = [PendingRequest(request=request()) for _ in range(2)]
-    claimer._turn(tickets)
+    claimer._serve_batch(tickets)
     assert all(isinstance(each.future.exception(0), KeyError) for each in tickets)
     monkeypatch.undo()
-    claimer._turn([])
+    claimer._serve_batch([])
     assert _open_attempts(engine) == 0
     with database.reading(engine) as conn:
         assert waiting.left(conn) == job_ids

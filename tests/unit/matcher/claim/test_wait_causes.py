@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from matcher.claim import wait_causes
-from matcher.claim.wait_causes import WaitCauseBuffer
+from matcher.claim.wait_causes import WaitCauseRecorder
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -32,7 +32,7 @@ def queues(*ids: int) -> list[TaskQueue]:
 
 
 def test_looks_that_follow_each_other_are_one_time():
-    seen = WaitCauseBuffer()
+    seen = WaitCauseRecorder()
     for seconds in (0, 20, 40, 200):
         seen.note("limits", queues(1), at(seconds))
     found = seen.due(at(200))
@@ -42,20 +42,20 @@ def test_looks_that_follow_each_other_are_one_time():
 
 
 def test_the_same_question_is_noted_once_in_ten_seconds():
-    seen = WaitCauseBuffer()
+    seen = WaitCauseRecorder()
     assert [seen.is_due("q", at(seconds)) for seconds in (0, 5, 10, 15)] == [True, False, True, False]
     assert seen.is_due("another", at(15))
 
 
 def test_an_answer_that_tells_nothing_of_the_cause_is_not_kept():
-    seen = WaitCauseBuffer()
+    seen = WaitCauseRecorder()
     seen.note("no_task_queue", queues(1), at(0))
     assert seen.due(at(100), at_end=True) == ()
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wait_causes, "_MOST", 3)
-    seen = WaitCauseBuffer()
+    seen = WaitCauseRecorder()
     seen.note("banned", queues(1, 2, 3, 4, 5), at(0))
     seen.note("banned", queues(1, 2), at(500))
     assert sorted(each.task_queue_id for each in seen.due(at(500))) == [1, 2, 3]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config.tree.address import QueueAddress
-from matcher.explain import ranking
+from matcher.explain import eligible_queues
 from requirements.classad.expression import parse_expression
 from requirements.values import Value
 
@@ -22,7 +22,7 @@ def order(ads: Mapping[str, Mapping[str, Value]], rank: str | None = None, seed:
     asked = None if rank is None else parse_expression(rank)
     queues = [(queue(name), ad) for name, ad in ads.items()]
     return "".join(
-        each.queue.queue for each in ranking.rank_queues(queues, asked, {"cputime": 10}, Random(seed))
+        each.queue.queue for each in eligible_queues.rank_queues(queues, asked, {"cputime": 10}, Random(seed))
     )
 
 
@@ -72,7 +72,7 @@ def test_every_queue_is_there_once_and_ranks_never_rise(given_ranks: dict[str, f
         name: rank if rank is not None and abs(rank) < 1e15 else None for name, rank in given_ranks.items()
     }
     queues = [(queue(name), {} if rank is None else {"X": rank}) for name, rank in finite.items()]
-    found = ranking.rank_queues(queues, parse_expression("other.X"), {}, Random(0))
+    found = eligible_queues.rank_queues(queues, parse_expression("other.X"), {}, Random(0))
     assert sorted(each.queue.queue for each in found) == sorted(finite)
     told = [each.rank for each in found]
     known = [rank for rank in told if rank is not None]

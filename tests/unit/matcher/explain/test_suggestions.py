@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cs_config import validate
 from cs_config.tree.configuration import Configuration
 from matcher import rules
-from matcher.explain import job_conditions, queue_set, suggestions
+from matcher.explain import explanation, job_conditions, queue_set
 from matcher.explain.explanation import explain, queues_failing_one
 from matcher.explain.job_conditions import JobDemand
 from matcher.request.resource import Resource
@@ -108,7 +108,7 @@ def test_the_survey_says_what_the_rules_and_the_evaluator_say(config: Configurat
 def test_a_change_makes_as_many_queues_eligible_as_it_says(config: Configuration, demand: JobDemand):
     whole = queue_set.some_queues(config, "cms", config.addresses)
     before = eligible_by_the_rules(config, demand)
-    told = suggestions.suggest_changes(whole, "cms", demand)
+    told = explanation.suggest_changes(whole, "cms", demand)
     assert [each.gains for each in told] == sorted((each.gains for each in told), reverse=True)
     for each in told:
         assert each.gains > 0
@@ -128,7 +128,7 @@ def test_where_no_queue_is_eligible_something_helps(config: Configuration, deman
             for number in range(len(whole.queues))
             if whole.candidates >> number & 1
         )
-        assert fewest > 4 or suggestions.suggest_changes(whole, "cms", demand)
+        assert fewest > 4 or explanation.suggest_changes(whole, "cms", demand)
 
 
 @given(trees(), demands)
@@ -174,7 +174,7 @@ def test_two_mistakes_are_mended_together():
     config = validate.parse("{Resources: {Sites: {A.B.org: {CEs: {ce: {Queues: {q: {MaxRAM: 2000}}}}}}}}")
     asked = RequirementClass(vo="cms", cpu_time=3600, min_ram=8000, gpus=1)
     whole = queue_set.all_queues(config, "cms")
-    [change] = suggestions.suggest_changes(whole, "cms", JobDemand(asked=asked))
+    [change] = explanation.suggest_changes(whole, "cms", JobDemand(asked=asked))
     assert change.text == "lower MinRAM from 8000 to 2000 MB, and lower GPUs from 1 to 0"
     assert change.demand == JobDemand(asked=replace(asked, min_ram=2000, gpus=0))
 
@@ -184,10 +184,10 @@ def test_nobody_is_sent_to_a_closed_site_while_another_is_open():
     config = validate.parse(repr({"Resources": {"Sites": sites}}))
     whole = queue_set.all_queues(config, "cms")
     here = RequirementClass(vo="cms", cpu_time=3600, sites=frozenset({"LCG.B.org"}))
-    told = suggestions.suggest_changes(whole, "cms", JobDemand(asked=here), closed=whole.within("LCG.A.org"))
+    told = explanation.suggest_changes(whole, "cms", JobDemand(asked=here), closed=whole.within("LCG.A.org"))
     assert {(each.text, each.gains, each.example.site) for each in told} == {
         ("allow Site LCG.C.org as well", 1, "LCG.C.org"),
         ("leave out Site", 1, "LCG.C.org"),
     }
-    shut = suggestions.suggest_changes(whole, "cms", JobDemand(asked=here), closed=whole.everything)
+    shut = explanation.suggest_changes(whole, "cms", JobDemand(asked=here), closed=whole.everything)
     assert "leave out Site" in {each.text for each in shut}

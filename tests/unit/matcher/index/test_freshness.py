@@ -38,7 +38,7 @@ def test_a_look_is_good_for_a_second_from_its_beginning(time: Time) -> None:
 def test_a_ring_ends_it_until_the_next_look(time: Time) -> None:
     freshness = FeedFreshness(time)
     freshness.end(freshness.begin())
-    freshness.ring()
+    freshness.notify()
     assert not freshness.is_good
     freshness.end(freshness.begin())
     assert freshness.is_good
@@ -47,6 +47,6 @@ def test_a_ring_ends_it_until_the_next_look(time: Time) -> None:
 def test_a_ring_during_a_look_may_be_for_what_that_did_not_see(time: Time) -> None:
     freshness = FeedFreshness(time)
     begun = freshness.begin()
-    freshness.ring()
+    freshness.notify()
     freshness.end(begun)
     assert not freshness.is_good
