@@ -97,7 +97,7 @@ COLUMNS: Mapping[str, ColumnElement[str]] = {
     "site": table.c.site,
     "ce": _join_address(table.c.site, table.c.ce),
     "queue": _join_address(table.c.site, table.c.ce, table.c.queue),
-    # Rows of an earlier release have no reason.
+    # A pilot whose end only its batch system reported gave no reason.
     "empty_reason": case(
         (_was_empty, func.coalesce(func.nullif(table.c.empty_reason, ""), "unknown")), else_=""
     ),

@@ -92,7 +92,7 @@ def _read_slots(
     for sites in sql.split_batches({address.site for address in requested}):
         for row in conn.execute(CLASSES_AT_SITES, {"vos": sorted(vos), "sites": sites}):
             address = QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
-            if address in requested and row.slot is not None:
+            if address in requested:
                 found[address] = (*found.get(address, ()), (row.vo, row.slot))
     return found
 

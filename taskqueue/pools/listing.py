@@ -38,7 +38,7 @@ MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c
 MEMBERS = (
     select(classes.c.vo, classes.c.slot, members.c.site, members.c.ce, members.c.queue)
     .join(members, members.c.queue_class_id == classes.c.queue_class_id)
-    .where(classes.c.vo.in_(bindparam("vos", expanding=True)), classes.c.slot.is_not(None))
+    .where(classes.c.vo.in_(bindparam("vos", expanding=True)))
     .order_by(members.c.site, members.c.ce, members.c.queue)
 )
 #: Number of queues of each slot.

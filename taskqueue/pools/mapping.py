@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, select, update
+from sqlalchemy import BindParameter, Connection, Row, bindparam, select, update
 from sqlalchemy.schema import CreateView
 from sqlalchemy.sql.dml import Insert
 
@@ -22,7 +22,6 @@ from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.bitset_type import has_slot
 from taskqueue.schema.tables import pool_mappings, queue_classes, submit_pools
 from taskqueue.schema.tables import pool_mappings as mapped
-from taskqueue.schema.tables import pool_queue_classes as mapped_before
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.task_queues import change_feed
 
@@ -74,9 +73,6 @@ UPDATE = (
     .where(mapped.c.pool_id == bindparam("its_pool"))
     .values(eligible=bindparam("its_eligible"), undecided=bindparam("its_undecided"))
 )
-
-#: Rows written by a process of the previous release, now out of date.
-REMOVE_BEFORE = delete(mapped_before).where(mapped_before.c.pool_id.in_(_POOLS))
 
 MARK_REFRESHED = (
     update(submit_pools)
@@ -258,7 +254,6 @@ def _write_changes(conn: Connection, vo: str, wanted: Mapping[str, EligibleSets]
     ]
     if rows:
         conn.execute(PUT.to_statement(conn), rows)
-    conn.execute(REMOVE_BEFORE, {"pool_ids": list(wanted)})
     return {pool_id: _compare(before.get(pool_id), new) for pool_id, new in wanted.items()}
 
 

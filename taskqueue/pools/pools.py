@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select, tuple_
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select, tuple_
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db import sql
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import PoolNotFound
-from taskqueue.schema.tables import jobs, pool_mappings, pool_queue_classes, submit_pools
+from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
 from taskqueue.schema.tables import queue_class_versions as versions
 from taskqueue.states import FINAL, JobStatus
 from taskqueue.task_queues import change_feed
@@ -46,11 +46,7 @@ WITH_VO = submit_pools.outerjoin(versions, versions.c.vo == submit_pools.c.vo)
 ALL = select(*(REFRESH_COLUMNS.get(each.name, each) for each in submit_pools.c)).select_from(WITH_VO)
 GET = ALL.where(submit_pools.c.pool_id == bindparam("pool_id"))
 
-#: The mapping was never stored, or was changed by a process of the previous release.
-IS_UNMAPPED = or_(
-    ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id),
-    exists().where(pool_queue_classes.c.pool_id == submit_pools.c.pool_id),
-)
+IS_UNMAPPED = ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id)
 
 COUNT = select(func.count()).select_from(submit_pools)
 COUNT_OF = COUNT.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, exists, insert, or_, select
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.classes.class_index import number_classes
 from cs_config.classes.queue_classes import ALGORITHM, QueueClass
 from cs_config.tree.address import QueueAddress
 from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert
-from taskqueue.schema.tables import pool_queue_classes as mapped_before
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_class_versions as versions
 from taskqueue.schema.tables import queue_classes as table
@@ -62,13 +61,6 @@ LOCK_VERSION = VERSION.with_for_update()
 
 CLASSES = select(table.c.digest, table.c.queue_class_id, table.c.slot).where(table.c.vo == _VO)
 ADD_CLASS = insert(table)
-#: For classes added by a process of the previous release.
-GIVE_SLOT = (
-    update(table)
-    .where(table.c.vo == _VO, table.c.digest == bindparam("the_digest"))
-    .values(slot=bindparam("its_slot"))
-)
-WITHOUT_SLOT = select(exists().where(table.c.vo == _VO, table.c.slot.is_(None)))
 
 MEMBERS = select(members.c.site, members.c.ce, members.c.queue, members.c.queue_class_id).where(
     members.c.vo == _VO
@@ -93,7 +85,6 @@ _are_all_refreshed = and_(
 PRUNE_CLASSES = delete(table).where(
     table.c.vo == _VO,
     ~exists().where(members.c.queue_class_id == table.c.queue_class_id),
-    ~exists().where(mapped_before.c.queue_class_id == table.c.queue_class_id),
     exists().where(versions.c.vo == _VO, _are_all_refreshed),
 )
 
@@ -131,7 +122,7 @@ def lock_version(conn: Connection, vo: str) -> tuple[int, int] | None:
 def read_slots(conn: Connection, vo: str) -> dict[str, int]:
     """Slots of the VO's queue classes by digest."""
     rows = conn.execute(CLASSES, {"the_vo": vo})
-    return {row.digest: row.slot for row in rows if row.slot is not None}
+    return {row.digest: row.slot for row in rows}
 
 
 def find_class(conn: Connection, vo: str, queue: QueueAddress) -> int | None:
@@ -165,8 +156,6 @@ def store_classes(
         row = conn.execute(LOCK_VERSION, {"the_vo": vo}).one_or_none()
     stored = None if row is None else tuple(row)
     if stored == wanted:
-        if conn.scalar(WITHOUT_SLOT, {"the_vo": vo}):
-            _add_classes(conn, vo, classes)
         return True
     # Used for a new row only: then there are no mappings, so all of them have this version.
     refreshed = {"refreshed_version": config_version, "refreshed_expiries": expiries, "refreshed_at": now}
@@ -203,22 +192,12 @@ def prune_classes(conn: Connection, vo: str) -> None:
 def _add_classes(conn: Connection, vo: str, classes: Sequence[QueueClass]) -> dict[str, int]:
     """Insert new classes, each with a slot; the ids of all."""
     stored = {row.digest: row for row in conn.execute(CLASSES, {"the_vo": vo})}
-    wanted = {each.digest for each in classes} | {
-        digest for digest, row in stored.items() if row.slot is None
-    }
-    taken = {digest: row.slot for digest, row in stored.items() if row.slot is not None}
-    given = number_classes(taken, wanted)
-    if late := [_build_slot(vo, digest, given[digest]) for digest in sorted(stored.keys() - taken.keys())]:
-        conn.execute(GIVE_SLOT, late)
-    new = sorted(wanted - stored.keys())
-    if new:
+    wanted = {each.digest for each in classes}
+    given = number_classes({digest: row.slot for digest, row in stored.items()}, wanted)
+    if new := sorted(wanted - stored.keys()):
         conn.execute(ADD_CLASS, [{"vo": vo, "digest": digest, "slot": given[digest]} for digest in new])
         return {row.digest: row.queue_class_id for row in conn.execute(CLASSES, {"the_vo": vo})}
     return {digest: row.queue_class_id for digest, row in stored.items()}
-
-
-def _build_slot(vo: str, digest: str, slot: int) -> dict[str, object]:
-    return {"the_vo": vo, "the_digest": digest, "its_slot": slot}
 
 
 def _bind_queue(vo: str, queue: QueueAddress) -> dict[str, object]:

@@ -81,7 +81,7 @@ def record_refresh(conn: Connection, vo: str, *, now: datetime) -> None:
 
 
 def list_unmapped(conn: Connection, vo: str) -> list[str]:
-    """Pools of the VO whose mapping was never stored, or was stored by a process of the previous release."""
+    """Pools of the VO without a stored mapping."""
     return list(conn.execute(UNMAPPED, {"the_vo": vo}).scalars())
 
 

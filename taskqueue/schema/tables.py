@@ -290,8 +290,7 @@ queue_classes = Table(
     Column("queue_class_id", BigId, primary_key=True),
     Column("vo", Text, nullable=False),
     Column("digest", String(64), nullable=False),
-    # Its bit in the VO's mappings, small numbers first; null: a process of the release before made it.
-    Column("slot", Integer),
+    Column("slot", Integer, nullable=False),  # its bit in the VO's mappings, small numbers first
     UniqueConstraint("vo", "digest"),
     Index("uq_queue_classes_vo_slot", "vo", "slot", unique=True),
     sqlite_autoincrement=True,
@@ -334,19 +333,6 @@ pool_mappings = Table(
     # Eligible classes where only some nodes qualify: facts measured on the node decide.
     Column("undecided", BitsetType, nullable=False),
     Index("ix_pool_mappings_vo", "vo"),
-)
-
-#: The mapping as the previous release reads and writes it. A pool's rows are deleted when its mapping is
-#: written, so none of them is out of date.
-pool_queue_classes = Table(
-    "pool_queue_classes",
-    metadata,
-    Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), nullable=False),
-    Column("queue_class_id", BigId, ForeignKey("queue_classes.queue_class_id"), nullable=False),
-    # True: only some nodes qualify; facts measured on the node decide.
-    Column("undecided", Boolean, nullable=False, server_default=false()),
-    PrimaryKeyConstraint("pool_id", "queue_class_id"),
-    Index("ix_pool_queue_classes_queue_class_id", "queue_class_id"),
 )
 
 #: One row for each assignment of a job to a pilot. Valid only while `closed_at` is null.
