@@ -1,5 +1,7 @@
 """The whole schema of the first release."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -588,7 +590,7 @@ def upgrade() -> None:
     op.execute(_view(_HAS_CLASS[op.get_bind().dialect.name]))
 
 
-def _where(condition: str) -> dict[str, sa.TextClause]:
+def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
 
 
