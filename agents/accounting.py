@@ -9,9 +9,9 @@ from sqlalchemy import Connection, Engine
 
 from agents import leader
 from agents.leader import Leadership
-from taskqueue.accounting import log_reader, rollup, time_series, usage, wait_sums
+from taskqueue.accounting import log_reader, sums, time_series, usage, wait_sums
 from taskqueue.accounting.log_reader import LogSpan
-from taskqueue.accounting.rollup import Rollup
+from taskqueue.accounting.sums import SumTable
 
 NAME: Final = "accounting"
 #: Log rows per transaction, and transactions per counter and cycle.
@@ -75,15 +75,15 @@ def _count_all(leadership: Leadership, account: LogCounter) -> int:
 
 def _roll_up(leadership: Leadership) -> None:
     """Replace old numbers by sums over longer intervals."""
-    for fold, age in ((rollup.FLOWS, _MINUTES), (rollup.USE, _HOURS), (rollup.WAITS, _HOURS)):
-        _roll_up_one(leadership, fold, leadership.now - age)
+    for table, age in ((sums.FLOWS, _MINUTES), (sums.USE, _HOURS), (sums.WAITS, _HOURS)):
+        _roll_up_one(leadership, table, leadership.now - age)
     with leadership.writing() as conn:
-        rollup.remove_flows(conn, before=leadership.now - _FLOWS)
+        sums.remove_flows(conn, before=leadership.now - _FLOWS)
 
 
-def _roll_up_one(leadership: Leadership, fold: Rollup, before: datetime) -> None:
+def _roll_up_one(leadership: Leadership, table: SumTable, before: datetime) -> None:
     leadership.repeat(
-        lambda conn: rollup.roll_up_oldest(conn, fold, before=before), most=1, rounds=_MAX_CHUNKS
+        lambda conn: sums.roll_up_oldest(conn, table, before=before), most=1, rounds=_MAX_CHUNKS
     )
 
 

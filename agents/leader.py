@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from taskqueue.db import agent_leases, database, retry
+from taskqueue.db import agent_leases, database
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Leadership:
             except LeadershipLostError:
                 raise
             except Exception as error:
-                if isinstance(error, database.UNAVAILABLE) or retry.is_conflict(error):
+                if isinstance(error, database.UNAVAILABLE) or database.is_conflict(error):
                     raise
                 log.exception("%s: the work for the VO %s failed, the other VOs are continued", self.name, vo)
         return served

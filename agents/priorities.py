@@ -26,7 +26,7 @@ from cs_config.options.groups import Group
 from cs_config.options.operations import options_for
 from cs_config.options.options import Measure, ShareCorrection
 from cs_config.tree.configuration import Configuration
-from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.accounting.sums import truncate_to_hour
 from taskqueue.db import database
 from taskqueue.task_queues import change_feed, owner_usage, priorities, shares
 from taskqueue.task_queues.owner_usage import OwnerUsage, UsageByHolder

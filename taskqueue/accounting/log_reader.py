@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, bindparam, case, func, select, true, update
 
-from taskqueue.db.sql import Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import job_log
 from taskqueue.schema.tables import log_readers as table
 from taskqueue.task_queues import change_feed
@@ -26,7 +26,7 @@ from taskqueue.task_queues.change_feed import FeedPosition
 #: A log time further in the future comes from a wrong clock; it is not waited for.
 _WRONG_CLOCK = timedelta(hours=1)
 
-BEGIN = Upsert(table, lambda insert: insert.on_conflict_do_nothing(index_elements=["name"]))
+BEGIN = sql.insert_or_skip(table)
 GET = select(table).where(table.c.name == bindparam("the_name"))
 END = select(func.max(job_log.c.log_id))
 NOTE_END = (

@@ -10,13 +10,13 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, select, type_coerce
 
 from taskqueue import ownership
-from taskqueue.accounting import usage
+from taskqueue.accounting.sums import USE
 from taskqueue.accounting.usage import SUM_NAMES, Usage
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import accounted_use, accounted_waits
 
 #: Columns that sums may be grouped by.
-DIMENSIONS: Final = tuple(name for name in usage.KEY_NAMES if name != "hour")
+DIMENSIONS: Final = tuple(USE.keys[1:])
 
 
 class TimeBucket(StrEnum):

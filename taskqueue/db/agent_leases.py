@@ -36,8 +36,6 @@ IS_HELD = select(table.c.fence).where(_IS_OURS).with_for_update(read=True)
 
 FINISH_CYCLE = update(table).where(_IS_OURS).values(last_cycle_at=bindparam("now"))
 
-RELEASE = update(table).where(_IS_OURS).values(expires_at=bindparam("now"))
-
 
 def acquire(conn: Connection, *, name: str, holder: str, now: datetime, ttl: timedelta) -> int | None:
     """Get or extend the lease of an agent; the fencing number, or None if another process holds the lease.
@@ -57,11 +55,6 @@ def is_held(conn: Connection, *, name: str, fence: int) -> bool:
 def finish_cycle(conn: Connection, *, name: str, fence: int, now: datetime) -> None:
     """Record the end of a cycle."""
     conn.execute(FINISH_CYCLE, {"the_name": name, "the_fence": fence, "now": now})
-
-
-def release(conn: Connection, *, name: str, fence: int, now: datetime) -> None:
-    """Let the lease expire now, so that another process need not wait."""
-    conn.execute(RELEASE, {"the_name": name, "the_fence": fence, "now": now})
 
 
 LAST_CYCLE = select(table.c.last_cycle_at).where(table.c.name == bindparam("name"))

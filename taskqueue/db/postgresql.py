@@ -25,7 +25,7 @@ _CONNECT = {
     "tcp_user_timeout": "60000",  # ms
 }
 #: Idle seconds after which a connection is pinged before its next use.
-_IDLE_SECONDS = 1.0
+IDLE_SECONDS = 1.0
 _SET_LIMITS = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', false)" for name, value in LIMITS.items()
 )
@@ -66,7 +66,7 @@ def _check_idle_connection(
     # A restart of the server must not fail a request. The ping, a round trip, is skipped for a connection
     # used a moment ago, unless the server sent data by itself: it closes the connection.
     idle = time.monotonic() - entry.info.get("returned", time.monotonic())
-    if idle < _IDLE_SECONDS and not _has_pending_data(connection):
+    if idle < IDLE_SECONDS and not has_pending_data(connection):
         return
     try:
         dialect.do_ping(connection)
@@ -74,7 +74,8 @@ def _check_idle_connection(
         raise DisconnectionError("the server has closed this connection") from error
 
 
-def _has_pending_data(connection: Any) -> bool:
+def has_pending_data(connection: Any) -> bool:
+    """Whether the server sent unrequested data, as it does before it closes a connection."""
     waiting = select.poll()
     waiting.register(connection.fileno(), select.POLLIN)
     return bool(waiting.poll(0))

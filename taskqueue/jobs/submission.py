@@ -14,11 +14,10 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, func, select, update
-from sqlalchemy.sql.dml import Insert
 
 from cs_config.options.options import LimitOptions
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert
+from taskqueue.db.sql import BulkInsert
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions, log
 from taskqueue.jobs.descriptions import NewDescription, Parameters
@@ -174,11 +173,7 @@ def _group_log_entries(
         yield arrivals[place].verdict.entry(JobStatus.RECEIVED, epoch=0, now=now), job_ids
 
 
-def _reserve_key(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_nothing(index_elements=["subject", "key"]).returning(table.c.key)
-
-
-RESERVE_KEY = Upsert(table, _reserve_key)
+RESERVE_KEY = sql.insert_or_skip(table, "key")
 
 _IS_KEY = (table.c.subject == bindparam("the_subject"), table.c.key == bindparam("the_key"))
 

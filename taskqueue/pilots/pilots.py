@@ -15,6 +15,7 @@ from sqlalchemy import Connection, bindparam, case, exists, func, or_, select, u
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.tree.address import QueueAddress
+from taskqueue.db import sql
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
 from taskqueue.schema.tables import pilot_outputs
@@ -22,10 +23,6 @@ from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_STEPS, PilotStatus, pilot_may_become
 
 _ENDED = sorted(status for status, steps in PILOT_STEPS.items() if not steps)
-
-
-def _register(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_nothing(index_elements=["stamp"]).returning(table.c.stamp)
 
 
 def _contact(insert: DialectInsert) -> Insert:
@@ -49,7 +46,7 @@ def _contact(insert: DialectInsert) -> Insert:
     )
 
 
-REGISTER = Upsert(table, _register)
+REGISTER = sql.insert_or_skip(table, "stamp")
 CONTACT = Upsert(table, _contact)
 
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
@@ -310,12 +307,7 @@ def read_bound_queue(conn: Connection, stamp: str) -> QueueAddress | None:
     return QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
 
 
-def _store_output(insert: DialectInsert) -> Insert:
-    written = {name: insert.excluded[name] for name in ("stdout", "stderr", "stored_at")}
-    return insert.on_conflict_do_update(index_elements=["stamp"], set_=written)
-
-
-STORE_OUTPUT = Upsert(pilot_outputs, _store_output)
+STORE_OUTPUT = sql.insert_or_update(pilot_outputs, "stdout", "stderr", "stored_at")
 GET_OUTPUT = select(pilot_outputs).where(pilot_outputs.c.stamp == bindparam("the_stamp"))
 
 

@@ -10,14 +10,12 @@ from datetime import datetime
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, select, update
 from sqlalchemy.schema import CreateView
-from sqlalchemy.sql.dml import Insert
 
 from cs_config.classes.class_index import EligibleSets
 from cs_config.tree.address import QueueAddress
 from cs_config.versions.tables import metadata
 from requirements.bitset import mask_from
 from taskqueue.db import sql
-from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.bitset_type import has_slot
 from taskqueue.schema.tables import pool_mappings, queue_classes, submit_pools
@@ -48,14 +46,6 @@ pool_queues = CreateView(
 _VO: BindParameter[str] = bindparam("the_vo")
 _POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
 
-
-def _put(insert: DialectInsert) -> Insert:
-    new = insert.excluded
-    return insert.on_conflict_do_update(
-        index_elements=["pool_id"], set_={"eligible": new.eligible, "undecided": new.undecided}
-    )
-
-
 LOCK_POOLS = (
     select(submit_pools.c.pool_id)
     .where(submit_pools.c.pool_id.in_(_POOLS), submit_pools.c.vo == _VO)
@@ -66,7 +56,7 @@ LOCK_POOLS = (
 OF_VO = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.vo == _VO)
 MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(_POOLS))
 
-PUT = Upsert(mapped, _put)
+PUT = sql.insert_or_update(mapped, "eligible", "undecided")
 #: UPDATE, not upsert: the pool may have been deleted meanwhile.
 UPDATE = (
     update(mapped)

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select, tuple_
-from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db import sql
-from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import PoolNotFound
 from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
 from taskqueue.schema.tables import queue_class_versions as versions
@@ -21,15 +19,7 @@ from taskqueue.states import FINAL, JobStatus
 from taskqueue.task_queues import change_feed
 
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
-
-
-def _touch(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_update(
-        index_elements=["pool_id"], set_={"last_used_at": insert.excluded.last_used_at}
-    ).returning(submit_pools.c.pool_id, submit_pools.c.refreshed_at)
-
-
-TOUCH = Upsert(submit_pools, _touch)
+TOUCH = sql.insert_or_update(submit_pools, "last_used_at", returning=("pool_id", "refreshed_at"))
 
 #: A pool with a mapping has at least the version of its VO's last full refresh.
 _OWN = (submit_pools.c.config_version, submit_pools.c.expiries, submit_pools.c.refreshed_at)

@@ -1,24 +1,18 @@
 """Bans of sites, which then get test jobs only."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, or_, select
-from sqlalchemy.sql.dml import Insert
 
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import site_bans as table
 
 _SITES: BindParameter[str] = bindparam("sites", expanding=True)
 
 
-def _replace_ban(insert: DialectInsert) -> Insert:
-    changed = {name: insert.excluded[name] for name in ("reason", "author", "at", "until")}
-    return insert.on_conflict_do_update(index_elements=["site"], set_=changed)
-
-
-SET_BAN = Upsert(table, _replace_ban)
+SET_BAN = sql.insert_or_update(table, "reason", "author", "at", "until")
 #: Condition on a ban: not expired.
 IS_CURRENT = or_(table.c.until.is_(None), table.c.until > bindparam("now"))
 
@@ -40,8 +34,7 @@ class Ban:
 
 def set_ban(conn: Connection, new: Ban) -> None:
     """Ban a site; replaces an existing ban."""
-    row = {name: getattr(new, name) for name in ("site", "reason", "author", "at", "until")}
-    conn.execute(SET_BAN.to_statement(conn), row)
+    conn.execute(SET_BAN.to_statement(conn), asdict(new))
 
 
 def lift_ban(conn: Connection, site: str) -> bool:

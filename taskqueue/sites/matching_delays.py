@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import BindParameter, Connection, bindparam, func, select
-from sqlalchemy.sql.dml import Insert
 
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import matching_delays as table
 
 #: Scope, attribute, value, VO (empty: all VOs).
@@ -20,14 +19,7 @@ BucketKey = tuple[str, str, str, str]
 _SCOPES: BindParameter[str] = bindparam("scopes", expanding=True)
 TIME_POSTGRESQL = select(func.clock_timestamp())
 READ = select(table).where(table.c.scope.in_(_SCOPES))
-
-
-def _replace(insert: DialectInsert) -> Insert:
-    changed = {name: insert.excluded[name] for name in ("tokens", "at")}
-    return insert.on_conflict_do_update(index_elements=["scope", "attribute", "value", "vo"], set_=changed)
-
-
-STORE = Upsert(table, _replace)
+STORE = sql.insert_or_update(table, "tokens", "at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,20 +11,15 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, update
-from sqlalchemy.sql.dml import Insert
 
 from requirements.values import Value
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import scopes as table
 
 _NAMES: BindParameter[str] = bindparam("names", expanding=True)
 
 
-def _insert(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_nothing()
-
-
-INSERT = Upsert(table, _insert)
+INSERT = sql.insert_or_skip(table)
 READ: Select[Any] = select(table).where(table.c.scope.in_(_NAMES))
 LOCK = READ.order_by(table.c.scope).with_for_update()
 SCOPES_OF_SITE = select(table.c.scope).where(table.c.site == bindparam("the_site"))

@@ -11,10 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, exists, func, select, tuple_, update
-from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkInsert, BulkUpdate, DialectInsert, Upsert
+from taskqueue.db.sql import BulkInsert, BulkUpdate
 from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.task_queues import change_feed, shares
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -25,12 +24,8 @@ TaskQueueKey = tuple[RequirementClass, str, str]
 _ClassKey = tuple[int, str, str]  # class id, owner group, owner
 
 
-def _insert(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_nothing()
-
-
-NEW_CLASS = Upsert(requirement_classes, _insert)
-NEW_TASK_QUEUE = Upsert(task_queues, _insert)
+NEW_CLASS = sql.insert_or_skip(requirement_classes)
+NEW_TASK_QUEUE = sql.insert_or_skip(task_queues)
 
 CLASS_IDS = select(requirement_classes.c.digest, requirement_classes.c.class_id).where(
     requirement_classes.c.digest.in_(bindparam("digests", expanding=True))

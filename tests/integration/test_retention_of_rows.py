@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 
 from taskqueue import blobs, retention
-from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import jobs, log
@@ -122,13 +122,13 @@ def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
         assert jobs.get_job(conn, old)
 
 
-def _blob(conn: Connection, store: DirectoryBlobStore, content: bytes, now: datetime) -> str:
+def _blob(conn: Connection, store: BlobStore, content: bytes, now: datetime) -> str:
     staged = store.stage([content], limit=100)
     return blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)
 
 
 def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: Any) -> None:
-    store = DirectoryBlobStore(tmp_path / "blobs")
+    store = BlobStore(tmp_path / "blobs")
     with database.writing(engine) as conn:
         digest = _blob(conn, store, b"output", now - 3 * DAY)
         job_id = _old(conn, JobStatus.DONE, now)
@@ -146,7 +146,7 @@ def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: 
 def test_a_sandbox_stays_while_a_job_needs_it(
     engine: Engine, now: datetime, tmp_path: Any, status: JobStatus, *, goes: bool
 ) -> None:
-    store = DirectoryBlobStore(tmp_path / "blobs")
+    store = BlobStore(tmp_path / "blobs")
     with database.writing(engine) as conn:
         digest = _blob(conn, store, b"sandbox", now - 3 * DAY)
         [job_id] = stored.job_ids(conn, now, sandbox=digest)

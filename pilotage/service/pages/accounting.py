@@ -17,7 +17,7 @@ from pilotage.service.pages.charts import Plot, PlotSeries
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import accounting
 from taskqueue.accounting.report import TimeBucket
-from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.accounting.sums import truncate_to_hour
 from taskqueue.db import database
 
 _HOUR: Final = 3600.0

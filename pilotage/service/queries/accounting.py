@@ -20,7 +20,7 @@ from requirements.values import fold
 from taskqueue import ownership
 from taskqueue.accounting import report
 from taskqueue.accounting.report import DIMENSIONS, UsageFilter, UsageQuery
-from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.accounting.sums import truncate_to_hour
 
 #: Most rows in one answer.
 MOST: Final = 20_000

@@ -21,7 +21,7 @@ from pilotage.service.queries import archives
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
-from taskqueue.db import database, retry
+from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
 from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
 from taskqueue.jobs.descriptions import Description
@@ -114,14 +114,14 @@ def _batches(parts: Services, caller: Caller, which: JobFilter, wanted: JobStatu
         yield batch
 
 
-@retry.retry_on_conflict
+@database.retry_on_conflict
 def _kill(parts: Services, batch: Sequence[Job]) -> list[int]:
     with database.writing(parts.engine) as conn:
         ids = [job.job_id for job in batch]
         return control.kill_jobs(conn, ids, source=SOURCE, now=parts.clock())
 
 
-@retry.retry_on_conflict
+@database.retry_on_conflict
 def _reschedule(parts: Services, batch: Sequence[Job]) -> list[int]:
     with database.writing(parts.engine) as conn:
         ids = [job.job_id for job in batch]

@@ -23,7 +23,7 @@ from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue import blobs
 from taskqueue.blobs import StagedBlob
-from taskqueue.db import database, retry
+from taskqueue.db import database
 from taskqueue.errors import PilotOutputNotFound, StaleLease
 from taskqueue.jobs import descriptions
 from taskqueue.leases import attempts, lifecycle
@@ -118,7 +118,7 @@ def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Streami
     return jobs.send(parts, caller, job_id)
 
 
-@retry.retry_on_conflict
+@database.retry_on_conflict
 def _require_open(parts: Services, caller: Caller, lease: str) -> None:
     """Reject a closed attempt before the upload; `_store_output` checks again.
 

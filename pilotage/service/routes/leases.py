@@ -15,7 +15,7 @@ from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.leases import FinishBody, HeartbeatBody, LeaseAnswer, ReleaseBody, StartBody
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
 from pilotage.service.services import Services
-from taskqueue.db import database, retry
+from taskqueue.db import database
 from taskqueue.errors import StaleLease
 from taskqueue.leases import lifecycle
 from taskqueue.leases.attempts import Attempt
@@ -131,7 +131,7 @@ def _heartbeat_alone(parts: Services, caller: Caller, lease: str, progress: Prog
     return _store_report(parts, caller, lease, "heartbeat", report)
 
 
-@retry.retry_on_conflict
+@database.retry_on_conflict
 def _store_report(parts: Services, caller: Caller, lease: str, what: str, report: _Report) -> LeaseAnswer:
     """Store a report in one transaction; a report on a closed attempt is logged for the job and rejected."""
     try:
