@@ -35,9 +35,9 @@ from optimizers.chain.eligibility import Eligibility
 from requirements import canonical
 from taskqueue.db import database
 from taskqueue.jobs import unmatchable
-from taskqueue.pools import mapping, pools, queue_class_store, refresh
+from taskqueue.pools import mapping, pools, queue_class_store
 from taskqueue.pools.mapping import MappingChange
-from taskqueue.pools.refresh import RefreshState
+from taskqueue.pools.queue_class_store import RefreshState
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def _store(
         # New pools first, then the VO's row: the order in which arriving jobs lock them. From then on no
         # other transaction can add a mapping.
         existing = mapping.lock_pools(conn, vo, comparison.new)
-        if refresh.lock_state(conn, vo) != comparison.standing:
+        if queue_class_store.lock_state(conn, vo) != comparison.standing:
             raise _OvertakenError
         before = known.find_earlier(vo)
         if not queue_class_store.store_classes(
@@ -125,18 +125,18 @@ def _store(
             conn, vo=vo, new=new, wanted=wanted, before=stored, now=leadership.now, **of
         )
         if whole:
-            refresh.record_refresh(conn, vo, now=leadership.now)
+            queue_class_store.record_refresh(conn, vo, now=leadership.now)
             queue_class_store.prune_classes(conn, vo)
     return changed
 
 
 def _compare(leadership: Leadership, known: Eligibility, vo: str, *, whole: bool) -> _Comparison:
     with database.reading(leadership.engine) as conn:
-        standing = refresh.read_states(conn).get(vo)
+        standing = queue_class_store.read_states(conn).get(vo)
         slots = queue_class_store.read_slots(conn, vo)
         index = known.index(vo, slots)
-        new = frozenset(refresh.list_unmapped(conn, vo))
-        mapped = refresh.list_mapped(conn, vo) - new if whole else frozenset()
+        new = frozenset(mapping.list_unmapped(conn, vo))
+        mapped = mapping.list_mapped(conn, vo) - new if whole else frozenset()
         questions = _read_questions(conn, index, new | mapped)
     differing = _find_changed_classes(known, vo, standing, slots)
     concerned = {
@@ -182,7 +182,7 @@ def _read_stored(conn: Connection, vo: str, comparison: _Comparison) -> dict[str
     if comparison.all_wanted:
         found = mapping.read_mappings(conn, vo)
     else:
-        late = refresh.list_mapped(conn, vo) - comparison.mapped
+        late = mapping.list_mapped(conn, vo) - comparison.mapped
         found = mapping.read_mappings(conn, vo, comparison.wanted.keys() | late)
     return {pool_id: sets for pool_id, sets in found.items() if pool_id not in comparison.new}
 
@@ -207,7 +207,7 @@ def list_unreported(leadership: Leadership) -> frozenset[str]:
     refreshes any pool.
     """
     with database.reading(leadership.engine) as conn:
-        return frozenset(refresh.list_refreshed(conn, leadership.last))
+        return frozenset(mapping.list_refreshed(conn, leadership.last))
 
 
 def update_minor_status(leadership: Leadership, pool_ids: frozenset[str]) -> int:
@@ -306,8 +306,8 @@ def _list_outdated(leadership: Leadership, config: Configuration) -> Mapping[str
     All pools: classes or mappings are not those of the configuration, or were computed too long ago.
     """
     with database.reading(leadership.engine) as conn:
-        standings = refresh.read_states(conn)
-        unmapped = refresh.list_vos_with_unmapped(conn)
+        standings = queue_class_store.read_states(conn)
+        unmapped = mapping.list_vos_with_unmapped(conn)
     ours = (config.version, config.expiries)
     since = leadership.serve_each(standings, lambda vo: leadership.now - _get_interval(config, vo))
     whole = {vo for vo, moment in since.items() if not standings[vo].is_of(ours, refreshed_after=moment)}

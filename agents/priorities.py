@@ -28,9 +28,14 @@ from cs_config.options.options import Measure, ShareCorrection
 from cs_config.tree.configuration import Configuration
 from taskqueue.accounting.sums import truncate_to_hour
 from taskqueue.db import database
-from taskqueue.task_queues import change_feed, owner_usage, priorities, shares
-from taskqueue.task_queues.owner_usage import OwnerUsage, UsageByHolder
-from taskqueue.task_queues.priorities import FamilyCache, NewlyOccupied, WeightedTaskQueue
+from taskqueue.task_queues import change_feed, priorities, shares
+from taskqueue.task_queues.priorities import (
+    FamilyCache,
+    NewlyOccupied,
+    OwnerUsage,
+    UsageByHolder,
+    WeightedTaskQueue,
+)
 from taskqueue.task_queues.shares import ShareDemand, ShareHolder, UsageSlice
 
 #: Lifetime of the cached usage of running jobs and of recent hours.
@@ -64,7 +69,7 @@ class UsageCache:
         """
         self._drop_unsettled(vo, now)
         if vo not in self._running:
-            self._running[vo] = owner_usage.sum_running(conn, vo, now=now)
+            self._running[vo] = priorities.sum_running(conn, vo, now=now)
         uses = [
             self._running[vo],
             *(self._read_hour(conn, vo, hour) for hour in _list_hours(now - span, now)),
@@ -79,7 +84,7 @@ class UsageCache:
     def _read_hour(self, conn: Connection, vo: str, hour: datetime) -> UsageByHolder:
         known = self._hours.get((vo, hour))
         if known is None:
-            known = self._hours[vo, hour] = owner_usage.sum_ended(conn, vo, since=hour, before=hour + _HOUR)
+            known = self._hours[vo, hour] = priorities.sum_ended(conn, vo, since=hour, before=hour + _HOUR)
         return known
 
     def _drop_unsettled(self, vo: str, now: datetime) -> None:

@@ -21,7 +21,6 @@ from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.leases import uptime
 from taskqueue.task_queues import change_feed, task_queues
-from taskqueue.task_queues import unused as task_queues_unused
 
 NAME: Final = "retention"
 
@@ -115,18 +114,18 @@ def _steps_of_vo(config: Configuration, vo: str, now: datetime) -> Iterator[tupl
 
 
 def _steps_of_all(now: datetime) -> Iterator[tuple[str, _Step]]:
-    yield "match requests", _bind(retention.remove_match_requests, now - _MATCH_REQUESTS)
-    yield "idempotency keys", _bind(retention.remove_idempotency_keys, now - _IDEMPOTENCY_KEYS)
-    yield "hindrances", _bind(retention.remove_hindrances, now - _HINDRANCES)
-    yield "revoked tokens", _bind(retention.remove_revoked_tokens, now)
+    yield "match requests", _bind("match_requests", now - _MATCH_REQUESTS)
+    yield "idempotency keys", _bind("idempotency_keys", now - _IDEMPOTENCY_KEYS)
+    yield "hindrances", _bind("hindrances", now - _HINDRANCES)
+    yield "revoked tokens", _bind("revoked_tokens", now)
 
 
 def _bind_vo(remove: Callable[..., int], vo: str, before: datetime) -> _Step:
     return lambda conn: remove(conn, vo=vo, before=before, limit=_LIMIT)
 
 
-def _bind(remove: Callable[..., int], before: datetime) -> _Step:
-    return lambda conn: remove(conn, before=before, limit=_LIMIT)
+def _bind(table: str, before: datetime) -> _Step:
+    return lambda conn: retention.remove_old(conn, table, before=before, limit=_LIMIT)
 
 
 def _repeat_step(leadership: Leadership, step: _Step) -> int:
@@ -161,8 +160,8 @@ def _remove_task_queues(leadership: Leadership) -> Counter[str]:
     """Delete task queues without jobs, then requirement classes without task queues."""
     before = leadership.now - _TASK_QUEUES
     with database.reading(leadership.engine) as conn:
-        emptied = task_queues_unused.list_emptied(conn, before=before)
-        unused = task_queues_unused.list_unused(conn, before=before)
+        emptied = retention.list_emptied(conn, before=before)
+        unused = retention.list_unused(conn, before=before)
     for start in range(0, len(emptied), _LIMIT):
         with leadership.writing() as conn:
             task_queues.mark_empty(conn, emptied[start : start + _LIMIT], now=leadership.now)
@@ -170,9 +169,9 @@ def _remove_task_queues(leadership: Leadership) -> Counter[str]:
     for start in range(0, len(unused), _LIMIT):
         with leadership.writing() as conn:
             some = unused[start : start + _LIMIT]
-            removed["task queues"] += task_queues_unused.remove_unused(conn, some, before=before)
+            removed["task queues"] += retention.remove_unused(conn, some, before=before)
     removed["classes"] = _repeat_step(
-        leadership, lambda conn: task_queues_unused.remove_unused_classes(conn, limit=_LIMIT)
+        leadership, lambda conn: retention.remove_unused_classes(conn, limit=_LIMIT)
     )
     return removed
 

@@ -15,7 +15,7 @@ from matcher.index.waiting import WaitingIndex
 from matcher.request.node_facts import Facts
 from matcher.request.resource import Resource
 from taskqueue.leases.assignment import Location
-from taskqueue.pools import by_queue
+from taskqueue.pools import listing
 from taskqueue.task_queues import change_feed
 
 #: Cached requests; the cache is cleared when full.
@@ -179,7 +179,7 @@ class QueuePoolCache:
                 each: self._known[vos, each] for each in addresses if (vos, each) in self._known
             }
         if missing := [each for each in addresses if each not in known]:
-            found = by_queue.list_pool_ids(conn, vos, missing)
+            found = listing.list_pool_ids(conn, vos, missing)
             self._remember(vos, found, age)
             known |= found
         return known

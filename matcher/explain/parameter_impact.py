@@ -14,7 +14,7 @@ from matcher.explain.job_conditions import AdmissionCondition
 from matcher.explain.queue_report import class_conditions
 from matcher.explain.queue_set import QueueSet
 from requirements.values import Value
-from taskqueue.task_queues.waiting_classes import WaitingClass
+from taskqueue.task_queues.listing import WaitingClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from requirements import canonical, evaluator
 from requirements.bitset import list_positions
 from requirements.record.record import Record
 from requirements.values import Scalar, Value, as_number, fold, format_value, lookup
+from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
-from taskqueue.task_queues.waiting_classes import WaitingClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

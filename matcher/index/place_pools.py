@@ -22,7 +22,7 @@ from requirements.errors import MOST_HINTS, InvalidRequest, InvalidResource, Pro
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
 from taskqueue.leases.assignment import Location
-from taskqueue.pools import by_queue, queue_class_store
+from taskqueue.pools import listing, queue_class_store
 from taskqueue.schema.bitset_type import has_slot
 from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
@@ -90,7 +90,7 @@ class PlacePoolReader:
     def read_queue(self, address: QueueAddress, vos: Iterable[str], facts: Facts) -> PlacePools:
         """The pools that a node of a queue with these facts may run."""
         found = _Mapping(checked=self._checked(vos))
-        for each in by_queue.list_mapped_pools(self.conn, sorted(vos), [address])[address]:
+        for each in listing.list_mapped_pools(self.conn, sorted(vos), [address])[address]:
             found.add(each.pool_id, each.vo, address, undecided=each.undecided)
         return self._served(Location(site=address.site, ce=address.ce, queue=address.queue), found, facts)
 

@@ -26,8 +26,8 @@ from requirements.values import Value, fold
 from taskqueue.db import sql
 from taskqueue.pools import pools
 from taskqueue.sites import occupancy, scopes
-from taskqueue.task_queues import waiting_classes
-from taskqueue.task_queues.waiting_classes import WaitingClass
+from taskqueue.task_queues import listing
+from taskqueue.task_queues.listing import WaitingClass
 
 #: Sections without parameters.
 _NO_PARAMETERS = frozenset({"Throttle", "Forwarding"})
@@ -234,7 +234,7 @@ def compute_outlook(
     `vos` restricts jobs, pools and limits to those of these VOs; None: all. Expired values do not count.
     """
     proposal = replace(proposal, before=proposal.before.at_moment(now), after=proposal.after.at_moment(now))
-    waiting = _group_by_vo(waiting_classes.list_waiting(conn, vos))
+    waiting = _group_by_vo(listing.list_waiting(conn, vos))
     stored = pools.list_requirements(conn, vos)
     ads = _read_job_ads(conn, proposal, waiting)
     before, after = set(proposal.before.levels), set(proposal.after.levels)
@@ -300,7 +300,7 @@ def _read_job_ads(
     if not (admission_cache.is_configured(proposal.before) or admission_cache.is_configured(proposal.after)):
         return {}
     classes = [each for these in waiting.values() for each in these]
-    return {job.job_id: job_groups.job_ad(job) for job in waiting_classes.list_first_jobs(conn, classes)}
+    return {job.job_id: job_groups.job_ad(job) for job in listing.list_first_jobs(conn, classes)}
 
 
 def _sums(waiting: Sequence[WaitingClass], shifted: Sequence[ClassShift]) -> VoJobs:

@@ -19,8 +19,8 @@ from matcher.explain.queue_report import class_conditions
 from matcher.explain.queue_set import QueueSet
 from requirements.bitset import list_positions
 from requirements.values import Value, fold
+from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
-from taskqueue.task_queues.waiting_classes import WaitingClass
 
 _Queues = frozenset[QueueAddress]
 

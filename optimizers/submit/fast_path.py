@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from optimizers.chain import batch, chain, enqueue, result_cache
 from optimizers.chain.batch import BatchResult, status_update_from
 from optimizers.chain.chain import ChainContext, ChainResult
-from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import DescribedJob, KnownResult, KnownResults
 from taskqueue.pools import pools
 from taskqueue.task_queues import task_queues
@@ -24,7 +24,7 @@ KnownJobs = Mapping[int, ChainResult]
 
 
 def find_known(
-    described: Sequence[NewDescription], placed: Sequence[DescribedJob], context: ChainContext
+    described: Sequence[Description], placed: Sequence[DescribedJob], context: ChainContext
 ) -> KnownJobs:
     """Return the cached chain results of jobs that are about to be stored.
 

@@ -24,7 +24,7 @@ from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import descriptions as jobs_descriptions
 from taskqueue.jobs import submission
-from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import DescribedJob, NewJob
 
 __all__ = ["Accepted", "Source", "Submitter", "accept", "check_sources", "submit"]
@@ -189,14 +189,14 @@ def _count_new_jobs(checked: Sequence[CheckedJobs]) -> Counter[tuple[str, str]]:
     return new
 
 
-def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[NewDescription], list[DescribedJob]]:
+def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[Description], list[DescribedJob]]:
     """Return the descriptions to store, and the jobs with the index of theirs.
 
     Jobs from one text, or with one template, share a description; a single job needs no placeholders.
     """
     template_uses = Counter(id(each.template) for each in checked)
     places: dict[Hashable, int] = {}
-    descriptions: list[NewDescription] = []
+    descriptions: list[Description] = []
     jobs: list[DescribedJob] = []
     for each in checked:
         shared = each.template if template_uses[id(each.template)] > 1 else None
@@ -209,14 +209,14 @@ def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[NewDescrip
     return descriptions, jobs
 
 
-def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> NewDescription:
+def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> Description:
     submitted = checked.submitted
     body = submitted.body
     if checked.template is not None and shared is None:
         [member] = submitted.members
         body = jobs_descriptions.fill_placeholders(body, member.parameters)
     source = shared.source if shared else checked.source
-    return NewDescription(source=source, body=body, sandbox=submitted.sandbox)
+    return Description(source=source, body=body, sandbox=submitted.sandbox)
 
 
 def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:

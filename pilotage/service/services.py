@@ -18,7 +18,7 @@ from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
 from pilotage.service.response_cache import ResponseCache
 from taskqueue.blobs import BlobStore
-from taskqueue.task_queues.waiting_classes import WaitingClass
+from taskqueue.task_queues.listing import WaitingClass
 
 #: Rows of a summary that is cached.
 _MOST_ROWS = 1000

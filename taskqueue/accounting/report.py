@@ -137,8 +137,7 @@ def _group(
 
 
 def _build_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
-    allowed = {name: getattr(query.which, name) for name in DIMENSIONS}
-    chosen = [table.c[name].in_(sorted(values)) for name, values in allowed.items() if values is not None]
+    chosen = ownership.match_values({table.c[name]: getattr(query.which, name) for name in DIMENSIONS})
     own = ownership.match_any(query.which.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
     return [table.c.hour >= query.since, table.c.hour < query.until, *chosen, *own]
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     Connection,
     Row,
@@ -23,6 +22,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
+from taskqueue import ownership
 from taskqueue.accounting.log_reader import LogSpan, is_within
 from taskqueue.accounting.sums import FLOWS
 from taskqueue.db import sql
@@ -43,9 +43,6 @@ _STOCKS = select(job_stocks.c.vo, job_stocks.c.status, job_stocks.c.jobs)
 _is_final = job_stocks.c.status.in_(sorted(FINAL))
 STOCKS = _STOCKS.where(~_is_final, job_stocks.c.jobs != 0)
 ENDED = _STOCKS.where(_is_final)
-_VOS: BindParameter[str] = bindparam("vos", expanding=True)
-MOVES_OF_VOS = MOVES.where(job_flows.c.vo.in_(_VOS))
-STOCKS_OF_VOS = STOCKS.where(job_stocks.c.vo.in_(_VOS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +59,7 @@ def count_current(
     conn: Connection, vos: Collection[str] | None = None
 ) -> Mapping[str, Mapping[JobStatus, int]]:
     """Number of jobs that have not ended, some seconds ago, by VO (None: all) and status."""
-    return _group_by_vo(conn.execute(STOCKS if vos is None else STOCKS_OF_VOS, _bind_vos(vos)))
+    return _group_by_vo(conn.execute(STOCKS.where(*ownership.match_values({job_stocks.c.vo: vos}))))
 
 
 def count_ended(conn: Connection) -> Mapping[str, Mapping[JobStatus, int]]:
@@ -116,8 +113,8 @@ def _sum_moves(
     """By status and step: arrivals, and arrivals minus departures."""
     came: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
     gained: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
-    values = {"since": since, **_bind_vos(vos)}
-    for row in conn.execute(MOVES if vos is None else MOVES_OF_VOS, values):
+    statement = MOVES.where(*ownership.match_values({job_flows.c.vo: vos}))
+    for row in conn.execute(statement, {"since": since}):
         status, place = JobStatus(row.status), (row.minute - since) // step
         came[status][place] += int(row.came)
         gained[status][place] += int(row.came - row.went)
@@ -132,10 +129,6 @@ def _compute_levels(present: int, gained: Mapping[int, int], steps: int) -> Sequ
         levels.append(level)
         level -= gained.get(place, 0)
     return levels[::-1]
-
-
-def _bind_vos(vos: Collection[str] | None) -> dict[str, list[str]]:
-    return {} if vos is None else {"vos": sorted(vos)}
 
 
 READER_NAME: Final = "flows"

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Connection,
     Dialect,
     Executable,
+    Row,
     Select,
     Table,
     Text,
@@ -52,6 +53,13 @@ def split_batches(values: Collection[_T]) -> Iterator[Sequence[_T]]:
     ordered = sorted(set(values))
     for start in range(0, len(ordered), BATCH_SIZE):
         yield ordered[start : start + BATCH_SIZE]
+
+
+def read_batches(
+    conn: Connection, statement: Executable, ids: Collection[Any], **common: object
+) -> list[Row[*tuple[Any, ...]]]:
+    """All rows of a statement with the bind `ids`, executed for one batch after the other."""
+    return [row for some in split_batches(ids) for row in conn.execute(statement, {"ids": some, **common})]
 
 
 #: Prefix of bind names, to differ from the columns of the updated table.

@@ -111,23 +111,14 @@ DESCRIPTION_OF_JOB = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A job's description for users and pilots, with the job's own values."""
+    """A description with placeholders, shared by jobs; or that of one job, with its own values."""
 
     source: str  #: submitted text: JDL, YAML or JSON
     body: Mapping[str, object]  #: validated, with canonical key names
-    sandbox: str | None  #: blob of the input sandbox
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewDescription:
-    """A description to be stored."""
-
-    source: str  #: submitted text
-    body: Mapping[str, object]  #: validated, with canonical key names and placeholders
     sandbox: str | None = None  #: blob of the input sandbox
 
 
-def store_descriptions(conn: Connection, new: Sequence[NewDescription]) -> Sequence[int]:
+def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence[int]:
     """Store descriptions; their ids in the same order."""
     ids = sql.allocate_ids(conn, descriptions, len(new))
     columns = {

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -60,13 +61,11 @@ class JobSelector:
 
     def clauses(self, of: FromClause = table) -> list[ColumnElement[bool]]:
         """SQL conditions on the table of jobs, or on a selection from it."""
-        sets = {
+        wanted: dict[ColumnElement[Any], object] = {
             of.c.job_id: self.job_ids,
             of.c.vo: self.vos,
             of.c.status: self.statuses,
             of.c.site: self.sites,
-        }
-        equal = {
             of.c.owner: self.owner,
             of.c.owner_group: self.owner_group,
             of.c.minor_status: self.minor_status,
@@ -75,9 +74,7 @@ class JobSelector:
             of.c.job_type: self.job_type,
             of.c.job_group: self.job_group,
         }
-        clauses: list[ColumnElement[bool]] = []
-        clauses += [column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None]
-        clauses += [column == value for column, value in equal.items() if value is not None]
+        clauses = ownership.match_values(wanted)
         if self.submitted_since is not None:
             clauses.append(of.c.submitted_at >= self.submitted_since)
         if self.submitted_before is not None:
@@ -202,17 +199,8 @@ def _cut_page(page: Sequence[Job], end: int | None, limit: int, *, oldest_first:
 #: Columns that a summary may group by.
 SUMMARY_COLUMNS = frozenset(
     {
-        "status",
-        "minor_status",
-        "site",
-        "vo",
-        "owner",
-        "owner_group",
-        "job_type",
-        "job_group",
-        "job_name",
-        "submit_pool",
-        "task_queue",
+        *("status", "minor_status", "site", "vo", "owner", "owner_group"),
+        *("job_type", "job_group", "job_name", "submit_pool", "task_queue"),
     }
 )
 
@@ -228,19 +216,10 @@ def list_jobs(conn: Connection, which: JobSelector, *, limit: int, after: int | 
         after = seen.next
 
 
-def count_jobs(conn: Connection, which: JobSelector) -> int:
-    """Number of matching jobs."""
-    return conn.execute(select(func.count()).select_from(table).where(*which.clauses())).scalar_one()
-
-
 def count_by_columns(
     conn: Connection, by: Sequence[str], which: JobSelector
 ) -> Counter[tuple[str | None, ...]]:
-    """Number of jobs for each combination of values of the columns `by`.
-
-    Raises:
-        InvalidRequest: A column is unknown, or `by` is empty.
-    """
+    """Number of jobs for each combination of values of the columns `by`; InvalidRequest if one is unknown."""
     if problems := _find_problems(by):
         raise InvalidRequest(problems)
     columns = [_get_column(name) for name in by]

@@ -96,9 +96,8 @@ def read_causes(
 ) -> Mapping[int, list[WaitCause]]:
     """Causes of each task queue that lasted at that time or later, unordered."""
     found: defaultdict[int, list[WaitCause]] = defaultdict(list)
-    for ids in sql.split_batches(task_queue_ids):
-        for row in conn.execute(CAUSES_SINCE, {"ids": ids, "the_time": since}).mappings():
-            found[row["task_queue_id"]].append(WaitCause(**row))
+    for row in sql.read_batches(conn, CAUSES_SINCE, task_queue_ids, the_time=since):
+        found[row.task_queue_id].append(WaitCause(**row._asdict()))
     return found
 
 
@@ -132,12 +131,9 @@ _CAUSES: Mapping[JobStatus, str] = {
 def sum_by_cause(
     log: Sequence[LogEntry], *, now: datetime, hindrances: Sequence[WaitCause] = ()
 ) -> dict[str, float]:
-    """Seconds by cause; running is no waiting.
+    """Seconds by cause, from all changes of a job's status, in order; running is no waiting.
 
-    Args:
-        log: All changes of the job's status, in order.
-        now: End of the wait of a job that is not final.
-        hindrances: Causes stored for its task queue.
+    `now` ends the wait of a job that is not final; `hindrances` are the causes stored for its task queue.
     """
     spent: defaultdict[str, float] = defaultdict(float)
     ends = [*(entry.at for entry in log[1:]), now][: len(log)]

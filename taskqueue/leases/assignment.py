@@ -195,7 +195,7 @@ def select_nonempty(*conditions: ColumnElement[bool]) -> Select[int]:
     """
     jobs_left = select_claimable(task_queues.c.task_queue_id, **LOCATION_BINDS).where(*conditions)
     return select(task_queues.c.task_queue_id).where(
-        task_queues.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)),
+        task_queues.c.task_queue_id.in_(bindparam("ids", expanding=True)),
         jobs_left.order_by(None).correlate(task_queues).exists(),
     )
 
@@ -277,10 +277,7 @@ def find_task_queues(
     conn: Connection, statement: Select[int], task_queue_ids: Collection[int], values: Mapping[str, object]
 ) -> frozenset[int]:
     """Task queues found by a statement of `select_nonempty`."""
-    found: set[int] = set()
-    for ids in sql.split_batches(task_queue_ids):
-        found.update(conn.execute(statement, {"task_queue_ids": ids, **values}).scalars())
-    return frozenset(found)
+    return frozenset(row[0] for row in sql.read_batches(conn, statement, task_queue_ids, **values))
 
 
 def _group_waves(wants: Sequence[TakeRequest]) -> list[list[list[int]]]:

@@ -31,14 +31,11 @@ class PilotFilter:
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """SQL conditions on the table of pilots."""
-        sets = {table.c.vo: self.vos, table.c.status: self.statuses}
-        found: list[ColumnElement[bool]] = [
-            column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
-        ]
+        found = ownership.match_values(
+            {table.c.vo: self.vos, table.c.status: self.statuses, table.c.submitted_by: self.submitted_by}
+        )
         if self.sites is not None:
             found.append(_may_be_at(self.sites))
-        if self.submitted_by is not None:
-            found.append(table.c.submitted_by == self.submitted_by)
         if self.since is not None:
             found.append(table.c.updated_at >= self.since)
         return found + ownership.match_any(self.any_of, vo=table.c.vo, at=_may_be_at)

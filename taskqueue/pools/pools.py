@@ -6,11 +6,12 @@ the first did, so that a job never loses its pool.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select, tuple_
 
+from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.errors import PoolNotFound
 from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
@@ -39,16 +40,14 @@ GET = ALL.where(submit_pools.c.pool_id == bindparam("pool_id"))
 IS_UNMAPPED = ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id)
 
 COUNT = select(func.count()).select_from(submit_pools)
-COUNT_OF = COUNT.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
 
 ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
-    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+    submit_pools.c.pool_id.in_(bindparam("ids", expanding=True))
 )
 
 REQUIREMENTS = select(submit_pools.c.pool_id, submit_pools.c.vo, submit_pools.c.original).order_by(
     submit_pools.c.pool_id
 )
-REQUIREMENTS_OF = REQUIREMENTS.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
 
 _is_used = exists().where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status.in_(_NOT_FINAL))
 _was_used = exists().where(
@@ -104,14 +103,6 @@ class Pool:
     expiries: int = 0  #: expiries of that version that had passed
 
 
-def touch_pool(
-    conn: Connection, *, pool_id: str, vo: str, requirements_json: str, original_json: str, now: datetime
-) -> bool:
-    """Insert or touch one pool; whether it still has to be resolved. See `touch_pools`."""
-    pool = NewPool(pool_id=pool_id, vo=vo, requirements=requirements_json, original=original_json)
-    return pool_id in touch_pools(conn, [pool], now=now)
-
-
 def try_lock(conn: Connection, pool_ids: Collection[str]) -> bool:
     """Lock these pools if all exist and none is locked by another transaction; whether it succeeded.
 
@@ -131,18 +122,8 @@ def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) ->
     by_id = {pool.pool_id: pool for pool in pools}
     if not by_id:
         return frozenset()
-    rows = [
-        {
-            "pool_id": pool.pool_id,
-            "vo": pool.vo,
-            "requirements": pool.requirements,
-            "original": pool.original,
-            "created_at": now,
-            "last_used_at": now,
-            "config_version": 0,
-        }
-        for _, pool in sorted(by_id.items())
-    ]
+    new = {"created_at": now, "last_used_at": now, "config_version": 0}
+    rows = [{**asdict(pool), **new} for _, pool in sorted(by_id.items())]
     found = conn.execute(TOUCH.to_statement(conn), rows)
     return frozenset(row.pool_id for row in found if row.refreshed_at is None)
 
@@ -157,17 +138,12 @@ def get_pool(conn: Connection, pool_id: str) -> Pool:
 
 def count_pools(conn: Connection, *, vos: Collection[str] | None = None) -> int:
     """Number of pools of some VOs (None: of all)."""
-    statement = COUNT if vos is None else COUNT_OF
-    return conn.execute(statement, {} if vos is None else {"vos": sorted(vos)}).scalar_one()
+    return conn.execute(COUNT.where(*ownership.match_values({submit_pools.c.vo: vos}))).scalar_one()
 
 
 def read_originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
     """Requirements of pools as first written, JSON, by id."""
-    return {
-        row.pool_id: row.original
-        for ids in sql.split_batches(pool_ids)
-        for row in conn.execute(ORIGINALS, {"pool_ids": ids})
-    }
+    return {row.pool_id: row.original for row in sql.read_batches(conn, ORIGINALS, pool_ids)}
 
 
 def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: int = 1000) -> list[str]:
@@ -182,7 +158,7 @@ def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: i
 
 def list_requirements(conn: Connection, vos: Collection[str] | None) -> dict[str, dict[str, str]]:
     """Requirements of the pools of these VOs (None: of all), JSON as first written, by VO and id."""
-    rows = conn.execute(REQUIREMENTS) if vos is None else conn.execute(REQUIREMENTS_OF, {"vos": sorted(vos)})
+    rows = conn.execute(REQUIREMENTS.where(*ownership.match_values({submit_pools.c.vo: vos})))
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         found.setdefault(row.vo, {})[row.pool_id] = row.original

@@ -6,6 +6,10 @@ another release are ignored, and the agent computes them and all mappings again.
 something computed from the classes holds the version row (`lock_version`), so that nothing old is written
 after something newer. Lock order: pools by id, then versions by VO.
 
+A refresh of all pools of a VO is recorded once, in the VO's row too; a pool's own row has the version of its
+mapping when a job brought the pool, and the newer of the two is valid. A refresh is recorded only under the
+lock of the VO's row, so that no unknown mapping can exist.
+
 Each class has a slot, its bit in the mappings of the VO's pools. A slot is reused only after no mapping has
 it any more (`prune_classes`).
 """
@@ -15,7 +19,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, exists, insert, or_, select
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.classes.class_index import number_classes
@@ -73,8 +89,6 @@ _IS_QUEUE = and_(
     members.c.queue == bindparam("the_queue"),
 )
 
-CLASS_OF_QUEUE = select(members.c.queue_class_id).where(_IS_QUEUE)
-
 REMOVE_MEMBER = delete(members).where(_IS_QUEUE)
 
 _are_all_refreshed = and_(
@@ -86,6 +100,20 @@ PRUNE_CLASSES = delete(table).where(
     table.c.vo == _VO,
     ~exists().where(members.c.queue_class_id == table.c.queue_class_id),
     exists().where(versions.c.vo == _VO, _are_all_refreshed),
+)
+
+
+STATES = select(versions)
+#: Locks out writers of the VO's mappings and queue classes until the transaction ends.
+LOCK_STATE = STATES.where(versions.c.vo == _VO).with_for_update()
+RECORD_REFRESH = (
+    update(versions)
+    .where(versions.c.vo == _VO)
+    .values(
+        refreshed_version=versions.c.config_version,
+        refreshed_expiries=versions.c.expiries,
+        refreshed_at=bindparam("now"),
+    )
 )
 
 
@@ -123,12 +151,6 @@ def read_slots(conn: Connection, vo: str) -> dict[str, int]:
     """Slots of the VO's queue classes by digest."""
     rows = conn.execute(CLASSES, {"the_vo": vo})
     return {row.digest: row.slot for row in rows}
-
-
-def find_class(conn: Connection, vo: str, queue: QueueAddress) -> int | None:
-    """The queue class of a queue for a VO; None: the VO may not use it, or it does not exist."""
-    found: int | None = conn.execute(CLASS_OF_QUEUE, _bind_queue(vo, queue)).scalar_one_or_none()
-    return found
 
 
 def store_classes(
@@ -240,3 +262,47 @@ def _write_members(
     }
     ADD_MEMBERS.execute(conn, columns, vo=vo)
     return bool(new or gone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshState:
+    """Refresh state of a VO; each version with its number of passed expiries."""
+
+    version: tuple[int, int]  #: of the queue classes
+    is_ours: bool = True  #: they were computed by the algorithm of this release
+    refreshed: tuple[int, int]  #: minimum of all mappings
+    refreshed_at: datetime | None  #: when the last refresh was recorded; None: never
+
+    def is_of(self, version: tuple[int, int], *, refreshed_after: datetime) -> bool:
+        """Whether all mappings have at least this version and were computed after that time."""
+        if not self.is_ours or self.refreshed_at is None or min(self.version, self.refreshed) < version:
+            return False
+        return self.refreshed_at >= refreshed_after
+
+
+def read_states(conn: Connection) -> Mapping[str, RefreshState]:
+    """State of each VO with queue classes."""
+    return {row.vo: _state_from_row(row) for row in conn.execute(STATES)}
+
+
+def lock_state(conn: Connection, vo: str) -> RefreshState | None:
+    """Read the VO's state and lock it against writers of its mappings until the transaction ends.
+
+    Pools must be locked before, as every arrival of a job does.
+    """
+    row = conn.execute(LOCK_STATE, {"the_vo": vo}).one_or_none()
+    return None if row is None else _state_from_row(row)
+
+
+def record_refresh(conn: Connection, vo: str, *, now: datetime) -> None:
+    """Record that all mappings of the VO have its version; the row is locked."""
+    conn.execute(RECORD_REFRESH, {"the_vo": vo, "now": now})
+
+
+def _state_from_row(row: Row[tuple[str, int, int, int, int, int, datetime | None]]) -> RefreshState:
+    return RefreshState(
+        version=(row.config_version, row.expiries),
+        is_ours=row.algorithm == ALGORITHM,
+        refreshed=(row.refreshed_version, row.refreshed_expiries),
+        refreshed_at=row.refreshed_at,
+    )

@@ -1,6 +1,5 @@
 """What goes when it is old, and what stays."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -154,33 +153,31 @@ def test_a_sandbox_stays_while_a_job_needs_it(
         assert bool(retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10)) is goes
 
 
-_ROWS: list[tuple[Callable[..., int], Table, dict[str, object], str]] = [
+_ROWS: list[tuple[Table, dict[str, object], str]] = [
     (
-        retention.remove_match_requests,
         match_requests,
         {"subject": "s", "request_id": "r", "matches": "[]"},
         "at",
     ),
     (
-        retention.remove_idempotency_keys,
         idempotency_keys,
         {"subject": "s", "key": "k", "body_digest": "d", "job_ids": "[]"},
         "at",
     ),
-    (retention.remove_revoked_tokens, revoked_tokens, {"jti": "j"}, "expires_at"),
+    (revoked_tokens, {"jti": "j"}, "expires_at"),
 ]
 
 
-@pytest.mark.parametrize(("remove", "table", "row", "time"), _ROWS, ids=[row[1].name for row in _ROWS])
+@pytest.mark.parametrize(("table", "row", "time"), _ROWS, ids=[row[0].name for row in _ROWS])
 def test_rows_that_only_matter_for_a_while_go(
-    engine: Engine, now: datetime, remove: Callable[..., int], table: Table, row: dict[str, object], time: str
+    engine: Engine, now: datetime, table: Table, row: dict[str, object], time: str
 ) -> None:
     with database.writing(engine) as conn:
         conn.execute(insert(table).values(**row, **{time: now - 2 * DAY}))
         young = {name: f"{value}2" if isinstance(value, str) else value for name, value in row.items()}
         conn.execute(insert(table).values(**young, **{time: now}))
-        assert remove(conn, before=now - DAY, limit=10) == 1
-        assert remove(conn, before=now - DAY, limit=10) == 0
+        assert retention.remove_old(conn, table.name, before=now - DAY, limit=10) == 1
+        assert retention.remove_old(conn, table.name, before=now - DAY, limit=10) == 0
         assert _count(conn, table) == 1
 
 

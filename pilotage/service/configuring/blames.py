@@ -24,7 +24,7 @@ from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 from taskqueue.db import database
-from taskqueue.task_queues import waiting_classes
+from taskqueue.task_queues import listing
 
 #: Most values in one answer.
 _MOST = 2000
@@ -131,7 +131,7 @@ def _impacts(
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
     waiting = explanations.classes(parts, conn, [fold(vo)])
     needs_jobs = admission_cache.read_admission(config, address, fold(vo)) is not None
-    jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
+    jobs = listing.list_first_jobs(conn, waiting) if needs_jobs else ()
     return parameter_impact.parameter_impacts(
         config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
     )

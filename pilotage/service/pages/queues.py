@@ -30,7 +30,7 @@ from taskqueue.db import database
 from taskqueue.jobs.search import JobCount
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotCounts
-from taskqueue.pools import by_queue, listing, pools
+from taskqueue.pools import listing, pools
 from taskqueue.states import JobStatus
 from taskqueue.task_queues import listing as task_queues_listing
 from taskqueue.task_queues.listing import OccupiedTaskQueue
@@ -121,11 +121,11 @@ def _default_vo(config: Configuration, caller: Caller, address: QueueAddress, vo
 def _pools(
     page: PageOf, address: QueueAddress, vos: Sequence[str]
 ) -> tuple[
-    Sequence[by_queue.MappedPool], Mapping[str, Sequence[str]], Mapping[str, Mapping[JobStatus, JobCount]]
+    Sequence[listing.MappedPool], Mapping[str, Sequence[str]], Mapping[str, Mapping[JobStatus, JobCount]]
 ]:
     """The pools for which the queue is eligible, with the requirements and jobs of the first."""
     with database.reading(page.parts.engine) as conn:
-        served = by_queue.list_mapped_pools(conn, vos, [address])[address]
+        served = listing.list_mapped_pools(conn, vos, [address])[address]
         ids = [each.pool_id for each in served[:_POOLS]]
         originals = pools.read_originals(conn, ids)
         jobs = listing.count_jobs_by_status(conn, ids)

@@ -23,7 +23,7 @@ from taskqueue.db import database
 from taskqueue.sites import occupancy
 from taskqueue.sites.occupancy import QueueOccupancy
 from taskqueue.states import JobStatus
-from taskqueue.task_queues import waiting_classes
+from taskqueue.task_queues import listing
 
 #: How long a count of waiting jobs is cached: its cost grows with the number of classes.
 _CACHE_TIME = timedelta(seconds=5)
@@ -150,7 +150,7 @@ def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
 def _count(parts: Services, conn: Connection, vos: frozenset[str] | None) -> Counter[str]:
     config = parts.live.current
     waiting = explanations.classes(parts, conn, vos)
-    jobs = waiting_classes.list_first_jobs(conn, waiting) if admission_cache.is_configured(config) else ()
+    jobs = listing.list_first_jobs(conn, waiting) if admission_cache.is_configured(config) else ()
     return parameter_impact.runnable_by_site(
         config, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
     )

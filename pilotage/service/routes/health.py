@@ -12,7 +12,7 @@ from pilotage.service.auth.callers import Role
 from pilotage.service.routing import ApiRoute, PartsOf
 from pilotage.service.services import Services
 from taskqueue.accounting import time_series
-from taskqueue.db import database
+from taskqueue.db import agent_leases, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotFilter
@@ -59,7 +59,7 @@ def metrics(parts: PartsOf) -> Response:
     with database.reading(parts.engine) as conn:
         living, ended = time_series.count_current(conn), time_series.count_ended(conn)
         unmatchable = jobs_unmatchable.count_pools_without_queue(conn)
-        cycles = jobs_unmatchable.list_last_cycles(conn)
+        cycles = agent_leases.list_last_cycles(conn)
         pilots = search.count_pilots(
             conn, service_metrics.BY, PilotFilter(), ended_since=parts.clock() - _RECENT
         )
@@ -68,7 +68,7 @@ def metrics(parts: PartsOf) -> Response:
         ended=ended,
         unmatchable=unmatchable,
         pilots=pilots,
-        cycles={agent: at.timestamp() for agent, at in cycles.items()},
+        cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
     )
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
