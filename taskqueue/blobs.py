@@ -152,10 +152,8 @@ def store_blob(
 ) -> str:
     """Store a staged archive and its row for the VO; its digest.
 
-    In the transaction that also stores the reference to the archive. `quota` is in bytes; None: unlimited.
-
-    Raises:
-        QuotaExceeded: The VO would exceed its quota. The caller discards the archive.
+    In the transaction that also stores the reference to the archive. `quota` is in bytes; None: unlimited. If
+    the VO would exceed it (QuotaExceeded), the caller discards the archive.
     """
     if quota is not None:
         _check_quota(conn, staged, vo=vo, quota=quota)

@@ -20,12 +20,7 @@ RESCHEDULED = "Job Rescheduled"
 
 
 def kill_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
-    """Kill a job; no effect if it is already Killed.
-
-    Raises:
-        IllegalTransition: It has ended otherwise.
-        JobNotFound: There is no such job.
-    """
+    """Kill a job; no effect if it is already Killed, IllegalTransition if it has ended otherwise."""
     if not kill_jobs(conn, [job_id], source=source, now=now):
         current = jobs.get_job(conn, job_id).status
         if current is not JobStatus.KILLED:
@@ -45,13 +40,7 @@ def kill_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: d
 
 
 def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
-    """Reschedule a job: back through the optimizers.
-
-    Raises:
-        IllegalTransition: Its status does not allow it.
-        RescheduleLimit: It was rescheduled `maximum` times.
-        JobNotFound: There is no such job.
-    """
+    """Reschedule a job: back through the optimizers, at most `maximum` times (RescheduleLimit)."""
     if reschedule_jobs(conn, [job_id], source=source, now=now, maximum=maximum):
         return
     current = jobs.get_job(conn, job_id).status

@@ -6,13 +6,13 @@ Source: DIRAC's parametric jobs (`%s`, `%n`, `%(name)s`).
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, select
 
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkInsert
+from taskqueue.db.sql import BulkInsert, IdListStatement
 from taskqueue.errors import JobNotFound
 from taskqueue.schema.tables import descriptions, jobs
 
@@ -102,6 +102,11 @@ def _get_name(place: re.Match[str]) -> str:
 
 STORE_DESCRIPTIONS = BulkInsert(descriptions, varying=("description_id", "source", "body", "sandbox"))
 
+#: Read once for all jobs that share a description.
+DESCRIPTIONS = IdListStatement(
+    descriptions.c.description_id,
+    select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where,
+)
 DESCRIPTION_OF_JOB = (
     select(descriptions.c.source, descriptions.c.body, descriptions.c.sandbox, jobs.c.parameters)
     .join(jobs, jobs.c.description_id == descriptions.c.description_id)
@@ -129,6 +134,12 @@ def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence
     }
     STORE_DESCRIPTIONS.execute(conn, columns)
     return ids
+
+
+def read_shared(conn: Connection, ids: Collection[int]) -> Mapping[int, tuple[str, str | None]]:
+    """Body (JSON, with placeholders) and sandbox of descriptions, by their id."""
+    rows = conn.execute(DESCRIPTIONS.to_statement(conn), {"ids": sorted(ids)}) if ids else ()
+    return {row.description_id: (row.body, row.sandbox) for row in rows}
 
 
 def read_description(conn: Connection, job_id: int) -> Description:

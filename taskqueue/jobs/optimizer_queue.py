@@ -14,8 +14,8 @@ from sqlalchemy import BindParameter, Connection, and_, bindparam, case, delete,
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db.sql import BulkUpdate, DialectInsert, IdListStatement, Upsert
-from taskqueue.jobs import log
-from taskqueue.schema.tables import blobs, descriptions, jobs
+from taskqueue.jobs import descriptions, log
+from taskqueue.schema.tables import blobs, jobs
 from taskqueue.schema.tables import trials as table
 from taskqueue.states import PREPARING, JobStatus
 
@@ -37,13 +37,6 @@ READ = IdListStatement(
         )
         .where(ours, _IS_DUE)
         .order_by(jobs.c.job_id)
-    ),
-)
-#: Read once for all jobs that share a description.
-DESCRIPTIONS = IdListStatement(
-    descriptions.c.description_id,
-    lambda ours: select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where(
-        ours
     ),
 )
 SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(blobs.c.digest.in_(bindparam("digests", expanding=True)))
@@ -130,7 +123,7 @@ def list_due(conn: Connection, *, now: datetime, most: int) -> list[int]:
 def read_due(conn: Connection, job_ids: Sequence[int], *, now: datetime) -> list[PreparingJob]:
     """The jobs that are still due, without locking them."""
     rows = conn.execute(READ.to_statement(conn), {"ids": job_ids, "now": now}).all()
-    written = _read_descriptions(conn, {row.description_id for row in rows})
+    written = descriptions.read_shared(conn, {row.description_id for row in rows})
     stored = _read_sandboxes(conn, {sandbox for _, sandbox in written.values() if sandbox})
     found: list[PreparingJob] = []
     for row in rows:
@@ -141,12 +134,6 @@ def read_due(conn: Connection, job_ids: Sequence[int], *, now: datetime) -> list
             del values["description_id"]
             found.append(PreparingJob(**values))
     return found
-
-
-def _read_descriptions(conn: Connection, ids: Collection[int]) -> Mapping[int, tuple[str, str | None]]:
-    """Body and sandbox of descriptions by id."""
-    rows = conn.execute(DESCRIPTIONS.to_statement(conn), {"ids": sorted(ids)}) if ids else ()
-    return {row.description_id: (row.body, row.sandbox) for row in rows}
 
 
 def _read_sandboxes(conn: Connection, digests: Collection[str]) -> frozenset[tuple[str, str]]:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     func,
     literal,
     select,
+    text,
     true,
     union_all,
 )
@@ -144,7 +145,7 @@ def plan_paths(conn: Connection, which: JobSelector) -> IndexPaths:
         rest = replace(which, submit_pool=None, statuses=None)
         return IndexPaths(ways=[and_(in_pool, by) for by in _list_status_paths(statuses)], rest=rest)
     if which.statuses is not None:
-        parts = [ENDED if status in FINAL else LIVING for status in statuses]
+        parts = [text(ENDED if status in FINAL else LIVING) for status in statuses]
         each = [and_(by, part) for by, part in zip(_list_status_paths(statuses), parts, strict=True)]
         return IndexPaths(ways=each, rest=replace(which, statuses=None))
     return IndexPaths(ways=[true()], rest=which)

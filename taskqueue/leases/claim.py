@@ -13,7 +13,6 @@ from taskqueue.jobs import descriptions, log
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, Location, TakenRow
 from taskqueue.schema.tables import attempts, jobs
-from taskqueue.schema.tables import descriptions as descriptions_table
 from taskqueue.states import JobStatus
 
 SOURCE = "Matcher"
@@ -27,9 +26,6 @@ ATTEMPT_COLUMNS = ("lease", "holder", "stamp", "site", "ce", "queue", "lease_exp
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 OPEN = insert(attempts)
-DESCRIPTIONS = select(
-    descriptions_table.c.description_id, descriptions_table.c.body, descriptions_table.c.sandbox
-).where(descriptions_table.c.description_id.in_(bindparam("ids", expanding=True)))
 HELD = (
     select(*CLAIMED_COLUMNS, *(attempts.c[name] for name in (*_LEASE, *_ALLOTTED)))
     .join(attempts, (attempts.c.job_id == jobs.c.job_id) & (attempts.c.epoch == jobs.c.epoch))
@@ -165,8 +161,7 @@ def _build_log_entry(row: TakenRow, now: datetime) -> LogEntry:
 
 
 def _build_claimed(conn: Connection, held: Sequence[_LeasedJob]) -> list[ClaimedJob]:
-    ids = sorted({each.row.description_id for each in held})
-    written = {row.description_id: row for row in conn.execute(DESCRIPTIONS, {"ids": ids})}
+    written = descriptions.read_shared(conn, {each.row.description_id for each in held})
     return [
         ClaimedJob(
             job_id=each.row.job_id,
@@ -174,13 +169,12 @@ def _build_claimed(conn: Connection, held: Sequence[_LeasedJob]) -> list[Claimed
             vo=each.row.vo,
             lease=each.lease,
             lease_expires_at=each.expires,
-            description=describe_job(
-                each.row.job_id, written[each.row.description_id].body, each.row.parameters
-            ),
-            sandbox=written[each.row.description_id].sandbox,
+            description=describe_job(each.row.job_id, body, each.row.parameters),
+            sandbox=sandbox,
             allotment=each.allotment,
         )
         for each in held
+        for body, sandbox in (written[each.row.description_id],)
     ]
 
 

@@ -43,8 +43,7 @@ def claim_jobs(
 ) -> list[BatchClaimResult]:
     """Claim a job for each request if there is one, all in one statement (PostgreSQL).
 
-    Raises:
-        IntegrityError: One of the requests is being answered elsewhere; nothing was claimed.
+    IntegrityError: one of the requests is being answered elsewhere; nothing was claimed.
     """
     rows = _claim_one(server, requests[0], now) if len(requests) == 1 else _claim_many(server, requests, now)
     outcomes = [BatchClaimResult()] * len(requests)

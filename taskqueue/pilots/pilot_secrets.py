@@ -61,10 +61,7 @@ REDEEM = (
 def issue_secret(conn: Connection, stamp: str, *, life: timedelta, now: datetime) -> tuple[str, datetime]:
     """A new secret for a registered pilot, and its expiry; an earlier one becomes void.
 
-    Raises:
-        SecretUsed: The pilot already has a token.
-        IllegalTransition: The pilot has ended.
-        PilotNotFound: There is none with this stamp.
+    SecretUsed: the pilot already has a token. IllegalTransition: it has ended.
     """
     _refuse_ended(pilots.get_pilot(conn, stamp))
     secret, expires_at = token_urlsafe(_BYTES), now + min(life, MAX_LIFETIME)
@@ -84,11 +81,8 @@ def redeem_secret(
 ) -> Pilot | None:
     """Redeem the secret of a pilot, which is Running from now on; None: the secret is not valid.
 
-    `request_id` is chosen by the calling process; a repeated request gets the same answer for a while.
-
-    Raises:
-        SecretUsed: Another process has redeemed it.
-        IllegalTransition: The pilot has ended.
+    `request_id` is chosen by the calling process; a repeated request gets the same answer for a while, one of
+    another process SecretUsed. IllegalTransition: the pilot has ended.
     """
     shown = _bind_secret(stamp, secret)
     won = conn.execute(REDEEM, {**shown, "now": now, "by_request": request_id}).rowcount

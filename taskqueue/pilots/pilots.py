@@ -8,7 +8,7 @@ pick.
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, case, exists, func, or_, select, update
@@ -119,12 +119,9 @@ def register(
     submitted_by: str,
     now: datetime,
 ) -> bool:
-    """Store the intent to submit a pilot; whether it is new.
+    """Store the intent to submit a pilot; whether it is new. IdempotencyConflict: another one has the stamp.
 
     `queue` None means that a broker picks one of `landings`; at no other queue will the pilot get jobs.
-
-    Raises:
-        IdempotencyConflict: Another pilot has the stamp.
     """
     row = {
         **_build_row(stamp=stamp, vo=vo, status=PilotStatus.SUBMITTED, queue=queue, now=now),
@@ -163,12 +160,7 @@ def set_status(
     empty_reason: str | None = None,
     now: datetime,
 ) -> None:
-    """Store the status of a pilot, with its reference and the reason why it got no job, if known.
-
-    Raises:
-        IllegalTransition: It has ended otherwise.
-        PilotNotFound: There is none with this stamp.
-    """
+    """Store the status of a pilot, with its reference and the reason why it got no job, if known."""
     sources = [status.value for status in PilotStatus if pilot_may_become(status, wanted)]
     values = {
         "the_stamp": stamp,
@@ -228,20 +220,17 @@ def _build_row(
     }
 
 
-_COMING = sorted({PilotStatus.SUBMITTED.value, PilotStatus.WAITING.value})
-
+_QUEUE = (table.c.site, table.c.ce, table.c.queue)
 _has_asked = table.c.last_seen_at >= bindparam("since")
-_is_coming = table.c.status.in_(_COMING)
+_is_coming = table.c.status.in_(sorted({PilotStatus.SUBMITTED.value, PilotStatus.WAITING.value}))
 ACTIVITY = (
     select(
-        table.c.site,
-        table.c.ce,
-        table.c.queue,
+        *_QUEUE,
         func.sum(case((_has_asked, 1), else_=0)).label("asked"),
         func.sum(case((_is_coming, 1), else_=0)).label("coming"),
     )
     .where(table.c.vo == bindparam("vo"), or_(_has_asked, _is_coming))
-    .group_by(table.c.site, table.c.ce, table.c.queue)
+    .group_by(*_QUEUE)
 )
 #: Pilots whose queue a broker picks, by possible queues.
 COMING = (
@@ -276,9 +265,7 @@ BIND = (
     .where(table.c.stamp == bindparam("the_stamp"), table.c.site == "")
     .values(site=bindparam("new_site"), ce=bindparam("new_ce"), queue=bindparam("new_queue"))
 )
-BOUND = select(table.c.site, table.c.ce, table.c.queue, table.c.landings).where(
-    table.c.stamp == bindparam("the_stamp")
-)
+BOUND = select(*_QUEUE, table.c.landings).where(table.c.stamp == bindparam("the_stamp"))
 
 
 def bind_queue(
@@ -286,8 +273,7 @@ def bind_queue(
 ) -> QueueAddress | None:
     """Record a request of a pilot, and bind it to a queue unless it is bound.
 
-    Returns:
-        The bound queue; None: it has none, and was not sent to this one.
+    The bound queue; None: it has none, and was not sent to this one.
     """
     record_contact(conn, stamp=stamp, vo=vo, queue=None, now=now)
     row = conn.execute(BOUND, {"the_stamp": stamp}).one_or_none()
@@ -322,8 +308,7 @@ class PilotOutput:
 
 def store_output(conn: Connection, stamp: str, output: PilotOutput) -> None:
     """Store the output of an existing pilot; replaces an earlier one."""
-    values = {"stdout": output.stdout, "stderr": output.stderr, "stored_at": output.stored_at}
-    conn.execute(STORE_OUTPUT.to_statement(conn), {"stamp": stamp, **values})
+    conn.execute(STORE_OUTPUT.to_statement(conn), {"stamp": stamp, **asdict(output)})
 
 
 def get_output(conn: Connection, stamp: str) -> PilotOutput | None:

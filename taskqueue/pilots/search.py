@@ -1,7 +1,7 @@
 """Search for pilots: filter, pages, and counts by status, result and location."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -146,10 +146,7 @@ def count_pilots(
 ) -> Mapping[tuple[str, ...], PilotCounts]:
     """Count pilots for each combination of values of `by`, names of `COLUMNS`.
 
-    `ended_since` leaves out pilots that ended before.
-
-    Raises:
-        InvalidRequest: A name is unknown, or `by` is empty.
+    `ended_since` leaves out pilots that ended before. InvalidRequest: a name is unknown, or `by` is empty.
     """
     if problems := _find_problems(by):
         raise InvalidRequest(problems)
@@ -158,13 +155,11 @@ def count_pilots(
     if ended_since is not None:
         clauses.append(or_(_is_active, table.c.updated_at >= ended_since))
     rows = conn.execute(select(*columns, *_NUMBERS).where(*clauses).group_by(*columns).order_by(*columns))
-    return {tuple(row[: len(by)]): _counts_from_row(row[len(by) :]) for row in rows}
-
-
-def _counts_from_row(numbers: Iterable[str | int]) -> PilotCounts:
-    return PilotCounts(
-        **{each.name: int(number) for each, number in zip(fields(PilotCounts), numbers, strict=True)}
-    )
+    names = [each.name for each in fields(PilotCounts)]
+    return {
+        tuple(row[: len(by)]): PilotCounts(**dict(zip(names, map(int, row[len(by) :]), strict=True)))
+        for row in rows
+    }
 
 
 def _find_problems(by: Sequence[str]) -> list[Problem]:

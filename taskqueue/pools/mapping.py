@@ -116,13 +116,11 @@ def store_mappings(
     digests: Mapping[str, Mapping[str, bool]],
     now: datetime,
 ) -> Mapping[str, MappingChange] | None:
-    """Store which queue classes are eligible for pools of a VO.
+    """Store which queue classes are eligible for pools of a VO; what changed for each that exists.
 
     `digests` has for each pool the digests of its eligible queue classes, and whether each is undecided.
-
-    Returns:
-        What changed for each of the pools that exist. None: the VO's queue classes have another version or
-        release, and nothing was written; load the current configuration, sync, and compute again.
+    None: the VO's queue classes have another version or release, and nothing was written; load the current
+    configuration, sync, and compute again.
     """
     there = lock_pools(conn, vo, digests)
     if queue_class_store.lock_version(conn, vo) != (config_version, expiries):
@@ -161,18 +159,8 @@ def refresh_mappings(
 ) -> dict[str, MappingChange]:
     """Store mappings that were computed under the lock of the VO's row (see `queue_class_store.lock_state`).
 
-    Args:
-        conn: In a writing transaction.
-        vo: Lower case.
-        config_version: Of the stored queue classes.
-        expiries: Passed expiries of that version.
-        new: Mappings of pools that are locked and may have no mapping yet.
-        wanted: Mappings of pools that have one.
-        before: The stored mappings of `wanted`.
-        now: The time.
-
-    Returns:
-        What changed for each of the pools.
+    `new` are mappings of pools that are locked and may have none yet, `wanted` those of pools that have one,
+    stored as `before`. What changed for each of the pools.
     """
     changed = {pool_id: _compare(before[pool_id], sets) for pool_id, sets in wanted.items()}
     rows = [

@@ -54,11 +54,7 @@ def _advance(insert: DialectInsert) -> Insert:
     )
     return insert.on_conflict_do_update(
         index_elements=["vo"],
-        set_={
-            "config_version": new.config_version,
-            "expiries": new.expiries,
-            "algorithm": new.algorithm,
-        },
+        set_={name: new[name] for name in ("config_version", "expiries", "algorithm")},
         where=newer,
     ).returning(versions.c.vo)
 
@@ -82,14 +78,12 @@ MEMBERS = select(members.c.site, members.c.ce, members.c.queue, members.c.queue_
     members.c.vo == _VO
 )
 
-_IS_QUEUE = and_(
+REMOVE_MEMBER = delete(members).where(
     members.c.vo == _VO,
     members.c.site == bindparam("the_site"),
     members.c.ce == bindparam("the_ce"),
     members.c.queue == bindparam("the_queue"),
 )
-
-REMOVE_MEMBER = delete(members).where(_IS_QUEUE)
 
 _are_all_refreshed = and_(
     versions.c.refreshed_version == versions.c.config_version,
@@ -163,13 +157,10 @@ def store_classes(
     now: datetime,
     before: StoredClasses | None = None,
 ) -> bool:
-    """Replace the stored queue classes of a VO; only differences are written.
+    """Replace the stored queue classes of a VO; only differences are written. False: a newer version stays.
 
     The transaction must have locked the pools that it needs. `before` are the classes of another version: if
     these are the stored ones, the members need not be read.
-
-    Returns:
-        Whether the stored classes now have this version; False: a newer one is stored, and stays.
     """
     wanted = (config_version, expiries, ALGORITHM)
     row = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
@@ -179,28 +170,18 @@ def store_classes(
     stored = None if row is None else tuple(row)
     if stored == wanted:
         return True
+    advanced = {"vo": vo, "config_version": config_version, "expiries": expiries, "algorithm": ALGORITHM}
     # Used for a new row only: then there are no mappings, so all of them have this version.
     refreshed = {"refreshed_version": config_version, "refreshed_expiries": expiries, "refreshed_at": now}
-    advanced = {
-        "vo": vo,
-        "config_version": config_version,
-        "expiries": expiries,
-        "algorithm": ALGORITHM,
-        **refreshed,
-    }
-    if conn.execute(ADVANCE.to_statement(conn), advanced).first() is None:
+    if conn.execute(ADVANCE.to_statement(conn), {**advanced, **refreshed}).first() is None:
         return False
-    known = before if before is not None and before.is_stored(stored, read_slots(conn, vo)) else None
+    is_known = before is not None and before.is_stored(stored, read_slots(conn, vo))
     class_ids = _add_classes(conn, vo, classes)
-    if known:
-        old, new = _diff_classes(known.classes, classes)
-        is_other = _write_members(
-            conn, vo, stored=_map_queues(old, class_ids), wanted=_map_queues(new, class_ids)
-        )
+    if before is not None and is_known:
+        old, new = _diff_classes(before.classes, classes)
+        is_other = _write_members(conn, vo, _map_queues(old, class_ids), _map_queues(new, class_ids))
     else:
-        is_other = _write_members(
-            conn, vo, stored=_read_members(conn, vo), wanted=_map_queues(classes, class_ids)
-        )
+        is_other = _write_members(conn, vo, _read_members(conn, vo), _map_queues(classes, class_ids))
     if is_other:
         change_feed.append_changes(conn, "mapping", [vo], now=now)
     return True
@@ -220,10 +201,6 @@ def _add_classes(conn: Connection, vo: str, classes: Sequence[QueueClass]) -> di
         conn.execute(ADD_CLASS, [{"vo": vo, "digest": digest, "slot": given[digest]} for digest in new])
         return {row.digest: row.queue_class_id for row in conn.execute(CLASSES, {"the_vo": vo})}
     return {digest: row.queue_class_id for digest, row in stored.items()}
-
-
-def _bind_queue(vo: str, queue: QueueAddress) -> dict[str, object]:
-    return {"the_vo": vo, "the_site": queue.site, "the_ce": queue.ce, "the_queue": queue.queue}
 
 
 def _diff_classes(
@@ -248,12 +225,13 @@ def _read_members(conn: Connection, vo: str) -> dict[QueueAddress, int]:
 
 
 def _write_members(
-    conn: Connection, vo: str, *, stored: Mapping[QueueAddress, int], wanted: Mapping[QueueAddress, int]
+    conn: Connection, vo: str, stored: Mapping[QueueAddress, int], wanted: Mapping[QueueAddress, int]
 ) -> bool:
     new = [queue for queue, class_id in wanted.items() if stored.get(queue) != class_id]
     gone = [queue for queue, class_id in stored.items() if wanted.get(queue) != class_id]
     if gone:
-        conn.execute(REMOVE_MEMBER, [_bind_queue(vo, queue) for queue in gone])
+        rows = [{"the_site": each.site, "the_ce": each.ce, "the_queue": each.queue} for each in gone]
+        conn.execute(REMOVE_MEMBER, [{"the_vo": vo, **row} for row in rows])
     columns: dict[str, list[Any]] = {
         "site": [queue.site for queue in new],
         "ce": [queue.ce for queue in new],

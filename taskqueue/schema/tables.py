@@ -57,9 +57,14 @@ def _hourly_sum_columns(*more: Column[str]) -> list[Column[Any] | PrimaryKeyCons
     return [*by, PrimaryKeyConstraint(*(each.name for each in by))]
 
 
+def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
+    where = text(condition)
+    return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
 _FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
 #: Partial-index conditions on status. SQLite uses the index only if the query repeats the condition.
-ENDED, LIVING = text(f"status IN ({_FINAL})"), text(f"status NOT IN ({_FINAL})")
+ENDED, LIVING = f"status IN ({_FINAL})", f"status NOT IN ({_FINAL})"
 
 #: Job descriptions, one row for all jobs of a submission that share it (parametric jobs).
 descriptions = Table(
@@ -100,26 +105,16 @@ jobs = Table(
     Column("updated_at", UtcTime, nullable=False),  # last change of status
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
-    Index(
-        "ix_jobs_due_at",
-        "due_at",
-        sqlite_where=text("due_at IS NOT NULL"),
-        postgresql_where=text("due_at IS NOT NULL"),
-    ),
+    _index_where("due_at IS NOT NULL", "ix_jobs_due_at", "due_at"),
     # job_id as the last column, here and below, gives the newest rows without a sort.
     Index("ix_jobs_vo_owner_status_job_id", "vo", "owner", "status", "job_id"),
     # Two partial indexes, not one: a statement with a job id and a status must never scan that whole status.
-    Index("ix_jobs_ended", "status", "updated_at", sqlite_where=ENDED, postgresql_where=ENDED),
-    Index("ix_jobs_ended_job_id", "status", "job_id", sqlite_where=ENDED, postgresql_where=ENDED),
-    Index("ix_jobs_living", "status", "job_id", sqlite_where=LIVING, postgresql_where=LIVING),
+    _index_where(ENDED, "ix_jobs_ended", "status", "updated_at"),
+    _index_where(ENDED, "ix_jobs_ended_job_id", "status", "job_id"),
+    _index_where(LIVING, "ix_jobs_living", "status", "job_id"),
     # Pools in use, and the jobs of each.
-    Index(
-        "ix_jobs_submit_pool_status_job_id",
-        "submit_pool",
-        "status",
-        "job_id",
-        sqlite_where=text("submit_pool IS NOT NULL"),
-        postgresql_where=text("submit_pool IS NOT NULL"),
+    _index_where(
+        "submit_pool IS NOT NULL", "ix_jobs_submit_pool_status_job_id", "submit_pool", "status", "job_id"
     ),
     Index("ix_jobs_description_id", "description_id"),
     sqlite_autoincrement=True,  # an id is never given out twice
@@ -376,36 +371,13 @@ attempts = Table(
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # At most one open attempt for each job, whatever the code above does.
-    Index(
-        "uq_attempts_open",
-        "job_id",
-        unique=True,
-        sqlite_where=text("closed_at IS NULL"),
-        postgresql_where=text("closed_at IS NULL"),
-    ),
+    _index_where("closed_at IS NULL", "uq_attempts_open", "job_id", unique=True),
     # No column that a heartbeat changes is in any index: heartbeats are the most frequent writes.
-    Index(
-        "ix_attempts_not_started",
-        "job_id",
-        sqlite_where=text("closed_at IS NULL AND started_at IS NULL"),
-        postgresql_where=text("closed_at IS NULL AND started_at IS NULL"),
-    ),
-    Index(
-        "ix_attempts_ending",
-        "job_id",
-        sqlite_where=text("closed_at IS NULL AND ending IS true"),
-        postgresql_where=text("closed_at IS NULL AND ending IS true"),
-    ),
+    _index_where("closed_at IS NULL AND started_at IS NULL", "ix_attempts_not_started", "job_id"),
+    _index_where("closed_at IS NULL AND ending IS true", "ix_attempts_ending", "job_id"),
     Index("ix_attempts_stamp", "stamp"),
     # Attempts at a location, counted for limits.
-    Index(
-        "ix_attempts_open_at",
-        "site",
-        "ce",
-        "queue",
-        sqlite_where=text("closed_at IS NULL"),
-        postgresql_where=text("closed_at IS NULL"),
-    ),
+    _index_where("closed_at IS NULL", "ix_attempts_open_at", "site", "ce", "queue"),
     postgresql_with=_ROOMY,
 )
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, or_, select
 
 from cs_config.tree.address import QueueAddress
 from taskqueue.schema.tables import attempts, jobs, pilots
@@ -58,15 +58,16 @@ BY_VO = (
     .group_by(jobs.c.vo, jobs.c.status)
     .order_by(jobs.c.vo, jobs.c.status)
 )
-_PLACE = (attempts.c.vo, attempts.c.site, attempts.c.ce, attempts.c.queue)
-JOBS_BY_QUEUE = (
-    select(*_PLACE, func.count().label("number")).where(attempts.c.closed_at.is_(None)).group_by(*_PLACE)
-)
-_PILOTS_PLACE = (pilots.c.vo, pilots.c.site, pilots.c.ce, pilots.c.queue)
-PILOTS_BY_QUEUE = (
-    select(*_PILOTS_PLACE, func.count().label("number"))
-    .where(pilots.c.status.in_(sorted(each.value for each in PilotStatus if PILOT_STEPS[each])))
-    .group_by(*_PILOTS_PLACE)
+
+
+def _count_by_queue(table: Table, condition: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    place = (table.c.vo, table.c.site, table.c.ce, table.c.queue)
+    return select(*place, func.count().label("number")).where(condition).group_by(*place)
+
+
+JOBS_BY_QUEUE = _count_by_queue(attempts, attempts.c.closed_at.is_(None))
+PILOTS_BY_QUEUE = _count_by_queue(
+    pilots, pilots.c.status.in_(sorted(each.value for each in PilotStatus if PILOT_STEPS[each]))
 )
 
 
@@ -91,7 +92,7 @@ def count_jobs(conn: Connection, scope: str) -> Occupancy:
     """Jobs at a scope, `Site`, `Site/CE` or `Site/CE/Queue`, including killed ones that are ending."""
     site, ce, queue = (*scope.split("/"), "", "")[:3]
     row = conn.execute(OCCUPANCY, {"site": site, "ce": ce, "queue": queue}).one()
-    return Occupancy(jobs=row.jobs, submitting=row.submitting, gathering=row.gathering)
+    return Occupancy(**row._asdict())
 
 
 def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str, str], int]:

@@ -162,11 +162,7 @@ def create_watermark(conn: Connection, site: str) -> int:
 
 
 def accept_advertisement(conn: Connection, scope: str, new: Advertisement, *, now: datetime) -> bool:
-    """Store an advertisement as the state of a scope; False: a later one is already stored.
-
-    Raises:
-        InvalidRequest: Its watermark was never issued.
-    """
+    """Store an advertisement as the state of a scope; False: a later one is already stored."""
     locked = scopes.lock_scopes(conn, scopes.list_enclosing(scope))
     site, current = locked[scopes.parse_site(scope)], locked[scope]
     if new.as_of is not None and not 0 < new.as_of <= site.watermark:
