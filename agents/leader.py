@@ -99,5 +99,5 @@ def acquire(engine: Engine, name: str, *, holder: str, now: datetime) -> Leaders
     """
     with database.writing(engine) as conn:
         fence = agent_leases.acquire(conn, name=name, holder=holder, now=now, ttl=LEASE_TIME)
-        last = agent_leases.read_last_cycle(conn, name)
+        last = agent_leases.list_last_cycles(conn).get(name)
     return None if fence is None else Leadership(engine=engine, name=name, fence=fence, now=now, last=last)

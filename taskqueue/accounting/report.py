@@ -37,20 +37,6 @@ _ON_SQLITE: Final[Mapping[TimeBucket, tuple[int, str]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageFilter:
-    """Conditions on sums; None: no condition, an empty set: matches nothing."""
-
-    vo: frozenset[str] | None = None
-    site: frozenset[str] | None = None
-    ce: frozenset[str] | None = None
-    queue: frozenset[str] | None = None
-    owner: frozenset[str] | None = None
-    owner_group: frozenset[str] | None = None
-    status: frozenset[str] | None = None
-    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
     """A query of accounting sums."""
 
@@ -58,7 +44,8 @@ class UsageQuery:
     bucket: TimeBucket | None  #: None: the whole time in one
     since: datetime  #: at this hour or later; old sums are by day
     until: datetime  #: before this
-    which: UsageFilter
+    which: Mapping[str, frozenset[str] | None]  #: allowed values by dimension; None: all
+    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +124,8 @@ def _group(
 
 
 def _build_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
-    chosen = ownership.match_values({table.c[name]: getattr(query.which, name) for name in DIMENSIONS})
-    own = ownership.match_any(query.which.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
+    chosen = ownership.match_values({table.c[name]: values for name, values in query.which.items()})
+    own = ownership.match_any(query.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
     return [table.c.hour >= query.since, table.c.hour < query.until, *chosen, *own]
 
 

@@ -57,15 +57,7 @@ def finish_cycle(conn: Connection, *, name: str, fence: int, now: datetime) -> N
     conn.execute(FINISH_CYCLE, {"the_name": name, "the_fence": fence, "now": now})
 
 
-LAST_CYCLE = select(table.c.last_cycle_at).where(table.c.name == bindparam("name"))
-
 LAST_CYCLES = select(table.c.name, table.c.last_cycle_at)
-
-
-def read_last_cycle(conn: Connection, agent: str) -> datetime | None:
-    """Time of the latest completed cycle; None: there was none."""
-    found: datetime | None = conn.execute(LAST_CYCLE, {"name": agent}).scalar_one_or_none()
-    return found
 
 
 def list_last_cycles(conn: Connection) -> Mapping[str, datetime | None]:

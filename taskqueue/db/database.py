@@ -120,10 +120,6 @@ def set_notifier(engine: Engine, notifier: Notifier) -> None:
     engine.update_execution_options(notifier=notifier)
 
 
-def _ignore(_topics: frozenset[str]) -> None:
-    pass
-
-
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """A transaction that changes data; rolled back on any exception.
@@ -137,8 +133,8 @@ def writing(engine: Engine) -> Iterator[Connection]:
         with conn.begin():
             yield conn
         topics = notifications.take_topics(conn)
-    if topics:
-        notifier: Notifier = engine.get_execution_options().get("notifier", _ignore)
+    notifier: Notifier | None = engine.get_execution_options().get("notifier")
+    if topics and notifier is not None:
         notifier(topics)
 
 

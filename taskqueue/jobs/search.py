@@ -5,7 +5,7 @@ id and carry most of the filter, one for each status, and stops after a number o
 far the scan came, and the next page continues there.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,10 +28,10 @@ from sqlalchemy import (
 
 from requirements.errors import InvalidRequest, Problem, did_you_mean
 from taskqueue import ownership
-from taskqueue.jobs import jobs, wait_times
+from taskqueue.jobs import jobs
 from taskqueue.jobs.jobs import Job
 from taskqueue.ownership import OwnershipFilter
-from taskqueue.schema.tables import ENDED, LIVING
+from taskqueue.schema.tables import ENDED, LIVING, job_waits
 from taskqueue.schema.tables import jobs as table
 from taskqueue.states import FINAL, JobStatus
 
@@ -232,7 +232,17 @@ def sum_waits(
     conn: Connection, by: Sequence[str], which: JobSelector
 ) -> Mapping[tuple[str | None, ...], Mapping[str, float]]:
     """Wait times of ended jobs in seconds by cause, grouped as in `count_by_columns`."""
-    return wait_times.sum_by_columns(conn, [_get_column(name) for name in by], which.clauses())
+    columns = [_get_column(name) for name in by]
+    statement = (
+        select(*columns, job_waits.c.cause, func.sum(job_waits.c.seconds))
+        .join(table, table.c.job_id == job_waits.c.job_id)
+        .where(*which.clauses())
+        .group_by(*columns, job_waits.c.cause)
+    )
+    found: defaultdict[tuple[str | None, ...], dict[str, float]] = defaultdict(dict)
+    for *values, cause, seconds in conn.execute(statement):
+        found[tuple(values)][cause] = round(float(seconds), 3)
+    return found
 
 
 def _get_column(name: str) -> ColumnElement[str]:

@@ -12,13 +12,11 @@ from typing import Any, Final
 
 from sqlalchemy import (
     BindParameter,
-    ColumnElement,
     Connection,
-    RowMapping,
+    Row,
     Select,
     bindparam,
     delete,
-    func,
     insert,
     or_,
     select,
@@ -251,9 +249,22 @@ def store_ended(conn: Connection, *, since: EndedJob, until: datetime, most: int
 
 def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
     """Store the wait times of these ended jobs; how many were not stored before."""
-    rows = conn.execute(NOT_STORED, {"job_ids": sorted(job_ids)}).mappings().all()
-    _store_rows(conn, rows)
-    return len(rows)
+    ended = conn.execute(NOT_STORED, {"job_ids": sorted(job_ids)}).all()
+    logs: defaultdict[int, list[LogEntry]] = defaultdict(list)
+    for entry in log.read_logs(conn, [row.job_id for row in ended]):
+        logs[entry.job_id].append(entry)
+    seen = _read_causes_of(conn, ended, logs)
+    rows = [
+        {"job_id": row.job_id, "cause": cause, "seconds": seconds, "ended_at": row.updated_at}
+        for row in ended
+        for cause, seconds in sum_by_cause(
+            logs[row.job_id], now=row.updated_at, hindrances=seen.get(row.task_queue_id, ())
+        ).items()
+    ]
+    if rows:
+        conn.execute(DELETE_WAITS, {"job_ids": sorted({row["job_id"] for row in rows})})
+        conn.execute(INSERT_WAITS, rows)
+    return len(ended)
 
 
 def read_waits(conn: Connection, job_id: int) -> dict[str, float]:
@@ -275,44 +286,11 @@ def sum_until_now(
     return sum_by_cause(entries, now=now, hindrances=seen)
 
 
-def sum_by_columns(
-    conn: Connection, by: Sequence[ColumnElement[str]], clauses: Sequence[ColumnElement[bool]]
-) -> Mapping[tuple[str | None, ...], Mapping[str, float]]:
-    """Seconds by cause of ended jobs, for each combination of values of some columns of jobs."""
-    statement = (
-        select(*by, job_waits_table.c.cause, func.sum(job_waits_table.c.seconds))
-        .join(jobs, jobs.c.job_id == job_waits_table.c.job_id)
-        .where(*clauses)
-        .group_by(*by, job_waits_table.c.cause)
-    )
-    found: defaultdict[tuple[str | None, ...], dict[str, float]] = defaultdict(dict)
-    for *values, cause, seconds in conn.execute(statement):
-        found[tuple(values)][cause] = round(float(seconds), 3)
-    return found
-
-
-def _store_rows(conn: Connection, ended: Sequence[RowMapping]) -> None:
-    logs: defaultdict[int, list[LogEntry]] = defaultdict(list)
-    for entry in log.read_logs(conn, [row["job_id"] for row in ended]):
-        logs[entry.job_id].append(entry)
-    seen = _read_causes_of(conn, ended, logs)
-    rows = [
-        {"job_id": row["job_id"], "cause": cause, "seconds": seconds, "ended_at": row["updated_at"]}
-        for row in ended
-        for cause, seconds in sum_by_cause(
-            logs[row["job_id"]], now=row["updated_at"], hindrances=seen.get(row["task_queue_id"], ())
-        ).items()
-    ]
-    if rows:
-        conn.execute(DELETE_WAITS, {"job_ids": sorted({row["job_id"] for row in rows})})
-        conn.execute(INSERT_WAITS, rows)
-
-
 def _read_causes_of(
-    conn: Connection, ended: Sequence[RowMapping], logs: Mapping[int, Sequence[LogEntry]]
+    conn: Connection, ended: Sequence[Row[*tuple[Any, ...]]], logs: Mapping[int, Sequence[LogEntry]]
 ) -> Mapping[int, Sequence[WaitCause]]:
     """Causes of the jobs' task queues since the first of the jobs came."""
-    task_queue_ids = {row["task_queue_id"] for row in ended if row["task_queue_id"] is not None}
+    task_queue_ids = {row.task_queue_id for row in ended} - {None}
     since = min((entries[0].at for entries in logs.values()), default=None)
     if since is None or not task_queue_ids:
         return {}

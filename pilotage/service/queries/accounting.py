@@ -19,8 +19,9 @@ from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mea
 from requirements.values import fold
 from taskqueue import ownership
 from taskqueue.accounting import report
-from taskqueue.accounting.report import DIMENSIONS, UsageFilter, UsageQuery
+from taskqueue.accounting.report import DIMENSIONS, UsageQuery
 from taskqueue.accounting.sums import truncate_to_hour
+from taskqueue.ownership import OwnershipFilter
 
 #: Most rows in one answer.
 MOST: Final = 20_000
@@ -51,12 +52,14 @@ def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> Usag
     until = min(_moment("to", query.until, now) if query.until else now, now + _WRONG_CLOCK)
     if since >= until:
         raise InvalidRequest([Problem(path="from", message=f"{since:%Y-%m-%d %H:%M} is not before the end")])
+    which, any_of = _visible(caller, query)
     return UsageQuery(
         by=list(dict.fromkeys(query.by)),
         bucket=query.bucket,
         since=truncate_to_hour(since),
         until=until,
-        which=_visible(caller, query),
+        which=which,
+        any_of=any_of,
     )
 
 
@@ -94,7 +97,10 @@ def _check_columns(caller: Caller, query: AccountingQuery) -> None:
         raise NotAllowed(f"{caller.role} may see the use of VOs, not of persons: not by {', '.join(refused)}")
 
 
-def _visible(caller: Caller, query: AccountingQuery) -> UsageFilter:
+def _visible(
+    caller: Caller, query: AccountingQuery
+) -> tuple[dict[str, frozenset[str] | None], tuple[OwnershipFilter, ...]]:
+    """Allowed values by dimension, and alternatives of which each row matches one."""
     values = {
         name: None if (words := getattr(query, name)) is None else frozenset(words) for name in DIMENSIONS
     }
@@ -107,7 +113,7 @@ def _visible(caller: Caller, query: AccountingQuery) -> UsageFilter:
     )
     owner = None if every.owner is None else frozenset({every.owner})
     own = {"vo": every.vos, "site": every.sites, "owner": ownership.intersect(owner, values["owner"])}
-    return UsageFilter(**{**values, **own}, any_of=any_of)
+    return {**values, **own}, any_of
 
 
 def _moment(name: str, text: str, now: datetime) -> datetime:
