@@ -212,10 +212,10 @@ def _lock(conn: Connection, name: str) -> None:
         conn.execute(LOCK, {"name": name})
 
 
-KNOWN_AMONG = select(table.c.digest).where(table.c.digest.in_(bindparam("digests", expanding=True)))
+KNOWN_AMONG = select(table.c.digest).where(table.c.digest.in_(sql.IDS))
 
 
 def find_unreferenced(conn: Connection, digests: Collection[str]) -> frozenset[str]:
     """Digests, among a few hundred at most, that no VO has."""
-    known = conn.execute(KNOWN_AMONG, {"digests": sorted(digests)}).scalars()
+    known = conn.execute(KNOWN_AMONG, {"ids": sorted(digests)}).scalars()
     return frozenset(digests) - frozenset(known)

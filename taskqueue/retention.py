@@ -45,14 +45,12 @@ from taskqueue.schema.tables import (
     task_queues,
     waiting_jobs,
 )
-from taskqueue.states import FINAL, PILOT_STEPS, JobStatus
+from taskqueue.states import FINAL, PILOT_ENDS, JobStatus
 
 _BEFORE = bindparam("before", type_=jobs.c.updated_at.type)
 _LIMIT: BindParameter[int] = bindparam("limit")
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 _EVERY = 2**63 - 1  #: larger than any log id
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
-_PILOT_ENDS = sorted(status for status, steps in PILOT_STEPS.items() if not steps)
 
 #: The last log row that every reader has counted; without readers nothing is held back.
 _counted = select(func.coalesce(func.min(log_readers.c.counted), _EVERY)).scalar_subquery()
@@ -75,11 +73,11 @@ OLD_JOBS = (
     .limit(_LIMIT)
     .with_for_update(skip_locked=True)
 )
-REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_IDS))
+REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
 #: Log and attempts go with the job, by foreign key.
-REMOVE_JOBS = delete(jobs).where(jobs.c.job_id.in_(_IDS))
+REMOVE_JOBS = delete(jobs).where(jobs.c.job_id.in_(sql.IDS))
 REMOVE_DESCRIPTIONS = delete(descriptions).where(
-    descriptions.c.description_id.in_(_IDS),
+    descriptions.c.description_id.in_(sql.IDS),
     ~exists().where(jobs.c.description_id == descriptions.c.description_id),
 )
 
@@ -89,7 +87,7 @@ OLD_LOGS = (
     .order_by(jobs.c.updated_at)
     .limit(_LIMIT)
 )
-REMOVE_LOGS = delete(job_log).where(job_log.c.job_id.in_(_IDS))
+REMOVE_LOGS = delete(job_log).where(job_log.c.job_id.in_(sql.IDS))
 
 DETACH_OUTPUTS = (
     update(attempts)
@@ -121,7 +119,7 @@ _is_needed = blobs.c.digest.in_(
 )
 _may_go = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.last_used_at < _BEFORE, ~_is_needed)
 OLD_BLOBS = select(blobs.c.digest).where(_may_go).limit(_LIMIT).with_for_update(skip_locked=True)
-REMOVE_BLOBS = delete(blobs).where(blobs.c.digest.in_(_IDS), _may_go).returning(blobs.c.digest)
+REMOVE_BLOBS = delete(blobs).where(blobs.c.digest.in_(sql.IDS), _may_go).returning(blobs.c.digest)
 
 
 def _delete_some(table: Table, is_old: ColumnElement[bool]) -> Delete:
@@ -141,7 +139,11 @@ REMOVE_OLD = {
 }
 REMOVE_PILOTS = _delete_some(
     pilots,
-    and_(pilots.c.vo == bindparam("the_vo"), pilots.c.status.in_(_PILOT_ENDS), pilots.c.updated_at < _BEFORE),
+    and_(
+        pilots.c.vo == bindparam("the_vo"),
+        pilots.c.status.in_(sorted(PILOT_ENDS)),
+        pilots.c.updated_at < _BEFORE,
+    ),
 )
 
 
@@ -201,11 +203,11 @@ UNUSED = select(task_queues.c.task_queue_id).where(*_is_unused)
 IN_USE = select(jobs.c.task_queue_id).where(jobs.c.task_queue_id.is_not(None)).distinct()
 LOCK = (
     select(task_queues.c.task_queue_id)
-    .where(task_queues.c.task_queue_id.in_(_IDS), *_is_unused)
+    .where(task_queues.c.task_queue_id.in_(sql.IDS), *_is_unused)
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(skip_locked=True)
 )
-REMOVE = delete(task_queues).where(task_queues.c.task_queue_id.in_(_IDS), ~_has_jobs)
+REMOVE = delete(task_queues).where(task_queues.c.task_queue_id.in_(sql.IDS), ~_has_jobs)
 
 _is_referenced = exists().where(task_queues.c.class_id == requirement_classes.c.class_id)
 LOCK_CLASSES = (
@@ -215,7 +217,9 @@ LOCK_CLASSES = (
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True)
 )
-REMOVE_CLASSES = delete(requirement_classes).where(requirement_classes.c.class_id.in_(_IDS), ~_is_referenced)
+REMOVE_CLASSES = delete(requirement_classes).where(
+    requirement_classes.c.class_id.in_(sql.IDS), ~_is_referenced
+)
 
 
 def list_emptied(conn: Connection, *, before: datetime) -> list[int]:

@@ -70,22 +70,14 @@ def read_rows(conn: Connection, query: UsageQuery, *, most: int) -> list[UsageRo
     """Rows of a query, ordered by time and values; None: more than `most`."""
     used = _sum_usage(conn, query, most)
     waited = _sum_waits(conn, query, most)
-    if (
-        used is None
-        or waited is None
-        or len(keys := sorted(used.keys() | waited.keys(), key=_sort_key)) > most
-    ):
+    if used is None or waited is None or len(keys := used.keys() | waited.keys()) > most:
         return None
-    return [
-        UsageRow(
-            at=at, values=values, use=used.get((at, values), Usage()), waited=waited.get((at, values), {})
-        )
-        for at, values in keys
+    rows = [
+        UsageRow(at=key[0], values=key[1], use=used.get(key, Usage()), waited=waited.get(key, {}))
+        for key in keys
     ]
-
-
-def _sort_key(key: _RowKey) -> tuple[bool, Any, tuple[str, ...]]:
-    return key[0] is not None, key[0], key[1]
+    # Rows have a time each, or none has.
+    return sorted(rows, key=lambda row: (row.at or query.since, row.values))
 
 
 def _sum_usage(conn: Connection, query: UsageQuery, most: int) -> dict[_RowKey, Usage] | None:
@@ -120,13 +112,10 @@ def _group(
     by: list[ColumnElement[Any]] = [table.c[name] for name in query.by]
     if query.bucket is not None:
         by.append(_truncate(conn, table, query.bucket).label("at"))
-    return select(*by, *sums).where(*_build_conditions(table, query)).group_by(*by)
-
-
-def _build_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
     chosen = ownership.match_values({table.c[name]: values for name, values in query.which.items()})
     own = ownership.match_any(query.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
-    return [table.c.hour >= query.since, table.c.hour < query.until, *chosen, *own]
+    then = (table.c.hour >= query.since, table.c.hour < query.until)
+    return select(*by, *sums).where(*then, *chosen, *own).group_by(*by)
 
 
 def _truncate(conn: Connection, table: Table, bucket: TimeBucket) -> ColumnElement[Any]:

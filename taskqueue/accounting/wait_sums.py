@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from taskqueue.accounting import usage
 from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.accounting.sums import WAITS, truncate_to_hour
+from taskqueue.db import sql
 from taskqueue.jobs import log, wait_times
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.wait_times import WaitCause
@@ -21,12 +22,11 @@ from taskqueue.states import FINAL
 
 READER_NAME: Final = "waits"
 
-_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 ENDS = usage.select_log_rows(job_log.c.log_id, job_log.c.job_id, jobs.c.task_queue_id).where(usage.is_end)
 #: All log rows of these jobs up to the end of the span.
 LOG_BEFORE = (
     select(job_log.c.log_id, *log.COLUMNS)
-    .where(job_log.c.job_id.in_(_IDS), job_log.c.log_id <= bindparam("upto"))
+    .where(job_log.c.job_id.in_(sql.IDS), job_log.c.log_id <= bindparam("upto"))
     .order_by(job_log.c.log_id)
 )
 
@@ -65,7 +65,7 @@ def _read_histories(
     """By log id of an end, all entries since the previous end."""
     histories: dict[int, Sequence[LogEntry]] = {}
     since_end: defaultdict[int, list[LogEntry]] = defaultdict(list)
-    for log_id, *row in conn.execute(LOG_BEFORE, {"job_ids": job_ids, "upto": span.upto}):
+    for log_id, *row in conn.execute(LOG_BEFORE, {"ids": job_ids, "upto": span.upto}):
         entry = log.entry_from_row(row)
         since_end[entry.job_id].append(entry)
         if entry.to_status in FINAL:

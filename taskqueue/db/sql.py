@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sqlalchemy import (
+    BindParameter,
     Column,
     ColumnElement,
     Connection,
@@ -53,6 +54,10 @@ def split_batches(values: Collection[_T]) -> Iterator[Sequence[_T]]:
     ordered = sorted(set(values))
     for start in range(0, len(ordered), BATCH_SIZE):
         yield ordered[start : start + BATCH_SIZE]
+
+
+#: The bind for a list of values: `column.in_(IDS)`, executed with `{"ids": […]}`.
+IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 
 
 def read_batches(

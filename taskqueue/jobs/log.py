@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
 
+from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert
 from taskqueue.schema.tables import job_log
 from taskqueue.states import JobStatus
@@ -18,11 +19,7 @@ _NAMES = [column.name for column in COLUMNS]
 APPEND = BulkInsert(job_log, varying=_NAMES)
 
 OF_JOB = select(*COLUMNS).where(job_log.c.job_id == bindparam("job_id")).order_by(job_log.c.log_id)
-OF_JOBS = (
-    select(*COLUMNS)
-    .where(job_log.c.job_id.in_(bindparam("job_ids", expanding=True)))
-    .order_by(job_log.c.log_id)
-)
+OF_JOBS = select(*COLUMNS).where(job_log.c.job_id.in_(sql.IDS)).order_by(job_log.c.log_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +57,7 @@ def read_log(conn: Connection, job_id: int) -> list[LogEntry]:
 
 def read_logs(conn: Connection, job_ids: Collection[int]) -> list[LogEntry]:
     """Entries of some hundreds of jobs, oldest first."""
-    rows = conn.execute(OF_JOBS, {"job_ids": sorted(job_ids)}) if job_ids else ()
+    rows = conn.execute(OF_JOBS, {"ids": sorted(job_ids)}) if job_ids else ()
     return [entry_from_row(row) for row in rows]
 
 

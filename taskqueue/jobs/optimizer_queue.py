@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, case, delete, select
+from sqlalchemy import Connection, and_, bindparam, case, delete, select
 from sqlalchemy.sql.dml import Insert
 
+from taskqueue.db import sql
 from taskqueue.db.sql import BulkUpdate, DialectInsert, IdListStatement, Upsert
 from taskqueue.jobs import descriptions, log
 from taskqueue.schema.tables import blobs, jobs
@@ -39,7 +40,7 @@ READ = IdListStatement(
         .order_by(jobs.c.job_id)
     ),
 )
-SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(blobs.c.digest.in_(bindparam("digests", expanding=True)))
+SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(blobs.c.digest.in_(sql.IDS))
 
 #: SKIP LOCKED: a locked row is already being processed by another worker.
 LOCK = IdListStatement(
@@ -138,7 +139,7 @@ def read_due(conn: Connection, job_ids: Sequence[int], *, now: datetime) -> list
 
 def _read_sandboxes(conn: Connection, digests: Collection[str]) -> frozenset[tuple[str, str]]:
     """Digest and VO of the blobs that are stored."""
-    rows = conn.execute(SANDBOXES, {"digests": sorted(digests)}) if digests else ()
+    rows = conn.execute(SANDBOXES, {"ids": sorted(digests)}) if digests else ()
     return frozenset((row.digest, row.vo) for row in rows)
 
 
@@ -203,9 +204,6 @@ def _group_log_entries(
         yield verdict.entry(job.status, epoch=job.epoch, now=now), [each.job_id for each, _ in some]
 
 
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
-
-
 def _begin_trial(insert: DialectInsert) -> Insert:
     # An entry of the same holder was left by an error that the process survived: no crash.
     one_more = case((table.c.holder == insert.excluded.holder, 0), else_=1)
@@ -216,11 +214,11 @@ def _begin_trial(insert: DialectInsert) -> Insert:
 
 
 BEGIN_TRIAL = Upsert(table, _begin_trial)
-END_TRIAL = delete(table).where(table.c.job_id.in_(_IDS), table.c.holder == bindparam("the_holder"))
+END_TRIAL = delete(table).where(table.c.job_id.in_(sql.IDS), table.c.holder == bindparam("the_holder"))
 CRASHES = select(
     table.c.job_id,
     (table.c.crashes + case((table.c.holder == bindparam("the_holder"), 0), else_=1)).label("crashes"),
-).where(table.c.job_id.in_(_IDS))
+).where(table.c.job_id.in_(sql.IDS))
 
 
 def count_crashes(conn: Connection, job_ids: Sequence[int], *, holder: str) -> Mapping[int, int]:

@@ -286,7 +286,10 @@ def count_by_status(
     statuses = sorted(JobStatus if which.statuses is None else which.statuses)
     if which.owner is not None and which.vos is None:
         which = replace(which, vos=frozenset(ownership.list_vos(conn)))  # once, not for each status
-    parts = [part for status in statuses for part in _select_counts(conn, which, status, most)]
+    parts: list[Select[tuple[str, int, int]]] = []
+    for status in statuses:
+        plan = plan_paths(conn, replace(which, statuses=frozenset({status})))
+        parts += [_select_count(way, plan.rest, status, most) for way in plan.ways]
     found: dict[JobStatus, JobCount] = {}
     for row in conn.execute(union_all(*parts)) if parts else ():
         status = JobStatus(row.status)
@@ -298,13 +301,6 @@ def count_by_status(
 def sum_counts(counts: Mapping[JobStatus, JobCount]) -> JobCount:
     """The total."""
     return sum(counts.values(), JobCount(0))
-
-
-def _select_counts(
-    conn: Connection, which: JobSelector, status: JobStatus, most: int
-) -> list[Select[tuple[str, int, int]]]:
-    found = plan_paths(conn, replace(which, statuses=frozenset({status})))
-    return [_select_count(way, found.rest, status, most) for way in found.ways]
 
 
 def _select_count(

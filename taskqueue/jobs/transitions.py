@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, func, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, func, or_, select, update
 
 from taskqueue.db import sql
 from taskqueue.jobs import log
@@ -19,24 +19,23 @@ from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from
 
 _NO_LIMIT = 2**31 - 1
 
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 
 LOCK_WAITING = (
     select(waiting_jobs.c.job_id)
-    .where(waiting_jobs.c.job_id.in_(_IDS))
+    .where(waiting_jobs.c.job_id.in_(sql.IDS))
     .order_by(waiting_jobs.c.job_id)
     .with_for_update()
 )
 #: Attempts that are open or may be reopened.
 LOCK_ATTEMPTS = (
     select(attempts.c.job_id)
-    .where(attempts.c.job_id.in_(_IDS), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST))
+    .where(attempts.c.job_id.in_(sql.IDS), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST))
     .order_by(attempts.c.job_id)
     .with_for_update()
 )
 LOCK_JOBS = (
     select(jobs.c.job_id, jobs.c.status, jobs.c.epoch, jobs.c.application_status)
-    .where(jobs.c.job_id.in_(_IDS))
+    .where(jobs.c.job_id.in_(sql.IDS))
     .order_by(jobs.c.job_id)
     .with_for_update()
 )
@@ -44,7 +43,7 @@ LOCK_JOBS = (
 MOVE = (
     update(jobs)
     .where(
-        jobs.c.job_id.in_(_IDS),
+        jobs.c.job_id.in_(sql.IDS),
         jobs.c.status.in_(bindparam("from_states", expanding=True)),
         jobs.c.reschedules < bindparam("reschedules_below"),
     )

@@ -38,7 +38,7 @@ WITHOUT_QUEUE = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None))
 _SOME = (
     select(jobs.c.job_id)
     .where(
-        jobs.c.submit_pool.in_(bindparam("pool_ids", expanding=True)),
+        jobs.c.submit_pool.in_(sql.IDS),
         jobs.c.status == JobStatus.WAITING.value,
     )
     .limit(bindparam("most"))
@@ -88,7 +88,7 @@ def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int
     """Number of waiting jobs in these pools, up to `most`."""
     found = 0
     for ids in sql.split_batches(pool_ids):
-        found += conn.execute(WAITING, {"pool_ids": ids, "most": most - found}).scalar_one()
+        found += conn.execute(WAITING, {"ids": ids, "most": most - found}).scalar_one()
         if found >= most:
             return most
     return found

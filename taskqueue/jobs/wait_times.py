@@ -11,9 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import (
-    BindParameter,
     Connection,
-    Row,
     Select,
     bindparam,
     delete,
@@ -40,9 +38,8 @@ TURN_CAUSE: Final = "its turn"
 #: turn, whatever is closed elsewhere. The others are the words in the answers to pilots.
 CAUSE_ORDER: Final = (TURN_CAUSE, "limits", "throttled", "banned", "node")
 
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 CAUSES_SINCE = select(table).where(
-    table.c.task_queue_id.in_(_IDS), table.c.until >= bindparam("the_time", type_=table.c.until.type)
+    table.c.task_queue_id.in_(sql.IDS), table.c.until >= bindparam("the_time", type_=table.c.until.type)
 )
 
 
@@ -178,7 +175,6 @@ def _get_cause(entry: LogEntry) -> str | None:
     return _CAUSES.get(entry.to_status)
 
 
-_JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 _is_stored = (
     select(job_waits_table.c.job_id)
     .where(job_waits_table.c.job_id == jobs.c.job_id, job_waits_table.c.ended_at == jobs.c.updated_at)
@@ -214,9 +210,9 @@ ENDED = (
 )
 #: A job that was restarted and ended again is stored again.
 NOT_STORED = select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id).where(
-    jobs.c.job_id.in_(_JOB_IDS), ~_is_stored
+    jobs.c.job_id.in_(sql.IDS), ~_is_stored
 )
-DELETE_WAITS = delete(job_waits_table).where(job_waits_table.c.job_id.in_(_JOB_IDS))
+DELETE_WAITS = delete(job_waits_table).where(job_waits_table.c.job_id.in_(sql.IDS))
 INSERT_WAITS = insert(job_waits_table)
 WAITS_OF_JOB = select(job_waits_table.c.cause, job_waits_table.c.seconds).where(
     job_waits_table.c.job_id == bindparam("the_job")
@@ -249,11 +245,14 @@ def store_ended(conn: Connection, *, since: EndedJob, until: datetime, most: int
 
 def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
     """Store the wait times of these ended jobs; how many were not stored before."""
-    ended = conn.execute(NOT_STORED, {"job_ids": sorted(job_ids)}).all()
+    ended = conn.execute(NOT_STORED, {"ids": sorted(job_ids)}).all()
     logs: defaultdict[int, list[LogEntry]] = defaultdict(list)
     for entry in log.read_logs(conn, [row.job_id for row in ended]):
         logs[entry.job_id].append(entry)
-    seen = _read_causes_of(conn, ended, logs)
+    # Since the first of the jobs came.
+    since = min((entries[0].at for entries in logs.values()), default=None)
+    task_queue_ids = {row.task_queue_id for row in ended} - {None}
+    seen = {} if since is None else read_causes(conn, task_queue_ids, since=since)
     rows = [
         {"job_id": row.job_id, "cause": cause, "seconds": seconds, "ended_at": row.updated_at}
         for row in ended
@@ -262,7 +261,7 @@ def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
         ).items()
     ]
     if rows:
-        conn.execute(DELETE_WAITS, {"job_ids": sorted({row["job_id"] for row in rows})})
+        conn.execute(DELETE_WAITS, {"ids": sorted({row["job_id"] for row in rows})})
         conn.execute(INSERT_WAITS, rows)
     return len(ended)
 
@@ -284,14 +283,3 @@ def sum_until_now(
         found = read_causes(conn, [job.task_queue_id], since=entries[0].at)
         seen = found.get(job.task_queue_id, ())
     return sum_by_cause(entries, now=now, hindrances=seen)
-
-
-def _read_causes_of(
-    conn: Connection, ended: Sequence[Row[*tuple[Any, ...]]], logs: Mapping[int, Sequence[LogEntry]]
-) -> Mapping[int, Sequence[WaitCause]]:
-    """Causes of the jobs' task queues since the first of the jobs came."""
-    task_queue_ids = {row.task_queue_id for row in ended} - {None}
-    since = min((entries[0].at for entries in logs.values()), default=None)
-    if since is None or not task_queue_ids:
-        return {}
-    return read_causes(conn, task_queue_ids, since=since)

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
+from taskqueue.db import sql
 from taskqueue.jobs import descriptions, log
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, Location, TakenRow
@@ -23,14 +24,13 @@ _ALLOTTED = ("processors", "ram_mb", "gpus")
 #: Columns of an attempt that come from the claim.
 ATTEMPT_COLUMNS = ("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *_ALLOTTED)
 
-_JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 OPEN = insert(attempts)
 HELD = (
     select(*CLAIMED_COLUMNS, *(attempts.c[name] for name in (*_LEASE, *_ALLOTTED)))
     .join(attempts, (attempts.c.job_id == jobs.c.job_id) & (attempts.c.epoch == jobs.c.epoch))
     .where(
-        jobs.c.job_id.in_(_JOB_IDS),
+        jobs.c.job_id.in_(sql.IDS),
         attempts.c.closed_at.is_(None),
         attempts.c.holder == bindparam("holder"),
     )
@@ -114,7 +114,7 @@ def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: dateti
 
 def list_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> list[ClaimedJob]:
     """Jobs among these that the holder still has, to repeat a lost answer."""
-    rows = conn.execute(HELD, {"job_ids": sorted(job_ids), "holder": subject}).all()
+    rows = conn.execute(HELD, {"ids": sorted(job_ids), "holder": subject}).all()
     held = [
         (row, row.lease, row.lease_expires_at, Allotment(**{name: getattr(row, name) for name in _ALLOTTED}))
         for row in rows

@@ -20,7 +20,7 @@ RequestKey = tuple[str, str]
 RESERVE = sql.insert_or_skip(table, "subject", "request_id")
 _KEY = (table.c.subject, table.c.request_id)
 _THIS = (table.c.subject == bindparam("the_subject"), table.c.request_id == bindparam("the_request_id"))
-ANSWERS = select(*_KEY, table.c.matches).where(tuple_(*_KEY).in_(bindparam("ids", expanding=True)))
+ANSWERS = select(*_KEY, table.c.matches).where(tuple_(*_KEY).in_(sql.IDS))
 STORE = update(table).where(*_THIS).values(matches=bindparam("the_matches"), at=bindparam("now"))
 RELEASE = delete(table).where(*_THIS)
 

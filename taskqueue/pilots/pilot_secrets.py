@@ -17,7 +17,7 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import Pilot
 from taskqueue.schema.tables import pilot_secrets as table
 from taskqueue.schema.tables import pilots as pilots_table
-from taskqueue.states import PILOT_STEPS, PilotStatus
+from taskqueue.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus
 
 #: Maximum lifetime of a secret, equal to that of a pilot's token.
 MAX_LIFETIME = timedelta(days=4)
@@ -30,7 +30,7 @@ _BYTES = 32
 _IS_SECRET = (table.c.stamp == bindparam("the_stamp"), table.c.digest == bindparam("shown"))
 _PILOT_HAS_NOT_ENDED = exists().where(
     pilots_table.c.stamp == bindparam("the_stamp"),
-    pilots_table.c.status.in_(sorted(status for status, steps in PILOT_STEPS.items() if steps)),
+    pilots_table.c.status.in_(sorted(PILOT_ACTIVE)),
 )
 
 
@@ -107,7 +107,7 @@ def _is_retry(conn: Connection, stamp: str, secret: str, *, request_id: str, now
 
 
 def _refuse_ended(pilot: Pilot) -> None:
-    if not PILOT_STEPS[pilot.status]:
+    if pilot.status in PILOT_ENDS:
         raise IllegalTransition(pilot.stamp, current=pilot.status, wanted=PilotStatus.RUNNING)
 
 

@@ -20,14 +20,12 @@ from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
 from taskqueue.schema.tables import pilot_outputs
 from taskqueue.schema.tables import pilots as table
-from taskqueue.states import PILOT_STEPS, PilotStatus, pilot_may_become
-
-_ENDED = sorted(status for status, steps in PILOT_STEPS.items() if not steps)
+from taskqueue.states import PILOT_ENDS, PilotStatus, pilot_may_become
 
 
 def _contact(insert: DialectInsert) -> Insert:
     # The pilot's own contact is newer than its batch system's last report, unless that reported the end.
-    lives = case((table.c.status.in_(_ENDED), table.c.status), else_=PilotStatus.RUNNING.value)
+    lives = case((table.c.status.in_(sorted(PILOT_ENDS)), table.c.status), else_=PilotStatus.RUNNING.value)
     return insert.on_conflict_do_update(
         index_elements=["stamp"],
         set_={
@@ -53,7 +51,7 @@ _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
 ALL = select(table, _has_output.label("has_output"))
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
 
-STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(bindparam("stamps", expanding=True)))
+STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(sql.IDS))
 
 IS_AT = select(table.c.stamp).where(
     table.c.stamp == bindparam("stamp"),
@@ -191,7 +189,7 @@ def add_jobs(conn: Connection, jobs: Mapping[str, int]) -> None:
 
 def read_statuses(conn: Connection, stamps: Collection[str]) -> Mapping[str, PilotStatus]:
     """Status of the pilots that exist."""
-    rows = conn.execute(STATUSES, {"stamps": sorted(stamps)})
+    rows = conn.execute(STATUSES, {"ids": sorted(stamps)})
     return {row.stamp: PilotStatus(row.status) for row in rows}
 
 

@@ -13,7 +13,7 @@ from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import ALL, Pilot
 from taskqueue.schema.tables import pilots as table
-from taskqueue.states import PILOT_STEPS, PilotStatus
+from taskqueue.states import PILOT_ACTIVE, PilotStatus
 
 CHANGED_AT = select(table.c.updated_at).where(table.c.stamp == bindparam("stamp"))
 
@@ -70,12 +70,9 @@ def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
     return or_(table.c.site.in_(sorted(sites)), (table.c.site == "") & or_(false(), *on_its_way))
 
 
-_ACTIVE = sorted(status for status, steps in PILOT_STEPS.items() if steps)
-_BROKEN = sorted((PilotStatus.FAILED.value, PilotStatus.ABORTED.value))
-
-_is_active = table.c.status.in_(_ACTIVE)
+_is_active = table.c.status.in_(sorted(PILOT_ACTIVE))
 _had_job = table.c.jobs > 0
-_is_broken = table.c.status.in_(_BROKEN)
+_is_broken = table.c.status.in_(sorted((PilotStatus.FAILED, PilotStatus.ABORTED)))
 _was_empty = and_(table.c.status == PilotStatus.DONE.value, ~_had_job)
 
 

@@ -6,9 +6,9 @@ Source: RFC #7's getSubmitPoolsForQueue.
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     Connection,
     Row,
@@ -36,9 +36,7 @@ from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.schema.tables import submit_pools as table
 from taskqueue.states import JobStatus
 
-_POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
-
-MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(_POOLS))
+MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(sql.IDS))
 #: The queues that VOs may use, with the slots of their classes.
 MEMBERS = (
     select(classes.c.vo, classes.c.slot, members.c.site, members.c.ce, members.c.queue)
@@ -63,7 +61,7 @@ _some = (
 JOBS = (
     select(submit_pools.c.pool_id, _statuses.c.status, select(func.count()).select_from(_some).label("jobs"))
     .join_from(submit_pools, _statuses, true())
-    .where(submit_pools.c.pool_id.in_(_POOLS))
+    .where(submit_pools.c.pool_id.in_(sql.IDS))
 )
 #: Limit of the jobs counted for each status, over all pools of one list.
 MAX_COUNTED_JOBS = 100_000
@@ -71,7 +69,7 @@ MAX_COUNTED_JOBS = 100_000
 
 def list_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, list[QueueAddress]]:
     """Eligible queues of each pool, sorted; a pool without any has no entry."""
-    mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
+    mappings = conn.execute(MAPPED, {"ids": sorted(pool_ids)}).all()
     usable = _read_queues(conn, {row.vo for row in mappings})
     found: dict[str, list[QueueAddress]] = {}
     for row in mappings:
@@ -82,7 +80,7 @@ def list_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, lis
 
 def count_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, int]:
     """Number of eligible queues of each pool; a pool without a mapping has no entry."""
-    mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
+    mappings = conn.execute(MAPPED, {"ids": sorted(pool_ids)}).all()
     sizes: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for row in conn.execute(SIZES, {"vos": sorted({row.vo for row in mappings})}):
         sizes[row.vo][row.slot] = row.queues
@@ -110,7 +108,7 @@ def count_jobs_by_status(
     """
     most = MAX_COUNTED_JOBS // max(len(pool_ids), 1)
     found: defaultdict[str, dict[JobStatus, JobCount]] = defaultdict(dict)
-    for row in conn.execute(JOBS, {"pool_ids": sorted(pool_ids), "most": most}):
+    for row in conn.execute(JOBS, {"ids": sorted(pool_ids), "most": most}):
         if row.jobs:
             found[row.pool_id][JobStatus(row.status)] = JobCount(min(row.jobs, most), row.jobs > most)
     return found
@@ -226,7 +224,9 @@ def list_mapped_pools(
     several: dict[tuple[tuple[str, int], ...], Sequence[MappedPool]] = {(): ()}
     for of_queue in set(slots.values()):
         lists = [found[each] for each in of_queue]
-        several[of_queue] = lists[0] if len(lists) == 1 else _merge(lists)
+        several[of_queue] = (
+            lists[0] if len(lists) == 1 else sorted(chain(*lists), key=lambda each: each.pool_id)
+        )
     return {address: several[slots.get(address, ())] for address in addresses}
 
 
@@ -270,7 +270,3 @@ def _transpose(
         for slot in list_positions(row.eligible & all_slots & row.undecided):
             found[slot].append(open_)
     return found
-
-
-def _merge(lists: Sequence[Sequence[MappedPool]]) -> Sequence[MappedPool]:
-    return sorted((each for several in lists for each in several), key=lambda each: each.pool_id)

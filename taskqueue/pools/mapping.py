@@ -44,17 +44,16 @@ pool_queues = CreateView(
 ).table
 
 _VO: BindParameter[str] = bindparam("the_vo")
-_POOLS: BindParameter[str] = bindparam("ids", expanding=True)
 
 LOCK_POOLS = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(_POOLS), submit_pools.c.vo == _VO)
+    .where(submit_pools.c.pool_id.in_(sql.IDS), submit_pools.c.vo == _VO)
     .order_by(submit_pools.c.pool_id)
     .with_for_update()
 )
 
 OF_VO = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.vo == _VO)
-MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(_POOLS))
+MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(sql.IDS))
 
 PUT = sql.insert_or_update(mapped, "eligible", "undecided")
 #: UPDATE, not upsert: the pool may have been deleted meanwhile.
@@ -66,7 +65,7 @@ UPDATE = (
 
 MARK_REFRESHED = (
     update(submit_pools)
-    .where(submit_pools.c.pool_id.in_(_POOLS))
+    .where(submit_pools.c.pool_id.in_(sql.IDS))
     .values(
         refreshed_at=bindparam("now"),
         config_version=bindparam("version"),

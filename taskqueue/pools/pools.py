@@ -41,9 +41,7 @@ IS_UNMAPPED = ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id)
 
 COUNT = select(func.count()).select_from(submit_pools)
 
-ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
-    submit_pools.c.pool_id.in_(bindparam("ids", expanding=True))
-)
+ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(submit_pools.c.pool_id.in_(sql.IDS))
 
 REQUIREMENTS = select(submit_pools.c.pool_id, submit_pools.c.vo, submit_pools.c.original).order_by(
     submit_pools.c.pool_id
@@ -65,14 +63,14 @@ UNUSED = (
 )
 DELETE_UNUSED = (
     delete(submit_pools)
-    .where(submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)), _may_go)
+    .where(submit_pools.c.pool_id.in_(sql.IDS), _may_go)
     .returning(submit_pools.c.pool_id, submit_pools.c.vo)
 )
 
 
 LOCK_FREE = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)))
+    .where(submit_pools.c.pool_id.in_(sql.IDS))
     .order_by(submit_pools.c.pool_id)
     .with_for_update(skip_locked=True, key_share=True)
 )
@@ -110,7 +108,7 @@ def try_lock(conn: Connection, pool_ids: Collection[str]) -> bool:
     """
     if not pool_ids or conn.dialect.name == "sqlite":
         return True
-    return len(conn.execute(LOCK_FREE, {"pool_ids": sorted(pool_ids)}).all()) == len(pool_ids)
+    return len(conn.execute(LOCK_FREE, {"ids": sorted(pool_ids)}).all()) == len(pool_ids)
 
 
 def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) -> frozenset[str]:
@@ -151,7 +149,7 @@ def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: i
     unused = list(conn.execute(UNUSED, {"before": before, "limit": limit}).scalars())
     if not unused:
         return []
-    deleted = conn.execute(DELETE_UNUSED, {"before": before, "pool_ids": unused}).all()
+    deleted = conn.execute(DELETE_UNUSED, {"before": before, "ids": unused}).all()
     change_feed.append_changes(conn, "mapping", sorted({row.vo for row in deleted}), now=now)
     return [row.pool_id for row in deleted]
 

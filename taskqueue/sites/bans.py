@@ -4,20 +4,17 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, bindparam, delete, or_, select
+from sqlalchemy import Connection, bindparam, delete, or_, select
 
 from taskqueue.db import sql
 from taskqueue.schema.tables import site_bans as table
-
-_SITES: BindParameter[str] = bindparam("sites", expanding=True)
-
 
 SET_BAN = sql.insert_or_update(table, "reason", "author", "at", "until")
 #: Condition on a ban: not expired.
 IS_CURRENT = or_(table.c.until.is_(None), table.c.until > bindparam("now"))
 
 LIFT_BAN = delete(table).where(table.c.site == bindparam("the_site"))
-BANNED = select(table).where(table.c.site.in_(_SITES), IS_CURRENT)
+BANNED = select(table).where(table.c.site.in_(sql.IDS), IS_CURRENT)
 CURRENT = select(table).where(IS_CURRENT).order_by(table.c.site)
 
 
@@ -44,7 +41,7 @@ def lift_ban(conn: Connection, site: str) -> bool:
 
 def read_bans(conn: Connection, sites: Collection[str], *, now: datetime) -> dict[str, Ban]:
     """Current bans of these sites."""
-    rows = conn.execute(BANNED, {"sites": sorted(sites), "now": now})
+    rows = conn.execute(BANNED, {"ids": sorted(sites), "now": now})
     return {row.site: Ban(**row._asdict()) for row in rows}
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, or_, select
 
 from cs_config.tree.address import QueueAddress
+from taskqueue.db import sql
 from taskqueue.schema.tables import attempts, jobs, pilots
-from taskqueue.states import PILOT_STEPS, JobStatus, PilotStatus
+from taskqueue.states import PILOT_ACTIVE, JobStatus
 
 _NOT_BEGUN = attempts.c.started_at.is_(None)
 
@@ -54,7 +55,7 @@ BY_VALUE = {
 BY_VO = (
     select(jobs.c.vo, jobs.c.status, func.count().label("jobs"))
     .join(attempts, attempts.c.job_id == jobs.c.job_id)
-    .where(attempts.c.closed_at.is_(None), attempts.c.site.in_(bindparam("sites", expanding=True)))
+    .where(attempts.c.closed_at.is_(None), attempts.c.site.in_(sql.IDS))
     .group_by(jobs.c.vo, jobs.c.status)
     .order_by(jobs.c.vo, jobs.c.status)
 )
@@ -66,9 +67,7 @@ def _count_by_queue(table: Table, condition: ColumnElement[bool]) -> Select[*tup
 
 
 JOBS_BY_QUEUE = _count_by_queue(attempts, attempts.c.closed_at.is_(None))
-PILOTS_BY_QUEUE = _count_by_queue(
-    pilots, pilots.c.status.in_(sorted(each.value for each in PilotStatus if PILOT_STEPS[each]))
-)
+PILOTS_BY_QUEUE = _count_by_queue(pilots, pilots.c.status.in_(sorted(PILOT_ACTIVE)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tupl
 def count_by_vo(conn: Connection, sites: Collection[str]) -> Mapping[str, Mapping[JobStatus, int]]:
     """Number of jobs of each VO at some sites now, by status."""
     found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
-    for vo, status, number in conn.execute(BY_VO, {"sites": sorted(sites)}):
+    for vo, status, number in conn.execute(BY_VO, {"ids": sorted(sites)}):
         found[vo][JobStatus(status)] = number
     return found
 

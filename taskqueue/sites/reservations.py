@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     Connection,
     and_,
@@ -45,7 +44,6 @@ AttemptKey = tuple[int, int]
 
 _BY_ITS_PILOT = ("finished", "released")
 
-_SCOPES: BindParameter[str] = bindparam("scopes", expanding=True)
 _THE_SCOPE = table.c.scope == bindparam("the_scope")
 _ITS_ATTEMPT = and_(attempts.c.job_id == table.c.job_id, attempts.c.epoch == table.c.epoch)
 _MAY_BE_THERE: ColumnElement[bool] = or_(
@@ -57,7 +55,7 @@ CREATE = insert(table)
 COUNT = (
     select(table.c.scope, func.count().label("reserved"))
     .join(attempts, _ITS_ATTEMPT)
-    .where(table.c.scope.in_(_SCOPES), table.c.seen.is_(False), _MAY_BE_THERE)
+    .where(table.c.scope.in_(sql.IDS), table.c.seen.is_(False), _MAY_BE_THERE)
     .group_by(table.c.scope)
 )
 LIST = (
@@ -80,9 +78,7 @@ ACKNOWLEDGE = delete(table).where(_THE_SCOPE, table.c.begun_by <= bindparam("the
 FORGET_ENDED = delete(table).where(_THE_SCOPE, ~exists().where(_ITS_ATTEMPT, _MAY_BE_THERE))
 CLEAR_SEEN = update(table).where(_THE_SCOPE, table.c.seen).values(seen=False)
 SET_SEEN = (
-    update(table)
-    .where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(bindparam("keys", expanding=True)))
-    .values(seen=True)
+    update(table).where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(sql.IDS)).values(seen=True)
 )
 
 
@@ -105,7 +101,7 @@ def create_reservations(conn: Connection, reserved: Iterable[tuple[str, AttemptK
 
 def count_reservations(conn: Connection, scopes: Collection[str]) -> Mapping[str, int]:
     """Number of reservations of each scope that still count; scopes without any are left out."""
-    rows = conn.execute(COUNT, {"scopes": sorted(scopes)})
+    rows = conn.execute(COUNT, {"ids": sorted(scopes)})
     return {row.scope: row.reserved for row in rows}
 
 
@@ -135,14 +131,12 @@ def acknowledge(conn: Connection, scope: str, *, as_of: int, seen: Sequence[Atte
     conn.execute(FORGET_ENDED, {"the_scope": scope})
     conn.execute(CLEAR_SEEN, {"the_scope": scope})
     for some in sql.split_batches(seen):
-        conn.execute(SET_SEEN, {"the_scope": scope, "keys": some})
+        conn.execute(SET_SEEN, {"the_scope": scope, "ids": some})
 
 
 log = logging.getLogger(__name__)
 
-BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(
-    attempts.c.lease.in_(bindparam("ids", expanding=True))
-)
+BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(attempts.c.lease.in_(sql.IDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

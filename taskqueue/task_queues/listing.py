@@ -124,7 +124,7 @@ FIRST_JOBS = (
         *(jobs.c.job_group, jobs.c.priority, jobs.c.parameters, descriptions.c.body),
     )
     .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
-    .where(jobs.c.job_id.in_(bindparam("ids", expanding=True)))
+    .where(jobs.c.job_id.in_(sql.IDS))
 )
 
 

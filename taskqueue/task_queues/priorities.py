@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     Connection,
     Row,
@@ -29,7 +28,6 @@ from taskqueue.task_queues.shares import ShareDemand, ShareHolder
 
 #: Classes in the cache; when there are more it is cleared.
 _CACHE_SIZE = 100_000
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 
 VOS = select(task_queues.c.vo).where(task_queues.c.occupied).distinct().order_by(task_queues.c.vo)
 
@@ -57,10 +55,10 @@ WAITING = (
     .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
 )
 DEFINITIONS = select(requirement_classes.c.digest, requirement_classes.c.definition).where(
-    requirement_classes.c.digest.in_(bindparam("ids", expanding=True))
+    requirement_classes.c.digest.in_(sql.IDS)
 )
 NEWLY_OCCUPIED = select(task_queues.c.task_queue_id, task_queues.c.vo, task_queues.c.changed_at).where(
-    task_queues.c.task_queue_id.in_(_IDS), task_queues.c.occupied
+    task_queues.c.task_queue_id.in_(sql.IDS), task_queues.c.occupied
 )
 SET_WEIGHT = (
     update(task_queues)
@@ -68,7 +66,7 @@ SET_WEIGHT = (
     .values(priority=bindparam("weight"))
 )
 WEIGHTS_OF_GROUPS = select(task_queues.c.task_queue_id, task_queues.c.priority).where(
-    task_queues.c.owner_group.in_(bindparam("groups", expanding=True)), task_queues.c.occupied
+    task_queues.c.owner_group.in_(sql.IDS), task_queues.c.occupied
 )
 
 
@@ -158,7 +156,7 @@ def store_weights(
 
 def read_weights(conn: Connection, owner_groups: Collection[str]) -> Mapping[int, float]:
     """Weights of the groups' task queues that have jobs."""
-    rows = conn.execute(WEIGHTS_OF_GROUPS, {"groups": sorted(owner_groups)})
+    rows = conn.execute(WEIGHTS_OF_GROUPS, {"ids": sorted(owner_groups)})
     return {row.task_queue_id: row.priority for row in rows}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, exists, func, select, tuple_, update
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, select, tuple_, update
 
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert
@@ -28,19 +28,15 @@ NEW_CLASS = sql.insert_or_skip(requirement_classes)
 NEW_TASK_QUEUE = sql.insert_or_skip(task_queues)
 
 CLASS_IDS = select(requirement_classes.c.digest, requirement_classes.c.class_id).where(
-    requirement_classes.c.digest.in_(bindparam("ids", expanding=True))
+    requirement_classes.c.digest.in_(sql.IDS)
 )
 TASK_QUEUE_IDS = select(
     task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner, task_queues.c.task_queue_id
-).where(
-    tuple_(task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner).in_(
-        bindparam("ids", expanding=True)
-    )
-)
+).where(tuple_(task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner).in_(sql.IDS))
 # KEY SHARE: blocks only the removal of a class.
 LOCK_CLASSES = (
     select(requirement_classes.c.class_id)
-    .where(requirement_classes.c.class_id.in_(bindparam("ids", expanding=True)))
+    .where(requirement_classes.c.class_id.in_(sql.IDS))
     .order_by(requirement_classes.c.class_id)
     .with_for_update(read=True, key_share=True)
 )
@@ -105,40 +101,39 @@ def _read_task_queue_ids(conn: Connection, keys: Sequence[_ClassKey]) -> Mapping
     return {(row.class_id, row.owner_group, row.owner): row.task_queue_id for row in rows}
 
 
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 # NO KEY UPDATE: does not block a claim, which only references the row.
 LOCK = (
     select(task_queues.c.task_queue_id, task_queues.c.occupied)
-    .where(task_queues.c.task_queue_id.in_(_IDS))
+    .where(task_queues.c.task_queue_id.in_(sql.IDS))
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(key_share=True)
 )
 #: SKIP LOCKED: the transaction that holds the lock adds jobs, so that task queue is not empty.
 LOCK_IF_FREE = (
     select(task_queues.c.task_queue_id)
-    .where(task_queues.c.task_queue_id.in_(_IDS), task_queues.c.occupied)
+    .where(task_queues.c.task_queue_id.in_(sql.IDS), task_queues.c.occupied)
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(key_share=True, skip_locked=True)
 )
 SET_OCCUPIED = (
     update(task_queues)
-    .where(task_queues.c.task_queue_id.in_(_IDS))
+    .where(task_queues.c.task_queue_id.in_(sql.IDS))
     .values(occupied=bindparam("is_occupied"), changed_at=bindparam("now"))
 )
 WITH_JOBS = select(task_queues.c.task_queue_id).where(
-    task_queues.c.task_queue_id.in_(_IDS),
+    task_queues.c.task_queue_id.in_(sql.IDS),
     exists().where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id),
 )
 ADD_WAITING = BulkInsert(waiting_jobs, varying=("job_id", "task_queue_id", "priority"))
-REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_IDS))
+REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
 WAITING_VALUES = (
     select(jobs.c.job_id, jobs.c.task_queue_id, jobs.c.priority)
-    .where(jobs.c.job_id.in_(_IDS))
+    .where(jobs.c.job_id.in_(sql.IDS))
     .order_by(jobs.c.job_id)
 )
 WAITING_IN = (
     select(waiting_jobs.c.task_queue_id, func.count().label("waiting"))
-    .where(waiting_jobs.c.task_queue_id.in_(_IDS))
+    .where(waiting_jobs.c.task_queue_id.in_(sql.IDS))
     .group_by(waiting_jobs.c.task_queue_id)
 )
 FIRST_IN = (
@@ -156,7 +151,7 @@ OCCUPIED = (
     .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
     .where(task_queues.c.occupied)
 )
-OCCUPIED_AMONG = OCCUPIED.where(task_queues.c.task_queue_id.in_(_IDS))
+OCCUPIED_AMONG = OCCUPIED.where(task_queues.c.task_queue_id.in_(sql.IDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
