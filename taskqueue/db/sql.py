@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import (
     BindParameter,
@@ -42,11 +42,7 @@ from sqlalchemy.types import TypeDecorator
 BATCH_SIZE: Final = 1000
 
 
-class _Ordered(Protocol):
-    def __lt__(self, other: Any, /) -> bool: ...
-
-
-_T = TypeVar("_T", bound=_Ordered)
+_T = TypeVar("_T", bound=Any)
 
 
 def split_batches(values: Collection[_T]) -> Iterator[Sequence[_T]]:

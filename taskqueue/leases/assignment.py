@@ -307,10 +307,10 @@ def _pick(conn: Connection, wanted: Sequence[tuple[TakeRequest, int]]) -> Mappin
         values = {
             "task_queue_ids": [want.task_queue_id for want, _ in wanted],
             "counts": [count for _, count in wanted],
-            "each_site": [want.eligible_location.site for want, _ in wanted],
-            "each_ce": [want.eligible_location.ce for want, _ in wanted],
-            "each_queue": [want.eligible_location.queue for want, _ in wanted],
-            "each_checked": [want.eligible_location.checked for want, _ in wanted],
+            **{
+                f"each_{name}": [getattr(want.eligible_location, name) for want, _ in wanted]
+                for name in LOCATION_BINDS
+            },
         }
         rows = conn.execute(TAKE_POSTGRESQL, values).all()
     found: dict[int, list[int]] = {}
@@ -348,9 +348,4 @@ def mark_matched(conn: Connection, site_of: Mapping[int, str], now: datetime) ->
 
 def bind_location(place: Location) -> dict[str, object]:
     """Values of `LOCATION_BINDS`."""
-    return {
-        "here_site": place.site,
-        "here_ce": place.ce,
-        "here_queue": place.queue,
-        "here_checked": place.checked,
-    }
+    return {f"here_{name}": getattr(place, name) for name in LOCATION_BINDS}

@@ -79,12 +79,8 @@ def _claim_many(
 
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
     """A request as the statement reads it."""
-    want, eligible, place, holder = (
-        request.want,
-        request.want.eligible_location,
-        request.want.place,
-        request.holder,
-    )
+    want, holder = request.want, request.holder
+    eligible, place = want.eligible_location, want.place
     return {
         "number": number,
         "task_queue_id": want.task_queue_id,

@@ -25,6 +25,7 @@ from sqlalchemy import (
     text,
     true,
 )
+from sqlalchemy.schema import SchemaItem
 
 from cs_config.versions.tables import UtcTime, metadata
 from taskqueue.schema.bitset_type import BitsetType
@@ -48,6 +49,10 @@ _QUEUE = {"autovacuum_vacuum_scale_factor": 0.01, "autovacuum_analyze_scale_fact
 _BUSY = {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0.0, "autovacuum_vacuum_threshold": 500}
 
 
+def _table(name: str, *parts: SchemaItem, **options: Any) -> Table:
+    return Table(name, metadata, *parts, **options)
+
+
 def _hourly_sum_columns(*more: Column[str]) -> list[Column[Any] | PrimaryKeyConstraint]:
     """Key columns of accounting sums: hour, place and owner, and `more`."""
     names = ("vo", "site", "ce", "queue", "owner", "owner_group")  # the place: empty, if there was no attempt
@@ -67,9 +72,8 @@ _FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
 ENDED, LIVING = f"status IN ({_FINAL})", f"status NOT IN ({_FINAL})"
 
 #: Job descriptions, one row for all jobs of a submission that share it (parametric jobs).
-descriptions = Table(
+descriptions = _table(
     "descriptions",
-    metadata,
     Column("description_id", BigId, primary_key=True),
     Column("source", Text, nullable=False),  # the submitted text: JDL, YAML or JSON
     Column("body", Text, nullable=False),  # JSON object: the validated description, canonical key names
@@ -78,9 +82,8 @@ descriptions = Table(
 )
 
 #: Grid jobs: state, location and owner. Wide and rarely read by matching, which uses `waiting_jobs`.
-jobs = Table(
+jobs = _table(
     "jobs",
-    metadata,
     Column("job_id", BigId, primary_key=True),
     Column("vo", Text, nullable=False),  # lower case
     Column("owner", Text, nullable=False),
@@ -122,9 +125,8 @@ jobs = Table(
 )
 
 #: Every change of a job's status, in order; written in the transaction of the change.
-job_log = Table(
+job_log = _table(
     "job_log",
-    metadata,
     Column("log_id", BigId, primary_key=True),
     Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
     Column("at", UtcTime, nullable=False),
@@ -140,9 +142,8 @@ job_log = Table(
 )
 
 #: Seconds that each ended job had waited, by cause; kept after its log is deleted.
-job_waits = Table(
+job_waits = _table(
     "job_waits",
-    metadata,
     Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
     Column("cause", Text, nullable=False),
     Column("seconds", Float, nullable=False),
@@ -152,9 +153,8 @@ job_waits = Table(
 )
 
 #: Read position of each consumer of the job log; updated in the transaction of its sums.
-log_readers = Table(
+log_readers = _table(
     "log_readers",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("counted", BigInteger, nullable=False),  # every log row up to this one is counted
     Column("noted", BigInteger, nullable=False),  # end of the log at the last read
@@ -162,9 +162,8 @@ log_readers = Table(
 )
 
 #: Numbers of jobs that entered and left a status, by minute; older ones by hour.
-job_flows = Table(
+job_flows = _table(
     "job_flows",
-    metadata,
     Column("minute", UtcTime, nullable=False),  # its start, by the times in the log
     Column("vo", Text, nullable=False),
     Column("status", String(16), nullable=False),
@@ -174,9 +173,8 @@ job_flows = Table(
 )
 
 #: Numbers of jobs in each status according to the log; for a final status, all that ever entered it.
-job_stocks = Table(
+job_stocks = _table(
     "job_stocks",
-    metadata,
     Column("vo", Text, nullable=False),
     Column("status", String(16), nullable=False),
     Column("jobs", BigInteger, nullable=False),
@@ -185,9 +183,8 @@ job_stocks = Table(
 )
 
 #: Resource usage of ended attempts and numbers of ended jobs, by hour; older ones by day.
-accounted_use = Table(
+accounted_use = _table(
     "accounted_use",
-    metadata,
     # Status that the attempt ended with: final, or Rescheduled.
     *_hourly_sum_columns(Column("status", String(16), nullable=False)),
     Column("jobs", BigInteger, nullable=False),  # ended jobs
@@ -200,17 +197,15 @@ accounted_use = Table(
 )
 
 #: Waiting times of ended jobs by cause and by the hour of their end; older ones by day.
-accounted_waits = Table(
+accounted_waits = _table(
     "accounted_waits",
-    metadata,
     *_hourly_sum_columns(Column("status", String(16), nullable=False), Column("cause", Text, nullable=False)),
     Column("seconds", Float, nullable=False),
 )
 
 #: Distinct sets of requirements used by matching; immutable, so a cached copy never goes stale.
-requirement_classes = Table(
+requirement_classes = _table(
     "requirement_classes",
-    metadata,
     Column("class_id", BigId, primary_key=True),
     Column("digest", String(64), nullable=False, unique=True),  # of VO and definition
     Column("vo", Text, nullable=False),
@@ -219,9 +214,8 @@ requirement_classes = Table(
 )
 
 #: Waiting jobs of one owner and group with one requirement class: where shares act.
-task_queues = Table(
+task_queues = _table(
     "task_queues",
-    metadata,
     Column("task_queue_id", BigId, primary_key=True),
     Column("class_id", BigId, ForeignKey("requirement_classes.class_id"), nullable=False),
     Column("vo", Text, nullable=False),
@@ -238,9 +232,8 @@ task_queues = Table(
 
 #: Times at which a cause kept the jobs of a task queue from pilots, as seen by the matchers. No foreign key:
 #: a matcher may write about a task queue that has just been removed.
-hindrances = Table(
+hindrances = _table(
     "hindrances",
-    metadata,
     Column("task_queue_id", BigId, nullable=False),
     Column("cause", String(16), nullable=False),  # one of wait_times.CAUSE_ORDER
     Column("since", UtcTime, nullable=False),
@@ -250,9 +243,8 @@ hindrances = Table(
 )
 
 #: Jobs that a pilot may take, one narrow row each. Deleting the row is the claim.
-waiting_jobs = Table(
+waiting_jobs = _table(
     "waiting_jobs",
-    metadata,
     Column("job_id", BigId, ForeignKey("jobs.job_id"), primary_key=True, autoincrement=False),
     Column("task_queue_id", BigId, ForeignKey("task_queues.task_queue_id"), nullable=False),
     Column("priority", Float, nullable=False),
@@ -262,9 +254,8 @@ waiting_jobs = Table(
 )
 
 #: Requirements of a VO under their hash (RFC #7), with the state of their mapping to queues.
-submit_pools = Table(
+submit_pools = _table(
     "submit_pools",
-    metadata,
     Column("pool_id", String(64), primary_key=True),  # SHA-256 of the canonical form
     Column("vo", Text, nullable=False),
     Column("requirements", Text, nullable=False),  # the canonical form, JSON
@@ -279,9 +270,8 @@ submit_pools = Table(
 )
 
 #: Queues with equal effective parameters for a VO, identified by the digest of these parameters.
-queue_classes = Table(
+queue_classes = _table(
     "queue_classes",
-    metadata,
     Column("queue_class_id", BigId, primary_key=True),
     Column("vo", Text, nullable=False),
     Column("digest", String(64), nullable=False),
@@ -292,9 +282,8 @@ queue_classes = Table(
 )
 
 #: The queues of each queue class. A queue that the VO may not use now has no row.
-queue_class_members = Table(
+queue_class_members = _table(
     "queue_class_members",
-    metadata,
     Column("vo", Text, nullable=False),
     Column("site", Text, nullable=False),
     Column("ce", Text, nullable=False),
@@ -306,9 +295,8 @@ queue_class_members = Table(
 
 #: For each VO: the configuration version and algorithm of its queue classes and members, and a version that
 #: all mappings of its pools have at least.
-queue_class_versions = Table(
+queue_class_versions = _table(
     "queue_class_versions",
-    metadata,
     Column("vo", Text, primary_key=True),
     Column("config_version", Integer, nullable=False),
     Column("expiries", Integer, nullable=False, server_default="0"),  # configuration expiries passed by then
@@ -319,9 +307,8 @@ queue_class_versions = Table(
 )
 
 #: The mapping: the queue classes that are eligible for a pool. No row: not computed yet.
-pool_mappings = Table(
+pool_mappings = _table(
     "pool_mappings",
-    metadata,
     Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), primary_key=True),
     Column("vo", Text, nullable=False),
     Column("eligible", BitsetType, nullable=False),
@@ -331,9 +318,8 @@ pool_mappings = Table(
 )
 
 #: One row for each assignment of a job to a pilot. Valid only while `closed_at` is null.
-attempts = Table(
+attempts = _table(
     "attempts",
-    metadata,
     Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("lease", String(64), nullable=False, unique=True),  # token by which the pilot identifies it
@@ -383,9 +369,8 @@ attempts = Table(
 
 #: One row for each site, CE or queue with a limit. Matching there is serialised by the row's lock. Holds the
 #: last advertisement: the site's statement of its state.
-scopes = Table(
+scopes = _table(
     "scopes",
-    metadata,
     Column("scope", Text, primary_key=True),  # Site, Site/CE or Site/CE/Queue
     Column("site", Text, nullable=False),
     Column("watermark", BigInteger, nullable=False, server_default=text("0")),  # of a site: last one issued
@@ -400,9 +385,8 @@ scopes = Table(
 
 #: Matches that are not in the site's own counts yet, one row for each scope that counts them. The attempt's
 #: state is read from `attempts`, so code that ends an attempt need not touch this table.
-reservations = Table(
+reservations = _table(
     "reservations",
-    metadata,
     Column("scope", Text, ForeignKey("scopes.scope"), nullable=False),
     Column("job_id", BigId, nullable=False),
     Column("epoch", Integer, nullable=False),
@@ -415,9 +399,8 @@ reservations = Table(
 )
 
 #: Sites that get test jobs only, until the ban is lifted.
-site_bans = Table(
+site_bans = _table(
     "site_bans",
-    metadata,
     Column("site", Text, primary_key=True),
     Column("reason", Text, nullable=False),
     Column("author", Text, nullable=False),
@@ -426,9 +409,8 @@ site_bans = Table(
 )
 
 #: Token buckets of the matching delays: the fill level at the last withdrawal.
-matching_delays = Table(
+matching_delays = _table(
     "matching_delays",
-    metadata,
     Column("scope", Text, nullable=False),
     Column("attribute", Text, nullable=False),
     Column("value", Text, nullable=False),
@@ -440,9 +422,8 @@ matching_delays = Table(
 )
 
 #: Answers to match requests by `request_id`: a repeated request gets its first answer again.
-match_requests = Table(
+match_requests = _table(
     "match_requests",
-    metadata,
     Column("subject", Text, nullable=False),
     Column("request_id", Text, nullable=False),
     Column("at", UtcTime, nullable=False),
@@ -453,9 +434,8 @@ match_requests = Table(
 )
 
 #: Job ids returned for a submission with an idempotency key.
-idempotency_keys = Table(
+idempotency_keys = _table(
     "idempotency_keys",
-    metadata,
     Column("subject", Text, nullable=False),
     Column("key", Text, nullable=False),
     Column("body_digest", String(64), nullable=False),
@@ -466,9 +446,8 @@ idempotency_keys = Table(
 )
 
 #: Pilots by our own stamp: batch systems may reuse their ids.
-pilots = Table(
+pilots = _table(
     "pilots",
-    metadata,
     Column("stamp", Text, primary_key=True),
     Column("vo", Text, nullable=False),
     Column("status", String(16), nullable=False),  # states.PilotStatus
@@ -490,9 +469,8 @@ pilots = Table(
 )
 
 #: Last part of stdout and stderr of failed pilots.
-pilot_outputs = Table(
+pilot_outputs = _table(
     "pilot_outputs",
-    metadata,
     Column("stamp", Text, ForeignKey("pilots.stamp", ondelete="CASCADE"), primary_key=True),
     Column("stdout", Text, nullable=False),
     Column("stderr", Text, nullable=False),
@@ -500,9 +478,8 @@ pilot_outputs = Table(
 )
 
 #: One-time secrets of registered pilots, each exchanged for a token at the pilot's first contact.
-pilot_secrets = Table(
+pilot_secrets = _table(
     "pilot_secrets",
-    metadata,
     Column("stamp", Text, ForeignKey("pilots.stamp", ondelete="CASCADE"), primary_key=True),
     Column("digest", String(64), nullable=False),  # SHA-256; the secret itself is not stored
     Column("expires_at", UtcTime, nullable=False),  # it can be redeemed until then
@@ -511,9 +488,8 @@ pilot_secrets = Table(
 )
 
 #: Archives by content digest; the bytes are in the blob store.
-blobs = Table(
+blobs = _table(
     "blobs",
-    metadata,
     Column("digest", String(64), nullable=False),
     Column("vo", Text, nullable=False),
     Column("size", BigInteger, nullable=False),  # bytes
@@ -524,9 +500,8 @@ blobs = Table(
 )
 
 #: The process that runs an agent now; the fence increases with every change of holder.
-agent_leases = Table(
+agent_leases = _table(
     "agent_leases",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("fence", BigInteger, nullable=False),
@@ -536,9 +511,8 @@ agent_leases = Table(
 )
 
 #: Uptime intervals of each service process; a pilot counts as silent only while a process could receive it.
-service_uptime = Table(
+service_uptime = _table(
     "service_uptime",
-    metadata,
     Column("process", Text, nullable=False),
     Column("since", UtcTime, nullable=False),
     Column("until", UtcTime, nullable=False),  # extended every few seconds
@@ -548,9 +522,8 @@ service_uptime = Table(
 
 #: One row with the state of the whole installation. A process that sees a new incarnation discards all its
 #: caches.
-installation = Table(
+installation = _table(
     "installation",
-    metadata,
     Column("row_number", Integer, primary_key=True, autoincrement=False, server_default=text("1")),
     # Changed after every loss of commits; a time in seconds, since a counter might be lost as well.
     Column("incarnation", BigInteger, nullable=False, server_default=text("1")),
@@ -563,9 +536,8 @@ installation = Table(
 
 #: Changes that matchers must reload: a task queue that appeared, emptied or changed, or a mapping.
 #: Read by `change_feed`, which explains why `change_id` alone is no safe cursor.
-changes = Table(
+changes = _table(
     "changes",
-    metadata,
     Column("change_id", BigId, primary_key=True),
     Column("xid", BigInteger, nullable=False),  # PostgreSQL: transaction that wrote it; SQLite: 0
     Column("kind", String(16), nullable=False),  # task_queue, mapping, priority
@@ -579,17 +551,15 @@ changes = Table(
 )
 
 #: Tokens rejected before their expiry.
-revoked_tokens = Table(
+revoked_tokens = _table(
     "revoked_tokens",
-    metadata,
     Column("jti", Text, primary_key=True),
     Column("expires_at", UtcTime, nullable=False),
 )
 
 #: One-time links that sign a browser in; only the bearer has the secret.
-login_links = Table(
+login_links = _table(
     "login_links",
-    metadata,
     Column("digest", String(64), primary_key=True),  # SHA-256 of the secret
     Column("session", Text, nullable=False),  # JSON object: the session's permissions and expiry
     Column("expires_at", UtcTime, nullable=False),  # of the link
@@ -597,9 +567,8 @@ login_links = Table(
 
 #: Jobs that an optimizer process is working on. A row whose holder is gone means that the process crashed
 #: with the job.
-trials = Table(
+trials = _table(
     "trials",
-    metadata,
     Column(
         "job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     ),
