@@ -85,7 +85,7 @@ class PilotStatus(StrEnum):
 
 
 P = PilotStatus
-#: Final states of pilots.
+#: A pilot in one of these never changes again; the others are active.
 PILOT_ENDS = frozenset({P.DONE, P.FAILED, P.ABORTED, P.DELETED})
 PILOT_ACTIVE = frozenset(P) - PILOT_ENDS
 

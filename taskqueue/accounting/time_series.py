@@ -11,16 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    bindparam,
-    func,
-    select,
-    type_coerce,
-)
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select, type_coerce
 
 from taskqueue import ownership
 from taskqueue.accounting.log_reader import LogSpan, is_within

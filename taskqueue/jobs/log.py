@@ -12,7 +12,6 @@ from taskqueue.db.sql import BulkInsert
 from taskqueue.schema.tables import job_log
 from taskqueue.states import JobStatus
 
-#: In the order of the fields of `LogEntry`.
 COLUMNS = [column for column in job_log.c if column.name != "log_id"]
 _NAMES = [column.name for column in COLUMNS]
 

@@ -10,16 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import (
-    Connection,
-    Select,
-    bindparam,
-    delete,
-    insert,
-    or_,
-    select,
-    union_all,
-)
+from sqlalchemy import Connection, Select, bindparam, delete, insert, or_, select, union_all
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db import sql

@@ -39,6 +39,8 @@ from taskqueue.schema.tables import reservations as table
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import SCOPES_OF_SITE, SET_WATERMARK, Scope
 
+log = logging.getLogger(__name__)
+
 #: Job id and epoch of an attempt.
 AttemptKey = tuple[int, int]
 
@@ -133,8 +135,6 @@ def acknowledge(conn: Connection, scope: str, *, as_of: int, seen: Sequence[Atte
     for some in sql.split_batches(seen):
         conn.execute(SET_SEEN, {"the_scope": scope, "ids": some})
 
-
-log = logging.getLogger(__name__)
 
 BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(attempts.c.lease.in_(sql.IDS))
 

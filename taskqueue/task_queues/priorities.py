@@ -6,17 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    bindparam,
-    extract,
-    func,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, extract, func, select, update
 
 from cs_config.versions.tables import UtcTime
 from taskqueue.db import sql
