@@ -112,9 +112,7 @@ _is_needed = blobs.c.digest.in_(
     select(descriptions.c.sandbox)
     .join(jobs, jobs.c.description_id == descriptions.c.description_id)
     .where(
-        jobs.c.vo == bindparam("the_vo"),
-        jobs.c.status.in_(_NOT_FINAL),
-        descriptions.c.sandbox.is_not(None),
+        jobs.c.vo == bindparam("the_vo"), jobs.c.status.in_(_NOT_FINAL), descriptions.c.sandbox.is_not(None)
     )
 )
 _may_go = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.last_used_at < _BEFORE, ~_is_needed)

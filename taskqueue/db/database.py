@@ -41,11 +41,7 @@ _MIGRATION_LOCK = 0x50494C4F54
 
 
 def connect(
-    url: str,
-    *,
-    pool_size: int = 10,
-    pool_timeout: float = 30.0,
-    busy_timeout: float = sqlite.BUSY_TIMEOUT,
+    url: str, *, pool_size: int = 10, pool_timeout: float = 30.0, busy_timeout: float = sqlite.BUSY_TIMEOUT
 ) -> Engine:
     """Make an engine for `sqlite:///<file>` or `postgresql://…`; it connects when it is first used.
 

@@ -135,10 +135,7 @@ FORGET_VERSIONS = (
 EMPTY_FEED = delete(changes)
 LOCK = select(installation.c.incarnation, installation.c.epoch_floor).with_for_update()
 OPEN = update(installation).values(
-    incarnation=bindparam("new_incarnation"),
-    opened_at=_NOW,
-    epoch_floor=bindparam("new_floor"),
-    trimmed_to=0,
+    incarnation=bindparam("new_incarnation"), opened_at=_NOW, epoch_floor=bindparam("new_floor"), trimmed_to=0
 )
 
 RAISE_SEQUENCE = text(

@@ -10,11 +10,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 #: Our statements take seconds at most: one that takes longer is stuck and blocks others.
-LIMITS = {
-    "statement_timeout": "30s",
-    "lock_timeout": "10s",
-    "idle_in_transaction_session_timeout": "60s",
-}
+LIMITS = {"statement_timeout": "30s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "60s"}
 # Notice a lost database host within a minute instead of two hours.
 _CONNECT = {
     "connect_timeout": "10",

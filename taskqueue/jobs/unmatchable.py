@@ -30,17 +30,13 @@ _HAS_QUEUE = (
 
 #: Unresolved pools are left out.
 RESOLVED = IdListStatement(
-    pool_mappings.c.pool_id,
-    select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where,
+    pool_mappings.c.pool_id, select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where
 )
 
 WITHOUT_QUEUE = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None))
 _SOME = (
     select(jobs.c.job_id)
-    .where(
-        jobs.c.submit_pool.in_(sql.IDS),
-        jobs.c.status == JobStatus.WAITING.value,
-    )
+    .where(jobs.c.submit_pool.in_(sql.IDS), jobs.c.status == JobStatus.WAITING.value)
     .limit(bindparam("most"))
 )
 WAITING = select(func.count()).select_from(_SOME.subquery())

@@ -37,9 +37,7 @@ CAUSES_SINCE = select(table).where(
 def _extend_cause(insert: DialectInsert) -> Insert:
     until = insert.excluded.until
     return insert.on_conflict_do_update(
-        index_elements=["task_queue_id", "cause", "since"],
-        set_={"until": until},
-        where=until > table.c.until,
+        index_elements=["task_queue_id", "cause", "since"], set_={"until": until}, where=until > table.c.until
     )
 
 

@@ -105,10 +105,7 @@ def select_ordered(task_queue_id: Any) -> Select[int]:
     return (
         select(waiting_jobs.c.job_id)
         .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
-        .where(
-            waiting_jobs.c.task_queue_id == task_queue_id,
-            jobs.c.status == JobStatus.WAITING.value,
-        )
+        .where(waiting_jobs.c.task_queue_id == task_queue_id, jobs.c.status == JobStatus.WAITING.value)
         .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     )
 

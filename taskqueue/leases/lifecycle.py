@@ -120,12 +120,7 @@ def start(conn: Connection, lease: str, *, lease_time: timedelta, now: datetime)
 
 
 def heartbeat(
-    conn: Connection,
-    lease: str,
-    *,
-    said: Progress = NO_PROGRESS,
-    lease_time: timedelta,
-    now: datetime,
+    conn: Connection, lease: str, *, said: Progress = NO_PROGRESS, lease_time: timedelta, now: datetime
 ) -> dict[str, Any]:
     """Extend the lease; a Stalled job becomes Running again."""
     attempt = _lock_open(conn, lease, now)

@@ -29,8 +29,7 @@ _BYTES = 32
 
 _IS_SECRET = (table.c.stamp == bindparam("the_stamp"), table.c.digest == bindparam("shown"))
 _PILOT_HAS_NOT_ENDED = exists().where(
-    pilots_table.c.stamp == bindparam("the_stamp"),
-    pilots_table.c.status.in_(sorted(PILOT_ACTIVE)),
+    pilots_table.c.stamp == bindparam("the_stamp"), pilots_table.c.status.in_(sorted(PILOT_ACTIVE))
 )
 
 

@@ -62,8 +62,7 @@ IS_AT = select(table.c.stamp).where(
 SET_STATUS = (
     update(table)
     .where(
-        table.c.stamp == bindparam("the_stamp"),
-        table.c.status.in_(bindparam("from_states", expanding=True)),
+        table.c.stamp == bindparam("the_stamp"), table.c.status.in_(bindparam("from_states", expanding=True))
     )
     .values(
         status=bindparam("wanted"),

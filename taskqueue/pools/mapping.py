@@ -67,9 +67,7 @@ MARK_REFRESHED = (
     update(submit_pools)
     .where(submit_pools.c.pool_id.in_(sql.IDS))
     .values(
-        refreshed_at=bindparam("now"),
-        config_version=bindparam("version"),
-        expiries=bindparam("its_expiries"),
+        refreshed_at=bindparam("now"), config_version=bindparam("version"), expiries=bindparam("its_expiries")
     )
 )
 
