@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 
 from agents import leader
 from agents.leader import Leadership
-from taskqueue.accounting import log_reader, rollup, time_series, usage, wait_sums
+from taskqueue.accounting import log_reader, sums, time_series, usage, wait_sums
 from taskqueue.accounting.log_reader import LogSpan
 
 NAME: Final = "accounting"
@@ -81,8 +81,8 @@ def _count(conn: Connection, counter: LogCounter, now: datetime) -> int:
 
 def _roll_up(leadership: Leadership) -> None:
     """Replace old numbers by sums over longer intervals."""
-    for sums, age in ((rollup.FLOWS, _MINUTES), (rollup.USE, _HOURS), (rollup.WAITS, _HOURS)):
-        step = partial(rollup.roll_up_oldest, rollup=sums, before=leadership.now - age)
+    for table, age in ((sums.FLOWS, _MINUTES), (sums.USE, _HOURS), (sums.WAITS, _HOURS)):
+        step = partial(sums.roll_up_oldest, sums=table, before=leadership.now - age)
         leadership.repeat(step, most=1, rounds=_MAX_CHUNKS)
     with leadership.writing() as conn:
-        rollup.remove_flows(conn, before=leadership.now - _FLOWS)
+        sums.remove_flows(conn, before=leadership.now - _FLOWS)

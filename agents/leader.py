@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from taskqueue.db import agent_leases, database, retry
+from taskqueue.db import agent_leases, database
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Leadership:
             except (LeadershipLostError, *database.UNAVAILABLE):
                 raise
             except Exception as error:
-                if retry.is_conflict(error):
+                if database.is_conflict(error):
                     raise
                 log.exception("%s: the work for the VO %s failed, the other VOs are continued", self.name, vo)
         return served
@@ -91,5 +91,5 @@ def acquire(engine: Engine, name: str, *, holder: str, now: datetime) -> Leaders
     """
     with database.writing(engine) as conn:
         fence = agent_leases.acquire(conn, name=name, holder=holder, now=now, ttl=LEASE_TIME)
-        last = agent_leases.read_last_cycle(conn, name)
+        last = agent_leases.list_last_cycles(conn).get(name)
     return None if fence is None else Leadership(engine=engine, name=name, fence=fence, now=now, last=last)

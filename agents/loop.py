@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from threading import Event
 
-from taskqueue.db import database, retry
+from taskqueue.db import database
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def run(
 def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = utc_now) -> bool:
     """Run one cycle and return whether it was completed; an error is logged, and ends only this cycle."""
     try:
-        result = retry.run_with_retry(lambda: cycle(clock()))
+        result = database.run_with_retry(lambda: cycle(clock()))
     except database.UNAVAILABLE as error:
         log.warning("%s: the database is unavailable, retrying in the next cycle: %s", name, error)
         return False

@@ -33,9 +33,9 @@ from optimizers.chain.eligibility import Eligibility
 from requirements import canonical
 from taskqueue.db import database
 from taskqueue.jobs import unmatchable
-from taskqueue.pools import mapping, pools, queue_class_store, refresh
+from taskqueue.pools import mapping, pools, queue_class_store
 from taskqueue.pools.mapping import MappingChange
-from taskqueue.pools.refresh import RefreshState
+from taskqueue.pools.queue_class_store import RefreshState
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _store(
         # New pools first, then the VO's row: the order in which arriving jobs lock them. From then on no
         # other transaction can add a mapping.
         existing = mapping.lock_pools(conn, vo, comparison.new)
-        if refresh.lock_state(conn, vo) != comparison.standing:
+        if queue_class_store.lock_state(conn, vo) != comparison.standing:
             raise _OvertakenError
         before, now = known.find_earlier(vo), leadership.now
         if not queue_class_store.store_classes(conn, vo=vo, classes=classes, before=before, now=now, **of):
@@ -112,18 +112,18 @@ def _store(
         wanted = _compute_wanted(conn, comparison, stored)
         changed = mapping.refresh_mappings(conn, vo=vo, new=new, wanted=wanted, before=stored, now=now, **of)
         if whole:
-            refresh.record_refresh(conn, vo, now=now)
+            queue_class_store.record_refresh(conn, vo, now=now)
             queue_class_store.prune_classes(conn, vo)
     return changed
 
 
 def _compare(leadership: Leadership, known: Eligibility, vo: str, *, whole: bool) -> _Comparison:
     with database.reading(leadership.engine) as conn:
-        standing = refresh.read_states(conn).get(vo)
+        standing = queue_class_store.read_states(conn).get(vo)
         slots = queue_class_store.read_slots(conn, vo)
         index = known.index(vo, slots)
-        new = frozenset(refresh.list_unmapped(conn, vo))
-        mapped = refresh.list_mapped(conn, vo) - new if whole else frozenset()
+        new = frozenset(mapping.list_unmapped(conn, vo))
+        mapped = mapping.list_mapped(conn, vo) - new if whole else frozenset()
         questions = _read_questions(conn, index, new | mapped)
     differing = _find_changed_classes(known, vo, standing, slots)
     concerned = {
@@ -169,7 +169,7 @@ def _read_stored(conn: Connection, vo: str, comparison: _Comparison) -> dict[str
     if comparison.all_wanted:
         found = mapping.read_mappings(conn, vo)
     else:
-        late = refresh.list_mapped(conn, vo) - comparison.mapped
+        late = mapping.list_mapped(conn, vo) - comparison.mapped
         found = mapping.read_mappings(conn, vo, comparison.wanted.keys() | late)
     return {pool_id: sets for pool_id, sets in found.items() if pool_id not in comparison.new}
 
@@ -249,7 +249,7 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
     vos = _list_outdated(leadership, config)
     with database.reading(engine) as conn:
         # Before any is refreshed: an earlier cycle may have been killed before it updated the jobs of these.
-        unreported = frozenset(refresh.list_refreshed(conn, leadership.last))
+        unreported = frozenset(mapping.list_refreshed(conn, leadership.last))
     refreshed = leadership.serve_each(
         vos,
         lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo]),
@@ -279,8 +279,8 @@ def _list_outdated(leadership: Leadership, config: Configuration) -> Mapping[str
     All pools: classes or mappings are not those of the configuration, or were computed too long ago.
     """
     with database.reading(leadership.engine) as conn:
-        standings = refresh.read_states(conn)
-        unmapped = refresh.list_vos_with_unmapped(conn)
+        standings = queue_class_store.read_states(conn)
+        unmapped = mapping.list_vos_with_unmapped(conn)
     ours = (config.version, config.expiries)
     since = leadership.serve_each(
         standings,

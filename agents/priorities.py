@@ -25,11 +25,10 @@ from cs_config.options.operations import options_for
 from cs_config.options.options import Measure, TimeSlice
 from cs_config.options.registry import Group
 from cs_config.tree.configuration import Configuration
-from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.accounting.sums import truncate_to_hour
 from taskqueue.db import database
-from taskqueue.task_queues import change_feed, owner_usage, priorities, shares
-from taskqueue.task_queues.owner_usage import OwnerUsage, UsageByHolder
-from taskqueue.task_queues.priorities import FamilyCache, NewlyOccupied
+from taskqueue.task_queues import change_feed, priorities, shares
+from taskqueue.task_queues.priorities import FamilyCache, NewlyOccupied, OwnerUsage, UsageByHolder
 from taskqueue.task_queues.shares import ShareDemand, ShareHolder, UsageSlice
 
 #: Lifetime of the cached usage of running jobs and of recent hours.
@@ -63,7 +62,7 @@ class UsageCache:
         """
         self._drop_unsettled(vo, now)
         if vo not in self._running:
-            self._running[vo] = owner_usage.sum_running(conn, vo, now=now)
+            self._running[vo] = priorities.sum_running(conn, vo, now=now)
         uses, hour = [self._running[vo]], truncate_to_hour(now - span)
         while hour <= now:
             uses.append(self._read_hour(conn, vo, hour))
@@ -77,7 +76,7 @@ class UsageCache:
 
     def _read_hour(self, conn: Connection, vo: str, hour: datetime) -> UsageByHolder:
         if (vo, hour) not in self._hours:
-            self._hours[vo, hour] = owner_usage.sum_ended(conn, vo, since=hour, before=hour + _HOUR)
+            self._hours[vo, hour] = priorities.sum_ended(conn, vo, since=hour, before=hour + _HOUR)
         return self._hours[vo, hour]
 
     def _drop_unsettled(self, vo: str, now: datetime) -> None:

@@ -22,7 +22,6 @@ from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.leases import uptime
 from taskqueue.task_queues import change_feed, task_queues
-from taskqueue.task_queues import unused as task_queues_unused
 
 NAME: Final = "retention"
 
@@ -43,14 +42,14 @@ _UPTIME: Final = timedelta(days=1)
 #: Age at which a stored file without a row is deleted.
 _STRAY: Final = timedelta(days=1)
 
-#: Data of all VOs: how one transaction's worth is deleted, and the age at which it is.
-_REMOVALS: Final[Sequence[tuple[str, Callable[..., int], timedelta]]] = (
+#: Data of all VOs: the table, and the age at which its rows are deleted.
+_REMOVALS: Final[Sequence[tuple[str, str, timedelta]]] = (
     # Stored answers to match requests are needed for the length of a lease.
-    ("match requests", retention.remove_match_requests, timedelta(days=1)),
-    ("idempotency keys", retention.remove_idempotency_keys, timedelta(days=7)),
+    ("match requests", "match_requests", timedelta(days=1)),
+    ("idempotency keys", "idempotency_keys", timedelta(days=7)),
     # Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
-    ("hindrances", retention.remove_hindrances, timedelta(days=30)),
-    ("revoked tokens", retention.remove_revoked_tokens, timedelta()),
+    ("hindrances", "hindrances", timedelta(days=30)),
+    ("revoked tokens", "revoked_tokens", timedelta()),
 )
 
 
@@ -81,8 +80,10 @@ def cycle(
         vos = sorted(ownership.list_vos(conn))
     of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store))
     removed = sum(of_vos.values(), Counter[str]())
-    for kind, remove, age in _REMOVALS:
-        removed[kind] += _repeat_step(leadership, partial(remove, before=now - age, limit=_LIMIT))
+    for kind, table, age in _REMOVALS:
+        removed[kind] += _repeat_step(
+            leadership, partial(retention.remove_old, table=table, before=now - age, limit=_LIMIT)
+        )
     removed["changes"] += leadership.repeat(
         lambda conn: change_feed.trim_changes(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
         most=_CHANGES_LIMIT,
@@ -146,17 +147,17 @@ def _remove_task_queues(leadership: Leadership) -> Counter[str]:
     """Delete task queues without jobs, then requirement classes without task queues."""
     before = leadership.now - _TASK_QUEUES
     with database.reading(leadership.engine) as conn:
-        emptied = iter(task_queues_unused.list_emptied(conn, before=before))
-        unused = iter(task_queues_unused.list_unused(conn, before=before))
+        emptied = iter(retention.list_emptied(conn, before=before))
+        unused = iter(retention.list_unused(conn, before=before))
     while some := list(islice(emptied, _LIMIT)):
         with leadership.writing() as conn:
             task_queues.mark_empty(conn, some, now=leadership.now)
     removed: Counter[str] = Counter()
     while some := list(islice(unused, _LIMIT)):
         with leadership.writing() as conn:
-            removed["task queues"] += task_queues_unused.remove_unused(conn, some, before=before)
+            removed["task queues"] += retention.remove_unused(conn, some, before=before)
     removed["classes"] = _repeat_step(
-        leadership, lambda conn: task_queues_unused.remove_unused_classes(conn, limit=_LIMIT)
+        leadership, lambda conn: retention.remove_unused_classes(conn, limit=_LIMIT)
     )
     return removed
 

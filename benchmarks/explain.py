@@ -19,8 +19,8 @@ from matcher.explain.job_conditions import JobDemand
 from requirements import canonical
 from requirements.classad.expression import Expression
 from requirements.record.record import Record
+from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
-from taskqueue.task_queues.waiting_classes import WaitingClass
 
 _MODELS = ("Intel Xeon", "AMD EPYC", "ARM Neoverse")
 

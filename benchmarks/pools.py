@@ -25,7 +25,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.claim.matcher import Matcher
 from requirements import canonical
 from taskqueue.db import database
-from taskqueue.pools import by_queue, mapping, pools
+from taskqueue.pools import listing, pools
 from taskqueue.pools.pools import NewPool
 
 _SAMPLE = 5
@@ -96,7 +96,7 @@ def _asked(engine: Engine, config: Configuration, size: dict[str, str | float]) 
         yield _line(what, statistics.median(times), {**size, "pools each": found // len(times)})
     began = time.perf_counter()
     with database.reading(engine) as conn:
-        by_queue.list_pool_ids(conn, vos, config.addresses)
+        listing.list_pool_ids(conn, vos, config.addresses)
     yield _line("pools for all queues", time.perf_counter() - began, size)
 
 
@@ -130,7 +130,7 @@ def _wrong(engine: Engine, config: Configuration, new: list[NewPool]) -> Iterato
         asked = canonical.from_json(pool.original)
         right = {queue for each in eligible_classes(config, grid.VO, asked) for queue in each.queues}
         with database.reading(engine) as conn:
-            stored = set(mapping.list_eligible_queues(conn, pool.pool_id))
+            stored = set(listing.list_queues(conn, [pool.pool_id]).get(pool.pool_id, ()))
         if stored != right:
             yield f"pool {pool.pool_id[:8]} is mapped to {len(stored)} queues, {len(right)} are eligible"
 

@@ -15,7 +15,7 @@ from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import WaitingIndex
 from matcher.request.resource import Resource
 from taskqueue.leases.assignment import Location
-from taskqueue.pools import by_queue
+from taskqueue.pools import listing
 from taskqueue.task_queues import change_feed
 
 #: Cached requests, and cached places.
@@ -128,7 +128,7 @@ class QueuePoolCache:
                 each: self._known[vos, each] for each in addresses if (vos, each) in self._known
             }
         if missing := [each for each in addresses if each not in known]:
-            found = by_queue.list_pool_ids(conn, vos, missing)
+            found = listing.list_pool_ids(conn, vos, missing)
             self._store(vos, found, age)
             known |= found
         return known

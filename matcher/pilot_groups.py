@@ -21,7 +21,7 @@ from requirements.canonical import Requirements
 from requirements.nodes.flags import flags
 from requirements.record.declarations import Declarations
 from taskqueue.pools import pools
-from taskqueue.pools.by_queue import MappedPool
+from taskqueue.pools.listing import MappedPool
 
 Flags = tuple[str, ...]
 #: Cached flags.

@@ -15,12 +15,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from sqlalchemy import Connection, bindparam, func, select, text, update
-from sqlalchemy.sql.dml import Insert
 
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageFull, TooLarge
 from taskqueue.schema.tables import blobs as table
 
@@ -37,33 +36,8 @@ class StagedBlob:
     name: str  #: temporary file name
 
 
-class BlobStore(Protocol):
-    """The bytes of archives; hosts that share an installation share the store."""
-
-    def stage(self, chunks: Iterable[bytes], *, limit: int) -> StagedBlob:
-        """Receive an archive of at most `limit` bytes; TooLarge and StorageFull leave nothing behind."""
-
-    def store(self, staged: StagedBlob) -> None:
-        """Store a staged archive durably; no effect if it exists."""
-
-    def discard(self, staged: StagedBlob) -> None:
-        """Delete a staged archive; no effect after `store`."""
-
-    def open(self, digest: str) -> BinaryIO:
-        """Read an archive; BlobNotFound."""
-
-    def delete(self, digest: str) -> None:
-        """Delete an archive, if it exists."""
-
-    def digests(self, *, before: datetime) -> Iterator[str]:
-        """Digests of all archives stored before that time."""
-
-    def sweep(self, *, before: datetime) -> int:
-        """Delete archives staged before that time and never stored; how many."""
-
-
-class DirectoryBlobStore:
-    """Archives as files of a directory, local or shared between hosts."""
+class BlobStore:
+    """The bytes of archives, as files of a directory that is local or shared between the hosts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -157,13 +131,7 @@ def _fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _register(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_update(
-        index_elements=["digest", "vo"], set_={"last_used_at": insert.excluded.last_used_at}
-    )
-
-
-REGISTER = Upsert(table, _register)
+REGISTER = sql.insert_or_update(table, "last_used_at")
 
 #: Advisory locks of PostgreSQL, which end with the transaction; on SQLite the transaction is the lock.
 LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
@@ -184,10 +152,8 @@ def store_blob(
 ) -> str:
     """Store a staged archive and its row for the VO; its digest.
 
-    In the transaction that also stores the reference to the archive. `quota` is in bytes; None: unlimited.
-
-    Raises:
-        QuotaExceeded: The VO would exceed its quota. The caller discards the archive.
+    In the transaction that also stores the reference to the archive. `quota` is in bytes; None: unlimited. If
+    the VO would exceed it (QuotaExceeded), the caller discards the archive.
     """
     if quota is not None:
         _check_quota(conn, staged, vo=vo, quota=quota)
@@ -246,10 +212,10 @@ def _lock(conn: Connection, name: str) -> None:
         conn.execute(LOCK, {"name": name})
 
 
-KNOWN_AMONG = select(table.c.digest).where(table.c.digest.in_(bindparam("digests", expanding=True)))
+KNOWN_AMONG = select(table.c.digest).where(table.c.digest.in_(sql.IDS))
 
 
 def find_unreferenced(conn: Connection, digests: Collection[str]) -> frozenset[str]:
     """Digests, among a few hundred at most, that no VO has."""
-    known = conn.execute(KNOWN_AMONG, {"digests": sorted(digests)}).scalars()
+    known = conn.execute(KNOWN_AMONG, {"ids": sorted(digests)}).scalars()
     return frozenset(digests) - frozenset(known)

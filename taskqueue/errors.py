@@ -79,7 +79,6 @@ class RescheduleLimit(PilotageError):
 
     def __init__(self, job_id: int, *, maximum: int) -> None:
         super().__init__(f"job {job_id} was already rescheduled {maximum} times, which is the maximum")
-        self.job_id = job_id
 
 
 class SecretUsed(PilotageError):
@@ -89,7 +88,6 @@ class SecretUsed(PilotageError):
 
     def __init__(self, stamp: str) -> None:
         super().__init__(f"the secret of the pilot {stamp} was already used by another process")
-        self.stamp = stamp
 
 
 class IdempotencyConflict(PilotageError):

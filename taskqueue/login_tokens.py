@@ -5,8 +5,8 @@ from hashlib import sha256
 from secrets import token_urlsafe
 
 from sqlalchemy import Connection, and_, bindparam, delete, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 
+from taskqueue.db import sql
 from taskqueue.schema.tables import login_links as table
 from taskqueue.schema.tables import revoked_tokens
 
@@ -49,16 +49,13 @@ def _digest(secret: str) -> str:
 
 _REVOKED = select(revoked_tokens.c.jti).where(revoked_tokens.c.expires_at > bindparam("now"))
 _EXPIRED_TOKENS = delete(revoked_tokens).where(revoked_tokens.c.expires_at <= bindparam("now"))
-_ADD_REVOKED = {
-    "postgresql": postgresql.insert(revoked_tokens).on_conflict_do_nothing(),
-    "sqlite": sqlite.insert(revoked_tokens).on_conflict_do_nothing(),
-}
+_ADD_REVOKED = sql.insert_or_skip(revoked_tokens)
 
 
 def revoke_token(conn: Connection, token_id: str, *, expires_at: datetime, now: datetime) -> None:
     """Reject the token until it expires by itself; idempotent."""
     conn.execute(_EXPIRED_TOKENS, {"now": now})
-    conn.execute(_ADD_REVOKED[conn.dialect.name], {"jti": token_id, "expires_at": expires_at})
+    conn.execute(_ADD_REVOKED.to_statement(conn), {"jti": token_id, "expires_at": expires_at})
 
 
 def list_revoked(conn: Connection, *, now: datetime) -> frozenset[str]:

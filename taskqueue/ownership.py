@@ -1,7 +1,8 @@
 """Filter of rows by VO, site and owner, shared by all searches, and the list of VOs with stored rows."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select, true
 
@@ -64,6 +65,17 @@ def split_common(several: Sequence[OwnershipFilter]) -> tuple[OwnershipFilter, t
     return (OwnershipFilter(), tuple(several)) if several else (NO_OWNER, ())
 
 
+def match_values(wanted: Mapping[ColumnElement[Any], object]) -> list[ColumnElement[bool]]:
+    """Conditions on columns, each a value or a set of them; None: no condition, an empty set: no row."""
+    found: list[ColumnElement[bool]] = []
+    for column, value in wanted.items():
+        if isinstance(value, Collection) and not isinstance(value, str):
+            found.append(column.in_(sorted(value)))
+        elif value is not None:
+            found.append(column == value)
+    return found
+
+
 def match_any(
     any_of: Sequence[OwnershipFilter],
     *,
@@ -71,13 +83,9 @@ def match_any(
     at: Callable[[Collection[str]], ColumnElement[bool]] | None = None,
     owner: ColumnElement[str] | None = None,
 ) -> list[ColumnElement[bool]]:
-    """The condition that a row matches at least one of the filters; none for an empty sequence.
+    """The condition that a row matches at least one filter of the second part of `split_common`, if any.
 
-    Args:
-        any_of: Second part of `split_common`.
-        vo: Column of the VO.
-        at: Makes the condition of being at one of some sites; None: the rows have no site.
-        owner: Column of the owner; None: the rows have no owner.
+    `at` makes the condition of being at one of some sites; None, as for `owner`: the rows have none.
     """
     return [or_(*(_build_condition(each, vo, at, owner) for each in any_of))] if any_of else []
 
@@ -88,14 +96,10 @@ def _build_condition(
     at: Callable[[Collection[str]], ColumnElement[bool]] | None,
     owner: ColumnElement[str] | None,
 ) -> ColumnElement[bool]:
-    found: list[ColumnElement[bool]] = [true()]
-    if each.vos is not None:
-        found.append(vo.in_(sorted(each.vos)))
+    found = match_values({vo: each.vos} if owner is None else {vo: each.vos, owner: each.owner})
     if each.sites is not None and at is not None:
         found.append(at(sorted(each.sites)))
-    if each.owner is not None and owner is not None:
-        found.append(owner == each.owner)
-    return and_(*found)
+    return and_(true(), *found)
 
 
 def intersect(own: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:

@@ -1,9 +1,14 @@
-"""Deletion of old data, a bounded number of rows at a time.
+"""Deletion of old data and of unused task queues and requirement classes, a bounded number of rows at a time.
 
 Each function is one step in a transaction of its caller, who repeats it while it finds something. Steps are
 idempotent and safe in several processes at once.
+
+The row of a task queue or class is locked first, and checked for use in a later statement.
+`task_queues.hold_task_queues` takes the same lock, or finds the row gone and inserts it again. So neither
+waits long for the other, and no job is left without its task queue.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 
 from sqlalchemy import (
@@ -22,6 +27,7 @@ from sqlalchemy import (
     update,
 )
 
+from taskqueue.db import sql
 from taskqueue.jobs import wait_times
 from taskqueue.schema.tables import (
     attempts,
@@ -34,17 +40,17 @@ from taskqueue.schema.tables import (
     log_readers,
     match_requests,
     pilots,
+    requirement_classes,
     revoked_tokens,
+    task_queues,
     waiting_jobs,
 )
-from taskqueue.states import FINAL, PILOT_STEPS, JobStatus
+from taskqueue.states import FINAL, PILOT_ENDS, JobStatus
 
 _BEFORE = bindparam("before", type_=jobs.c.updated_at.type)
 _LIMIT: BindParameter[int] = bindparam("limit")
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 _EVERY = 2**63 - 1  #: larger than any log id
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
-_PILOT_ENDS = sorted(status for status, steps in PILOT_STEPS.items() if not steps)
 
 #: The last log row that every reader has counted; without readers nothing is held back.
 _counted = select(func.coalesce(func.min(log_readers.c.counted), _EVERY)).scalar_subquery()
@@ -67,11 +73,11 @@ OLD_JOBS = (
     .limit(_LIMIT)
     .with_for_update(skip_locked=True)
 )
-REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_IDS))
+REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
 #: Log and attempts go with the job, by foreign key.
-REMOVE_JOBS = delete(jobs).where(jobs.c.job_id.in_(_IDS))
+REMOVE_JOBS = delete(jobs).where(jobs.c.job_id.in_(sql.IDS))
 REMOVE_DESCRIPTIONS = delete(descriptions).where(
-    descriptions.c.description_id.in_(_IDS),
+    descriptions.c.description_id.in_(sql.IDS),
     ~exists().where(jobs.c.description_id == descriptions.c.description_id),
 )
 
@@ -81,7 +87,7 @@ OLD_LOGS = (
     .order_by(jobs.c.updated_at)
     .limit(_LIMIT)
 )
-REMOVE_LOGS = delete(job_log).where(job_log.c.job_id.in_(_IDS))
+REMOVE_LOGS = delete(job_log).where(job_log.c.job_id.in_(sql.IDS))
 
 DETACH_OUTPUTS = (
     update(attempts)
@@ -106,14 +112,12 @@ _is_needed = blobs.c.digest.in_(
     select(descriptions.c.sandbox)
     .join(jobs, jobs.c.description_id == descriptions.c.description_id)
     .where(
-        jobs.c.vo == bindparam("the_vo"),
-        jobs.c.status.in_(_NOT_FINAL),
-        descriptions.c.sandbox.is_not(None),
+        jobs.c.vo == bindparam("the_vo"), jobs.c.status.in_(_NOT_FINAL), descriptions.c.sandbox.is_not(None)
     )
 )
 _may_go = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.last_used_at < _BEFORE, ~_is_needed)
 OLD_BLOBS = select(blobs.c.digest).where(_may_go).limit(_LIMIT).with_for_update(skip_locked=True)
-REMOVE_BLOBS = delete(blobs).where(blobs.c.digest.in_(_IDS), _may_go).returning(blobs.c.digest)
+REMOVE_BLOBS = delete(blobs).where(blobs.c.digest.in_(sql.IDS), _may_go).returning(blobs.c.digest)
 
 
 def _delete_some(table: Table, is_old: ColumnElement[bool]) -> Delete:
@@ -121,13 +125,23 @@ def _delete_some(table: Table, is_old: ColumnElement[bool]) -> Delete:
     return delete(table).where(key.in_(select(*table.primary_key).where(is_old).limit(_LIMIT)))
 
 
-REMOVE_MATCH_REQUESTS = _delete_some(match_requests, match_requests.c.at < _BEFORE)
-REMOVE_IDEMPOTENCY_KEYS = _delete_some(idempotency_keys, idempotency_keys.c.at < _BEFORE)
-REMOVE_HINDRANCES = _delete_some(hindrances, hindrances.c.until < _BEFORE)
-REMOVE_REVOKED_TOKENS = _delete_some(revoked_tokens, revoked_tokens.c.expires_at < _BEFORE)
+#: Rows that are old by one of their times. Without its hindrances a job counts as having waited for a pilot.
+REMOVE_OLD = {
+    each.name: _delete_some(each, each.c[at] < _BEFORE)
+    for each, at in (
+        (match_requests, "at"),
+        (idempotency_keys, "at"),
+        (hindrances, "until"),
+        (revoked_tokens, "expires_at"),
+    )
+}
 REMOVE_PILOTS = _delete_some(
     pilots,
-    and_(pilots.c.vo == bindparam("the_vo"), pilots.c.status.in_(_PILOT_ENDS), pilots.c.updated_at < _BEFORE),
+    and_(
+        pilots.c.vo == bindparam("the_vo"),
+        pilots.c.status.in_(sorted(PILOT_ENDS)),
+        pilots.c.updated_at < _BEFORE,
+    ),
 )
 
 
@@ -171,21 +185,66 @@ def remove_pilots(conn: Connection, *, vo: str, before: datetime, limit: int) ->
     return conn.execute(REMOVE_PILOTS, {"the_vo": vo, "before": before, "limit": limit}).rowcount
 
 
-def remove_match_requests(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Delete answers to match requests given before that time."""
-    return conn.execute(REMOVE_MATCH_REQUESTS, {"before": before, "limit": limit}).rowcount
+def remove_old(conn: Connection, table: str, *, before: datetime, limit: int) -> int:
+    """Delete rows of a table in `REMOVE_OLD` from before that time."""
+    return conn.execute(REMOVE_OLD[table], {"before": before, "limit": limit}).rowcount
 
 
-def remove_idempotency_keys(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Delete idempotency keys from before that time; they are kept seven days."""
-    return conn.execute(REMOVE_IDEMPOTENCY_KEYS, {"before": before, "limit": limit}).rowcount
+_has_jobs = exists().where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id)
+_is_unused = (~task_queues.c.occupied, task_queues.c.changed_at < _BEFORE)
+#: Emptied without a claim, e.g. because the last job was killed.
+STILL_OCCUPIED = select(task_queues.c.task_queue_id).where(
+    task_queues.c.occupied, task_queues.c.changed_at < _BEFORE, ~_has_jobs
+)
+UNUSED = select(task_queues.c.task_queue_id).where(*_is_unused)
+#: One scan of all jobs a day: an index by task queue would cost at every change of a job.
+IN_USE = select(jobs.c.task_queue_id).where(jobs.c.task_queue_id.is_not(None)).distinct()
+LOCK = (
+    select(task_queues.c.task_queue_id)
+    .where(task_queues.c.task_queue_id.in_(sql.IDS), *_is_unused)
+    .order_by(task_queues.c.task_queue_id)
+    .with_for_update(skip_locked=True)
+)
+REMOVE = delete(task_queues).where(task_queues.c.task_queue_id.in_(sql.IDS), ~_has_jobs)
+
+_is_referenced = exists().where(task_queues.c.class_id == requirement_classes.c.class_id)
+LOCK_CLASSES = (
+    select(requirement_classes.c.class_id)
+    .where(~_is_referenced)
+    .order_by(requirement_classes.c.class_id)
+    .limit(bindparam("limit"))
+    .with_for_update(skip_locked=True)
+)
+REMOVE_CLASSES = delete(requirement_classes).where(
+    requirement_classes.c.class_id.in_(sql.IDS), ~_is_referenced
+)
 
 
-def remove_hindrances(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Delete causes of waiting from before that time, which then counts as waiting for a pilot."""
-    return conn.execute(REMOVE_HINDRANCES, {"before": before, "limit": limit}).rowcount
+def list_emptied(conn: Connection, *, before: datetime) -> list[int]:
+    """Task queues without jobs that have been marked occupied since before that time: for `mark_empty`."""
+    return list(conn.execute(STILL_OCCUPIED, {"before": before}).scalars())
 
 
-def remove_revoked_tokens(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Delete revocations of tokens that expired before that time."""
-    return conn.execute(REMOVE_REVOKED_TOKENS, {"before": before, "limit": limit}).rowcount
+def list_unused(conn: Connection, *, before: datetime) -> list[int]:
+    """Task queues empty since before that time that no job refers to, not even a final one.
+
+    The candidates are read before the jobs: a job that comes in between changes `changed_at`.
+    """
+    unused = conn.execute(UNUSED, {"before": before}).scalars().all()
+    in_use = set(conn.execute(IN_USE).scalars()) if unused else set()
+    return sorted(set(unused) - in_use)
+
+
+def remove_unused(conn: Connection, task_queue_ids: Collection[int], *, before: datetime) -> int:
+    """Remove the task queues found by `list_unused`, with the same `before`, if still unused; how many.
+
+    At most `sql.BATCH_SIZE` ids.
+    """
+    locked = list(conn.execute(LOCK, {"ids": sorted(task_queue_ids), "before": before}).scalars())
+    return conn.execute(REMOVE, {"ids": locked}).rowcount if locked else 0
+
+
+def remove_unused_classes(conn: Connection, *, limit: int = sql.BATCH_SIZE) -> int:
+    """Remove requirement classes without a task queue; how many."""
+    locked = list(conn.execute(LOCK_CLASSES, {"limit": limit}).scalars())
+    return conn.execute(REMOVE_CLASSES, {"ids": locked}).rowcount if locked else 0

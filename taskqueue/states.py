@@ -85,18 +85,17 @@ class PilotStatus(StrEnum):
 
 
 P = PilotStatus
-_ENDS = frozenset({P.DONE, P.FAILED, P.ABORTED, P.DELETED})
+#: A pilot in one of these never changes again; the others are active.
+PILOT_ENDS = frozenset({P.DONE, P.FAILED, P.ABORTED, P.DELETED})
+PILOT_ACTIVE = frozenset(P) - PILOT_ENDS
 
 #: Allowed next states of each state. The current state is always allowed.
 PILOT_STEPS: Mapping[PilotStatus, frozenset[PilotStatus]] = {
-    P.SUBMITTED: frozenset({P.WAITING, P.RUNNING, P.UNKNOWN}) | _ENDS,
-    P.WAITING: frozenset({P.RUNNING, P.UNKNOWN}) | _ENDS,
-    P.RUNNING: frozenset({P.UNKNOWN}) | _ENDS,
-    P.UNKNOWN: frozenset({P.WAITING, P.RUNNING}) | _ENDS,
-    P.DONE: frozenset(),
-    P.FAILED: frozenset(),
-    P.ABORTED: frozenset(),
-    P.DELETED: frozenset(),
+    P.SUBMITTED: frozenset({P.WAITING, P.RUNNING, P.UNKNOWN}) | PILOT_ENDS,
+    P.WAITING: frozenset({P.RUNNING, P.UNKNOWN}) | PILOT_ENDS,
+    P.RUNNING: frozenset({P.UNKNOWN}) | PILOT_ENDS,
+    P.UNKNOWN: frozenset({P.WAITING, P.RUNNING}) | PILOT_ENDS,
+    **dict.fromkeys(PILOT_ENDS, frozenset()),
 }
 
 

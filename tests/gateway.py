@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from taskqueue.sites.advertisements import Advertisement
+from taskqueue.sites.reservations import Advertisement
 
 SUBMITTING, POLLING, GATHERING = "submitting", "polling", "gathering"
 

@@ -28,7 +28,7 @@ from pilotage.service.auth.keys import KeyRing
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.services import Services, utc_now
-from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.db.notify import NotificationHub
 
@@ -133,7 +133,7 @@ def running(
         live=live,
         matcher=matcher,
         claimer=claimer,
-        blobs=DirectoryBlobStore(directory / "blobs"),
+        blobs=BlobStore(directory / "blobs"),
         tokens=Tokens(KeyRing(signing=KEY)),
         issuers=issuers or Issuers(),
         ring=lambda job_ids: optimize(engine, live, job_ids),

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, delete, insert, update
 
 from taskqueue.db import database
 from taskqueue.jobs import submission
-from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import NewJob
 from taskqueue.schema.tables import attempts, pilots, service_uptime
 from taskqueue.schema.tables import jobs as jobs_table
@@ -29,9 +29,9 @@ def job_ids(
     sandbox: str | None = None,
 ) -> list[int]:
     """New jobs, Received."""
-    description = NewDescription(source="Executable = 'x';", body={"Executable": "x"}, sandbox=sandbox)
+    description = Description(source="Executable = 'x';", body={"Executable": "x"}, sandbox=sandbox)
     new = [NewJob(vo=vo, owner=owner, owner_group=f"{vo}_user") for _ in range(count)]
-    return submission.submit_jobs(conn, description=description, jobs=new, now=now)
+    return submission.store_jobs(conn, [description], [(0, each) for each in new], now=now)
 
 
 def job_in(conn: Connection, now: datetime, status: JobStatus, **about: str) -> int:

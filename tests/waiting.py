@@ -15,20 +15,19 @@ from matcher.claim.matcher import Matcher
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
 from taskqueue.jobs import jobs, submission
-from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import NewJob
 from taskqueue.leases import assignment
 from taskqueue.leases import claim as leases_claim
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import ClaimedJob, LeaseHolder
-from taskqueue.pools import mapping, pools, queue_class_store
+from taskqueue.pools import queue_class_store
 from taskqueue.schema.tables import task_queues as task_queues_table
 from taskqueue.schema.tables import waiting_jobs
 from taskqueue.states import JobStatus
-from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
-from taskqueue.task_queues.task_queues import WaitingEntry
-from tests import stored
+from tests import by_hand, stored
+from tests.by_hand import WaitingEntry
 
 GRID = """
 Resources:
@@ -75,8 +74,8 @@ def put(
 ) -> list[int]:
     """New jobs that wait; their ids."""
     new = NewJob(vo=asked.vo, owner=owner, owner_group=group, priority=priority, parameters=parameters)
-    description = NewDescription(source="", body=body or {"Executable": "x"}, sandbox=None)
-    job_ids = submission.submit_jobs(conn, description=description, jobs=[new] * count, now=now)
+    description = Description(source="", body=body or {"Executable": "x"}, sandbox=None)
+    job_ids = submission.store_jobs(conn, [description], [(0, each) for each in [new] * count], now=now)
     for job_id in job_ids:
         stored.force(
             conn,
@@ -91,7 +90,7 @@ def put(
         )
         for job_id in job_ids
     ]
-    task_queues.enqueue(conn, entries, now=now)
+    by_hand.enqueue(conn, entries, now=now)
     return job_ids
 
 
@@ -138,7 +137,7 @@ def pool(
     vo: str = "lhcb",
 ) -> str:
     """A pool that these queues are eligible for."""
-    pools.touch_pool(conn, pool_id=pool_id, vo=vo, requirements_json="{}", original_json="{}", now=now)
+    by_hand.touch_pool(conn, pool_id=pool_id, vo=vo, requirements_json="{}", original_json="{}", now=now)
     remap(conn, now, pool_id, *queues, config=config, vo=vo)
     return pool_id
 
@@ -155,7 +154,7 @@ def remap(
     classes = configured(config, vo)
     queue_class_store.store_classes(conn, vo=vo, config_version=config.version, classes=classes, now=now)
     digests = [each.digest for each in classes if set(each.queues) & set(queues)]
-    mapping.store_pool_mapping(
+    by_hand.store_pool_mapping(
         conn, pool_id=pool_id, config_version=config.version, queue_class_digests=digests, now=now
     )
 

@@ -29,7 +29,7 @@ from matcher.request.resource import StatedResource
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.database import LazyTransaction
-from taskqueue.pools import by_queue
+from taskqueue.pools import listing
 from taskqueue.sites import bans
 from taskqueue.task_queues import task_queues
 
@@ -174,7 +174,7 @@ class Matcher:
         config = self._config()
         known, unknown = place_pools.find_queues(queues, config)
         with database.reading(self._engine) as conn:
-            mapped = by_queue.list_mapped_pools(conn, sorted(vos), sorted(set(known.values())))
+            mapped = listing.list_mapped_pools(conn, sorted(vos), sorted(set(known.values())))
             with self._memory.lock:
                 found = self._memory.groups.find_groups(conn, config, mapped)
         return {text: found[address] for text, address in known.items()}, unknown

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from matcher.claim import claim_loop
 from matcher.request.match_request import MatchRequest
-from taskqueue.db import database, retry
+from taskqueue.db import database
 from taskqueue.errors import LeaseNotFound
 from taskqueue.leases import lifecycle, match_requests
 
@@ -102,4 +102,4 @@ class InDoubtClaims:
 def _may_be_made(error: Exception) -> bool:
     """Whether a claim may have been committed before this error."""
     refused = isinstance(error, DBAPIError) and not database.is_unavailable(error)
-    return not (refused or retry.is_conflict(error))
+    return not (refused or database.is_conflict(error))

@@ -23,7 +23,7 @@ from matcher.claim.matcher import Matcher
 from matcher.errors import Busy, NotInTime, Unserved
 from matcher.request.match_request import MatchRequest, MatchResult
 from requirements.errors import PilotageError
-from taskqueue.db import database, retry
+from taskqueue.db import database
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,9 @@ class ClaimWorker:
             self._matcher.refresh()
             return []
         try:
-            results = retry.run_with_retry(lambda: self._matcher.serve([ticket.request for ticket in batch]))
+            results = database.run_with_retry(
+                lambda: self._matcher.serve([ticket.request for ticket in batch])
+            )
         except Exception as error:
             if len(batch) == 1 or database.is_unavailable(error):
                 raise

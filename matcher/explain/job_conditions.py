@@ -16,8 +16,8 @@ from requirements import canonical, evaluator
 from requirements.canonical import Requirements
 from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
+from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
-from taskqueue.task_queues.waiting_classes import WaitingClass
 
 #: Tags that request cores; they are handled together with NumberOfProcessors.
 _CORES = "processors"

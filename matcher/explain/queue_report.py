@@ -21,7 +21,7 @@ from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.record.record import Record
 from requirements.values import as_number, fold, format_value, lookup
-from taskqueue.task_queues.waiting_classes import WaitingClass
+from taskqueue.task_queues.listing import WaitingClass
 
 #: Suggestions that are returned.
 _MOST_SUGGESTIONS = 10

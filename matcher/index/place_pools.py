@@ -24,7 +24,7 @@ from requirements.errors import MOST_HINTS, InvalidRequest, InvalidResource, Pro
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
 from taskqueue.leases.assignment import Location
-from taskqueue.pools import by_queue, queue_class_store
+from taskqueue.pools import listing, queue_class_store
 from taskqueue.schema.bitset_type import has_slot
 from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
@@ -107,7 +107,7 @@ class PlaceCache:
         if (known := self._cached.get(key)) is not None:
             return known
         conn, checked = reading.conn, _read_checked(reading.conn, config, vos)
-        of_queue = by_queue.list_mapped_pools(conn, sorted(vos), [address])[address]
+        of_queue = listing.list_mapped_pools(conn, sorted(vos), [address])[address]
         mapped = ((each.pool_id, each.vo, address, each.undecided) for each in of_queue)
         place = Location(site=address.site, ce=address.ce, queue=address.queue, checked=checked)
         return self._store(key, self._check_nodes(conn, config, place, mapped, counting), age)

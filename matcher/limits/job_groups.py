@@ -14,8 +14,7 @@ from sqlalchemy import Connection, Engine, Row
 
 from requirements import values
 from requirements.values import Value, fold
-from taskqueue.db import sql
-from taskqueue.jobs import placeholders
+from taskqueue.jobs import descriptions, placeholders
 from taskqueue.leases import selection
 from taskqueue.leases.selection import CandidateRow, JobKind
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -103,11 +102,10 @@ def read_group_ads(
     conn: Connection, rows: Sequence[Row[Any]]
 ) -> Iterator[tuple[Row[Any], Mapping[str, Value]]]:
     """Groups with the attributes common to their jobs; groups with a deleted description are omitted."""
-    bodies: dict[int, str] = {}
-    for ids in sql.split_batches({row.description_id for row in rows}):
-        bodies |= selection.read_bodies(conn, ids)
+    written = descriptions.read_shared(conn, {row.description_id for row in rows})
     for row in rows:
-        if (body := bodies.get(row.description_id)) is not None:
+        if row.description_id in written:
+            body, _ = written[row.description_id]
             yield row, group_ad(row, description_attributes(body, None))
 
 

@@ -25,7 +25,7 @@ from matcher.preview.guards import Guard
 from matcher.preview.outlook import Outlook
 from requirements.errors import NotAllowed, Problem
 from taskqueue.db import database
-from taskqueue.task_queues.waiting_classes import WaitingClass
+from taskqueue.task_queues.listing import WaitingClass
 
 #: Retries while others store versions.
 _TRIES = 10

@@ -21,7 +21,7 @@ from matcher.preview.editor import ConfigEditor
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 from taskqueue.db import database
-from taskqueue.task_queues import waiting_classes
+from taskqueue.task_queues import listing
 
 #: Versions that are searched for one answer.
 _MOST_VERSIONS = 10_000
@@ -173,7 +173,7 @@ def _list_impacts(
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
     waiting = editor.list_waiting(conn, [vo])
     needs_jobs = config.admission(address, vo) is not None
-    jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
+    jobs = listing.list_first_jobs(conn, waiting) if needs_jobs else ()
     return queue_report.parameter_impacts(
         config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
     )

@@ -25,8 +25,8 @@ from requirements.bitset import mask_from
 from requirements.values import fold
 from taskqueue.pools import pools
 from taskqueue.sites import occupancy
-from taskqueue.task_queues import waiting_classes
-from taskqueue.task_queues.waiting_classes import WaitingClass
+from taskqueue.task_queues import listing
+from taskqueue.task_queues.listing import WaitingClass
 
 #: Sections without parameters.
 _NO_PARAMETERS = frozenset({"Throttle", "Forwarding"})
@@ -202,7 +202,7 @@ def compute_outlook(
     """
     proposal = replace(proposal, before=proposal.before.at_moment(now), after=proposal.after.at_moment(now))
     waiting: defaultdict[str, list[WaitingClass]] = defaultdict(list)
-    for each in waiting_classes.list_waiting(conn, vos):
+    for each in listing.list_waiting(conn, vos):
         waiting[each.asked.vo].append(each)
     stored = pools.list_requirements(conn, vos)
     ads = _read_job_ads(conn, proposal, waiting)
@@ -239,7 +239,7 @@ def _read_job_ads(
     if not (proposal.before.has_admission or proposal.after.has_admission):
         return {}
     classes = [each for these in waiting.values() for each in these]
-    return {job.job_id: job_groups.job_ad(job) for job in waiting_classes.list_first_jobs(conn, classes)}
+    return {job.job_id: job_groups.job_ad(job) for job in listing.list_first_jobs(conn, classes)}
 
 
 def _sum_jobs(waiting: Sequence[WaitingClass], shifted: Sequence[ClassShift]) -> VoJobs:

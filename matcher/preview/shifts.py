@@ -17,8 +17,8 @@ from matcher.explain import job_conditions, queue_set
 from matcher.explain.job_conditions import JobAds, JobCondition, RequirementCondition
 from matcher.explain.queue_set import QueueSet
 from requirements.values import fold
+from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
-from taskqueue.task_queues.waiting_classes import WaitingClass
 
 _Queues = frozenset[QueueAddress]
 

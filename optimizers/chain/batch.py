@@ -26,7 +26,7 @@ from optimizers.chain.chain import (
     Step,
     make_context,
 )
-from taskqueue.db import database, retry
+from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdate
 from taskqueue.states import JobStatus
@@ -156,7 +156,7 @@ def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> Ba
     if not chain_results:
         return BatchResult()
     try:
-        return retry.run_with_retry(lambda: _write_once(engine, context, chain_results))
+        return database.run_with_retry(lambda: _write_once(engine, context, chain_results))
     except database.UNAVAILABLE:
         raise
     except Exception as error:
@@ -171,7 +171,7 @@ def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> Ba
         )
         reason = f"internal error, the result could not be stored: {type(error).__name__}"
         held = ChainResult(outcome=Hold(reason=reason), step=chain_result.step, passed=())
-        return retry.run_with_retry(lambda: _write_once(engine, context, [(job, held)]))
+        return database.run_with_retry(lambda: _write_once(engine, context, [(job, held)]))
 
 
 def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:

@@ -28,7 +28,7 @@ from taskqueue import blobs
 from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import placeholders, submission
-from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import DescribedJob, KnownResult, KnownResults, NewJob
 from taskqueue.pools import pools
 from taskqueue.task_queues import task_queues
@@ -180,14 +180,14 @@ def _count_new_jobs(checked: Sequence[CheckedJobs]) -> Counter[tuple[str, str]]:
     return new
 
 
-def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[NewDescription], list[DescribedJob]]:
+def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[Description], list[DescribedJob]]:
     """Return the descriptions to store, and the jobs with the index of theirs.
 
     Jobs from one text, or with one template, share a description; a single job needs no placeholders.
     """
     template_uses = Counter(id(each.template) for each in checked)
     places: dict[Hashable, int] = {}
-    descriptions: list[NewDescription] = []
+    descriptions: list[Description] = []
     jobs: list[DescribedJob] = []
     for each in checked:
         shared = each.template if template_uses[id(each.template)] > 1 else None
@@ -200,14 +200,14 @@ def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[NewDescrip
     return descriptions, jobs
 
 
-def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> NewDescription:
+def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> Description:
     submitted = checked.submitted
     body = submitted.body
     if checked.template is not None and shared is None:
         [member] = submitted.members
         body = placeholders.fill_placeholders(body, member.parameters)
     source = shared.source if shared else checked.source
-    return NewDescription(source=source, body=body, sandbox=submitted.sandbox)
+    return Description(source=source, body=body, sandbox=submitted.sandbox)
 
 
 def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
@@ -234,7 +234,7 @@ _KnownJobs = Mapping[int, ChainResult]
 
 
 def _find_known(
-    described: Sequence[NewDescription], placed: Sequence[DescribedJob], context: ChainContext
+    described: Sequence[Description], placed: Sequence[DescribedJob], context: ChainContext
 ) -> _KnownJobs:
     """Return the cached chain results of jobs that are about to be stored.
 

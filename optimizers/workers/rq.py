@@ -32,7 +32,7 @@ from optimizers.chain import batch, chain
 from optimizers.chain.batch import MOST_AT_ONCE
 from taskqueue.db import database
 from taskqueue.db.notify import make_publisher
-from taskqueue.db.notify_redis import RedisTransport
+from taskqueue.db.notify_transports import RedisTransport
 
 log = logging.getLogger(__name__)
 

@@ -27,12 +27,11 @@ from pilotage.service.auth.keys import KeyFile
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.metrics import Metrics
 from pilotage.service.services import Services, utc_now
-from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.db.database import SchemaState
 from taskqueue.db.notify import NotificationHub, NotificationTransport
-from taskqueue.db.notify_postgresql import PostgresqlTransport
-from taskqueue.db.notify_redis import RedisTransport
+from taskqueue.db.notify_transports import PostgresqlTransport, RedisTransport
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +190,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             live=live,
             matcher=matcher,
             claimer=claimer,
-            blobs=DirectoryBlobStore(settings.blobs),
+            blobs=BlobStore(settings.blobs),
             tokens=_tokens(settings, seen),
             issuers=trusted,
             ring=stack.enter_context(_open_optimizer_queue(settings, engine, live, metrics)),

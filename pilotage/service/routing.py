@@ -24,7 +24,7 @@ from pilotage.service.http_errors import BodyTooLarge
 from pilotage.service.services import Services
 from requirements.errors import MOST_PROBLEMS, InvalidRequest, Problem
 from requirements.values import text_fault
-from taskqueue.db import retry
+from taskqueue.db import database
 
 #: Deepest nesting of lists and objects; real requests have a few levels.
 _DEEPEST = 64
@@ -209,7 +209,7 @@ class RepeatingRoute(APIRoute):
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
-        again = endpoint if inspect.iscoroutinefunction(endpoint) else retry.retry_on_conflict(endpoint)
+        again = endpoint if inspect.iscoroutinefunction(endpoint) else database.retry_on_conflict(endpoint)
         super().__init__(path, again, **about)
 
 

@@ -18,7 +18,7 @@ from pilotage.service.lease_reports import LeaseReports
 from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
 from taskqueue.blobs import BlobStore
-from taskqueue.task_queues.waiting_classes import WaitingClass
+from taskqueue.task_queues.listing import WaitingClass
 
 Answer = TypeVar("Answer")
 

@@ -13,20 +13,18 @@ On SQLite there is one writer at a time: rows become visible in the order of the
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, bindparam, case, func, select, true, update
 
-from taskqueue.db.sql import Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import job_log
 from taskqueue.schema.tables import log_readers as table
 from taskqueue.task_queues import change_feed
-from taskqueue.task_queues.change_feed import FeedPosition
 
 #: A log time further in the future comes from a wrong clock; it is not waited for.
 _WRONG_CLOCK = timedelta(hours=1)
 
-BEGIN = Upsert(table, lambda insert: insert.on_conflict_do_nothing(index_elements=["name"]))
+BEGIN = sql.insert_or_skip(table)
 GET = select(table).where(table.c.name == bindparam("the_name"))
 END = select(func.max(job_log.c.log_id))
 NOTE_END = (
@@ -90,14 +88,15 @@ is_within = and_(job_log.c.log_id > bindparam("after"), job_log.c.log_id <= bind
 def note_end(conn: Connection, name: str) -> None:
     """Store the current end of the log, if the reader has read up to the stored one."""
     reader = _get_reader(conn, name)
-    if reader["noted"] > reader["counted"] and _read_history(reader) == _to_json_value(
-        change_feed.read_position(conn)
-    ):
-        return
+    if reader["noted"] > reader["counted"]:
+        history, _ = _read_under_way(reader)
+        if history == list(change_feed.read_position(conn).history):
+            return
     end = conn.execute(END).scalar_one() or 0
     if end > reader["counted"]:
-        position = _format_position(change_feed.read_position(conn))
-        conn.execute(NOTE_END, {"the_name": name, "end": end, "position": position})
+        position = change_feed.read_position(conn)
+        under_way = json.dumps([*position.history, position.high])
+        conn.execute(NOTE_END, {"the_name": name, "end": end, "position": under_way})
 
 
 def read_next_span(
@@ -123,10 +122,7 @@ def read_next_span(
 def advance(conn: Connection, name: str, span: LogSpan) -> None:
     """Store that a span is counted, in the transaction that counts it and before the counting.
 
-    Afterwards the transaction uses index lookups only.
-
-    Raises:
-        ConcurrentReadError: Another process was faster.
+    Afterwards the transaction uses index lookups only. ConcurrentReadError: another process was faster.
     """
     if conn.execute(ADVANCE, {"the_name": name, **span.bounds}).rowcount != 1:
         raise ConcurrentReadError(f"the log up to {span.upto} is counted for {name} by another process")
@@ -147,20 +143,11 @@ def _is_settled(conn: Connection, reader: RowMapping) -> bool:
     if conn.dialect.name == "sqlite":
         return True
     current = change_feed.read_position(conn)
-    if _read_history(reader) != _to_json_value(current):
-        return False
-    return bool(current.low >= json.loads(reader["under_way"])[-1])
+    history, high = _read_under_way(reader)
+    return history == list(current.history) and bool(current.low >= high)
 
 
-def _format_position(position: FeedPosition) -> str:
-    return json.dumps([*_to_json_value(position), position.high])
-
-
-def _to_json_value(position: FeedPosition) -> list[Any]:
-    """History of a position, in the form that JSON returns."""
-    return list(position.history)
-
-
-def _read_history(reader: RowMapping) -> list[Any]:
-    found: list[Any] = json.loads(reader["under_way"])
-    return found[:-1]
+def _read_under_way(reader: RowMapping) -> tuple[list[object], int]:
+    """History and end of the position at which the end of the log was noted."""
+    *history, high = json.loads(reader["under_way"]) or [0]
+    return history, high

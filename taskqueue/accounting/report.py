@@ -10,13 +10,13 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, select, type_coerce
 
 from taskqueue import ownership
-from taskqueue.accounting import usage
+from taskqueue.accounting.sums import USE
 from taskqueue.accounting.usage import SUM_NAMES, Usage
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import accounted_use, accounted_waits
 
 #: Columns that sums may be grouped by.
-DIMENSIONS: Final = tuple(name for name in usage.KEY_NAMES if name != "hour")
+DIMENSIONS: Final = tuple(USE.keys[1:])
 
 
 class TimeBucket(StrEnum):
@@ -37,20 +37,6 @@ _ON_SQLITE: Final[Mapping[TimeBucket, tuple[int, str]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageFilter:
-    """Conditions on sums; None: no condition, an empty set: matches nothing."""
-
-    vo: frozenset[str] | None = None
-    site: frozenset[str] | None = None
-    ce: frozenset[str] | None = None
-    queue: frozenset[str] | None = None
-    owner: frozenset[str] | None = None
-    owner_group: frozenset[str] | None = None
-    status: frozenset[str] | None = None
-    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
     """A query of accounting sums."""
 
@@ -58,7 +44,8 @@ class UsageQuery:
     bucket: TimeBucket | None  #: None: the whole time in one
     since: datetime  #: at this hour or later; old sums are by day
     until: datetime  #: before this
-    which: UsageFilter
+    which: Mapping[str, frozenset[str] | None]  #: allowed values by dimension; None: all
+    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +70,14 @@ def read_rows(conn: Connection, query: UsageQuery, *, most: int) -> list[UsageRo
     """Rows of a query, ordered by time and values; None: more than `most`."""
     used = _sum_usage(conn, query, most)
     waited = _sum_waits(conn, query, most)
-    if (
-        used is None
-        or waited is None
-        or len(keys := sorted(used.keys() | waited.keys(), key=_sort_key)) > most
-    ):
+    if used is None or waited is None or len(keys := used.keys() | waited.keys()) > most:
         return None
-    return [
-        UsageRow(
-            at=at, values=values, use=used.get((at, values), Usage()), waited=waited.get((at, values), {})
-        )
-        for at, values in keys
+    rows = [
+        UsageRow(at=key[0], values=key[1], use=used.get(key, Usage()), waited=waited.get(key, {}))
+        for key in keys
     ]
-
-
-def _sort_key(key: _RowKey) -> tuple[bool, Any, tuple[str, ...]]:
-    return key[0] is not None, key[0], key[1]
+    # Rows have a time each, or none has.
+    return sorted(rows, key=lambda row: (row.at or query.since, row.values))
 
 
 def _sum_usage(conn: Connection, query: UsageQuery, most: int) -> dict[_RowKey, Usage] | None:
@@ -133,14 +112,10 @@ def _group(
     by: list[ColumnElement[Any]] = [table.c[name] for name in query.by]
     if query.bucket is not None:
         by.append(_truncate(conn, table, query.bucket).label("at"))
-    return select(*by, *sums).where(*_build_conditions(table, query)).group_by(*by)
-
-
-def _build_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
-    allowed = {name: getattr(query.which, name) for name in DIMENSIONS}
-    chosen = [table.c[name].in_(sorted(values)) for name, values in allowed.items() if values is not None]
-    own = ownership.match_any(query.which.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
-    return [table.c.hour >= query.since, table.c.hour < query.until, *chosen, *own]
+    chosen = ownership.match_values({table.c[name]: values for name, values in query.which.items()})
+    own = ownership.match_any(query.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
+    then = (table.c.hour >= query.since, table.c.hour < query.until)
+    return select(*by, *sums).where(*then, *chosen, *own).group_by(*by)
 
 
 def _truncate(conn: Connection, table: Table, bucket: TimeBucket) -> ColumnElement[Any]:

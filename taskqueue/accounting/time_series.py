@@ -11,21 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    bindparam,
-    func,
-    select,
-    type_coerce,
-)
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select, type_coerce
 
+from taskqueue import ownership
 from taskqueue.accounting.log_reader import LogSpan, is_within
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.accounting.sums import FLOWS
+from taskqueue.db import sql
 from taskqueue.schema.tables import job_flows, job_log, job_stocks, jobs
 from taskqueue.states import FINAL, JobStatus
 
@@ -33,23 +24,16 @@ _MINUTE = timedelta(minutes=1)
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 _SINCE = bindparam("since", type_=job_flows.c.minute.type)
-FLOWS = (
-    select(
-        job_flows.c.minute,
-        job_flows.c.status,
-        func.sum(job_flows.c.came).label("came"),
-        func.sum(job_flows.c.went).label("went"),
-    )
+_BY = (job_flows.c.minute, job_flows.c.status)
+MOVES = (
+    select(*_BY, func.sum(job_flows.c.came).label("came"), func.sum(job_flows.c.went).label("went"))
     .where(job_flows.c.minute >= _SINCE)
-    .group_by(job_flows.c.minute, job_flows.c.status)
+    .group_by(*_BY)
 )
 _STOCKS = select(job_stocks.c.vo, job_stocks.c.status, job_stocks.c.jobs)
 _is_final = job_stocks.c.status.in_(sorted(FINAL))
 STOCKS = _STOCKS.where(~_is_final, job_stocks.c.jobs != 0)
 ENDED = _STOCKS.where(_is_final)
-_VOS: BindParameter[str] = bindparam("vos", expanding=True)
-FLOWS_OF_VOS = FLOWS.where(job_flows.c.vo.in_(_VOS))
-STOCKS_OF_VOS = STOCKS.where(job_stocks.c.vo.in_(_VOS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +50,7 @@ def count_current(
     conn: Connection, vos: Collection[str] | None = None
 ) -> Mapping[str, Mapping[JobStatus, int]]:
     """Number of jobs that have not ended, some seconds ago, by VO (None: all) and status."""
-    return _group_by_vo(conn.execute(STOCKS if vos is None else STOCKS_OF_VOS, _bind_vos(vos)))
+    return _group_by_vo(conn.execute(STOCKS.where(*ownership.match_values({job_stocks.c.vo: vos}))))
 
 
 def count_ended(conn: Connection) -> Mapping[str, Mapping[JobStatus, int]]:
@@ -120,8 +104,8 @@ def _sum_moves(
     """By status and step: arrivals, and arrivals minus departures."""
     came: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
     gained: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
-    values = {"since": since, **_bind_vos(vos)}
-    for row in conn.execute(FLOWS if vos is None else FLOWS_OF_VOS, values):
+    statement = MOVES.where(*ownership.match_values({job_flows.c.vo: vos}))
+    for row in conn.execute(statement, {"since": since}):
         status, place = JobStatus(row.status), (row.minute - since) // step
         came[status][place] += int(row.came)
         gained[status][place] += int(row.came - row.went)
@@ -136,10 +120,6 @@ def _compute_levels(present: int, gained: Mapping[int, int], steps: int) -> Sequ
         levels.append(level)
         level -= gained.get(place, 0)
     return levels[::-1]
-
-
-def _bind_vos(vos: Collection[str] | None) -> dict[str, list[str]]:
-    return {} if vos is None else {"vos": sorted(vos)}
 
 
 READER_NAME: Final = "flows"
@@ -164,21 +144,7 @@ def _select_changes(minute: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
 CHANGES = {dialect: _select_changes(minute) for dialect, minute in _TRUNCATED_TO_MINUTE.items()}
 
 
-def _add_flow(insert: DialectInsert) -> Insert:
-    more = insert.excluded
-    return insert.on_conflict_do_update(
-        index_elements=["minute", "vo", "status"],
-        set_={"came": job_flows.c.came + more.came, "went": job_flows.c.went + more.went},
-    )
-
-
-def _add_stock(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_update(
-        index_elements=["vo", "status"], set_={"jobs": job_stocks.c.jobs + insert.excluded.jobs}
-    )
-
-
-ADD_FLOW, ADD_STOCK = Upsert(job_flows, _add_flow), Upsert(job_stocks, _add_stock)
+ADD_STOCKS = sql.insert_or_add(job_stocks)
 
 _FlowKey = tuple[datetime, str, str]
 
@@ -190,25 +156,16 @@ def count_flows(conn: Connection, span: LogSpan) -> None:
         came[row.minute, row.vo, row.to_status] += row.jobs
         if row.from_status is not None and JobStatus(row.from_status) not in FINAL:
             went[row.minute, row.vo, row.from_status] += row.jobs
-    _add_flows(conn, came, went)
+    FLOWS.add(conn, {key: {"came": came[key], "went": went[key]} for key in came | went})
     _add_stocks(conn, came, went)
-
-
-def _add_flows(conn: Connection, came: Counter[_FlowKey], went: Counter[_FlowKey]) -> None:
-    rows = [
-        {"minute": key[0], "vo": key[1], "status": key[2], "came": came[key], "went": went[key]}
-        for key in sorted(came | went)
-    ]
-    if rows:
-        conn.execute(ADD_FLOW.to_statement(conn), rows)
 
 
 def _add_stocks(conn: Connection, came: Counter[_FlowKey], went: Counter[_FlowKey]) -> None:
     more = Counter[tuple[str, str]]()
-    for (_, vo, status), jobs_ in came.items():
-        more[vo, status] += jobs_
-    for (_, vo, status), jobs_ in went.items():
-        more[vo, status] -= jobs_
+    for (_, vo, status), count in came.items():
+        more[vo, status] += count
+    for (_, vo, status), count in went.items():
+        more[vo, status] -= count
     rows = [{"vo": vo, "status": status, "jobs": count} for (vo, status), count in sorted(more.items())]
     if rows:
-        conn.execute(ADD_STOCK.to_statement(conn), rows)
+        conn.execute(ADD_STOCKS.to_statement(conn), rows)

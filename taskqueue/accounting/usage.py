@@ -10,47 +10,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select
-from sqlalchemy.sql.dml import Insert
 
 from taskqueue.accounting.log_reader import LogSpan, is_within
-from taskqueue.db.sql import DialectInsert, Upsert
-from taskqueue.schema.tables import accounted_use as table
+from taskqueue.accounting.sums import USE, truncate_to_hour
 from taskqueue.schema.tables import attempts, job_log, jobs
 from taskqueue.states import FINAL, HELD, JobStatus
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class AccountingKey:
-    """Key of accounting sums."""
-
-    hour: datetime
-    vo: str
-    site: str  #: of the attempt, like CE and queue; empty: there was no attempt
-    ce: str
-    queue: str
-    owner: str
-    owner_group: str
-    status: str  #: new status of the job: final, or Rescheduled
-
-    @classmethod
-    def from_row(cls, row: Row[*tuple[Any, ...]], hour: datetime) -> Self:
-        """The key of a row of `select_log_rows`, for that hour."""
-        return cls(
-            hour=hour,
-            vo=row.vo,
-            site=row.site or "",
-            ce=row.ce or "",
-            queue=row.queue or "",
-            owner=row.owner,
-            owner_group=row.owner_group,
-            status=row.to_status,
-        )
-
-
-KEY_NAMES: Final = tuple(each.name for each in fields(AccountingKey))
+#: Hour, VO, site, CE, queue, owner, owner group, and new status of the job: final, or Rescheduled.
+AccountingKey = tuple[datetime, str, str, str, str, str, str, str]
 
 _LOG_COLUMNS = (job_log.c.at, job_log.c.to_status)
 _JOB_COLUMNS = (jobs.c.vo, jobs.c.owner, jobs.c.owner_group)
@@ -67,9 +37,10 @@ def select_log_rows(*more: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
     )
 
 
-def truncate_to_hour(at: datetime) -> datetime:
-    """The start of the hour."""
-    return at.replace(minute=0, second=0, microsecond=0)
+def get_key(row: Row[*tuple[Any, ...]], hour: datetime) -> AccountingKey:
+    """The key of a row of `select_log_rows`, for that hour; the place is empty if there was no attempt."""
+    place = (row.site or "", row.ce or "", row.queue or "")
+    return hour, row.vo, *place, row.owner, row.owner_group, row.to_status
 
 
 READER_NAME: Final = "use"
@@ -114,24 +85,13 @@ class Usage:
 SUM_NAMES: Final = tuple(each.name for each in fields(Usage))
 
 
-def _add(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_update(
-        index_elements=KEY_NAMES,
-        set_={name: table.c[name] + insert.excluded[name] for name in SUM_NAMES},
-    )
-
-
-ADD = Upsert(table, _add)
-
-
 def count_usage(conn: Connection, span: LogSpan) -> None:
     """Add up the usage of all attempts and jobs that ended in a span of the log."""
     found: defaultdict[AccountingKey, Usage] = defaultdict(Usage)
     for row in conn.execute(ENDED_ATTEMPTS, span.bounds):
         for key, used in _list_usage(row):
             found[key] += used
-    if found:
-        conn.execute(ADD.to_statement(conn), [asdict(key) | asdict(found[key]) for key in sorted(found)])
+    USE.add(conn, {key: asdict(used) for key, used in found.items()})
 
 
 def spread_over_hours(since: datetime, until: datetime) -> Iterator[tuple[datetime, float]]:
@@ -148,7 +108,7 @@ def spread_over_hours(since: datetime, until: datetime) -> Iterator[tuple[dateti
 
 
 def _list_usage(row: Row[*tuple[Any, ...]]) -> Iterator[tuple[AccountingKey, Usage]]:
-    end_key = AccountingKey.from_row(row, truncate_to_hour(row.at))
+    end_key = get_key(row, truncate_to_hour(row.at))
     if row.to_status in FINAL and row.from_status not in FINAL:
         yield end_key, Usage(jobs=1)
     if row.started_at is None or not _is_closed(row):
@@ -158,7 +118,7 @@ def _list_usage(row: Row[*tuple[Any, ...]]) -> Iterator[tuple[AccountingKey, Usa
     since = row.lost_at if was_lost else row.started_at
     used = _measure_attempt(row, since)
     for hour, share in spread_over_hours(since, row.at):
-        yield AccountingKey.from_row(row, hour), used * share
+        yield get_key(row, hour), used * share
 
 
 def _is_closed(row: Row[*tuple[Any, ...]]) -> bool:

@@ -36,8 +36,6 @@ IS_HELD = select(table.c.fence).where(_IS_OURS).with_for_update(read=True)
 
 FINISH_CYCLE = update(table).where(_IS_OURS).values(last_cycle_at=bindparam("now"))
 
-RELEASE = update(table).where(_IS_OURS).values(expires_at=bindparam("now"))
-
 
 def acquire(conn: Connection, *, name: str, holder: str, now: datetime, ttl: timedelta) -> int | None:
     """Get or extend the lease of an agent; the fencing number, or None if another process holds the lease.
@@ -59,20 +57,7 @@ def finish_cycle(conn: Connection, *, name: str, fence: int, now: datetime) -> N
     conn.execute(FINISH_CYCLE, {"the_name": name, "the_fence": fence, "now": now})
 
 
-def release(conn: Connection, *, name: str, fence: int, now: datetime) -> None:
-    """Let the lease expire now, so that another process need not wait."""
-    conn.execute(RELEASE, {"the_name": name, "the_fence": fence, "now": now})
-
-
-LAST_CYCLE = select(table.c.last_cycle_at).where(table.c.name == bindparam("name"))
-
 LAST_CYCLES = select(table.c.name, table.c.last_cycle_at)
-
-
-def read_last_cycle(conn: Connection, agent: str) -> datetime | None:
-    """Time of the latest completed cycle; None: there was none."""
-    found: datetime | None = conn.execute(LAST_CYCLE, {"name": agent}).scalar_one_or_none()
-    return found
 
 
 def list_last_cycles(conn: Connection) -> Mapping[str, datetime | None]:

@@ -6,13 +6,12 @@ text and wrapping each row. Driver errors are raised as SQLAlchemy's, so that ca
 """
 
 import os
-import select as select_module
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import psycopg
 from sqlalchemy import (
@@ -39,6 +38,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
+
+from taskqueue.db import postgresql as postgresql_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +88,6 @@ def insert_each(table: Table, source: FromClause, row: Mapping[str, ColumnElemen
 def _quote(value: str | int) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
-
-#: Idle seconds after which a connection is pinged before its next use.
-_IDLE_SECONDS: Final = 1.0
 
 Rows = list[tuple[Any, ...]]
 _Driver = psycopg.Connection[Any]
@@ -170,7 +168,7 @@ class AutocommitRunner:
         return driver
 
     def _is_alive(self, driver: _Driver) -> bool:
-        if time.monotonic() - self._used < _IDLE_SECONDS and not _has_pending_data(driver):
+        if time.monotonic() - self._used < postgresql_settings.IDLE_SECONDS and not _has_pending_data(driver):
             return True
         try:
             return self._engine.dialect.do_ping(driver)  # type: ignore[arg-type]
@@ -185,11 +183,8 @@ def _close(driver: _Driver, process: int) -> None:
 
 
 def _has_pending_data(driver: _Driver) -> bool:
-    """Whether the server sent unrequested data, as it does before it closes a connection."""
     try:
-        waiting = select_module.poll()
-        waiting.register(driver.pgconn.socket, select_module.POLLIN)
-        return bool(waiting.poll(0))
+        return postgresql_settings.has_pending_data(driver)
     except psycopg.Error:
         return True
 

@@ -1,27 +1,34 @@
-"""Database connections, transactions and schema, for PostgreSQL and SQLite.
+"""Database connections, transactions with retries, and schema, for PostgreSQL and SQLite.
 
 Every transaction begins here, in `writing` or `reading`; the functions of the other modules take its
 `Connection`. Engines are made after a fork: processes must not share a connection.
 """
 
+import functools
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final, ParamSpec, TypeVar
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, event, make_url, text
-from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from cs_config import notifications
 from taskqueue.db import postgresql, sqlite
+
+log = logging.getLogger(__name__)
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 #: Publishes topics (see `cs_config.notifications`) to other processes.
 Notifier = Callable[[frozenset[str]], None]
@@ -34,22 +41,12 @@ _MIGRATION_LOCK = 0x50494C4F54
 
 
 def connect(
-    url: str,
-    *,
-    pool_size: int = 10,
-    pool_timeout: float = 30.0,
-    busy_timeout: float = sqlite.BUSY_TIMEOUT,
+    url: str, *, pool_size: int = 10, pool_timeout: float = 30.0, busy_timeout: float = sqlite.BUSY_TIMEOUT
 ) -> Engine:
-    """Make an engine; the first connection is opened when it is needed.
+    """Make an engine for `sqlite:///<file>` or `postgresql://…`; it connects when it is first used.
 
-    Args:
-        url: `sqlite:///<file>` or `postgresql://…`.
-        pool_size: Maximum number of connections; as many as threads that use them.
-        pool_timeout: Seconds to wait for a free connection.
-        busy_timeout: Seconds to wait for the write lock of SQLite.
-
-    Raises:
-        ValueError: Another kind of database, or SQLite without a file.
+    `pool_size` is the maximum number of connections: as many as threads that use them. Both times are seconds
+    to wait: for a free connection, and for the write lock of SQLite.
     """
     address = make_url(url)
     match address.get_backend_name():
@@ -78,13 +75,45 @@ def is_unavailable(error: Exception) -> bool:
     return code not in (None, "SQLITE_ERROR")
 
 
+#: serialization_failure, deadlock_detected: the transaction was rolled back, and the rival continues. Rare,
+#: since locks are taken in the same order everywhere (`jobs.transitions`); but a role or a database may be
+#: set to SERIALIZABLE, and administrators lock rows by hand.
+_CONFLICTS: Final = frozenset({"40001", "40P01"})
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a retry is likely to succeed at once."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
+
+
+def run_with_retry(work: Callable[[], _Result], *, tries: int = 4) -> _Result:
+    """Run idempotent work, at most `tries` times while it fails with a conflict.
+
+    The work begins its own transactions; those committed before the failed one are repeated.
+    """
+    for left in reversed(range(tries)):
+        try:
+            return work()
+        except DBAPIError as error:
+            if not left or not is_conflict(error):
+                raise
+            log.info("conflict with another transaction, trying again: %s", error.orig)
+    raise ValueError(f"tries must be at least 1, not {tries}")
+
+
+def retry_on_conflict(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Decorate a function with `run_with_retry`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        return run_with_retry(lambda: function(*args, **kwargs))
+
+    return wrapper
+
+
 def set_notifier(engine: Engine, notifier: Notifier) -> None:
     """Set the function called with the topics after each commit; it must neither block nor raise."""
     engine.update_execution_options(notifier=notifier)
-
-
-def _ignore(_topics: frozenset[str]) -> None:
-    pass
 
 
 @contextmanager
@@ -100,8 +129,8 @@ def writing(engine: Engine) -> Iterator[Connection]:
         with conn.begin():
             yield conn
         topics = notifications.take_topics(conn)
-    if topics:
-        notifier: Notifier = engine.get_execution_options().get("notifier", _ignore)
+    notifier: Notifier | None = engine.get_execution_options().get("notifier")
+    if topics and notifier is not None:
         notifier(topics)
 
 

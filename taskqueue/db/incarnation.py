@@ -5,6 +5,7 @@ allocated again: every sequence continues beyond any number that a lost commit c
 may have ended meanwhile; they are quarantined until their pilots report or a deadline passes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -14,7 +15,6 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Connection,
-    Select,
     Table,
     bindparam,
     case,
@@ -48,23 +48,16 @@ from taskqueue.schema.tables import (
 _sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
 _log_sequence = table("job_log_log_id_seq", column("last_value", BigInteger), column("is_called", Boolean))
 
-
-def _select_state(log_id: ColumnElement[Any]) -> Select[Any]:
-    return select(installation.c.incarnation, log_id.label("log_id"))
-
-
 #: The last allocated log id, not that of the last row: rows are removed after a while. 0: none.
-STATE = {
-    "postgresql": _select_state(
-        select(case((_log_sequence.c.is_called, _log_sequence.c.last_value), else_=0)).scalar_subquery()
-    ),
-    "sqlite": _select_state(
-        func.coalesce(
-            select(_sequences.c.seq).where(_sequences.c.name == job_log.name).scalar_subquery(),
-            0,
-        )
+_LOG_ID: Mapping[str, ColumnElement[int]] = {
+    "postgresql": select(
+        case((_log_sequence.c.is_called, _log_sequence.c.last_value), else_=0)
+    ).scalar_subquery(),
+    "sqlite": func.coalesce(
+        select(_sequences.c.seq).where(_sequences.c.name == job_log.name).scalar_subquery(), 0
     ),
 }
+STATE = {name: select(installation.c.incarnation, id_.label("log_id")) for name, id_ in _LOG_ID.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +74,7 @@ class InstallationState:
 
 def read_state(conn: Connection) -> InstallationState:
     """The current state."""
-    row = conn.execute(STATE[conn.dialect.name]).one()
-    return InstallationState(incarnation=row.incarnation, log_id=row.log_id)
+    return InstallationState(**conn.execute(STATE[conn.dialect.name]).one()._asdict())
 
 
 SOURCE: Final = "Recovery"
@@ -123,14 +115,8 @@ QUARANTINE = (
 LOG_QUARANTINE = insert(job_log).from_select(
     ["job_id", "at", "from_status", "to_status", "minor_status", "application_status", "source", "epoch"],
     select(
-        jobs.c.job_id,
-        _NOW,
-        jobs.c.status,
-        jobs.c.status,
-        literal(QUARANTINED),
-        literal(""),
-        literal(SOURCE),
-        attempts.c.epoch,
+        *(jobs.c.job_id, _NOW, jobs.c.status, jobs.c.status),
+        *(literal(QUARANTINED), literal(""), literal(SOURCE), attempts.c.epoch),
     )
     .join(attempts, attempts.c.job_id == jobs.c.job_id)
     .where(_OPEN),
@@ -149,10 +135,7 @@ FORGET_VERSIONS = (
 EMPTY_FEED = delete(changes)
 LOCK = select(installation.c.incarnation, installation.c.epoch_floor).with_for_update()
 OPEN = update(installation).values(
-    incarnation=bindparam("new_incarnation"),
-    opened_at=_NOW,
-    epoch_floor=bindparam("new_floor"),
-    trimmed_to=0,
+    incarnation=bindparam("new_incarnation"), opened_at=_NOW, epoch_floor=bindparam("new_floor"), trimmed_to=0
 )
 
 RAISE_SEQUENCE = text(
@@ -190,7 +173,8 @@ def recover(conn: Connection, *, now: datetime, patience: timedelta = PATIENCE) 
     lost = _LONGEST if last is None else max(now - last, timedelta())
     jump = _AT_LEAST + _IDS_A_SECOND * int(lost.total_seconds())
     _raise_numbers(conn, jump, now)
-    quarantined = _quarantine(conn, now, now + patience)
+    conn.execute(LOG_QUARANTINE, {"now": now})
+    quarantined = conn.execute(QUARANTINE, {"now": now, "until": now + patience}).rowcount
     for statement in (*FORGET_VERSIONS, EMPTY_FEED):
         conn.execute(statement)
     # From the clock: a counter might be lost too, and have the same value after the next loss.
@@ -213,12 +197,6 @@ def _find_last_commit(conn: Connection) -> datetime | None:
     logged = conn.execute(LAST_COMMIT).scalars().all()
     stored = [version.created_at for version in store.list_versions(conn, 1)]
     return max([*logged, *stored], default=None)
-
-
-def _quarantine(conn: Connection, now: datetime, until: datetime) -> int:
-    """Quarantine the open attempts; how many."""
-    conn.execute(LOG_QUARANTINE, {"now": now})
-    return conn.execute(QUARANTINE, {"now": now, "until": until}).rowcount
 
 
 def _raise_numbers(conn: Connection, jump: int, now: datetime) -> None:

@@ -10,11 +10,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 #: Our statements take seconds at most: one that takes longer is stuck and blocks others.
-LIMITS = {
-    "statement_timeout": "30s",
-    "lock_timeout": "10s",
-    "idle_in_transaction_session_timeout": "60s",
-}
+LIMITS = {"statement_timeout": "30s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "60s"}
 # Notice a lost database host within a minute instead of two hours.
 _CONNECT = {
     "connect_timeout": "10",
@@ -25,7 +21,7 @@ _CONNECT = {
     "tcp_user_timeout": "60000",  # ms
 }
 #: Idle seconds after which a connection is pinged before its next use.
-_IDLE_SECONDS = 1.0
+IDLE_SECONDS = 1.0
 _SET_LIMITS = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', false)" for name, value in LIMITS.items()
 )
@@ -66,7 +62,7 @@ def _check_idle_connection(
     # A restart of the server must not fail a request. The ping, a round trip, is skipped for a connection
     # used a moment ago, unless the server sent data by itself: it closes the connection.
     idle = time.monotonic() - entry.info.get("returned", time.monotonic())
-    if idle < _IDLE_SECONDS and not _has_pending_data(connection):
+    if idle < IDLE_SECONDS and not has_pending_data(connection):
         return
     try:
         dialect.do_ping(connection)
@@ -74,7 +70,8 @@ def _check_idle_connection(
         raise DisconnectionError("the server has closed this connection") from error
 
 
-def _has_pending_data(connection: Any) -> bool:
+def has_pending_data(connection: Any) -> bool:
+    """Whether the server sent unrequested data, as it does before it closes a connection."""
     waiting = select.poll()
     waiting.register(connection.fileno(), select.POLLIN)
     return bool(waiting.poll(0))

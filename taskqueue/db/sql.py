@@ -8,14 +8,16 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import (
+    BindParameter,
     Column,
     ColumnElement,
     Connection,
     Dialect,
     Executable,
+    Row,
     Select,
     Table,
     Text,
@@ -40,11 +42,7 @@ from sqlalchemy.types import TypeDecorator
 BATCH_SIZE: Final = 1000
 
 
-class _Ordered(Protocol):
-    def __lt__(self, other: Any, /) -> bool: ...
-
-
-_T = TypeVar("_T", bound=_Ordered)
+_T = TypeVar("_T", bound=Any)
 
 
 def split_batches(values: Collection[_T]) -> Iterator[Sequence[_T]]:
@@ -52,6 +50,17 @@ def split_batches(values: Collection[_T]) -> Iterator[Sequence[_T]]:
     ordered = sorted(set(values))
     for start in range(0, len(ordered), BATCH_SIZE):
         yield ordered[start : start + BATCH_SIZE]
+
+
+#: The bind for a list of values: `column.in_(IDS)`, executed with `{"ids": […]}`.
+IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+
+
+def read_batches(
+    conn: Connection, statement: Executable, ids: Collection[Any], **common: object
+) -> list[Row[*tuple[Any, ...]]]:
+    """All rows of a statement with the bind `ids`, executed for one batch after the other."""
+    return [row for some in split_batches(ids) for row in conn.execute(statement, {"ids": some, **common})]
 
 
 #: Prefix of bind names, to differ from the columns of the updated table.
@@ -73,9 +82,11 @@ class _BulkStatement:
         if not len(next(iter(columns.values()))):
             return
         if conn.dialect.name == "postgresql":
-            conn.execute(self._on_postgresql, _bind(columns, common))
+            values = {_BIND + name: value for name, value in {**columns, **common}.items()}
+            conn.execute(self._on_postgresql, values)
         else:
-            conn.exec_driver_sql(self._on_sqlite, _list_rows(self._columns, columns, common, conn.dialect))
+            converted = [_convert(each, columns, common, conn.dialect) for each in self._columns]
+            conn.exec_driver_sql(self._on_sqlite, list(zip(*converted, strict=True)))
 
 
 class BulkInsert(_BulkStatement):
@@ -150,36 +161,17 @@ def _unnest(columns: Sequence[Column[Any]]) -> TableValuedAlias:
     return func.unnest(*arrays).table_valued(*names, name="given").render_derived()
 
 
-def _bind(columns: ColumnValues, common: Mapping[str, object]) -> dict[str, object]:
-    return {_BIND + name: value for name, value in {**columns, **common}.items()}
-
-
-def _list_rows(
-    wanted: Sequence[Column[Any]], columns: ColumnValues, common: Mapping[str, object], dialect: Dialect
-) -> list[tuple[Any, ...]]:
-    count = len(next(iter(columns.values())))
-    return list(zip(*_convert_columns(wanted, columns, common, count, dialect), strict=True))
-
-
-def _convert_columns(
-    wanted: Sequence[Column[Any]],
-    columns: ColumnValues,
-    common: Mapping[str, object],
-    count: int,
-    dialect: Dialect,
-) -> Iterator[Sequence[Any]]:
-    """The values of each column, converted for the driver."""
-    for each in wanted:
-        process = each.type.dialect_impl(dialect).bind_processor(dialect) or _identity
-        if each.name in common:
-            yield [process(common[each.name])] * count
-        else:
-            values = columns[each.name]
-            yield values if process is _identity else [process(value) for value in values]
-
-
-def _identity(value: Any) -> Any:
-    return value
+def _convert(
+    column: Column[Any], columns: ColumnValues, common: Mapping[str, object], dialect: Dialect
+) -> Sequence[Any]:
+    """The values of one column in all rows, for the driver."""
+    process = column.type.dialect_impl(dialect).bind_processor(dialect)
+    if column.name not in common:
+        values = columns[column.name]
+        return values if process is None else [process(value) for value in values]
+    value = common[column.name]
+    rows = len(next(iter(columns.values())))
+    return [value if process is None else process(value)] * rows
 
 
 _Statement = TypeVar("_Statement", bound=Executable)
@@ -260,3 +252,35 @@ class Upsert:
     def to_statement(self, conn: Connection) -> Insert:
         """The form for this connection's database."""
         return self._forms[conn.dialect.name]
+
+
+def insert_or_skip(table: Table, *returning: str) -> Upsert:
+    """Insert rows; those that exist stay as they are. Returns columns of the new ones."""
+    return Upsert(table, lambda insert: _return(insert.on_conflict_do_nothing(), table, returning))
+
+
+def insert_or_update(table: Table, *columns: str, returning: Sequence[str] = ()) -> Upsert:
+    """Insert rows; those with an existing primary key replace these columns."""
+
+    def build(insert: DialectInsert) -> Insert:
+        new = {name: insert.excluded[name] for name in columns}
+        return _return(
+            insert.on_conflict_do_update(index_elements=table.primary_key, set_=new), table, returning
+        )
+
+    return Upsert(table, build)
+
+
+def insert_or_add(table: Table) -> Upsert:
+    """Insert rows of sums; those with an existing primary key are added to it."""
+
+    def build(insert: DialectInsert) -> Insert:
+        sums = [each for each in table.c if not each.primary_key]
+        new = {each.name: each + insert.excluded[each.name] for each in sums}
+        return insert.on_conflict_do_update(index_elements=table.primary_key, set_=new)
+
+    return Upsert(table, build)
+
+
+def _return(insert: Insert, table: Table, names: Sequence[str]) -> Insert:
+    return insert.returning(*(table.c[name] for name in names)) if names else insert

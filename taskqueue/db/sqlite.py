@@ -26,11 +26,7 @@ _SETTINGS = (
 
 
 def make_engine(url: URL, *, pool_size: int, pool_timeout: float, busy_timeout: float) -> Engine:
-    """Make an engine for the file that `url` names.
-
-    Raises:
-        ValueError: There is no file: connections to a database in memory do not see each other.
-    """
+    """Make an engine for a file; connections to a database in memory would not see each other."""
     if not url.database or url.database == ":memory:":
         raise ValueError(f"{url}: SQLite needs a file here, sqlite:///<file>")
     engine = create_engine(
@@ -48,11 +44,7 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float, busy_timeout: 
 
 @contextmanager
 def write_lock(engine: Engine) -> Iterator[None]:
-    """Queue of this process's writers; SQLite itself would let them poll.
-
-    Raises:
-        PoolTimeout: It took longer than the busy time-out.
-    """
+    """Queue of this process's writers; SQLite itself would let them poll. PoolTimeout after the busy time."""
     options = engine.get_execution_options()
     lock: threading.Lock = options["write_lock"]
     seconds: float = options["write_lock_timeout"]

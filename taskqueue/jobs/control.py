@@ -1,4 +1,4 @@
-"""Job control by users and operators: kill, reschedule, delete, and force a status.
+"""Job control by users and operators: kill and reschedule.
 
 A job that leaves Waiting loses its waiting row here; a job that a pilot holds loses its attempt.
 """
@@ -17,53 +17,10 @@ from taskqueue.task_queues import task_queues
 
 KILL_REQUESTED = "Marked for termination"
 RESCHEDULED = "Job Rescheduled"
-DELETED = "Job Deleted"
-
-
-def set_status(
-    conn: Connection,
-    job_id: int,
-    wanted: JobStatus,
-    *,
-    minor: str,
-    application: str | None = None,
-    source: str,
-    now: datetime,
-) -> None:
-    """Force a job into another status, or give the same one another minor status.
-
-    Not for Waiting and Matched, which belong to `task_queues.enqueue` and `leases.claim`.
-
-    Raises:
-        IllegalTransition: Its status does not allow it.
-        JobNotFound: There is no such job.
-    """
-    if wanted in {JobStatus.WAITING, JobStatus.MATCHED}:
-        raise ValueError(f"{wanted} is more than a status: a job is put into a task queue, or claimed")
-    transitions.lock_jobs(conn, [job_id])
-    moved = transitions.move_jobs(
-        conn,
-        [job_id],
-        wanted,
-        minor=minor,
-        application=application,
-        source=source,
-        now=now,
-        from_states=may_come_from(wanted) | {wanted},
-    )
-    if not moved:
-        raise IllegalTransition(job_id, current=jobs.get_job(conn, job_id).status, wanted=wanted)
-    if wanted not in HELD:
-        _withdraw(conn, moved, wanted, now=now)
 
 
 def kill_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
-    """Kill a job; no effect if it is already Killed.
-
-    Raises:
-        IllegalTransition: It has ended otherwise.
-        JobNotFound: There is no such job.
-    """
+    """Kill a job; no effect if it is already Killed, IllegalTransition if it has ended otherwise."""
     if not kill_jobs(conn, [job_id], source=source, now=now):
         current = jobs.get_job(conn, job_id).status
         if current is not JobStatus.KILLED:
@@ -83,13 +40,7 @@ def kill_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: d
 
 
 def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
-    """Reschedule a job: back through the optimizers.
-
-    Raises:
-        IllegalTransition: Its status does not allow it.
-        RescheduleLimit: It was rescheduled `maximum` times.
-        JobNotFound: There is no such job.
-    """
+    """Reschedule a job: back through the optimizers, at most `maximum` times (RescheduleLimit)."""
     if reschedule_jobs(conn, [job_id], source=source, now=now, maximum=maximum):
         return
     current = jobs.get_job(conn, job_id).status
@@ -107,14 +58,6 @@ def reschedule_jobs(
     moved = transitions.move_jobs(
         conn, job_ids, wanted, minor=RESCHEDULED, source=source, now=now, reschedules_below=maximum
     )
-    return _withdraw(conn, moved, wanted, now=now)
-
-
-def delete_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
-    """Mark the jobs Deleted whose status allows it; retention removes their rows later."""
-    transitions.lock_jobs(conn, job_ids)
-    wanted = JobStatus.DELETED
-    moved = transitions.move_jobs(conn, job_ids, wanted, minor=DELETED, source=source, now=now)
     return _withdraw(conn, moved, wanted, now=now)
 
 

@@ -1,19 +1,24 @@
 """Job descriptions: source text and validated form, shared by jobs, with placeholders for values of each."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, select
 
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkInsert
+from taskqueue.db.sql import BulkInsert, IdListStatement
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs.placeholders import fill_placeholders, fill_source
 from taskqueue.schema.tables import descriptions, jobs
 
 STORE_DESCRIPTIONS = BulkInsert(descriptions, varying=("description_id", "source", "body", "sandbox"))
 
+#: Read once for all jobs that share a description.
+DESCRIPTIONS = IdListStatement(
+    descriptions.c.description_id,
+    select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where,
+)
 DESCRIPTION_OF_JOB = (
     select(descriptions.c.source, descriptions.c.body, descriptions.c.sandbox, jobs.c.parameters)
     .join(jobs, jobs.c.description_id == descriptions.c.description_id)
@@ -23,23 +28,14 @@ DESCRIPTION_OF_JOB = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A job's description for users and pilots, with the job's own values."""
+    """A description with placeholders, shared by jobs; or that of one job, with its own values."""
 
     source: str  #: submitted text: JDL, YAML or JSON
     body: Mapping[str, object]  #: validated, with canonical key names
-    sandbox: str | None  #: blob of the input sandbox
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewDescription:
-    """A description to be stored."""
-
-    source: str  #: submitted text
-    body: Mapping[str, object]  #: validated, with canonical key names and placeholders
     sandbox: str | None = None  #: blob of the input sandbox
 
 
-def store_descriptions(conn: Connection, new: Sequence[NewDescription]) -> Sequence[int]:
+def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence[int]:
     """Store descriptions; their ids in the same order."""
     ids = sql.allocate_ids(conn, descriptions, len(new))
     columns = {
@@ -50,6 +46,12 @@ def store_descriptions(conn: Connection, new: Sequence[NewDescription]) -> Seque
     }
     STORE_DESCRIPTIONS.execute(conn, columns)
     return ids
+
+
+def read_shared(conn: Connection, ids: Collection[int]) -> Mapping[int, tuple[str, str | None]]:
+    """Body (JSON, with placeholders) and sandbox of descriptions, by their id."""
+    rows = conn.execute(DESCRIPTIONS.to_statement(conn), {"ids": sorted(ids)}) if ids else ()
+    return {row.description_id: (row.body, row.sandbox) for row in rows}
 
 
 def read_description(conn: Connection, job_id: int) -> Description:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from taskqueue import ownership
 from taskqueue.leases.lifecycle import GridJobPhase
@@ -52,15 +52,11 @@ class GridJobFilter:
     owner: str | None = None
     any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
 
-    def clauses(self) -> list[Any]:
+    def clauses(self) -> list[ColumnElement[bool]]:
         """SQL conditions on attempts and their jobs."""
-        sets = {attempts.c.vo: self.vos, attempts.c.site: self.sites}
-        found: list[Any] = [
-            column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
-        ]
-        found += [] if self.owner is None else [jobs.c.owner == self.owner]
-        at = attempts.c.site.in_
-        return found + ownership.match_any(self.any_of, vo=attempts.c.vo, at=at, owner=jobs.c.owner)
+        vo, site, owner = attempts.c.vo, attempts.c.site, jobs.c.owner
+        own = ownership.match_values({vo: self.vos, site: self.sites, owner: self.owner})
+        return own + ownership.match_any(self.any_of, vo=vo, at=site.in_, owner=owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,25 +3,22 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, select
+from sqlalchemy import Connection, bindparam, select
 
+from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert
 from taskqueue.schema.tables import job_log
 from taskqueue.states import JobStatus
 
-_COLUMNS = [column for column in job_log.c if column.name != "log_id"]
-
-_NAMES = [column.name for column in _COLUMNS]
+COLUMNS = [column for column in job_log.c if column.name != "log_id"]
+_NAMES = [column.name for column in COLUMNS]
 
 APPEND = BulkInsert(job_log, varying=_NAMES)
 
-OF_JOB = select(*_COLUMNS).where(job_log.c.job_id == bindparam("job_id")).order_by(job_log.c.log_id)
-OF_JOBS = (
-    select(*_COLUMNS)
-    .where(job_log.c.job_id.in_(bindparam("job_ids", expanding=True)))
-    .order_by(job_log.c.log_id)
-)
+OF_JOB = select(*COLUMNS).where(job_log.c.job_id == bindparam("job_id")).order_by(job_log.c.log_id)
+OF_JOBS = select(*COLUMNS).where(job_log.c.job_id.in_(sql.IDS)).order_by(job_log.c.log_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,40 +44,25 @@ def append_repeated(conn: Connection, groups: Iterable[tuple[LogEntry, Sequence[
     """Append each entry once for each of the job ids paired with it, in place of its own."""
     columns: dict[str, list[object]] = {name: [] for name in _NAMES}
     for entry, job_ids in groups:
-        for name, value in _row_from_entry(entry).items():
-            columns[name] += job_ids if name == "job_id" else [value] * len(job_ids)
+        for name in _NAMES:
+            columns[name] += job_ids if name == "job_id" else [getattr(entry, name)] * len(job_ids)
     APPEND.execute(conn, columns)
 
 
 def read_log(conn: Connection, job_id: int) -> list[LogEntry]:
     """All entries of a job, oldest first; empty if there is no such job."""
-    return [_entry_from_row(row) for row in conn.execute(OF_JOB, {"job_id": job_id}).mappings()]
+    return [entry_from_row(row) for row in conn.execute(OF_JOB, {"job_id": job_id})]
 
 
 def read_logs(conn: Connection, job_ids: Collection[int]) -> list[LogEntry]:
     """Entries of some hundreds of jobs, oldest first."""
-    rows = conn.execute(OF_JOBS, {"job_ids": sorted(job_ids)}) if job_ids else None
-    return [] if rows is None else [_entry_from_row(row) for row in rows.mappings()]
+    rows = conn.execute(OF_JOBS, {"ids": sorted(job_ids)}) if job_ids else ()
+    return [entry_from_row(row) for row in rows]
 
 
-def _entry_from_row(row: RowMapping) -> LogEntry:
-    return LogEntry(
-        **{
-            **row,
-            "from_status": None if row["from_status"] is None else JobStatus(row["from_status"]),
-            "to_status": JobStatus(row["to_status"]),
-        }
-    )
-
-
-def _row_from_entry(entry: LogEntry) -> dict[str, object]:
-    return {
-        "job_id": entry.job_id,
-        "at": entry.at,
-        "from_status": None if entry.from_status is None else entry.from_status.value,
-        "to_status": entry.to_status.value,
-        "minor_status": entry.minor_status,
-        "application_status": entry.application_status,
-        "source": entry.source,
-        "epoch": entry.epoch,
-    }
+def entry_from_row(row: Sequence[Any]) -> LogEntry:
+    """Convert a row of `COLUMNS`."""
+    entry = dict(zip(_NAMES, row, strict=True))
+    entry["from_status"] = None if entry["from_status"] is None else JobStatus(entry["from_status"])
+    entry["to_status"] = JobStatus(entry["to_status"])
+    return LogEntry(**entry)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, case, delete, select
+from sqlalchemy import Connection, and_, bindparam, case, delete, select
 from sqlalchemy.sql.dml import Insert
 
-from taskqueue.db.sql import BulkUpdate, ColumnValues, DialectInsert, IdListStatement, Upsert
-from taskqueue.jobs import log
-from taskqueue.schema.tables import blobs, descriptions, jobs
+from taskqueue.db import sql
+from taskqueue.db.sql import BulkUpdate, DialectInsert, IdListStatement, Upsert
+from taskqueue.jobs import descriptions, log
+from taskqueue.schema.tables import blobs, jobs
 from taskqueue.schema.tables import trials as table
 from taskqueue.states import PREPARING, JobStatus
 
@@ -39,14 +40,7 @@ READ = IdListStatement(
         .order_by(jobs.c.job_id)
     ),
 )
-#: Read once for all jobs that share a description.
-DESCRIPTIONS = IdListStatement(
-    descriptions.c.description_id,
-    lambda ours: select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where(
-        ours
-    ),
-)
-SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(blobs.c.digest.in_(bindparam("digests", expanding=True)))
+SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(blobs.c.digest.in_(sql.IDS))
 
 #: SKIP LOCKED: a locked row is already being processed by another worker.
 LOCK = IdListStatement(
@@ -130,45 +124,23 @@ def list_due(conn: Connection, *, now: datetime, most: int) -> list[int]:
 def read_due(conn: Connection, job_ids: Sequence[int], *, now: datetime) -> list[PreparingJob]:
     """The jobs that are still due, without locking them."""
     rows = conn.execute(READ.to_statement(conn), {"ids": job_ids, "now": now}).all()
-    written = _read_descriptions(conn, {row.description_id for row in rows})
+    written = descriptions.read_shared(conn, {row.description_id for row in rows})
     stored = _read_sandboxes(conn, {sandbox for _, sandbox in written.values() if sandbox})
-    return [
-        _job_from_row(row, *written[row.description_id], stored)
-        for row in rows
-        if row.description_id in written
-    ]
-
-
-def _read_descriptions(conn: Connection, ids: Collection[int]) -> Mapping[int, tuple[str, str | None]]:
-    """Body and sandbox of descriptions by id."""
-    rows = conn.execute(DESCRIPTIONS.to_statement(conn), {"ids": sorted(ids)}) if ids else ()
-    return {row.description_id: (row.body, row.sandbox) for row in rows}
+    found: list[PreparingJob] = []
+    for row in rows:
+        if row.description_id in written:
+            body, sandbox = written[row.description_id]
+            is_gone = sandbox is not None and (sandbox, row.vo) not in stored
+            values = {**row._asdict(), "status": JobStatus(row.status), "body": body, "sandbox_gone": is_gone}
+            del values["description_id"]
+            found.append(PreparingJob(**values))
+    return found
 
 
 def _read_sandboxes(conn: Connection, digests: Collection[str]) -> frozenset[tuple[str, str]]:
     """Digest and VO of the blobs that are stored."""
-    rows = conn.execute(SANDBOXES, {"digests": sorted(digests)}) if digests else ()
+    rows = conn.execute(SANDBOXES, {"ids": sorted(digests)}) if digests else ()
     return frozenset((row.digest, row.vo) for row in rows)
-
-
-def _job_from_row(
-    row: Row[*tuple[Any, ...]], body: str, sandbox: str | None, stored: Collection[tuple[str, str]]
-) -> PreparingJob:
-    return PreparingJob(
-        job_id=row.job_id,
-        vo=row.vo,
-        owner=row.owner,
-        owner_group=row.owner_group,
-        priority=row.priority,
-        status=JobStatus(row.status),
-        step=row.step,
-        due_at=row.due_at,
-        reschedules=row.reschedules,
-        epoch=row.epoch,
-        body=body,
-        parameters=row.parameters,
-        sandbox_gone=sandbox is not None and (sandbox, row.vo) not in stored,
-    )
 
 
 def lock_due(conn: Connection, read_jobs: Iterable[PreparingJob], *, now: datetime) -> list[PreparingJob]:
@@ -201,28 +173,23 @@ def store_updates(
 def _store_waiting(
     conn: Connection, settled: Sequence[SettledJob], task_queues: Mapping[int, int], now: datetime
 ) -> None:
-    columns: ColumnValues = {
-        "job_id": [job.job_id for job, _ in settled],
-        "minor_status": [verdict.minor_status for _, verdict in settled],
-        "submit_pool": [verdict.submit_pool for _, verdict in settled],
-        "site": [verdict.site for _, verdict in settled],
-        "task_queue_id": [task_queues[job.job_id] for job, _ in settled],
-    }
+    columns = _build_columns(settled, ("minor_status", "submit_pool", "site"))
+    columns["task_queue_id"] = [task_queues[job.job_id] for job, _ in settled]
     nothing = {"application_status": "", "step": None, "due_at": None, "ended_at": None}
     SETTLE_WAITING.execute(conn, columns, status=JobStatus.WAITING.value, updated_at=now, **nothing)
 
 
 def _store_others(conn: Connection, settled: Sequence[SettledJob], now: datetime) -> None:
-    columns: ColumnValues = {
-        "job_id": [job.job_id for job, _ in settled],
-        "status": [verdict.status.value for _, verdict in settled],
-        "minor_status": [verdict.minor_status for _, verdict in settled],
-        "application_status": [verdict.application_status for _, verdict in settled],
-        "step": [verdict.step for _, verdict in settled],
-        "due_at": [verdict.due_at for _, verdict in settled],
-        "ended_at": [now if verdict.status is JobStatus.FAILED else None for _, verdict in settled],
-    }
+    columns = _build_columns(settled, ("minor_status", "application_status", "step", "due_at"))
+    columns["status"] = [verdict.status.value for _, verdict in settled]
+    columns["ended_at"] = [now if verdict.status is JobStatus.FAILED else None for _, verdict in settled]
     SETTLE.execute(conn, columns, updated_at=now)
+
+
+def _build_columns(settled: Sequence[SettledJob], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Job ids, and these fields of the results."""
+    columns = {name: [getattr(verdict, name) for _, verdict in settled] for name in names}
+    return {"job_id": [job.job_id for job, _ in settled], **columns}
 
 
 def _group_log_entries(
@@ -237,9 +204,6 @@ def _group_log_entries(
         yield verdict.entry(job.status, epoch=job.epoch, now=now), [each.job_id for each, _ in some]
 
 
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
-
-
 def _begin_trial(insert: DialectInsert) -> Insert:
     # An entry of the same holder was left by an error that the process survived: no crash.
     one_more = case((table.c.holder == insert.excluded.holder, 0), else_=1)
@@ -250,11 +214,11 @@ def _begin_trial(insert: DialectInsert) -> Insert:
 
 
 BEGIN_TRIAL = Upsert(table, _begin_trial)
-END_TRIAL = delete(table).where(table.c.job_id.in_(_IDS), table.c.holder == bindparam("the_holder"))
+END_TRIAL = delete(table).where(table.c.job_id.in_(sql.IDS), table.c.holder == bindparam("the_holder"))
 CRASHES = select(
     table.c.job_id,
     (table.c.crashes + case((table.c.holder == bindparam("the_holder"), 0), else_=1)).label("crashes"),
-).where(table.c.job_id.in_(_IDS))
+).where(table.c.job_id.in_(sql.IDS))
 
 
 def count_crashes(conn: Connection, job_ids: Sequence[int], *, holder: str) -> Mapping[int, int]:

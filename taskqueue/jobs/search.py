@@ -5,10 +5,11 @@ id and carry most of the filter, one for each status, and stops after a number o
 far the scan came, and the next page continues there.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -20,16 +21,17 @@ from sqlalchemy import (
     func,
     literal,
     select,
+    text,
     true,
     union_all,
 )
 
 from requirements.errors import InvalidRequest, Problem, did_you_mean
 from taskqueue import ownership
-from taskqueue.jobs import jobs, wait_times
+from taskqueue.jobs import jobs
 from taskqueue.jobs.jobs import Job
 from taskqueue.ownership import OwnershipFilter
-from taskqueue.schema.tables import ENDED, LIVING
+from taskqueue.schema.tables import ENDED, LIVING, job_waits
 from taskqueue.schema.tables import jobs as table
 from taskqueue.states import FINAL, JobStatus
 
@@ -60,13 +62,11 @@ class JobSelector:
 
     def clauses(self, of: FromClause = table) -> list[ColumnElement[bool]]:
         """SQL conditions on the table of jobs, or on a selection from it."""
-        sets = {
+        wanted: dict[ColumnElement[Any], object] = {
             of.c.job_id: self.job_ids,
             of.c.vo: self.vos,
             of.c.status: self.statuses,
             of.c.site: self.sites,
-        }
-        equal = {
             of.c.owner: self.owner,
             of.c.owner_group: self.owner_group,
             of.c.minor_status: self.minor_status,
@@ -75,9 +75,7 @@ class JobSelector:
             of.c.job_type: self.job_type,
             of.c.job_group: self.job_group,
         }
-        clauses: list[ColumnElement[bool]] = []
-        clauses += [column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None]
-        clauses += [column == value for column, value in equal.items() if value is not None]
+        clauses = ownership.match_values(wanted)
         if self.submitted_since is not None:
             clauses.append(of.c.submitted_at >= self.submitted_since)
         if self.submitted_before is not None:
@@ -147,7 +145,7 @@ def plan_paths(conn: Connection, which: JobSelector) -> IndexPaths:
         rest = replace(which, submit_pool=None, statuses=None)
         return IndexPaths(ways=[and_(in_pool, by) for by in _list_status_paths(statuses)], rest=rest)
     if which.statuses is not None:
-        parts = [ENDED if status in FINAL else LIVING for status in statuses]
+        parts = [text(ENDED if status in FINAL else LIVING) for status in statuses]
         each = [and_(by, part) for by, part in zip(_list_status_paths(statuses), parts, strict=True)]
         return IndexPaths(ways=each, rest=replace(which, statuses=None))
     return IndexPaths(ways=[true()], rest=which)
@@ -202,17 +200,8 @@ def _cut_page(page: Sequence[Job], end: int | None, limit: int, *, oldest_first:
 #: Columns that a summary may group by.
 SUMMARY_COLUMNS = frozenset(
     {
-        "status",
-        "minor_status",
-        "site",
-        "vo",
-        "owner",
-        "owner_group",
-        "job_type",
-        "job_group",
-        "job_name",
-        "submit_pool",
-        "task_queue",
+        *("status", "minor_status", "site", "vo", "owner", "owner_group"),
+        *("job_type", "job_group", "job_name", "submit_pool", "task_queue"),
     }
 )
 
@@ -228,19 +217,10 @@ def list_jobs(conn: Connection, which: JobSelector, *, limit: int, after: int | 
         after = seen.next
 
 
-def count_jobs(conn: Connection, which: JobSelector) -> int:
-    """Number of matching jobs."""
-    return conn.execute(select(func.count()).select_from(table).where(*which.clauses())).scalar_one()
-
-
 def count_by_columns(
     conn: Connection, by: Sequence[str], which: JobSelector
 ) -> Counter[tuple[str | None, ...]]:
-    """Number of jobs for each combination of values of the columns `by`.
-
-    Raises:
-        InvalidRequest: A column is unknown, or `by` is empty.
-    """
+    """Number of jobs for each combination of values of the columns `by`; InvalidRequest if one is unknown."""
     if problems := _find_problems(by):
         raise InvalidRequest(problems)
     columns = [_get_column(name) for name in by]
@@ -252,7 +232,17 @@ def sum_waits(
     conn: Connection, by: Sequence[str], which: JobSelector
 ) -> Mapping[tuple[str | None, ...], Mapping[str, float]]:
     """Wait times of ended jobs in seconds by cause, grouped as in `count_by_columns`."""
-    return wait_times.sum_by_columns(conn, [_get_column(name) for name in by], which.clauses())
+    columns = [_get_column(name) for name in by]
+    statement = (
+        select(*columns, job_waits.c.cause, func.sum(job_waits.c.seconds))
+        .join(table, table.c.job_id == job_waits.c.job_id)
+        .where(*which.clauses())
+        .group_by(*columns, job_waits.c.cause)
+    )
+    found: defaultdict[tuple[str | None, ...], dict[str, float]] = defaultdict(dict)
+    for *values, cause, seconds in conn.execute(statement):
+        found[tuple(values)][cause] = round(float(seconds), 3)
+    return found
 
 
 def _get_column(name: str) -> ColumnElement[str]:
@@ -296,7 +286,10 @@ def count_by_status(
     statuses = sorted(JobStatus if which.statuses is None else which.statuses)
     if which.owner is not None and which.vos is None:
         which = replace(which, vos=frozenset(ownership.list_vos(conn)))  # once, not for each status
-    parts = [part for status in statuses for part in _select_counts(conn, which, status, most)]
+    parts: list[Select[tuple[str, int, int]]] = []
+    for status in statuses:
+        plan = plan_paths(conn, replace(which, statuses=frozenset({status})))
+        parts += [_select_count(way, plan.rest, status, most) for way in plan.ways]
     found: dict[JobStatus, JobCount] = {}
     for row in conn.execute(union_all(*parts)) if parts else ():
         status = JobStatus(row.status)
@@ -308,13 +301,6 @@ def count_by_status(
 def sum_counts(counts: Mapping[JobStatus, JobCount]) -> JobCount:
     """The total."""
     return sum(counts.values(), JobCount(0))
-
-
-def _select_counts(
-    conn: Connection, which: JobSelector, status: JobStatus, most: int
-) -> list[Select[tuple[str, int, int]]]:
-    found = plan_paths(conn, replace(which, statuses=frozenset({status})))
-    return [_select_count(way, found.rest, status, most) for way in found.ways]
 
 
 def _select_count(

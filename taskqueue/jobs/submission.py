@@ -13,15 +13,15 @@ from types import MappingProxyType
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, func, select, update
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, Engine, bindparam, func, select, update
 
 from cs_config.options.options import LimitOptions
+from taskqueue import ownership
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert
+from taskqueue.db.sql import BulkInsert
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions, log
-from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.optimizer_queue import StatusUpdate
 from taskqueue.jobs.placeholders import Parameters
 from taskqueue.schema.tables import idempotency_keys as table
@@ -75,16 +75,9 @@ _NO_RESULTS: Final[KnownResults] = MappingProxyType({})
 _Numbered = tuple[int, int, NewJob]  # id, index of the description, job
 
 
-def submit_jobs(
-    conn: Connection, *, description: NewDescription, jobs: Sequence[NewJob], now: datetime
-) -> list[int]:
-    """Store jobs that share a description; their ids in the same order."""
-    return store_jobs(conn, [description], [(0, job) for job in jobs], now=now)
-
-
 def store_jobs(
     conn: Connection,
-    described: Sequence[NewDescription],
+    described: Sequence[Description],
     placed: Sequence[DescribedJob],
     *,
     arrivals: KnownResults = _NO_RESULTS,
@@ -101,21 +94,29 @@ def store_jobs(
     numbered = [(job_id, place, job) for job_id, (place, job) in zip(job_ids, placed, strict=True)]
     arrived = [each for each in numbered if each[1] in arrivals]
     due = [each for each in numbered if each[1] not in arrivals] if arrived else numbered
-    _store_due(conn, due, description_ids, now)
-    _store_waiting(conn, arrived, description_ids, arrivals, now)
-    received = _build_received_entry(now), list(job_ids)
-    log.append_repeated(conn, [received, *_group_log_entries(arrived, arrivals, now)])
+    if due:
+        _store_due(conn, due, description_ids, now)
+    if arrived:
+        _store_waiting(conn, arrived, description_ids, arrivals, now)
+    received = log.LogEntry(
+        job_id=0,
+        at=now,
+        from_status=None,
+        to_status=JobStatus.RECEIVED,
+        minor_status=ACCEPTED,
+        source="JobManager",
+    )
+    log.append_repeated(conn, [(received, job_ids), *_group_log_entries(arrived, arrivals, now)])
     return list(job_ids)
 
 
 def _store_due(
     conn: Connection, numbered: Sequence[_Numbered], description_ids: Sequence[int], now: datetime
 ) -> None:
-    if numbered:
-        status = {"status": JobStatus.RECEIVED.value, "minor_status": ACCEPTED, "due_at": now}
-        columns = _build_columns(numbered, description_ids)
-        columns["site"] = [job.site for _, _, job in numbered]
-        STORE_DUE.execute(conn, columns, **status, **_build_common(now))
+    columns = _build_columns(numbered, description_ids)
+    columns["site"] = [job.site for _, _, job in numbered]
+    status = {"status": JobStatus.RECEIVED.value, "minor_status": ACCEPTED, "due_at": now}
+    STORE_DUE.execute(conn, columns, **status, **_build_common(now))
 
 
 def _store_waiting(
@@ -125,8 +126,6 @@ def _store_waiting(
     arrivals: KnownResults,
     now: datetime,
 ) -> None:
-    if not numbered:
-        return
     columns = _build_columns(numbered, description_ids)
     verdicts = [arrivals[place].verdict for _, place, _ in numbered]
     columns["site"] = [verdict.site for verdict in verdicts]
@@ -153,17 +152,6 @@ def _build_common(now: datetime) -> dict[str, object]:
     return {"application_status": "", "epoch": 0, "reschedules": 0, "submitted_at": now, "updated_at": now}
 
 
-def _build_received_entry(now: datetime) -> log.LogEntry:
-    return log.LogEntry(
-        job_id=0,
-        at=now,
-        from_status=None,
-        to_status=JobStatus.RECEIVED,
-        minor_status=ACCEPTED,
-        source="JobManager",
-    )
-
-
 def _group_log_entries(
     arrived: Sequence[_Numbered], arrivals: KnownResults, now: datetime
 ) -> Iterator[tuple[log.LogEntry, Sequence[int]]]:
@@ -175,11 +163,7 @@ def _group_log_entries(
         yield arrivals[place].verdict.entry(JobStatus.RECEIVED, epoch=0, now=now), job_ids
 
 
-def _reserve_key(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_nothing(index_elements=["subject", "key"]).returning(table.c.key)
-
-
-RESERVE_KEY = Upsert(table, _reserve_key)
+RESERVE_KEY = sql.insert_or_skip(table, "key")
 
 _IS_KEY = (table.c.subject == bindparam("the_subject"), table.c.key == bindparam("the_key"))
 
@@ -193,13 +177,9 @@ def reserve_key(
 ) -> list[int] | None:
     """Insert the idempotency key of a new request, in the transaction that will store its jobs.
 
-    Keys are per token subject. `body_digest` is the SHA-256 of the request.
-
-    Returns:
-        The ids that the same request got earlier; None: it is new, store its jobs and call `fulfil_key`.
-
-    Raises:
-        IdempotencyConflict: The key was used for another request.
+    Keys are per token subject. `body_digest` is the SHA-256 of the request; with another one the key is an
+    IdempotencyConflict. Returns the ids that the same request got earlier; None: it is new, store its jobs
+    and call `fulfil_key`.
     """
     row = {"subject": subject, "key": key, "body_digest": body_digest, "job_ids": "[]", "at": now}
     if conn.execute(RESERVE_KEY.to_statement(conn), row).first() is not None:
@@ -217,17 +197,6 @@ def fulfil_key(conn: Connection, *, subject: str, key: str, job_ids: Sequence[in
 
 
 _WAITING = sorted(PREPARING | {JobStatus.WAITING})
-
-
-def _count_some(*conditions: ColumnElement[bool]) -> Select[int]:
-    # LIMIT: a VO may have millions of waiting jobs.
-    some = select(jobs.c.job_id).where(jobs.c.status.in_(_WAITING), *conditions).limit(bindparam("most"))
-    return select(func.count()).select_from(some.subquery())
-
-
-_IS_VO = jobs.c.vo == bindparam("vo")
-WAITING_OF_VO = _count_some(_IS_VO)
-WAITING_OF_OWNER = _count_some(_IS_VO, jobs.c.owner == bindparam("owner"))
 #: The first and the last stored job; both come from an index.
 FIRST_JOB = select(func.coalesce(func.min(jobs.c.job_id), 1))
 LAST_JOB = select(func.coalesce(func.max(jobs.c.job_id), 0))
@@ -258,27 +227,21 @@ def check_quota(
     *,
     now: datetime,
 ) -> None:
-    """Reject jobs beyond the limits of their owners and VOs.
+    """Reject jobs beyond the limits of their owners and VOs with QuotaExceeded.
 
     `new` has the number of jobs by VO and owner, `limits` returns the limits of a VO.
-
-    Raises:
-        QuotaExceeded: There are too many.
     """
     of_vo: Counter[str] = Counter()
     for (vo, owner), jobs_of_owner in new.items():
         of_vo[vo] += jobs_of_owner
         most = limits(vo).waiting_jobs_per_owner
         if not _is_within_quota(conn, (vo, owner), new=jobs_of_owner, most=most, now=now):
-            raise _make_error(f"{owner} has too many waiting jobs in {vo}", jobs_of_owner, most)
+            what = f"{owner} has too many waiting jobs in {vo}"
+            raise QuotaExceeded(f"{what} for {jobs_of_owner} more, allowed are {most}")
     for vo, jobs_of_vo in of_vo.items():
         most = limits(vo).waiting_jobs_per_vo
         if not _is_within_quota(conn, (vo, None), new=jobs_of_vo, most=most, now=now):
-            raise _make_error(f"{vo} has too many waiting jobs", jobs_of_vo, most)
-
-
-def _make_error(what: str, new: int, most: int) -> QuotaExceeded:
-    return QuotaExceeded(f"{what} for {new} more, allowed are {most}")
+            raise QuotaExceeded(f"{vo} has too many waiting jobs for {jobs_of_vo} more, allowed are {most}")
 
 
 def _is_within_quota(conn: Connection, holder: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:
@@ -307,6 +270,8 @@ def _is_within_quota(conn: Connection, holder: _QuotaHolder, *, new: int, most: 
 
 def _count_waiting(conn: Connection, holder: _QuotaHolder, most: int) -> int:
     vo, owner = holder
-    if owner is None:
-        return conn.execute(WAITING_OF_VO, {"vo": vo, "most": most}).scalar_one()
-    return conn.execute(WAITING_OF_OWNER, {"vo": vo, "owner": owner, "most": most}).scalar_one()
+    some = select(jobs.c.job_id).where(
+        jobs.c.status.in_(_WAITING), *ownership.match_values({jobs.c.vo: vo, jobs.c.owner: owner})
+    )
+    # LIMIT: a VO may have millions of waiting jobs.
+    return conn.execute(select(func.count()).select_from(some.limit(most).subquery())).scalar_one()

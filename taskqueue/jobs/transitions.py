@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, func, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, func, or_, select, update
 
 from taskqueue.db import sql
 from taskqueue.jobs import log
@@ -19,24 +19,23 @@ from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from
 
 _NO_LIMIT = 2**31 - 1
 
-_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 LOCK_WAITING = (
     select(waiting_jobs.c.job_id)
-    .where(waiting_jobs.c.job_id.in_(_IDS))
+    .where(waiting_jobs.c.job_id.in_(sql.IDS))
     .order_by(waiting_jobs.c.job_id)
     .with_for_update()
 )
 #: Attempts that are open or may be reopened.
 LOCK_ATTEMPTS = (
     select(attempts.c.job_id)
-    .where(attempts.c.job_id.in_(_IDS), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST))
+    .where(attempts.c.job_id.in_(sql.IDS), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST))
     .order_by(attempts.c.job_id)
     .with_for_update()
 )
 LOCK_JOBS = (
     select(jobs.c.job_id, jobs.c.status, jobs.c.epoch, jobs.c.application_status)
-    .where(jobs.c.job_id.in_(_IDS))
+    .where(jobs.c.job_id.in_(sql.IDS))
     .order_by(jobs.c.job_id)
     .with_for_update()
 )
@@ -44,7 +43,7 @@ LOCK_JOBS = (
 MOVE = (
     update(jobs)
     .where(
-        jobs.c.job_id.in_(_IDS),
+        jobs.c.job_id.in_(sql.IDS),
         jobs.c.status.in_(bindparam("from_states", expanding=True)),
         jobs.c.reschedules < bindparam("reschedules_below"),
     )
@@ -77,8 +76,7 @@ def lock_jobs(conn: Connection, job_ids: Collection[int]) -> None:
     if conn.dialect.name == "sqlite":
         return
     for statement in (LOCK_WAITING, LOCK_ATTEMPTS, LOCK_JOBS):
-        for ids in sql.split_batches(job_ids):
-            conn.execute(statement, {"job_ids": ids}).all()
+        sql.read_batches(conn, statement, job_ids)
 
 
 def move_jobs(
@@ -100,18 +98,23 @@ def move_jobs(
     `reschedules_below` times or more are left alone.
     """
     allowed = may_come_from(wanted) if from_states is None else from_states
+    prepares = wanted in PREPARING and wanted is not JobStatus.SUBMITTING
     values = {
-        **_list_consequences(wanted, now),
+        "wanted": wanted.value,
         "from_states": sorted(status.value for status in allowed),
         "reschedules_below": reschedules_below,
         "minor": minor,
         "application": application,
         "now": now,
+        "started": now if wanted is JobStatus.RUNNING else None,
+        "ended": now if wanted in FINAL else None,
+        "due": now if prepares else None,
+        "again": int(wanted is JobStatus.RESCHEDULED),
     }
     moved: list[MovedJob] = []
     for ids in sql.split_batches(job_ids):
-        before = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
-        changed = set(conn.execute(MOVE, {**values, "job_ids": ids}).scalars())
+        before = conn.execute(LOCK_JOBS, {"ids": ids}).all()
+        changed = set(conn.execute(MOVE, {**values, "ids": ids}).scalars())
         rows = [row for row in before if row.job_id in changed]
         log.append(
             conn,
@@ -120,22 +123,20 @@ def move_jobs(
                 for row in rows
             ),
         )
-        moved += (_moved_from_row(row) for row in rows)
+        moved += [
+            MovedJob(job_id=row.job_id, from_status=JobStatus(row.status), epoch=row.epoch) for row in rows
+        ]
     return moved
 
 
 def log_note(conn: Connection, job_ids: Collection[int], *, minor: str, source: str, now: datetime) -> None:
     """Add a log entry that changes neither status nor minor status of the jobs."""
     for ids in sql.split_batches(job_ids):
-        rows = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
+        rows = conn.execute(LOCK_JOBS, {"ids": ids}).all()
         log.append(
             conn,
             (_build_entry(row, JobStatus(row.status), minor=minor, source=source, now=now) for row in rows),
         )
-
-
-def _moved_from_row(row: Row[Any, Any, Any, Any]) -> MovedJob:
-    return MovedJob(job_id=row.job_id, from_status=JobStatus(row.status), epoch=row.epoch)
 
 
 def _build_entry(
@@ -157,14 +158,3 @@ def _build_entry(
         source=source,
         epoch=row.epoch,
     )
-
-
-def _list_consequences(wanted: JobStatus, now: datetime) -> dict[str, object]:
-    prepares = wanted in PREPARING and wanted is not JobStatus.SUBMITTING
-    return {
-        "wanted": wanted.value,
-        "started": now if wanted is JobStatus.RUNNING else None,
-        "ended": now if wanted in FINAL else None,
-        "due": now if prepares else None,
-        "again": int(wanted is JobStatus.RESCHEDULED),
-    }

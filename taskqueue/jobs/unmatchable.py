@@ -5,11 +5,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, exists, func, select
 
+from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.db.sql import IdListStatement
 from taskqueue.jobs import transitions
 from taskqueue.schema.bitset_type import has_slot
-from taskqueue.schema.tables import agent_leases, jobs, pool_mappings, submit_pools
+from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.states import JobStatus
@@ -29,19 +30,13 @@ _HAS_QUEUE = (
 
 #: Unresolved pools are left out.
 RESOLVED = IdListStatement(
-    pool_mappings.c.pool_id,
-    select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where,
+    pool_mappings.c.pool_id, select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where
 )
 
-_vo_named = pool_mappings.c.vo.in_(bindparam("vos", expanding=True))
 WITHOUT_QUEUE = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None))
-WITHOUT_QUEUE_OF = WITHOUT_QUEUE.where(_vo_named)
 _SOME = (
     select(jobs.c.job_id)
-    .where(
-        jobs.c.submit_pool.in_(bindparam("pool_ids", expanding=True)),
-        jobs.c.status == JobStatus.WAITING.value,
-    )
+    .where(jobs.c.submit_pool.in_(sql.IDS), jobs.c.status == JobStatus.WAITING.value)
     .limit(bindparam("most"))
 )
 WAITING = select(func.count()).select_from(_SOME.subquery())
@@ -75,23 +70,21 @@ def read_has_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, 
     """Whether a queue is eligible now, for each of the pools that is resolved."""
     return {
         row.pool_id: bool(row.has_queue)
-        for ids in sql.split_batches(pool_ids)
-        for row in conn.execute(RESOLVED.to_statement(conn), {"ids": ids})
+        for row in sql.read_batches(conn, RESOLVED.to_statement(conn), pool_ids)
     }
 
 
 def list_pools_without_queue(conn: Connection, vos: Collection[str] | None) -> list[str]:
     """Resolved pools of some VOs (None: all) without an eligible queue."""
-    if vos is None:
-        return list(conn.execute(WITHOUT_QUEUE).scalars())
-    return list(conn.execute(WITHOUT_QUEUE_OF, {"vos": sorted(vos)}).scalars())
+    named = ownership.match_values({pool_mappings.c.vo: vos})
+    return list(conn.execute(WITHOUT_QUEUE.where(*named)).scalars())
 
 
 def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int) -> int:
     """Number of waiting jobs in these pools, up to `most`."""
     found = 0
     for ids in sql.split_batches(pool_ids):
-        found += conn.execute(WAITING, {"pool_ids": ids, "most": most - found}).scalar_one()
+        found += conn.execute(WAITING, {"ids": ids, "most": most - found}).scalar_one()
         if found >= most:
             return most
     return found
@@ -102,11 +95,7 @@ def find_pools_with_status(
 ) -> frozenset[str]:
     """Pools with a waiting job that has this minor status (`saying`), or another one."""
     statement = (POOLS_WITH_STATUS if saying else POOLS_WITH_OTHER_STATUS).to_statement(conn)
-    return frozenset(
-        pool_id
-        for ids in sql.split_batches(pool_ids)
-        for pool_id in conn.execute(statement, {"ids": ids, "minor": minor}).scalars()
-    )
+    return frozenset(row.pool_id for row in sql.read_batches(conn, statement, pool_ids, minor=minor))
 
 
 def list_waiting_jobs(
@@ -137,16 +126,8 @@ def set_minor_status(
 WITHOUT_QUEUE_BY_VO = WITHOUT_QUEUE.with_only_columns(pool_mappings.c.vo, func.count()).group_by(
     pool_mappings.c.vo
 )
-LAST_CYCLES = select(agent_leases.c.name, agent_leases.c.last_cycle_at).where(
-    agent_leases.c.last_cycle_at.is_not(None)
-)
 
 
 def count_pools_without_queue(conn: Connection) -> Mapping[str, int]:
     """Number of pools without an eligible queue, by VO."""
     return {vo: count for vo, count in conn.execute(WITHOUT_QUEUE_BY_VO)}  # noqa: C416  (rows are no pairs for mypy)
-
-
-def list_last_cycles(conn: Connection) -> Mapping[str, datetime]:
-    """End of the last cycle of each agent, in any process."""
-    return {name: at for name, at in conn.execute(LAST_CYCLES)}  # noqa: C416

@@ -10,20 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Select,
-    bindparam,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    union_all,
-)
+from sqlalchemy import Connection, Select, bindparam, delete, insert, or_, select, union_all
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db import sql
@@ -42,18 +29,15 @@ TURN_CAUSE: Final = "its turn"
 #: turn, whatever is closed elsewhere. The others are the words in the answers to pilots.
 CAUSE_ORDER: Final = (TURN_CAUSE, "limits", "throttled", "banned", "node")
 
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 CAUSES_SINCE = select(table).where(
-    table.c.task_queue_id.in_(_IDS), table.c.until >= bindparam("the_time", type_=table.c.until.type)
+    table.c.task_queue_id.in_(sql.IDS), table.c.until >= bindparam("the_time", type_=table.c.until.type)
 )
 
 
 def _extend_cause(insert: DialectInsert) -> Insert:
     until = insert.excluded.until
     return insert.on_conflict_do_update(
-        index_elements=["task_queue_id", "cause", "since"],
-        set_={"until": until},
-        where=until > table.c.until,
+        index_elements=["task_queue_id", "cause", "since"], set_={"until": until}, where=until > table.c.until
     )
 
 
@@ -96,9 +80,8 @@ def read_causes(
 ) -> Mapping[int, list[WaitCause]]:
     """Causes of each task queue that lasted at that time or later, unordered."""
     found: defaultdict[int, list[WaitCause]] = defaultdict(list)
-    for ids in sql.split_batches(task_queue_ids):
-        for row in conn.execute(CAUSES_SINCE, {"ids": ids, "the_time": since}).mappings():
-            found[row["task_queue_id"]].append(WaitCause(**row))
+    for row in sql.read_batches(conn, CAUSES_SINCE, task_queue_ids, the_time=since):
+        found[row.task_queue_id].append(WaitCause(**row._asdict()))
     return found
 
 
@@ -132,12 +115,9 @@ _CAUSES: Mapping[JobStatus, str] = {
 def sum_by_cause(
     log: Sequence[LogEntry], *, now: datetime, hindrances: Sequence[WaitCause] = ()
 ) -> dict[str, float]:
-    """Seconds by cause; running is no waiting.
+    """Seconds by cause, from all changes of a job's status, in order; running is no waiting.
 
-    Args:
-        log: All changes of the job's status, in order.
-        now: End of the wait of a job that is not final.
-        hindrances: Causes stored for its task queue.
+    `now` ends the wait of a job that is not final; `hindrances` are the causes stored for its task queue.
     """
     spent: defaultdict[str, float] = defaultdict(float)
     ends = [*(entry.at for entry in log[1:]), now][: len(log)]
@@ -184,7 +164,6 @@ def _get_cause(entry: LogEntry) -> str | None:
     return _CAUSES.get(entry.to_status)
 
 
-_JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 _is_stored = (
     select(job_waits_table.c.job_id)
     .where(job_waits_table.c.job_id == jobs.c.job_id, job_waits_table.c.ended_at == jobs.c.updated_at)
@@ -220,9 +199,9 @@ ENDED = (
 )
 #: A job that was restarted and ended again is stored again.
 NOT_STORED = select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id).where(
-    jobs.c.job_id.in_(_JOB_IDS), ~_is_stored
+    jobs.c.job_id.in_(sql.IDS), ~_is_stored
 )
-DELETE_WAITS = delete(job_waits_table).where(job_waits_table.c.job_id.in_(_JOB_IDS))
+DELETE_WAITS = delete(job_waits_table).where(job_waits_table.c.job_id.in_(sql.IDS))
 INSERT_WAITS = insert(job_waits_table)
 WAITS_OF_JOB = select(job_waits_table.c.cause, job_waits_table.c.seconds).where(
     job_waits_table.c.job_id == bindparam("the_job")
@@ -255,9 +234,25 @@ def store_ended(conn: Connection, *, since: EndedJob, until: datetime, most: int
 
 def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
     """Store the wait times of these ended jobs; how many were not stored before."""
-    rows = conn.execute(NOT_STORED, {"job_ids": sorted(job_ids)}).mappings().all()
-    _store_rows(conn, rows)
-    return len(rows)
+    ended = conn.execute(NOT_STORED, {"ids": sorted(job_ids)}).all()
+    logs: defaultdict[int, list[LogEntry]] = defaultdict(list)
+    for entry in log.read_logs(conn, [row.job_id for row in ended]):
+        logs[entry.job_id].append(entry)
+    # Since the first of the jobs came.
+    since = min((entries[0].at for entries in logs.values()), default=None)
+    task_queue_ids = {row.task_queue_id for row in ended} - {None}
+    seen = {} if since is None else read_causes(conn, task_queue_ids, since=since)
+    rows = [
+        {"job_id": row.job_id, "cause": cause, "seconds": seconds, "ended_at": row.updated_at}
+        for row in ended
+        for cause, seconds in sum_by_cause(
+            logs[row.job_id], now=row.updated_at, hindrances=seen.get(row.task_queue_id, ())
+        ).items()
+    ]
+    if rows:
+        conn.execute(DELETE_WAITS, {"ids": sorted({row["job_id"] for row in rows})})
+        conn.execute(INSERT_WAITS, rows)
+    return len(ended)
 
 
 def read_waits(conn: Connection, job_id: int) -> dict[str, float]:
@@ -277,47 +272,3 @@ def sum_until_now(
         found = read_causes(conn, [job.task_queue_id], since=entries[0].at)
         seen = found.get(job.task_queue_id, ())
     return sum_by_cause(entries, now=now, hindrances=seen)
-
-
-def sum_by_columns(
-    conn: Connection, by: Sequence[ColumnElement[str]], clauses: Sequence[ColumnElement[bool]]
-) -> Mapping[tuple[str | None, ...], Mapping[str, float]]:
-    """Seconds by cause of ended jobs, for each combination of values of some columns of jobs."""
-    statement = (
-        select(*by, job_waits_table.c.cause, func.sum(job_waits_table.c.seconds))
-        .join(jobs, jobs.c.job_id == job_waits_table.c.job_id)
-        .where(*clauses)
-        .group_by(*by, job_waits_table.c.cause)
-    )
-    found: defaultdict[tuple[str | None, ...], dict[str, float]] = defaultdict(dict)
-    for *values, cause, seconds in conn.execute(statement):
-        found[tuple(values)][cause] = round(float(seconds), 3)
-    return found
-
-
-def _store_rows(conn: Connection, ended: Sequence[RowMapping]) -> None:
-    logs: defaultdict[int, list[LogEntry]] = defaultdict(list)
-    for entry in log.read_logs(conn, [row["job_id"] for row in ended]):
-        logs[entry.job_id].append(entry)
-    seen = _read_causes_of(conn, ended, logs)
-    rows = [
-        {"job_id": row["job_id"], "cause": cause, "seconds": seconds, "ended_at": row["updated_at"]}
-        for row in ended
-        for cause, seconds in sum_by_cause(
-            logs[row["job_id"]], now=row["updated_at"], hindrances=seen.get(row["task_queue_id"], ())
-        ).items()
-    ]
-    if rows:
-        conn.execute(DELETE_WAITS, {"job_ids": sorted({row["job_id"] for row in rows})})
-        conn.execute(INSERT_WAITS, rows)
-
-
-def _read_causes_of(
-    conn: Connection, ended: Sequence[RowMapping], logs: Mapping[int, Sequence[LogEntry]]
-) -> Mapping[int, Sequence[WaitCause]]:
-    """Causes of the jobs' task queues since the first of the jobs came."""
-    task_queue_ids = {row["task_queue_id"] for row in ended if row["task_queue_id"] is not None}
-    since = min((entries[0].at for entries in logs.values()), default=None)
-    if since is None or not task_queue_ids:
-        return {}
-    return read_causes(conn, task_queue_ids, since=since)

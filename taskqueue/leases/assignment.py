@@ -105,10 +105,7 @@ def select_ordered(task_queue_id: Any) -> Select[int]:
     return (
         select(waiting_jobs.c.job_id)
         .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
-        .where(
-            waiting_jobs.c.task_queue_id == task_queue_id,
-            jobs.c.status == JobStatus.WAITING.value,
-        )
+        .where(waiting_jobs.c.task_queue_id == task_queue_id, jobs.c.status == JobStatus.WAITING.value)
         .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     )
 
@@ -195,7 +192,7 @@ def select_nonempty(*conditions: ColumnElement[bool]) -> Select[int]:
     """
     jobs_left = select_claimable(task_queues.c.task_queue_id, **LOCATION_BINDS).where(*conditions)
     return select(task_queues.c.task_queue_id).where(
-        task_queues.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)),
+        task_queues.c.task_queue_id.in_(bindparam("ids", expanding=True)),
         jobs_left.order_by(None).correlate(task_queues).exists(),
     )
 
@@ -277,10 +274,7 @@ def find_task_queues(
     conn: Connection, statement: Select[int], task_queue_ids: Collection[int], values: Mapping[str, object]
 ) -> frozenset[int]:
     """Task queues found by a statement of `select_nonempty`."""
-    found: set[int] = set()
-    for ids in sql.split_batches(task_queue_ids):
-        found.update(conn.execute(statement, {"task_queue_ids": ids, **values}).scalars())
-    return frozenset(found)
+    return frozenset(row[0] for row in sql.read_batches(conn, statement, task_queue_ids, **values))
 
 
 def _group_waves(wants: Sequence[TakeRequest]) -> list[list[list[int]]]:
@@ -310,10 +304,10 @@ def _pick(conn: Connection, wanted: Sequence[tuple[TakeRequest, int]]) -> Mappin
         values = {
             "task_queue_ids": [want.task_queue_id for want, _ in wanted],
             "counts": [count for _, count in wanted],
-            "each_site": [want.eligible_location.site for want, _ in wanted],
-            "each_ce": [want.eligible_location.ce for want, _ in wanted],
-            "each_queue": [want.eligible_location.queue for want, _ in wanted],
-            "each_checked": [want.eligible_location.checked for want, _ in wanted],
+            **{
+                f"each_{name}": [getattr(want.eligible_location, name) for want, _ in wanted]
+                for name in LOCATION_BINDS
+            },
         }
         rows = conn.execute(TAKE_POSTGRESQL, values).all()
     found: dict[int, list[int]] = {}
@@ -351,9 +345,4 @@ def mark_matched(conn: Connection, site_of: Mapping[int, str], now: datetime) ->
 
 def bind_location(place: Location) -> dict[str, object]:
     """Values of `LOCATION_BINDS`."""
-    return {
-        "here_site": place.site,
-        "here_ce": place.ce,
-        "here_queue": place.queue,
-        "here_checked": place.checked,
-    }
+    return {f"here_{name}": getattr(place, name) for name in LOCATION_BINDS}

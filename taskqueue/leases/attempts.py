@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import BindParameter, Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from taskqueue.db import sql
 from taskqueue.errors import LeaseNotFound, StaleLease
@@ -20,7 +20,6 @@ from taskqueue.schema.tables import attempts, jobs
 #: `closed_as` of an attempt that was started and whose pilot was silent for too long.
 LOST: Final = "lost"
 
-_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 _OPEN = attempts.c.closed_at.is_(None)
 
 GET = select(attempts).where(attempts.c.lease == bindparam("lease"))
@@ -33,10 +32,10 @@ NEWEST = (
 )
 CLOSE_OF_JOBS = (
     update(attempts)
-    .where(attempts.c.job_id.in_(_IDS), _OPEN)
+    .where(attempts.c.job_id.in_(sql.IDS), _OPEN)
     .values(closed_at=bindparam("now"), closed_as=bindparam("as_what"))
 )
-REQUEST_END = update(attempts).where(attempts.c.job_id.in_(_IDS), _OPEN).values(ending=True)
+REQUEST_END = update(attempts).where(attempts.c.job_id.in_(sql.IDS), _OPEN).values(ending=True)
 CLOSE = (
     update(attempts)
     .where(attempts.c.lease == bindparam("the_lease"), _OPEN)
@@ -56,7 +55,7 @@ REOPEN = (
 END_LOST = (
     update(attempts)
     .where(
-        attempts.c.job_id.in_(_IDS),
+        attempts.c.job_id.in_(sql.IDS),
         attempts.c.closed_as == LOST,
         attempts.c.epoch == select(jobs.c.epoch).where(jobs.c.job_id == attempts.c.job_id).scalar_subquery(),
     )
@@ -153,19 +152,19 @@ def reopen(conn: Connection, lease: str, *, now: datetime) -> None:
 def end_lost(conn: Connection, job_ids: Collection[int], *, closed_as: str) -> None:
     """Change LOST to `closed_as` on the jobs' latest attempts, so that they are never reopened."""
     for ids in sql.split_batches(job_ids):
-        conn.execute(END_LOST, {"job_ids": ids, "as_what": closed_as})
+        conn.execute(END_LOST, {"ids": ids, "as_what": closed_as})
 
 
 def close_attempts(conn: Connection, job_ids: Collection[int], *, closed_as: str, now: datetime) -> None:
     """Close the jobs' open attempts; later reports of their pilots are refused."""
     for ids in sql.split_batches(job_ids):
-        conn.execute(CLOSE_OF_JOBS, {"job_ids": ids, "as_what": closed_as, "now": now})
+        conn.execute(CLOSE_OF_JOBS, {"ids": ids, "as_what": closed_as, "now": now})
 
 
 def request_end(conn: Connection, job_ids: Collection[int]) -> None:
     """Have the jobs' pilots end them; reports until then are still accepted."""
     for ids in sql.split_batches(job_ids):
-        conn.execute(REQUEST_END, {"job_ids": ids})
+        conn.execute(REQUEST_END, {"ids": ids})
 
 
 def close_by_pilot(

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
-from taskqueue.jobs import log, placeholders
+from taskqueue.db import sql
+from taskqueue.jobs import descriptions, log, placeholders
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, Location, TakenRow
 from taskqueue.schema.tables import attempts, jobs
-from taskqueue.schema.tables import descriptions as descriptions_table
 from taskqueue.states import JobStatus
 
 SOURCE = "Matcher"
@@ -24,19 +24,13 @@ _ALLOTTED = ("processors", "ram_mb", "gpus")
 #: Columns of an attempt that come from the claim.
 ATTEMPT_COLUMNS = ("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *_ALLOTTED)
 
-_JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 OPEN = insert(attempts)
-DESCRIPTIONS = select(
-    descriptions_table.c.description_id, descriptions_table.c.body, descriptions_table.c.sandbox
-).where(descriptions_table.c.description_id.in_(bindparam("ids", expanding=True)))
 HELD = (
     select(*CLAIMED_COLUMNS, *(attempts.c[name] for name in (*_LEASE, *_ALLOTTED)))
     .join(attempts, (attempts.c.job_id == jobs.c.job_id) & (attempts.c.epoch == jobs.c.epoch))
     .where(
-        jobs.c.job_id.in_(_JOB_IDS),
-        attempts.c.closed_at.is_(None),
-        attempts.c.holder == bindparam("holder"),
+        jobs.c.job_id.in_(sql.IDS), attempts.c.closed_at.is_(None), attempts.c.holder == bindparam("holder")
     )
     .order_by(jobs.c.job_id)
 )
@@ -71,16 +65,6 @@ class AssignedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LeasedJob:
-    """An assigned job with its lease."""
-
-    row: TakenRow
-    lease: str
-    expires: datetime
-    allotment: Allotment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedJob:
     """A job that was claimed by a pilot."""
 
@@ -103,53 +87,37 @@ def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: dateti
     """Open an attempt with a lease for each assigned job, and log it."""
     if not given:
         return []
-    held = [
-        _LeasedJob(
-            row=each.row,
-            lease=generate_lease(),
-            expires=now + each.holder.lease_time,
-            allotment=each.allotment,
-        )
-        for each in given
+    held = [(each.row, generate_lease(), now + each.holder.lease_time, each.allotment) for each in given]
+    opened = [
+        {
+            "job_id": row.job_id,
+            "epoch": row.epoch,
+            "lease": lease,
+            "holder": to.holder.subject,
+            "stamp": to.holder.stamp,
+            "vo": row.vo,
+            "site": to.place.site,
+            "ce": to.place.ce,
+            "queue": to.place.queue,
+            "opened_at": now,
+            "lease_expires_at": expires,
+            **asdict(allotment),
+        }
+        for (row, lease, expires, allotment), to in zip(held, given, strict=True)
     ]
-    opened = [_build_attempt(each, to.place, to.holder, now) for each, to in zip(held, given, strict=True)]
     conn.execute(OPEN, opened)
-    log.append(conn, [_build_log_entry(each.row, now) for each in held])
+    log.append(conn, [_build_log_entry(each.row, now) for each in given])
     return _build_claimed(conn, held)
 
 
 def list_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> list[ClaimedJob]:
     """Jobs among these that the holder still has, to repeat a lost answer."""
-    rows = conn.execute(HELD, {"job_ids": sorted(job_ids), "holder": subject}).all()
+    rows = conn.execute(HELD, {"ids": sorted(job_ids), "holder": subject}).all()
     held = [
-        _LeasedJob(
-            row=row,
-            lease=row.lease,
-            expires=row.lease_expires_at,
-            allotment=Allotment(processors=row.processors, ram_mb=row.ram_mb, gpus=row.gpus),
-        )
+        (row, row.lease, row.lease_expires_at, Allotment(**{name: getattr(row, name) for name in _ALLOTTED}))
         for row in rows
     ]
     return _build_claimed(conn, held)
-
-
-def _build_attempt(
-    held: _LeasedJob, place: Location, holder: LeaseHolder, now: datetime
-) -> dict[str, object]:
-    return {
-        "job_id": held.row.job_id,
-        "epoch": held.row.epoch,
-        "lease": held.lease,
-        "holder": holder.subject,
-        "stamp": holder.stamp,
-        "vo": held.row.vo,
-        "site": place.site,
-        "ce": place.ce,
-        "queue": place.queue,
-        "opened_at": now,
-        "lease_expires_at": held.expires,
-        **asdict(held.allotment),
-    }
 
 
 def _build_log_entry(row: TakenRow, now: datetime) -> LogEntry:
@@ -164,24 +132,27 @@ def _build_log_entry(row: TakenRow, now: datetime) -> LogEntry:
     )
 
 
-def _build_claimed(conn: Connection, held: Sequence[_LeasedJob]) -> list[ClaimedJob]:
-    ids = sorted({each.row.description_id for each in held})
-    written = {row.description_id: row for row in conn.execute(DESCRIPTIONS, {"ids": ids})}
-    return [
-        ClaimedJob(
-            job_id=each.row.job_id,
-            epoch=each.row.epoch,
-            vo=each.row.vo,
-            lease=each.lease,
-            lease_expires_at=each.expires,
-            description=describe_job(
-                each.row.job_id, written[each.row.description_id].body, each.row.parameters
-            ),
-            sandbox=written[each.row.description_id].sandbox,
-            allotment=each.allotment,
+def _build_claimed(
+    conn: Connection, held: Sequence[tuple[TakenRow, str, datetime, Allotment]]
+) -> list[ClaimedJob]:
+    """Claimed jobs; `held` are assigned jobs with their lease, its expiry and the allotment."""
+    written = descriptions.read_shared(conn, {row.description_id for row, *_ in held})
+    claimed: list[ClaimedJob] = []
+    for row, lease, expires, allotment in held:
+        body, sandbox = written[row.description_id]
+        claimed.append(
+            ClaimedJob(
+                job_id=row.job_id,
+                epoch=row.epoch,
+                vo=row.vo,
+                lease=lease,
+                lease_expires_at=expires,
+                description=describe_job(row.job_id, body, row.parameters),
+                sandbox=sandbox,
+                allotment=allotment,
+            )
         )
-        for each in held
-    ]
+    return claimed
 
 
 def describe_job(job_id: int, body: str, parameters: str | None) -> dict[str, Any]:

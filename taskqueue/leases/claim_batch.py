@@ -43,8 +43,7 @@ def claim_jobs(
 ) -> list[BatchClaimResult]:
     """Claim a job for each request if there is one, all in one statement (PostgreSQL).
 
-    Raises:
-        IntegrityError: One of the requests is being answered elsewhere; nothing was claimed.
+    IntegrityError: one of the requests is being answered elsewhere; nothing was claimed.
     """
     rows = _claim_one(server, requests[0], now) if len(requests) == 1 else _claim_many(server, requests, now)
     outcomes = [BatchClaimResult()] * len(requests)
@@ -80,12 +79,8 @@ def _claim_many(
 
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
     """A request as the statement reads it."""
-    want, eligible, place, holder = (
-        request.want,
-        request.want.eligible_location,
-        request.want.place,
-        request.holder,
-    )
+    want, holder = request.want, request.holder
+    eligible, place = want.eligible_location, want.place
     return {
         "number": number,
         "task_queue_id": want.task_queue_id,

@@ -65,14 +65,10 @@ ClaimValues = Mapping[str, ColumnElement[Any]]
 
 
 def build_records(ids: Any, given: CTE, request: ClaimValues, *, keyed: bool, stamped: bool) -> list[CTE]:
-    """The CTEs that record a claim.
+    """The CTEs that record a claim of the jobs `given`, whose ids are one id, or ANY of an array.
 
-    Args:
-        ids: One job id, or ANY of an array.
-        given: The jobs that became Matched.
-        request: Columns of each job's request.
-        keyed: Some request has a request_id, which is stored with its answer.
-        stamped: Some pilot has a stamp.
+    `request` has the columns of each job's request; `keyed`: some have a request_id, which is stored with its
+    answer; `stamped`: some pilot has a stamp.
     """
     parts = [
         _delete_waiting(ids).cte("taken"),

@@ -194,10 +194,8 @@ def give_up_stalled(
 def resume(conn: Connection, attempt: Attempt, *, now: datetime) -> bool:
     """Return a job to the holder of an attempt that was closed as lost; called when it reports.
 
-    The job counts in limits and reservations again, even if these are exceeded: it is running.
-
-    Returns:
-        False: the job was assigned or rescheduled since, or is final.
+    The job counts in limits and reservations again, even if these are exceeded: it is running. False: the job
+    was assigned or rescheduled since, or is final.
     """
     transitions.lock_jobs(conn, [attempt.job_id])
     if attempts.lock_attempt(conn, attempt.lease).closed_as != attempts.LOST:

@@ -120,12 +120,7 @@ def start(conn: Connection, lease: str, *, lease_time: timedelta, now: datetime)
 
 
 def heartbeat(
-    conn: Connection,
-    lease: str,
-    *,
-    said: Progress = NO_PROGRESS,
-    lease_time: timedelta,
-    now: datetime,
+    conn: Connection, lease: str, *, said: Progress = NO_PROGRESS, lease_time: timedelta, now: datetime
 ) -> dict[str, Any]:
     """Extend the lease; a Stalled job becomes Running again."""
     attempt = _lock_open(conn, lease, now)
@@ -136,11 +131,7 @@ def heartbeat(
 
 
 def finish(conn: Connection, lease: str, report: PayloadResult, *, now: datetime) -> dict[str, Any]:
-    """Record the end of the payload. A job that was killed meanwhile stays Killed.
-
-    Raises:
-        IllegalTransition: It was never started.
-    """
+    """Record the end of the payload of a started job. A job that was killed meanwhile stays Killed."""
     attempt = _lock(conn, lease, now)
     request = report.to_json()
     if (given := _read_previous_answer(attempt, request)) is not None:

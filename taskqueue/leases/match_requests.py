@@ -9,24 +9,18 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, select, tuple_, update
-from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db import sql
-from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.schema.tables import match_requests as table
 
 #: Token subject of the sender, and its id of the request.
 RequestKey = tuple[str, str]
 
 
-def _reserve(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_nothing().returning(table.c.subject, table.c.request_id)
-
-
-RESERVE = Upsert(table, _reserve)
+RESERVE = sql.insert_or_skip(table, "subject", "request_id")
 _KEY = (table.c.subject, table.c.request_id)
 _THIS = (table.c.subject == bindparam("the_subject"), table.c.request_id == bindparam("the_request_id"))
-ANSWERS = select(*_KEY, table.c.matches).where(tuple_(*_KEY).in_(bindparam("keys", expanding=True)))
+ANSWERS = select(*_KEY, table.c.matches).where(tuple_(*_KEY).in_(sql.IDS))
 STORE = update(table).where(*_THIS).values(matches=bindparam("the_matches"), at=bindparam("now"))
 RELEASE = delete(table).where(*_THIS)
 
@@ -35,8 +29,7 @@ def read_answers(conn: Connection, keys: Collection[RequestKey]) -> Mapping[Requ
     """Jobs that the requests got before."""
     return {
         (row.subject, row.request_id): json.loads(row.matches)
-        for some in sql.split_batches(keys)
-        for row in conn.execute(ANSWERS, {"keys": some})
+        for row in sql.read_batches(conn, ANSWERS, keys)
     }
 
 

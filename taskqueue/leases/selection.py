@@ -3,7 +3,7 @@
 Jobs with the same description, type and group form a kind; an expression is evaluated once for each kind.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -40,10 +40,6 @@ KINDS = (
     .distinct()
     .limit(bindparam("most"))
 )
-BODIES = select(descriptions.c.description_id, descriptions.c.body).where(
-    descriptions.c.description_id.in_(bindparam("ids", expanding=True))
-)
-
 #: A kind with its task queue, VO, owner and group.
 KindRow = Row[*tuple[Any, ...]]
 
@@ -51,12 +47,6 @@ KindRow = Row[*tuple[Any, ...]]
 def list_kinds(conn: Connection, task_queue_ids: Collection[int], *, most: int) -> Sequence[KindRow]:
     """Kinds waiting in the task queues, at most `most`."""
     return conn.execute(KINDS, {"task_queue_ids": sorted(task_queue_ids), "most": most}).all()
-
-
-def read_bodies(conn: Connection, description_ids: Collection[int]) -> Mapping[int, str]:
-    """Stored descriptions by their id."""
-    rows = conn.execute(BODIES, {"ids": sorted(description_ids)})
-    return {row.description_id: row.body for row in rows}
 
 
 #: Jobs read by one statement.

@@ -17,7 +17,7 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import Pilot
 from taskqueue.schema.tables import pilot_secrets as table
 from taskqueue.schema.tables import pilots as pilots_table
-from taskqueue.states import PILOT_STEPS, PilotStatus
+from taskqueue.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus
 
 #: Maximum lifetime of a secret, equal to that of a pilot's token.
 MAX_LIFETIME = timedelta(days=4)
@@ -29,8 +29,7 @@ _BYTES = 32
 
 _IS_SECRET = (table.c.stamp == bindparam("the_stamp"), table.c.digest == bindparam("shown"))
 _PILOT_HAS_NOT_ENDED = exists().where(
-    pilots_table.c.stamp == bindparam("the_stamp"),
-    pilots_table.c.status.in_(sorted(status for status, steps in PILOT_STEPS.items() if steps)),
+    pilots_table.c.stamp == bindparam("the_stamp"), pilots_table.c.status.in_(sorted(PILOT_ACTIVE))
 )
 
 
@@ -61,10 +60,7 @@ REDEEM = (
 def issue_secret(conn: Connection, stamp: str, *, life: timedelta, now: datetime) -> tuple[str, datetime]:
     """A new secret for a registered pilot, and its expiry; an earlier one becomes void.
 
-    Raises:
-        SecretUsed: The pilot already has a token.
-        IllegalTransition: The pilot has ended.
-        PilotNotFound: There is none with this stamp.
+    SecretUsed: the pilot already has a token. IllegalTransition: it has ended.
     """
     _refuse_ended(pilots.get_pilot(conn, stamp))
     secret, expires_at = token_urlsafe(_BYTES), now + min(life, MAX_LIFETIME)
@@ -84,11 +80,8 @@ def redeem_secret(
 ) -> Pilot | None:
     """Redeem the secret of a pilot, which is Running from now on; None: the secret is not valid.
 
-    `request_id` is chosen by the calling process; a repeated request gets the same answer for a while.
-
-    Raises:
-        SecretUsed: Another process has redeemed it.
-        IllegalTransition: The pilot has ended.
+    `request_id` is chosen by the calling process; a repeated request gets the same answer for a while, one of
+    another process SecretUsed. IllegalTransition: the pilot has ended.
     """
     shown = _bind_secret(stamp, secret)
     won = conn.execute(REDEEM, {**shown, "now": now, "by_request": request_id}).rowcount
@@ -113,7 +106,7 @@ def _is_retry(conn: Connection, stamp: str, secret: str, *, request_id: str, now
 
 
 def _refuse_ended(pilot: Pilot) -> None:
-    if not PILOT_STEPS[pilot.status]:
+    if pilot.status in PILOT_ENDS:
         raise IllegalTransition(pilot.stamp, current=pilot.status, wanted=PilotStatus.RUNNING)
 
 

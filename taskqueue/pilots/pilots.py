@@ -8,29 +8,24 @@ pick.
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, case, exists, func, or_, select, update
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.tree.address import QueueAddress
+from taskqueue.db import sql
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
 from taskqueue.schema.tables import pilot_outputs
 from taskqueue.schema.tables import pilots as table
-from taskqueue.states import PILOT_STEPS, PilotStatus, pilot_may_become
-
-_ENDED = sorted(status for status, steps in PILOT_STEPS.items() if not steps)
-
-
-def _register(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_nothing(index_elements=["stamp"]).returning(table.c.stamp)
+from taskqueue.states import PILOT_ENDS, PilotStatus, pilot_may_become
 
 
 def _contact(insert: DialectInsert) -> Insert:
     # The pilot's own contact is newer than its batch system's last report, unless that reported the end.
-    lives = case((table.c.status.in_(_ENDED), table.c.status), else_=PilotStatus.RUNNING.value)
+    lives = case((table.c.status.in_(sorted(PILOT_ENDS)), table.c.status), else_=PilotStatus.RUNNING.value)
     return insert.on_conflict_do_update(
         index_elements=["stamp"],
         set_={
@@ -49,14 +44,14 @@ def _contact(insert: DialectInsert) -> Insert:
     )
 
 
-REGISTER = Upsert(table, _register)
+REGISTER = sql.insert_or_skip(table, "stamp")
 CONTACT = Upsert(table, _contact)
 
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
 ALL = select(table, _has_output.label("has_output"))
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
 
-STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(bindparam("stamps", expanding=True)))
+STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(sql.IDS))
 
 IS_AT = select(table.c.stamp).where(
     table.c.stamp == bindparam("stamp"),
@@ -67,8 +62,7 @@ IS_AT = select(table.c.stamp).where(
 SET_STATUS = (
     update(table)
     .where(
-        table.c.stamp == bindparam("the_stamp"),
-        table.c.status.in_(bindparam("from_states", expanding=True)),
+        table.c.stamp == bindparam("the_stamp"), table.c.status.in_(bindparam("from_states", expanding=True))
     )
     .values(
         status=bindparam("wanted"),
@@ -122,12 +116,9 @@ def register(
     submitted_by: str,
     now: datetime,
 ) -> bool:
-    """Store the intent to submit a pilot; whether it is new.
+    """Store the intent to submit a pilot; whether it is new. IdempotencyConflict: another one has the stamp.
 
     `queue` None means that a broker picks one of `landings`; at no other queue will the pilot get jobs.
-
-    Raises:
-        IdempotencyConflict: Another pilot has the stamp.
     """
     row = {
         **_build_row(stamp=stamp, vo=vo, status=PilotStatus.SUBMITTED, queue=queue, now=now),
@@ -166,12 +157,7 @@ def set_status(
     empty_reason: str | None = None,
     now: datetime,
 ) -> None:
-    """Store the status of a pilot, with its reference and the reason why it got no job, if known.
-
-    Raises:
-        IllegalTransition: It has ended otherwise.
-        PilotNotFound: There is none with this stamp.
-    """
+    """Store the status of a pilot, with its reference and the reason why it got no job, if known."""
     sources = [status.value for status in PilotStatus if pilot_may_become(status, wanted)]
     values = {
         "the_stamp": stamp,
@@ -202,7 +188,7 @@ def add_jobs(conn: Connection, jobs: Mapping[str, int]) -> None:
 
 def read_statuses(conn: Connection, stamps: Collection[str]) -> Mapping[str, PilotStatus]:
     """Status of the pilots that exist."""
-    rows = conn.execute(STATUSES, {"stamps": sorted(stamps)})
+    rows = conn.execute(STATUSES, {"ids": sorted(stamps)})
     return {row.stamp: PilotStatus(row.status) for row in rows}
 
 
@@ -231,20 +217,17 @@ def _build_row(
     }
 
 
-_COMING = sorted({PilotStatus.SUBMITTED.value, PilotStatus.WAITING.value})
-
+_QUEUE = (table.c.site, table.c.ce, table.c.queue)
 _has_asked = table.c.last_seen_at >= bindparam("since")
-_is_coming = table.c.status.in_(_COMING)
+_is_coming = table.c.status.in_(sorted({PilotStatus.SUBMITTED.value, PilotStatus.WAITING.value}))
 ACTIVITY = (
     select(
-        table.c.site,
-        table.c.ce,
-        table.c.queue,
+        *_QUEUE,
         func.sum(case((_has_asked, 1), else_=0)).label("asked"),
         func.sum(case((_is_coming, 1), else_=0)).label("coming"),
     )
     .where(table.c.vo == bindparam("vo"), or_(_has_asked, _is_coming))
-    .group_by(table.c.site, table.c.ce, table.c.queue)
+    .group_by(*_QUEUE)
 )
 #: Pilots whose queue a broker picks, by possible queues.
 COMING = (
@@ -279,9 +262,7 @@ BIND = (
     .where(table.c.stamp == bindparam("the_stamp"), table.c.site == "")
     .values(site=bindparam("new_site"), ce=bindparam("new_ce"), queue=bindparam("new_queue"))
 )
-BOUND = select(table.c.site, table.c.ce, table.c.queue, table.c.landings).where(
-    table.c.stamp == bindparam("the_stamp")
-)
+BOUND = select(*_QUEUE, table.c.landings).where(table.c.stamp == bindparam("the_stamp"))
 
 
 def bind_queue(
@@ -289,8 +270,7 @@ def bind_queue(
 ) -> QueueAddress | None:
     """Record a request of a pilot, and bind it to a queue unless it is bound.
 
-    Returns:
-        The bound queue; None: it has none, and was not sent to this one.
+    The bound queue; None: it has none, and was not sent to this one.
     """
     record_contact(conn, stamp=stamp, vo=vo, queue=None, now=now)
     row = conn.execute(BOUND, {"the_stamp": stamp}).one_or_none()
@@ -310,12 +290,7 @@ def read_bound_queue(conn: Connection, stamp: str) -> QueueAddress | None:
     return QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
 
 
-def _store_output(insert: DialectInsert) -> Insert:
-    written = {name: insert.excluded[name] for name in ("stdout", "stderr", "stored_at")}
-    return insert.on_conflict_do_update(index_elements=["stamp"], set_=written)
-
-
-STORE_OUTPUT = Upsert(pilot_outputs, _store_output)
+STORE_OUTPUT = sql.insert_or_update(pilot_outputs, "stdout", "stderr", "stored_at")
 GET_OUTPUT = select(pilot_outputs).where(pilot_outputs.c.stamp == bindparam("the_stamp"))
 
 
@@ -330,8 +305,7 @@ class PilotOutput:
 
 def store_output(conn: Connection, stamp: str, output: PilotOutput) -> None:
     """Store the output of an existing pilot; replaces an earlier one."""
-    values = {"stdout": output.stdout, "stderr": output.stderr, "stored_at": output.stored_at}
-    conn.execute(STORE_OUTPUT.to_statement(conn), {"stamp": stamp, **values})
+    conn.execute(STORE_OUTPUT.to_statement(conn), {"stamp": stamp, **asdict(output)})
 
 
 def get_output(conn: Connection, stamp: str) -> PilotOutput | None:

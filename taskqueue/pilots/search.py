@@ -1,7 +1,7 @@
 """Search for pilots: filter, pages, and counts by status, result and location."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import ALL, Pilot
 from taskqueue.schema.tables import pilots as table
-from taskqueue.states import PILOT_STEPS, PilotStatus
+from taskqueue.states import PILOT_ACTIVE, PilotStatus
 
 CHANGED_AT = select(table.c.updated_at).where(table.c.stamp == bindparam("stamp"))
 
@@ -31,14 +31,11 @@ class PilotFilter:
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """SQL conditions on the table of pilots."""
-        sets = {table.c.vo: self.vos, table.c.status: self.statuses}
-        found: list[ColumnElement[bool]] = [
-            column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
-        ]
+        found = ownership.match_values(
+            {table.c.vo: self.vos, table.c.status: self.statuses, table.c.submitted_by: self.submitted_by}
+        )
         if self.sites is not None:
             found.append(_may_be_at(self.sites))
-        if self.submitted_by is not None:
-            found.append(table.c.submitted_by == self.submitted_by)
         if self.since is not None:
             found.append(table.c.updated_at >= self.since)
         return found + ownership.match_any(self.any_of, vo=table.c.vo, at=_may_be_at)
@@ -73,12 +70,9 @@ def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
     return or_(table.c.site.in_(sorted(sites)), (table.c.site == "") & or_(false(), *on_its_way))
 
 
-_ACTIVE = sorted(status for status, steps in PILOT_STEPS.items() if steps)
-_BROKEN = sorted((PilotStatus.FAILED.value, PilotStatus.ABORTED.value))
-
-_is_active = table.c.status.in_(_ACTIVE)
+_is_active = table.c.status.in_(sorted(PILOT_ACTIVE))
 _had_job = table.c.jobs > 0
-_is_broken = table.c.status.in_(_BROKEN)
+_is_broken = table.c.status.in_(sorted((PilotStatus.FAILED, PilotStatus.ABORTED)))
 _was_empty = and_(table.c.status == PilotStatus.DONE.value, ~_had_job)
 
 
@@ -97,7 +91,7 @@ COLUMNS: Mapping[str, ColumnElement[str]] = {
     "site": table.c.site,
     "ce": _join_address(table.c.site, table.c.ce),
     "queue": _join_address(table.c.site, table.c.ce, table.c.queue),
-    # Rows of an earlier release have no reason.
+    # A pilot whose end only its batch system reported gave no reason.
     "empty_reason": case(
         (_was_empty, func.coalesce(func.nullif(table.c.empty_reason, ""), "unknown")), else_=""
     ),
@@ -149,10 +143,7 @@ def count_pilots(
 ) -> Mapping[tuple[str, ...], PilotCounts]:
     """Count pilots for each combination of values of `by`, names of `COLUMNS`.
 
-    `ended_since` leaves out pilots that ended before.
-
-    Raises:
-        InvalidRequest: A name is unknown, or `by` is empty.
+    `ended_since` leaves out pilots that ended before. InvalidRequest: a name is unknown, or `by` is empty.
     """
     if problems := _find_problems(by):
         raise InvalidRequest(problems)
@@ -161,13 +152,11 @@ def count_pilots(
     if ended_since is not None:
         clauses.append(or_(_is_active, table.c.updated_at >= ended_since))
     rows = conn.execute(select(*columns, *_NUMBERS).where(*clauses).group_by(*columns).order_by(*columns))
-    return {tuple(row[: len(by)]): _counts_from_row(row[len(by) :]) for row in rows}
-
-
-def _counts_from_row(numbers: Iterable[str | int]) -> PilotCounts:
-    return PilotCounts(
-        **{each.name: int(number) for each, number in zip(fields(PilotCounts), numbers, strict=True)}
-    )
+    names = [each.name for each in fields(PilotCounts)]
+    return {
+        tuple(row[: len(by)]): PilotCounts(**dict(zip(names, map(int, row[len(by) :]), strict=True)))
+        for row in rows
+    }
 
 
 def _find_problems(by: Sequence[str]) -> list[Problem]:

@@ -1,13 +1,17 @@
-"""Lists of pools by VO and served site, with their queues and numbers of jobs."""
+"""Lists of pools: by VO and served site, with their queues and jobs, and by eligible queue.
+
+Source: RFC #7's getSubmitPoolsForQueue.
+"""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     Connection,
+    Row,
     bindparam,
     exists,
     func,
@@ -19,7 +23,8 @@ from sqlalchemy import (
 )
 
 from cs_config.tree.address import QueueAddress
-from requirements.bitset import list_positions
+from requirements.bitset import list_positions, mask_from
+from taskqueue.db import sql
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
 from taskqueue.pools.pools import Pool
@@ -31,14 +36,12 @@ from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.schema.tables import submit_pools as table
 from taskqueue.states import JobStatus
 
-_POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
-
-MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(_POOLS))
+MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(sql.IDS))
 #: The queues that VOs may use, with the slots of their classes.
 MEMBERS = (
     select(classes.c.vo, classes.c.slot, members.c.site, members.c.ce, members.c.queue)
     .join(members, members.c.queue_class_id == classes.c.queue_class_id)
-    .where(classes.c.vo.in_(bindparam("vos", expanding=True)), classes.c.slot.is_not(None))
+    .where(classes.c.vo.in_(bindparam("vos", expanding=True)))
     .order_by(members.c.site, members.c.ce, members.c.queue)
 )
 #: Number of queues of each slot.
@@ -58,7 +61,7 @@ _some = (
 JOBS = (
     select(submit_pools.c.pool_id, _statuses.c.status, select(func.count()).select_from(_some).label("jobs"))
     .join_from(submit_pools, _statuses, true())
-    .where(submit_pools.c.pool_id.in_(_POOLS))
+    .where(submit_pools.c.pool_id.in_(sql.IDS))
 )
 #: Limit of the jobs counted for each status, over all pools of one list.
 MAX_COUNTED_JOBS = 100_000
@@ -66,7 +69,7 @@ MAX_COUNTED_JOBS = 100_000
 
 def list_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, list[QueueAddress]]:
     """Eligible queues of each pool, sorted; a pool without any has no entry."""
-    mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
+    mappings = conn.execute(MAPPED, {"ids": sorted(pool_ids)}).all()
     usable = _read_queues(conn, {row.vo for row in mappings})
     found: dict[str, list[QueueAddress]] = {}
     for row in mappings:
@@ -77,7 +80,7 @@ def list_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, lis
 
 def count_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, int]:
     """Number of eligible queues of each pool; a pool without a mapping has no entry."""
-    mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
+    mappings = conn.execute(MAPPED, {"ids": sorted(pool_ids)}).all()
     sizes: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for row in conn.execute(SIZES, {"vos": sorted({row.vo for row in mappings})}):
         sizes[row.vo][row.slot] = row.queues
@@ -105,7 +108,7 @@ def count_jobs_by_status(
     """
     most = MAX_COUNTED_JOBS // max(len(pool_ids), 1)
     found: defaultdict[str, dict[JobStatus, JobCount]] = defaultdict(dict)
-    for row in conn.execute(JOBS, {"pool_ids": sorted(pool_ids), "most": most}):
+    for row in conn.execute(JOBS, {"ids": sorted(pool_ids), "most": most}):
         if row.jobs:
             found[row.pool_id][JobStatus(row.status)] = JobCount(min(row.jobs, most), row.jobs > most)
     return found
@@ -157,3 +160,113 @@ def _is_served_at(sites: Collection[str]) -> ColumnElement[bool]:
         )
         .correlate(table)
     )
+
+
+#: Up to this number queue classes are queried one by one; beyond it the whole mapping is read.
+_FEW_CLASSES = 3
+
+CLASSES_AT_SITES = (
+    select(members.c.vo, members.c.site, members.c.ce, members.c.queue, classes.c.slot)
+    .join(classes, classes.c.queue_class_id == members.c.queue_class_id)
+    .where(
+        members.c.vo.in_(bindparam("vos", expanding=True)),
+        members.c.site.in_(bindparam("sites", expanding=True)),
+    )
+)
+
+POOLS_OF_CLASS = (
+    select(mapped.c.pool_id, has_slot(mapped.c.undecided, bindparam("the_slot")).label("undecided"))
+    .where(mapped.c.vo == bindparam("the_vo"), has_slot(mapped.c.eligible, bindparam("the_slot")))
+    .order_by(mapped.c.pool_id)
+)
+
+POOLS_OF_VO = (
+    select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided)
+    .where(mapped.c.vo == bindparam("the_vo"))
+    .order_by(mapped.c.pool_id)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedPool:
+    """A pool for which a queue is eligible."""
+
+    pool_id: str
+    vo: str
+    undecided: bool  #: the node decides
+
+
+def list_pool_ids(
+    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
+) -> Mapping[QueueAddress, Sequence[str]]:
+    """For each queue the ids of these VOs' pools for which it is eligible, maybe none."""
+    ids: dict[int, list[str]] = {}  # by list of pools: queues of one class share theirs
+    return {
+        address: ids.get(id(found)) or ids.setdefault(id(found), [each.pool_id for each in found])
+        for address, found in list_mapped_pools(conn, vos, addresses).items()
+    }
+
+
+def list_mapped_pools(
+    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
+) -> Mapping[QueueAddress, Sequence[MappedPool]]:
+    """As `list_pool_ids`, with whether the node decides; sorted by id. Shared lists: do not modify."""
+    slots = _read_slots(conn, vos, addresses)
+    wanted: defaultdict[str, set[int]] = defaultdict(set)
+    for of_queue in slots.values():
+        for vo, slot in of_queue:
+            wanted[vo].add(slot)
+    found = {
+        (vo, slot): pools
+        for vo in sorted(wanted)
+        for slot, pools in _read_classes(conn, vo, wanted[vo]).items()
+    }
+    several: dict[tuple[tuple[str, int], ...], Sequence[MappedPool]] = {(): ()}
+    for of_queue in set(slots.values()):
+        lists = [found[each] for each in of_queue]
+        several[of_queue] = (
+            lists[0] if len(lists) == 1 else sorted(chain(*lists), key=lambda each: each.pool_id)
+        )
+    return {address: several[slots.get(address, ())] for address in addresses}
+
+
+def _read_slots(
+    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
+) -> dict[QueueAddress, tuple[tuple[str, int], ...]]:
+    """The VOs that may use each queue, with the slots of its classes."""
+    requested = set(addresses)
+    found: dict[QueueAddress, tuple[tuple[str, int], ...]] = {}
+    for sites in sql.split_batches({address.site for address in requested}):
+        for row in conn.execute(CLASSES_AT_SITES, {"vos": sorted(vos), "sites": sites}):
+            address = QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
+            if address in requested:
+                found[address] = (*found.get(address, ()), (row.vo, row.slot))
+    return found
+
+
+def _read_classes(conn: Connection, vo: str, slots: Collection[int]) -> Mapping[int, Sequence[MappedPool]]:
+    if len(slots) <= _FEW_CLASSES:
+        return {
+            slot: [
+                MappedPool(pool_id=row.pool_id, vo=vo, undecided=bool(row.undecided))
+                for row in conn.execute(POOLS_OF_CLASS, {"the_vo": vo, "the_slot": slot})
+            ]
+            for slot in slots
+        }
+    return _transpose(conn.execute(POOLS_OF_VO, {"the_vo": vo}), vo, slots)
+
+
+def _transpose(
+    rows: Iterator[Row[tuple[str, int, int]]], vo: str, slots: Collection[int]
+) -> Mapping[int, Sequence[MappedPool]]:
+    all_slots = mask_from(slots)
+    found: dict[int, list[MappedPool]] = {slot: [] for slot in slots}
+    for row in rows:
+        decided, open_ = (
+            MappedPool(pool_id=row.pool_id, vo=vo, undecided=undecided) for undecided in (False, True)
+        )
+        for slot in list_positions(row.eligible & all_slots & ~row.undecided):
+            found[slot].append(decided)
+        for slot in list_positions(row.eligible & all_slots & row.undecided):
+            found[slot].append(open_)
+    return found

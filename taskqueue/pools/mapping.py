@@ -1,29 +1,26 @@
 """Mapping of pools to queues, stored as the set of eligible queue classes of each pool, and its SQL view.
 
 A mapping is written only while the VO's queue classes have the version that it was computed from; see
-`queue_class_store` and `refresh`. Only differences are written, in one transaction.
+`queue_class_store`. Only differences are written, in one transaction.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, select, update
+from sqlalchemy import BindParameter, Connection, Row, bindparam, func, or_, select, update
 from sqlalchemy.schema import CreateView
-from sqlalchemy.sql.dml import Insert
 
 from cs_config.classes.class_index import EligibleSets
-from cs_config.tree.address import QueueAddress
 from cs_config.versions.tables import metadata
 from requirements.bitset import mask_from
 from taskqueue.db import sql
-from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.bitset_type import has_slot
 from taskqueue.schema.tables import pool_mappings, queue_classes, submit_pools
 from taskqueue.schema.tables import pool_mappings as mapped
-from taskqueue.schema.tables import pool_queue_classes as mapped_before
 from taskqueue.schema.tables import queue_class_members as members
+from taskqueue.schema.tables import queue_class_versions as versions
 from taskqueue.task_queues import change_feed
 
 #: RFC #7's table pool → Site/CE/Queue: one row for each eligible queue of a pool.
@@ -47,27 +44,18 @@ pool_queues = CreateView(
 ).table
 
 _VO: BindParameter[str] = bindparam("the_vo")
-_POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
-
-
-def _put(insert: DialectInsert) -> Insert:
-    new = insert.excluded
-    return insert.on_conflict_do_update(
-        index_elements=["pool_id"], set_={"eligible": new.eligible, "undecided": new.undecided}
-    )
-
 
 LOCK_POOLS = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(_POOLS), submit_pools.c.vo == _VO)
+    .where(submit_pools.c.pool_id.in_(sql.IDS), submit_pools.c.vo == _VO)
     .order_by(submit_pools.c.pool_id)
     .with_for_update()
 )
 
 OF_VO = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.vo == _VO)
-MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(_POOLS))
+MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(sql.IDS))
 
-PUT = Upsert(mapped, _put)
+PUT = sql.insert_or_update(mapped, "eligible", "undecided")
 #: UPDATE, not upsert: the pool may have been deleted meanwhile.
 UPDATE = (
     update(mapped)
@@ -75,24 +63,27 @@ UPDATE = (
     .values(eligible=bindparam("its_eligible"), undecided=bindparam("its_undecided"))
 )
 
-#: Rows written by a process of the previous release, now out of date.
-REMOVE_BEFORE = delete(mapped_before).where(mapped_before.c.pool_id.in_(_POOLS))
-
 MARK_REFRESHED = (
     update(submit_pools)
-    .where(submit_pools.c.pool_id.in_(_POOLS))
+    .where(submit_pools.c.pool_id.in_(sql.IDS))
     .values(
-        refreshed_at=bindparam("now"),
-        config_version=bindparam("version"),
-        expiries=bindparam("its_expiries"),
+        refreshed_at=bindparam("now"), config_version=bindparam("version"), expiries=bindparam("its_expiries")
     )
 )
 
-ELIGIBLE = (
-    select(pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
-    .where(pool_queues.c.pool_id == bindparam("pool_id"))
-    .order_by(pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
+
+UNMAPPED = select(submit_pools.c.pool_id).where(submit_pools.c.vo == _VO, pools.IS_UNMAPPED)
+VOS_WITH_UNMAPPED = select(submit_pools.c.vo).where(pools.IS_UNMAPPED).distinct()
+#: As one row: ten thousand ids are read for each change of a queue.
+MAPPED_IDS = select(func.aggregate_strings(pool_mappings.c.pool_id, " ")).where(pool_mappings.c.vo == _VO)
+
+_since: BindParameter[datetime] = bindparam("since")
+REFRESHED = (
+    select(submit_pools.c.pool_id)
+    .outerjoin(versions, versions.c.vo == submit_pools.c.vo)
+    .where(submit_pools.c.refreshed_at.is_not(None))
 )
+REFRESHED_SINCE = REFRESHED.where(or_(submit_pools.c.refreshed_at > _since, versions.c.refreshed_at > _since))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,25 +104,6 @@ _NO_CHANGE = MappingChange(gained=0, lost=0)
 _EMPTY = EligibleSets(eligible=0)
 
 
-def store_pool_mapping(
-    conn: Connection,
-    *,
-    pool_id: str,
-    config_version: int,
-    expiries: int = 0,
-    queue_class_digests: Collection[str],
-    undecided: Collection[str] = (),
-    now: datetime,
-) -> MappingChange | None:
-    """Store the mapping of one pool, as `store_mappings`; PoolNotFound."""
-    vo = pools.get_pool(conn, pool_id).vo
-    digests = {pool_id: {digest: digest in undecided for digest in queue_class_digests}}
-    changed = store_mappings(
-        conn, vo=vo, config_version=config_version, expiries=expiries, digests=digests, now=now
-    )
-    return None if changed is None else changed.get(pool_id)
-
-
 def store_mappings(
     conn: Connection,
     *,
@@ -141,13 +113,11 @@ def store_mappings(
     digests: Mapping[str, Mapping[str, bool]],
     now: datetime,
 ) -> Mapping[str, MappingChange] | None:
-    """Store which queue classes are eligible for pools of a VO.
+    """Store which queue classes are eligible for pools of a VO; what changed for each that exists.
 
     `digests` has for each pool the digests of its eligible queue classes, and whether each is undecided.
-
-    Returns:
-        What changed for each of the pools that exist. None: the VO's queue classes have another version or
-        release, and nothing was written; load the current configuration, sync, and compute again.
+    None: the VO's queue classes have another version or release, and nothing was written; load the current
+    configuration, sync, and compute again.
     """
     there = lock_pools(conn, vo, digests)
     if queue_class_store.lock_version(conn, vo) != (config_version, expiries):
@@ -170,10 +140,7 @@ def read_mappings(
     """Mappings of these pools of a VO, or of all; a pool without one has no entry."""
     if pool_ids is None:
         return _sets_from_rows(conn.execute(OF_VO, {"the_vo": vo}))
-    found: dict[str, EligibleSets] = {}
-    for ids in sql.split_batches(pool_ids):
-        found |= _sets_from_rows(conn.execute(MAPPED, {"pool_ids": ids}))
-    return found
+    return _sets_from_rows(sql.read_batches(conn, MAPPED, pool_ids))
 
 
 def refresh_mappings(
@@ -187,20 +154,10 @@ def refresh_mappings(
     before: Mapping[str, EligibleSets],
     now: datetime,
 ) -> dict[str, MappingChange]:
-    """Store mappings that were computed under the lock of the VO's row (see `refresh`).
+    """Store mappings that were computed under the lock of the VO's row (see `queue_class_store.lock_state`).
 
-    Args:
-        conn: In a writing transaction.
-        vo: Lower case.
-        config_version: Of the stored queue classes.
-        expiries: Passed expiries of that version.
-        new: Mappings of pools that are locked and may have no mapping yet.
-        wanted: Mappings of pools that have one.
-        before: The stored mappings of `wanted`.
-        now: The time.
-
-    Returns:
-        What changed for each of the pools.
+    `new` are mappings of pools that are locked and may have none yet, `wanted` those of pools that have one,
+    stored as `before`. What changed for each of the pools.
     """
     changed = {pool_id: _compare(before[pool_id], sets) for pool_id, sets in wanted.items()}
     rows = [
@@ -219,17 +176,7 @@ def refresh_mappings(
 
 def lock_pools(conn: Connection, vo: str, pool_ids: Collection[str]) -> list[str]:
     """Lock existing pools in order, before the VO's version, as the arrival of jobs does."""
-    return [
-        pool_id
-        for ids in sql.split_batches(pool_ids)
-        for pool_id in conn.execute(LOCK_POOLS, {"the_vo": vo, "pool_ids": ids}).scalars()
-    ]
-
-
-def list_eligible_queues(conn: Connection, pool_id: str) -> list[QueueAddress]:
-    """The queues that are eligible for a pool, sorted."""
-    rows = conn.execute(ELIGIBLE, {"pool_id": pool_id})
-    return [QueueAddress(site=row.site, ce=row.ce, queue=row.queue) for row in rows]
+    return [row.pool_id for row in sql.read_batches(conn, LOCK_POOLS, pool_ids, the_vo=vo)]
 
 
 def _to_sets(digests: Mapping[str, bool], slots: Mapping[str, int]) -> EligibleSets:
@@ -245,12 +192,12 @@ def _store_changes(
     changed: dict[str, MappingChange] = {}
     for pool_ids in sql.split_batches(wanted):
         changed |= _write_changes(conn, vo, {pool_id: wanted[pool_id] for pool_id in pool_ids})
-        conn.execute(MARK_REFRESHED, {"pool_ids": pool_ids, **stamp})
+        conn.execute(MARK_REFRESHED, {"ids": pool_ids, **stamp})
     return changed
 
 
 def _write_changes(conn: Connection, vo: str, wanted: Mapping[str, EligibleSets]) -> dict[str, MappingChange]:
-    before = _sets_from_rows(conn.execute(MAPPED, {"pool_ids": list(wanted)}))
+    before = _sets_from_rows(conn.execute(MAPPED, {"ids": list(wanted)}))
     rows = [
         {"pool_id": pool_id, "vo": vo, "eligible": new.eligible, "undecided": new.undecided}
         for pool_id, new in wanted.items()
@@ -258,7 +205,6 @@ def _write_changes(conn: Connection, vo: str, wanted: Mapping[str, EligibleSets]
     ]
     if rows:
         conn.execute(PUT.to_statement(conn), rows)
-    conn.execute(REMOVE_BEFORE, {"pool_ids": list(wanted)})
     return {pool_id: _compare(before.get(pool_id), new) for pool_id, new in wanted.items()}
 
 
@@ -277,3 +223,25 @@ def _compare(before: EligibleSets | None, new: EligibleSets) -> MappingChange:
         turned=((old.undecided ^ new.undecided) & both).bit_count(),
         shows=before is None or bool(old.eligible) is not bool(new.eligible),
     )
+
+
+def list_unmapped(conn: Connection, vo: str) -> list[str]:
+    """Pools of the VO without a stored mapping."""
+    return list(conn.execute(UNMAPPED, {"the_vo": vo}).scalars())
+
+
+def list_vos_with_unmapped(conn: Connection) -> frozenset[str]:
+    """VOs that have such pools."""
+    return frozenset(conn.execute(VOS_WITH_UNMAPPED).scalars())
+
+
+def list_mapped(conn: Connection, vo: str) -> frozenset[str]:
+    """Pools of the VO with a stored mapping."""
+    return frozenset((conn.execute(MAPPED_IDS, {"the_vo": vo}).scalar_one() or "").split())
+
+
+def list_refreshed(conn: Connection, since: datetime | None) -> list[str]:
+    """Pools resolved after a time, alone or in a refresh of their VO; None: all that ever were."""
+    if since is None:
+        return list(conn.execute(REFRESHED).scalars())
+    return list(conn.execute(REFRESHED_SINCE, {"since": since}).scalars())

@@ -6,30 +6,21 @@ the first did, so that a job never loses its pool.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select, tuple_
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select, tuple_
 
+from taskqueue import ownership
 from taskqueue.db import sql
-from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import PoolNotFound
-from taskqueue.schema.tables import jobs, pool_mappings, pool_queue_classes, submit_pools
+from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
 from taskqueue.schema.tables import queue_class_versions as versions
 from taskqueue.states import FINAL, JobStatus
 from taskqueue.task_queues import change_feed
 
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
-
-
-def _touch(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_update(
-        index_elements=["pool_id"], set_={"last_used_at": insert.excluded.last_used_at}
-    ).returning(submit_pools.c.pool_id, submit_pools.c.refreshed_at)
-
-
-TOUCH = Upsert(submit_pools, _touch)
+TOUCH = sql.insert_or_update(submit_pools, "last_used_at", returning=("pool_id", "refreshed_at"))
 
 #: A pool with a mapping has at least the version of its VO's last full refresh.
 _OWN = (submit_pools.c.config_version, submit_pools.c.expiries, submit_pools.c.refreshed_at)
@@ -46,23 +37,15 @@ WITH_VO = submit_pools.outerjoin(versions, versions.c.vo == submit_pools.c.vo)
 ALL = select(*(REFRESH_COLUMNS.get(each.name, each) for each in submit_pools.c)).select_from(WITH_VO)
 GET = ALL.where(submit_pools.c.pool_id == bindparam("pool_id"))
 
-#: The mapping was never stored, or was changed by a process of the previous release.
-IS_UNMAPPED = or_(
-    ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id),
-    exists().where(pool_queue_classes.c.pool_id == submit_pools.c.pool_id),
-)
+IS_UNMAPPED = ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id)
 
 COUNT = select(func.count()).select_from(submit_pools)
-COUNT_OF = COUNT.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
 
-ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
-    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
-)
+ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(submit_pools.c.pool_id.in_(sql.IDS))
 
 REQUIREMENTS = select(submit_pools.c.pool_id, submit_pools.c.vo, submit_pools.c.original).order_by(
     submit_pools.c.pool_id
 )
-REQUIREMENTS_OF = REQUIREMENTS.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
 
 _is_used = exists().where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status.in_(_NOT_FINAL))
 _was_used = exists().where(
@@ -80,14 +63,14 @@ UNUSED = (
 )
 DELETE_UNUSED = (
     delete(submit_pools)
-    .where(submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)), _may_go)
+    .where(submit_pools.c.pool_id.in_(sql.IDS), _may_go)
     .returning(submit_pools.c.pool_id, submit_pools.c.vo)
 )
 
 
 LOCK_FREE = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)))
+    .where(submit_pools.c.pool_id.in_(sql.IDS))
     .order_by(submit_pools.c.pool_id)
     .with_for_update(skip_locked=True, key_share=True)
 )
@@ -118,14 +101,6 @@ class Pool:
     expiries: int = 0  #: expiries of that version that had passed
 
 
-def touch_pool(
-    conn: Connection, *, pool_id: str, vo: str, requirements_json: str, original_json: str, now: datetime
-) -> bool:
-    """Insert or touch one pool; whether it still has to be resolved. See `touch_pools`."""
-    pool = NewPool(pool_id=pool_id, vo=vo, requirements=requirements_json, original=original_json)
-    return pool_id in touch_pools(conn, [pool], now=now)
-
-
 def try_lock(conn: Connection, pool_ids: Collection[str]) -> bool:
     """Lock these pools if all exist and none is locked by another transaction; whether it succeeded.
 
@@ -133,7 +108,7 @@ def try_lock(conn: Connection, pool_ids: Collection[str]) -> bool:
     """
     if not pool_ids or conn.dialect.name == "sqlite":
         return True
-    return len(conn.execute(LOCK_FREE, {"pool_ids": sorted(pool_ids)}).all()) == len(pool_ids)
+    return len(conn.execute(LOCK_FREE, {"ids": sorted(pool_ids)}).all()) == len(pool_ids)
 
 
 def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) -> frozenset[str]:
@@ -145,18 +120,8 @@ def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) ->
     by_id = {pool.pool_id: pool for pool in pools}
     if not by_id:
         return frozenset()
-    rows = [
-        {
-            "pool_id": pool.pool_id,
-            "vo": pool.vo,
-            "requirements": pool.requirements,
-            "original": pool.original,
-            "created_at": now,
-            "last_used_at": now,
-            "config_version": 0,
-        }
-        for _, pool in sorted(by_id.items())
-    ]
+    new = {"created_at": now, "last_used_at": now, "config_version": 0}
+    rows = [{**asdict(pool), **new} for _, pool in sorted(by_id.items())]
     found = conn.execute(TOUCH.to_statement(conn), rows)
     return frozenset(row.pool_id for row in found if row.refreshed_at is None)
 
@@ -171,17 +136,12 @@ def get_pool(conn: Connection, pool_id: str) -> Pool:
 
 def count_pools(conn: Connection, *, vos: Collection[str] | None = None) -> int:
     """Number of pools of some VOs (None: of all)."""
-    statement = COUNT if vos is None else COUNT_OF
-    return conn.execute(statement, {} if vos is None else {"vos": sorted(vos)}).scalar_one()
+    return conn.execute(COUNT.where(*ownership.match_values({submit_pools.c.vo: vos}))).scalar_one()
 
 
 def read_originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
     """Requirements of pools as first written, JSON, by id."""
-    return {
-        row.pool_id: row.original
-        for ids in sql.split_batches(pool_ids)
-        for row in conn.execute(ORIGINALS, {"pool_ids": ids})
-    }
+    return {row.pool_id: row.original for row in sql.read_batches(conn, ORIGINALS, pool_ids)}
 
 
 def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: int = 1000) -> list[str]:
@@ -189,14 +149,14 @@ def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: i
     unused = list(conn.execute(UNUSED, {"before": before, "limit": limit}).scalars())
     if not unused:
         return []
-    deleted = conn.execute(DELETE_UNUSED, {"before": before, "pool_ids": unused}).all()
+    deleted = conn.execute(DELETE_UNUSED, {"before": before, "ids": unused}).all()
     change_feed.append_changes(conn, "mapping", sorted({row.vo for row in deleted}), now=now)
     return [row.pool_id for row in deleted]
 
 
 def list_requirements(conn: Connection, vos: Collection[str] | None) -> dict[str, dict[str, str]]:
     """Requirements of the pools of these VOs (None: of all), JSON as first written, by VO and id."""
-    rows = conn.execute(REQUIREMENTS) if vos is None else conn.execute(REQUIREMENTS_OF, {"vos": sorted(vos)})
+    rows = conn.execute(REQUIREMENTS.where(*ownership.match_values({submit_pools.c.vo: vos})))
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         found.setdefault(row.vo, {})[row.pool_id] = row.original

@@ -6,6 +6,10 @@ another release are ignored, and the agent computes them and all mappings again.
 something computed from the classes holds the version row (`lock_version`), so that nothing old is written
 after something newer. Lock order: pools by id, then versions by VO.
 
+A refresh of all pools of a VO is recorded once, in the VO's row too; a pool's own row has the version of its
+mapping when a job brought the pool, and the newer of the two is valid. A refresh is recorded only under the
+lock of the VO's row, so that no unknown mapping can exist.
+
 Each class has a slot, its bit in the mappings of the VO's pools. A slot is reused only after no mapping has
 it any more (`prune_classes`).
 """
@@ -15,14 +19,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.classes.class_index import number_classes
 from cs_config.classes.queue_classes import ALGORITHM, QueueClass
 from cs_config.tree.address import QueueAddress
 from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert
-from taskqueue.schema.tables import pool_queue_classes as mapped_before
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_class_versions as versions
 from taskqueue.schema.tables import queue_classes as table
@@ -39,11 +54,7 @@ def _advance(insert: DialectInsert) -> Insert:
     )
     return insert.on_conflict_do_update(
         index_elements=["vo"],
-        set_={
-            "config_version": new.config_version,
-            "expiries": new.expiries,
-            "algorithm": new.algorithm,
-        },
+        set_={name: new[name] for name in ("config_version", "expiries", "algorithm")},
         where=newer,
     ).returning(versions.c.vo)
 
@@ -62,28 +73,17 @@ LOCK_VERSION = VERSION.with_for_update()
 
 CLASSES = select(table.c.digest, table.c.queue_class_id, table.c.slot).where(table.c.vo == _VO)
 ADD_CLASS = insert(table)
-#: For classes added by a process of the previous release.
-GIVE_SLOT = (
-    update(table)
-    .where(table.c.vo == _VO, table.c.digest == bindparam("the_digest"))
-    .values(slot=bindparam("its_slot"))
-)
-WITHOUT_SLOT = select(exists().where(table.c.vo == _VO, table.c.slot.is_(None)))
 
 MEMBERS = select(members.c.site, members.c.ce, members.c.queue, members.c.queue_class_id).where(
     members.c.vo == _VO
 )
 
-_IS_QUEUE = and_(
+REMOVE_MEMBER = delete(members).where(
     members.c.vo == _VO,
     members.c.site == bindparam("the_site"),
     members.c.ce == bindparam("the_ce"),
     members.c.queue == bindparam("the_queue"),
 )
-
-CLASS_OF_QUEUE = select(members.c.queue_class_id).where(_IS_QUEUE)
-
-REMOVE_MEMBER = delete(members).where(_IS_QUEUE)
 
 _are_all_refreshed = and_(
     versions.c.refreshed_version == versions.c.config_version,
@@ -93,8 +93,21 @@ _are_all_refreshed = and_(
 PRUNE_CLASSES = delete(table).where(
     table.c.vo == _VO,
     ~exists().where(members.c.queue_class_id == table.c.queue_class_id),
-    ~exists().where(mapped_before.c.queue_class_id == table.c.queue_class_id),
     exists().where(versions.c.vo == _VO, _are_all_refreshed),
+)
+
+
+STATES = select(versions)
+#: Locks out writers of the VO's mappings and queue classes until the transaction ends.
+LOCK_STATE = STATES.where(versions.c.vo == _VO).with_for_update()
+RECORD_REFRESH = (
+    update(versions)
+    .where(versions.c.vo == _VO)
+    .values(
+        refreshed_version=versions.c.config_version,
+        refreshed_expiries=versions.c.expiries,
+        refreshed_at=bindparam("now"),
+    )
 )
 
 
@@ -131,13 +144,7 @@ def lock_version(conn: Connection, vo: str) -> tuple[int, int] | None:
 def read_slots(conn: Connection, vo: str) -> dict[str, int]:
     """Slots of the VO's queue classes by digest."""
     rows = conn.execute(CLASSES, {"the_vo": vo})
-    return {row.digest: row.slot for row in rows if row.slot is not None}
-
-
-def find_class(conn: Connection, vo: str, queue: QueueAddress) -> int | None:
-    """The queue class of a queue for a VO; None: the VO may not use it, or it does not exist."""
-    found: int | None = conn.execute(CLASS_OF_QUEUE, _bind_queue(vo, queue)).scalar_one_or_none()
-    return found
+    return {row.digest: row.slot for row in rows}
 
 
 def store_classes(
@@ -150,13 +157,10 @@ def store_classes(
     now: datetime,
     before: StoredClasses | None = None,
 ) -> bool:
-    """Replace the stored queue classes of a VO; only differences are written.
+    """Replace the stored queue classes of a VO; only differences are written. False: a newer version stays.
 
     The transaction must have locked the pools that it needs. `before` are the classes of another version: if
     these are the stored ones, the members need not be read.
-
-    Returns:
-        Whether the stored classes now have this version; False: a newer one is stored, and stays.
     """
     wanted = (config_version, expiries, ALGORITHM)
     row = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
@@ -165,31 +169,19 @@ def store_classes(
         row = conn.execute(LOCK_VERSION, {"the_vo": vo}).one_or_none()
     stored = None if row is None else tuple(row)
     if stored == wanted:
-        if conn.scalar(WITHOUT_SLOT, {"the_vo": vo}):
-            _add_classes(conn, vo, classes)
         return True
+    advanced = {"vo": vo, "config_version": config_version, "expiries": expiries, "algorithm": ALGORITHM}
     # Used for a new row only: then there are no mappings, so all of them have this version.
     refreshed = {"refreshed_version": config_version, "refreshed_expiries": expiries, "refreshed_at": now}
-    advanced = {
-        "vo": vo,
-        "config_version": config_version,
-        "expiries": expiries,
-        "algorithm": ALGORITHM,
-        **refreshed,
-    }
-    if conn.execute(ADVANCE.to_statement(conn), advanced).first() is None:
+    if conn.execute(ADVANCE.to_statement(conn), {**advanced, **refreshed}).first() is None:
         return False
-    known = before if before is not None and before.is_stored(stored, read_slots(conn, vo)) else None
+    is_known = before is not None and before.is_stored(stored, read_slots(conn, vo))
     class_ids = _add_classes(conn, vo, classes)
-    if known:
-        old, new = _diff_classes(known.classes, classes)
-        is_other = _write_members(
-            conn, vo, stored=_map_queues(old, class_ids), wanted=_map_queues(new, class_ids)
-        )
+    if before is not None and is_known:
+        old, new = _diff_classes(before.classes, classes)
+        is_other = _write_members(conn, vo, _map_queues(old, class_ids), _map_queues(new, class_ids))
     else:
-        is_other = _write_members(
-            conn, vo, stored=_read_members(conn, vo), wanted=_map_queues(classes, class_ids)
-        )
+        is_other = _write_members(conn, vo, _read_members(conn, vo), _map_queues(classes, class_ids))
     if is_other:
         change_feed.append_changes(conn, "mapping", [vo], now=now)
     return True
@@ -203,26 +195,12 @@ def prune_classes(conn: Connection, vo: str) -> None:
 def _add_classes(conn: Connection, vo: str, classes: Sequence[QueueClass]) -> dict[str, int]:
     """Insert new classes, each with a slot; the ids of all."""
     stored = {row.digest: row for row in conn.execute(CLASSES, {"the_vo": vo})}
-    wanted = {each.digest for each in classes} | {
-        digest for digest, row in stored.items() if row.slot is None
-    }
-    taken = {digest: row.slot for digest, row in stored.items() if row.slot is not None}
-    given = number_classes(taken, wanted)
-    if late := [_build_slot(vo, digest, given[digest]) for digest in sorted(stored.keys() - taken.keys())]:
-        conn.execute(GIVE_SLOT, late)
-    new = sorted(wanted - stored.keys())
-    if new:
+    wanted = {each.digest for each in classes}
+    given = number_classes({digest: row.slot for digest, row in stored.items()}, wanted)
+    if new := sorted(wanted - stored.keys()):
         conn.execute(ADD_CLASS, [{"vo": vo, "digest": digest, "slot": given[digest]} for digest in new])
         return {row.digest: row.queue_class_id for row in conn.execute(CLASSES, {"the_vo": vo})}
     return {digest: row.queue_class_id for digest, row in stored.items()}
-
-
-def _build_slot(vo: str, digest: str, slot: int) -> dict[str, object]:
-    return {"the_vo": vo, "the_digest": digest, "its_slot": slot}
-
-
-def _bind_queue(vo: str, queue: QueueAddress) -> dict[str, object]:
-    return {"the_vo": vo, "the_site": queue.site, "the_ce": queue.ce, "the_queue": queue.queue}
 
 
 def _diff_classes(
@@ -247,12 +225,13 @@ def _read_members(conn: Connection, vo: str) -> dict[QueueAddress, int]:
 
 
 def _write_members(
-    conn: Connection, vo: str, *, stored: Mapping[QueueAddress, int], wanted: Mapping[QueueAddress, int]
+    conn: Connection, vo: str, stored: Mapping[QueueAddress, int], wanted: Mapping[QueueAddress, int]
 ) -> bool:
     new = [queue for queue, class_id in wanted.items() if stored.get(queue) != class_id]
     gone = [queue for queue, class_id in stored.items() if wanted.get(queue) != class_id]
     if gone:
-        conn.execute(REMOVE_MEMBER, [_bind_queue(vo, queue) for queue in gone])
+        rows = [{"the_site": each.site, "the_ce": each.ce, "the_queue": each.queue} for each in gone]
+        conn.execute(REMOVE_MEMBER, [{"the_vo": vo, **row} for row in rows])
     columns: dict[str, list[Any]] = {
         "site": [queue.site for queue in new],
         "ce": [queue.ce for queue in new],
@@ -261,3 +240,47 @@ def _write_members(
     }
     ADD_MEMBERS.execute(conn, columns, vo=vo)
     return bool(new or gone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshState:
+    """Refresh state of a VO; each version with its number of passed expiries."""
+
+    version: tuple[int, int]  #: of the queue classes
+    is_ours: bool = True  #: they were computed by the algorithm of this release
+    refreshed: tuple[int, int]  #: minimum of all mappings
+    refreshed_at: datetime | None  #: when the last refresh was recorded; None: never
+
+    def is_of(self, version: tuple[int, int], *, refreshed_after: datetime) -> bool:
+        """Whether all mappings have at least this version and were computed after that time."""
+        if not self.is_ours or self.refreshed_at is None or min(self.version, self.refreshed) < version:
+            return False
+        return self.refreshed_at >= refreshed_after
+
+
+def read_states(conn: Connection) -> Mapping[str, RefreshState]:
+    """State of each VO with queue classes."""
+    return {row.vo: _state_from_row(row) for row in conn.execute(STATES)}
+
+
+def lock_state(conn: Connection, vo: str) -> RefreshState | None:
+    """Read the VO's state and lock it against writers of its mappings until the transaction ends.
+
+    Pools must be locked before, as every arrival of a job does.
+    """
+    row = conn.execute(LOCK_STATE, {"the_vo": vo}).one_or_none()
+    return None if row is None else _state_from_row(row)
+
+
+def record_refresh(conn: Connection, vo: str, *, now: datetime) -> None:
+    """Record that all mappings of the VO have its version; the row is locked."""
+    conn.execute(RECORD_REFRESH, {"the_vo": vo, "now": now})
+
+
+def _state_from_row(row: Row[tuple[str, int, int, int, int, int, datetime | None]]) -> RefreshState:
+    return RefreshState(
+        version=(row.config_version, row.expiries),
+        is_ours=row.algorithm == ALGORITHM,
+        refreshed=(row.refreshed_version, row.refreshed_expiries),
+        refreshed_at=row.refreshed_at,
+    )

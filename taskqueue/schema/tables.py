@@ -25,6 +25,7 @@ from sqlalchemy import (
     text,
     true,
 )
+from sqlalchemy.schema import SchemaItem
 
 from cs_config.versions.tables import UtcTime, metadata
 from taskqueue.schema.bitset_type import BitsetType
@@ -48,6 +49,10 @@ _QUEUE = {"autovacuum_vacuum_scale_factor": 0.01, "autovacuum_analyze_scale_fact
 _BUSY = {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0.0, "autovacuum_vacuum_threshold": 500}
 
 
+def _table(name: str, *parts: SchemaItem, **options: Any) -> Table:
+    return Table(name, metadata, *parts, **options)
+
+
 def _hourly_sum_columns(*more: Column[str]) -> list[Column[Any] | PrimaryKeyConstraint]:
     """Key columns of accounting sums: hour, place and owner, and `more`."""
     names = ("vo", "site", "ce", "queue", "owner", "owner_group")  # the place: empty, if there was no attempt
@@ -57,14 +62,18 @@ def _hourly_sum_columns(*more: Column[str]) -> list[Column[Any] | PrimaryKeyCons
     return [*by, PrimaryKeyConstraint(*(each.name for each in by))]
 
 
+def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
+    where = text(condition)
+    return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
 _FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
 #: Partial-index conditions on status. SQLite uses the index only if the query repeats the condition.
-ENDED, LIVING = text(f"status IN ({_FINAL})"), text(f"status NOT IN ({_FINAL})")
+ENDED, LIVING = f"status IN ({_FINAL})", f"status NOT IN ({_FINAL})"
 
 #: Job descriptions, one row for all jobs of a submission that share it (parametric jobs).
-descriptions = Table(
+descriptions = _table(
     "descriptions",
-    metadata,
     Column("description_id", BigId, primary_key=True),
     Column("source", Text, nullable=False),  # the submitted text: JDL, YAML or JSON
     Column("body", Text, nullable=False),  # JSON object: the validated description, canonical key names
@@ -73,9 +82,8 @@ descriptions = Table(
 )
 
 #: Grid jobs: state, location and owner. Wide and rarely read by matching, which uses `waiting_jobs`.
-jobs = Table(
+jobs = _table(
     "jobs",
-    metadata,
     Column("job_id", BigId, primary_key=True),
     Column("vo", Text, nullable=False),  # lower case
     Column("owner", Text, nullable=False),
@@ -100,26 +108,16 @@ jobs = Table(
     Column("updated_at", UtcTime, nullable=False),  # last change of status
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
-    Index(
-        "ix_jobs_due_at",
-        "due_at",
-        sqlite_where=text("due_at IS NOT NULL"),
-        postgresql_where=text("due_at IS NOT NULL"),
-    ),
+    _index_where("due_at IS NOT NULL", "ix_jobs_due_at", "due_at"),
     # job_id as the last column, here and below, gives the newest rows without a sort.
     Index("ix_jobs_vo_owner_status_job_id", "vo", "owner", "status", "job_id"),
     # Two partial indexes, not one: a statement with a job id and a status must never scan that whole status.
-    Index("ix_jobs_ended", "status", "updated_at", sqlite_where=ENDED, postgresql_where=ENDED),
-    Index("ix_jobs_ended_job_id", "status", "job_id", sqlite_where=ENDED, postgresql_where=ENDED),
-    Index("ix_jobs_living", "status", "job_id", sqlite_where=LIVING, postgresql_where=LIVING),
+    _index_where(ENDED, "ix_jobs_ended", "status", "updated_at"),
+    _index_where(ENDED, "ix_jobs_ended_job_id", "status", "job_id"),
+    _index_where(LIVING, "ix_jobs_living", "status", "job_id"),
     # Pools in use, and the jobs of each.
-    Index(
-        "ix_jobs_submit_pool_status_job_id",
-        "submit_pool",
-        "status",
-        "job_id",
-        sqlite_where=text("submit_pool IS NOT NULL"),
-        postgresql_where=text("submit_pool IS NOT NULL"),
+    _index_where(
+        "submit_pool IS NOT NULL", "ix_jobs_submit_pool_status_job_id", "submit_pool", "status", "job_id"
     ),
     Index("ix_jobs_description_id", "description_id"),
     sqlite_autoincrement=True,  # an id is never given out twice
@@ -127,9 +125,8 @@ jobs = Table(
 )
 
 #: Every change of a job's status, in order; written in the transaction of the change.
-job_log = Table(
+job_log = _table(
     "job_log",
-    metadata,
     Column("log_id", BigId, primary_key=True),
     Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
     Column("at", UtcTime, nullable=False),
@@ -145,9 +142,8 @@ job_log = Table(
 )
 
 #: Seconds that each ended job had waited, by cause; kept after its log is deleted.
-job_waits = Table(
+job_waits = _table(
     "job_waits",
-    metadata,
     Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
     Column("cause", Text, nullable=False),
     Column("seconds", Float, nullable=False),
@@ -157,9 +153,8 @@ job_waits = Table(
 )
 
 #: Read position of each consumer of the job log; updated in the transaction of its sums.
-log_readers = Table(
+log_readers = _table(
     "log_readers",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("counted", BigInteger, nullable=False),  # every log row up to this one is counted
     Column("noted", BigInteger, nullable=False),  # end of the log at the last read
@@ -167,9 +162,8 @@ log_readers = Table(
 )
 
 #: Numbers of jobs that entered and left a status, by minute; older ones by hour.
-job_flows = Table(
+job_flows = _table(
     "job_flows",
-    metadata,
     Column("minute", UtcTime, nullable=False),  # its start, by the times in the log
     Column("vo", Text, nullable=False),
     Column("status", String(16), nullable=False),
@@ -179,9 +173,8 @@ job_flows = Table(
 )
 
 #: Numbers of jobs in each status according to the log; for a final status, all that ever entered it.
-job_stocks = Table(
+job_stocks = _table(
     "job_stocks",
-    metadata,
     Column("vo", Text, nullable=False),
     Column("status", String(16), nullable=False),
     Column("jobs", BigInteger, nullable=False),
@@ -190,9 +183,8 @@ job_stocks = Table(
 )
 
 #: Resource usage of ended attempts and numbers of ended jobs, by hour; older ones by day.
-accounted_use = Table(
+accounted_use = _table(
     "accounted_use",
-    metadata,
     # Status that the attempt ended with: final, or Rescheduled.
     *_hourly_sum_columns(Column("status", String(16), nullable=False)),
     Column("jobs", BigInteger, nullable=False),  # ended jobs
@@ -205,17 +197,15 @@ accounted_use = Table(
 )
 
 #: Waiting times of ended jobs by cause and by the hour of their end; older ones by day.
-accounted_waits = Table(
+accounted_waits = _table(
     "accounted_waits",
-    metadata,
     *_hourly_sum_columns(Column("status", String(16), nullable=False), Column("cause", Text, nullable=False)),
     Column("seconds", Float, nullable=False),
 )
 
 #: Distinct sets of requirements used by matching; immutable, so a cached copy never goes stale.
-requirement_classes = Table(
+requirement_classes = _table(
     "requirement_classes",
-    metadata,
     Column("class_id", BigId, primary_key=True),
     Column("digest", String(64), nullable=False, unique=True),  # of VO and definition
     Column("vo", Text, nullable=False),
@@ -224,9 +214,8 @@ requirement_classes = Table(
 )
 
 #: Waiting jobs of one owner and group with one requirement class: where shares act.
-task_queues = Table(
+task_queues = _table(
     "task_queues",
-    metadata,
     Column("task_queue_id", BigId, primary_key=True),
     Column("class_id", BigId, ForeignKey("requirement_classes.class_id"), nullable=False),
     Column("vo", Text, nullable=False),
@@ -243,9 +232,8 @@ task_queues = Table(
 
 #: Times at which a cause kept the jobs of a task queue from pilots, as seen by the matchers. No foreign key:
 #: a matcher may write about a task queue that has just been removed.
-hindrances = Table(
+hindrances = _table(
     "hindrances",
-    metadata,
     Column("task_queue_id", BigId, nullable=False),
     Column("cause", String(16), nullable=False),  # one of wait_times.CAUSE_ORDER
     Column("since", UtcTime, nullable=False),
@@ -255,9 +243,8 @@ hindrances = Table(
 )
 
 #: Jobs that a pilot may take, one narrow row each. Deleting the row is the claim.
-waiting_jobs = Table(
+waiting_jobs = _table(
     "waiting_jobs",
-    metadata,
     Column("job_id", BigId, ForeignKey("jobs.job_id"), primary_key=True, autoincrement=False),
     Column("task_queue_id", BigId, ForeignKey("task_queues.task_queue_id"), nullable=False),
     Column("priority", Float, nullable=False),
@@ -267,9 +254,8 @@ waiting_jobs = Table(
 )
 
 #: Requirements of a VO under their hash (RFC #7), with the state of their mapping to queues.
-submit_pools = Table(
+submit_pools = _table(
     "submit_pools",
-    metadata,
     Column("pool_id", String(64), primary_key=True),  # SHA-256 of the canonical form
     Column("vo", Text, nullable=False),
     Column("requirements", Text, nullable=False),  # the canonical form, JSON
@@ -284,23 +270,20 @@ submit_pools = Table(
 )
 
 #: Queues with equal effective parameters for a VO, identified by the digest of these parameters.
-queue_classes = Table(
+queue_classes = _table(
     "queue_classes",
-    metadata,
     Column("queue_class_id", BigId, primary_key=True),
     Column("vo", Text, nullable=False),
     Column("digest", String(64), nullable=False),
-    # Its bit in the VO's mappings, small numbers first; null: a process of the release before made it.
-    Column("slot", Integer),
+    Column("slot", Integer, nullable=False),  # its bit in the VO's mappings, small numbers first
     UniqueConstraint("vo", "digest"),
     Index("uq_queue_classes_vo_slot", "vo", "slot", unique=True),
     sqlite_autoincrement=True,
 )
 
 #: The queues of each queue class. A queue that the VO may not use now has no row.
-queue_class_members = Table(
+queue_class_members = _table(
     "queue_class_members",
-    metadata,
     Column("vo", Text, nullable=False),
     Column("site", Text, nullable=False),
     Column("ce", Text, nullable=False),
@@ -312,9 +295,8 @@ queue_class_members = Table(
 
 #: For each VO: the configuration version and algorithm of its queue classes and members, and a version that
 #: all mappings of its pools have at least.
-queue_class_versions = Table(
+queue_class_versions = _table(
     "queue_class_versions",
-    metadata,
     Column("vo", Text, primary_key=True),
     Column("config_version", Integer, nullable=False),
     Column("expiries", Integer, nullable=False, server_default="0"),  # configuration expiries passed by then
@@ -325,9 +307,8 @@ queue_class_versions = Table(
 )
 
 #: The mapping: the queue classes that are eligible for a pool. No row: not computed yet.
-pool_mappings = Table(
+pool_mappings = _table(
     "pool_mappings",
-    metadata,
     Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), primary_key=True),
     Column("vo", Text, nullable=False),
     Column("eligible", BitsetType, nullable=False),
@@ -336,23 +317,9 @@ pool_mappings = Table(
     Index("ix_pool_mappings_vo", "vo"),
 )
 
-#: The mapping as the previous release reads and writes it. A pool's rows are deleted when its mapping is
-#: written, so none of them is out of date.
-pool_queue_classes = Table(
-    "pool_queue_classes",
-    metadata,
-    Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), nullable=False),
-    Column("queue_class_id", BigId, ForeignKey("queue_classes.queue_class_id"), nullable=False),
-    # True: only some nodes qualify; facts measured on the node decide.
-    Column("undecided", Boolean, nullable=False, server_default=false()),
-    PrimaryKeyConstraint("pool_id", "queue_class_id"),
-    Index("ix_pool_queue_classes_queue_class_id", "queue_class_id"),
-)
-
 #: One row for each assignment of a job to a pilot. Valid only while `closed_at` is null.
-attempts = Table(
+attempts = _table(
     "attempts",
-    metadata,
     Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("lease", String(64), nullable=False, unique=True),  # token by which the pilot identifies it
@@ -390,44 +357,20 @@ attempts = Table(
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # At most one open attempt for each job, whatever the code above does.
-    Index(
-        "uq_attempts_open",
-        "job_id",
-        unique=True,
-        sqlite_where=text("closed_at IS NULL"),
-        postgresql_where=text("closed_at IS NULL"),
-    ),
+    _index_where("closed_at IS NULL", "uq_attempts_open", "job_id", unique=True),
     # No column that a heartbeat changes is in any index: heartbeats are the most frequent writes.
-    Index(
-        "ix_attempts_not_started",
-        "job_id",
-        sqlite_where=text("closed_at IS NULL AND started_at IS NULL"),
-        postgresql_where=text("closed_at IS NULL AND started_at IS NULL"),
-    ),
-    Index(
-        "ix_attempts_ending",
-        "job_id",
-        sqlite_where=text("closed_at IS NULL AND ending IS true"),
-        postgresql_where=text("closed_at IS NULL AND ending IS true"),
-    ),
+    _index_where("closed_at IS NULL AND started_at IS NULL", "ix_attempts_not_started", "job_id"),
+    _index_where("closed_at IS NULL AND ending IS true", "ix_attempts_ending", "job_id"),
     Index("ix_attempts_stamp", "stamp"),
     # Attempts at a location, counted for limits.
-    Index(
-        "ix_attempts_open_at",
-        "site",
-        "ce",
-        "queue",
-        sqlite_where=text("closed_at IS NULL"),
-        postgresql_where=text("closed_at IS NULL"),
-    ),
+    _index_where("closed_at IS NULL", "ix_attempts_open_at", "site", "ce", "queue"),
     postgresql_with=_ROOMY,
 )
 
 #: One row for each site, CE or queue with a limit. Matching there is serialised by the row's lock. Holds the
 #: last advertisement: the site's statement of its state.
-scopes = Table(
+scopes = _table(
     "scopes",
-    metadata,
     Column("scope", Text, primary_key=True),  # Site, Site/CE or Site/CE/Queue
     Column("site", Text, nullable=False),
     Column("watermark", BigInteger, nullable=False, server_default=text("0")),  # of a site: last one issued
@@ -442,9 +385,8 @@ scopes = Table(
 
 #: Matches that are not in the site's own counts yet, one row for each scope that counts them. The attempt's
 #: state is read from `attempts`, so code that ends an attempt need not touch this table.
-reservations = Table(
+reservations = _table(
     "reservations",
-    metadata,
     Column("scope", Text, ForeignKey("scopes.scope"), nullable=False),
     Column("job_id", BigId, nullable=False),
     Column("epoch", Integer, nullable=False),
@@ -457,9 +399,8 @@ reservations = Table(
 )
 
 #: Sites that get test jobs only, until the ban is lifted.
-site_bans = Table(
+site_bans = _table(
     "site_bans",
-    metadata,
     Column("site", Text, primary_key=True),
     Column("reason", Text, nullable=False),
     Column("author", Text, nullable=False),
@@ -468,9 +409,8 @@ site_bans = Table(
 )
 
 #: Token buckets of the matching delays: the fill level at the last withdrawal.
-matching_delays = Table(
+matching_delays = _table(
     "matching_delays",
-    metadata,
     Column("scope", Text, nullable=False),
     Column("attribute", Text, nullable=False),
     Column("value", Text, nullable=False),
@@ -482,9 +422,8 @@ matching_delays = Table(
 )
 
 #: Answers to match requests by `request_id`: a repeated request gets its first answer again.
-match_requests = Table(
+match_requests = _table(
     "match_requests",
-    metadata,
     Column("subject", Text, nullable=False),
     Column("request_id", Text, nullable=False),
     Column("at", UtcTime, nullable=False),
@@ -495,9 +434,8 @@ match_requests = Table(
 )
 
 #: Job ids returned for a submission with an idempotency key.
-idempotency_keys = Table(
+idempotency_keys = _table(
     "idempotency_keys",
-    metadata,
     Column("subject", Text, nullable=False),
     Column("key", Text, nullable=False),
     Column("body_digest", String(64), nullable=False),
@@ -508,9 +446,8 @@ idempotency_keys = Table(
 )
 
 #: Pilots by our own stamp: batch systems may reuse their ids.
-pilots = Table(
+pilots = _table(
     "pilots",
-    metadata,
     Column("stamp", Text, primary_key=True),
     Column("vo", Text, nullable=False),
     Column("status", String(16), nullable=False),  # states.PilotStatus
@@ -532,9 +469,8 @@ pilots = Table(
 )
 
 #: Last part of stdout and stderr of failed pilots.
-pilot_outputs = Table(
+pilot_outputs = _table(
     "pilot_outputs",
-    metadata,
     Column("stamp", Text, ForeignKey("pilots.stamp", ondelete="CASCADE"), primary_key=True),
     Column("stdout", Text, nullable=False),
     Column("stderr", Text, nullable=False),
@@ -542,9 +478,8 @@ pilot_outputs = Table(
 )
 
 #: One-time secrets of registered pilots, each exchanged for a token at the pilot's first contact.
-pilot_secrets = Table(
+pilot_secrets = _table(
     "pilot_secrets",
-    metadata,
     Column("stamp", Text, ForeignKey("pilots.stamp", ondelete="CASCADE"), primary_key=True),
     Column("digest", String(64), nullable=False),  # SHA-256; the secret itself is not stored
     Column("expires_at", UtcTime, nullable=False),  # it can be redeemed until then
@@ -553,9 +488,8 @@ pilot_secrets = Table(
 )
 
 #: Archives by content digest; the bytes are in the blob store.
-blobs = Table(
+blobs = _table(
     "blobs",
-    metadata,
     Column("digest", String(64), nullable=False),
     Column("vo", Text, nullable=False),
     Column("size", BigInteger, nullable=False),  # bytes
@@ -566,9 +500,8 @@ blobs = Table(
 )
 
 #: The process that runs an agent now; the fence increases with every change of holder.
-agent_leases = Table(
+agent_leases = _table(
     "agent_leases",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("fence", BigInteger, nullable=False),
@@ -578,9 +511,8 @@ agent_leases = Table(
 )
 
 #: Uptime intervals of each service process; a pilot counts as silent only while a process could receive it.
-service_uptime = Table(
+service_uptime = _table(
     "service_uptime",
-    metadata,
     Column("process", Text, nullable=False),
     Column("since", UtcTime, nullable=False),
     Column("until", UtcTime, nullable=False),  # extended every few seconds
@@ -590,9 +522,8 @@ service_uptime = Table(
 
 #: One row with the state of the whole installation. A process that sees a new incarnation discards all its
 #: caches.
-installation = Table(
+installation = _table(
     "installation",
-    metadata,
     Column("row_number", Integer, primary_key=True, autoincrement=False, server_default=text("1")),
     # Changed after every loss of commits; a time in seconds, since a counter might be lost as well.
     Column("incarnation", BigInteger, nullable=False, server_default=text("1")),
@@ -605,9 +536,8 @@ installation = Table(
 
 #: Changes that matchers must reload: a task queue that appeared, emptied or changed, or a mapping.
 #: Read by `change_feed`, which explains why `change_id` alone is no safe cursor.
-changes = Table(
+changes = _table(
     "changes",
-    metadata,
     Column("change_id", BigId, primary_key=True),
     Column("xid", BigInteger, nullable=False),  # PostgreSQL: transaction that wrote it; SQLite: 0
     Column("kind", String(16), nullable=False),  # task_queue, mapping, priority
@@ -621,17 +551,15 @@ changes = Table(
 )
 
 #: Tokens rejected before their expiry.
-revoked_tokens = Table(
+revoked_tokens = _table(
     "revoked_tokens",
-    metadata,
     Column("jti", Text, primary_key=True),
     Column("expires_at", UtcTime, nullable=False),
 )
 
 #: One-time links that sign a browser in; only the bearer has the secret.
-login_links = Table(
+login_links = _table(
     "login_links",
-    metadata,
     Column("digest", String(64), primary_key=True),  # SHA-256 of the secret
     Column("session", Text, nullable=False),  # JSON object: the session's permissions and expiry
     Column("expires_at", UtcTime, nullable=False),  # of the link
@@ -639,9 +567,8 @@ login_links = Table(
 
 #: Jobs that an optimizer process is working on. A row whose holder is gone means that the process crashed
 #: with the job.
-trials = Table(
+trials = _table(
     "trials",
-    metadata,
     Column(
         "job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
     ),

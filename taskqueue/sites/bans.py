@@ -1,29 +1,20 @@
 """Bans of sites, which then get test jobs only."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, bindparam, delete, or_, select
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, bindparam, delete, or_, select
 
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import site_bans as table
 
-_SITES: BindParameter[str] = bindparam("sites", expanding=True)
-
-
-def _replace_ban(insert: DialectInsert) -> Insert:
-    changed = {name: insert.excluded[name] for name in ("reason", "author", "at", "until")}
-    return insert.on_conflict_do_update(index_elements=["site"], set_=changed)
-
-
-SET_BAN = Upsert(table, _replace_ban)
+SET_BAN = sql.insert_or_update(table, "reason", "author", "at", "until")
 #: Condition on a ban: not expired.
 IS_CURRENT = or_(table.c.until.is_(None), table.c.until > bindparam("now"))
 
 LIFT_BAN = delete(table).where(table.c.site == bindparam("the_site"))
-BANNED = select(table).where(table.c.site.in_(_SITES), IS_CURRENT)
+BANNED = select(table).where(table.c.site.in_(sql.IDS), IS_CURRENT)
 CURRENT = select(table).where(IS_CURRENT).order_by(table.c.site)
 
 
@@ -40,8 +31,7 @@ class Ban:
 
 def set_ban(conn: Connection, new: Ban) -> None:
     """Ban a site; replaces an existing ban."""
-    row = {name: getattr(new, name) for name in ("site", "reason", "author", "at", "until")}
-    conn.execute(SET_BAN.to_statement(conn), row)
+    conn.execute(SET_BAN.to_statement(conn), asdict(new))
 
 
 def lift_ban(conn: Connection, site: str) -> bool:
@@ -51,7 +41,7 @@ def lift_ban(conn: Connection, site: str) -> bool:
 
 def read_bans(conn: Connection, sites: Collection[str], *, now: datetime) -> dict[str, Ban]:
     """Current bans of these sites."""
-    rows = conn.execute(BANNED, {"sites": sorted(sites), "now": now})
+    rows = conn.execute(BANNED, {"ids": sorted(sites), "now": now})
     return {row.site: Ban(**row._asdict()) for row in rows}
 
 

@@ -8,26 +8,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, bindparam, func, select
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, func, select
 
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import matching_delays as table
 
 #: Scope, attribute, value, VO (empty: all VOs).
 BucketKey = tuple[str, str, str, str]
 
-_SCOPES: BindParameter[str] = bindparam("scopes", expanding=True)
 TIME_POSTGRESQL = select(func.clock_timestamp())
-READ = select(table).where(table.c.scope.in_(_SCOPES))
-
-
-def _replace(insert: DialectInsert) -> Insert:
-    changed = {name: insert.excluded[name] for name in ("tokens", "at")}
-    return insert.on_conflict_do_update(index_elements=["scope", "attribute", "value", "vo"], set_=changed)
-
-
-STORE = Upsert(table, _replace)
+READ = select(table).where(table.c.scope.in_(sql.IDS))
+STORE = sql.insert_or_update(table, "tokens", "at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +36,7 @@ def read_time(conn: Connection, now: datetime) -> datetime:
 
 def read_levels(conn: Connection, scopes: Collection[str]) -> Mapping[BucketKey, BucketLevel]:
     """Stored buckets of scopes."""
-    rows = conn.execute(READ, {"scopes": sorted(scopes)})
+    rows = conn.execute(READ, {"ids": sorted(scopes)})
     return {
         (row.scope, row.attribute, row.value, row.vo): BucketLevel(tokens=row.tokens, at=row.at)
         for row in rows

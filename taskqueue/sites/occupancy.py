@@ -5,11 +5,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, or_, select
 
 from cs_config.tree.address import QueueAddress
+from taskqueue.db import sql
 from taskqueue.schema.tables import attempts, jobs, pilots
-from taskqueue.states import PILOT_STEPS, JobStatus, PilotStatus
+from taskqueue.states import PILOT_ACTIVE, JobStatus
 
 _NOT_BEGUN = attempts.c.started_at.is_(None)
 
@@ -54,20 +55,19 @@ BY_VALUE = {
 BY_VO = (
     select(jobs.c.vo, jobs.c.status, func.count().label("jobs"))
     .join(attempts, attempts.c.job_id == jobs.c.job_id)
-    .where(attempts.c.closed_at.is_(None), attempts.c.site.in_(bindparam("sites", expanding=True)))
+    .where(attempts.c.closed_at.is_(None), attempts.c.site.in_(sql.IDS))
     .group_by(jobs.c.vo, jobs.c.status)
     .order_by(jobs.c.vo, jobs.c.status)
 )
-_PLACE = (attempts.c.vo, attempts.c.site, attempts.c.ce, attempts.c.queue)
-JOBS_BY_QUEUE = (
-    select(*_PLACE, func.count().label("number")).where(attempts.c.closed_at.is_(None)).group_by(*_PLACE)
-)
-_PILOTS_PLACE = (pilots.c.vo, pilots.c.site, pilots.c.ce, pilots.c.queue)
-PILOTS_BY_QUEUE = (
-    select(*_PILOTS_PLACE, func.count().label("number"))
-    .where(pilots.c.status.in_(sorted(each.value for each in PilotStatus if PILOT_STEPS[each])))
-    .group_by(*_PILOTS_PLACE)
-)
+
+
+def _count_by_queue(table: Table, condition: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    place = (table.c.vo, table.c.site, table.c.ce, table.c.queue)
+    return select(*place, func.count().label("number")).where(condition).group_by(*place)
+
+
+JOBS_BY_QUEUE = _count_by_queue(attempts, attempts.c.closed_at.is_(None))
+PILOTS_BY_QUEUE = _count_by_queue(pilots, pilots.c.status.in_(sorted(PILOT_ACTIVE)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def count_jobs(conn: Connection, scope: str) -> Occupancy:
     """Jobs at a scope, `Site`, `Site/CE` or `Site/CE/Queue`, including killed ones that are ending."""
     site, ce, queue = (*scope.split("/"), "", "")[:3]
     row = conn.execute(OCCUPANCY, {"site": site, "ce": ce, "queue": queue}).one()
-    return Occupancy(jobs=row.jobs, submitting=row.submitting, gathering=row.gathering)
+    return Occupancy(**row._asdict())
 
 
 def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str, str], int]:
@@ -104,7 +104,7 @@ def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tupl
 def count_by_vo(conn: Connection, sites: Collection[str]) -> Mapping[str, Mapping[JobStatus, int]]:
     """Number of jobs of each VO at some sites now, by status."""
     found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
-    for vo, status, number in conn.execute(BY_VO, {"sites": sorted(sites)}):
+    for vo, status, number in conn.execute(BY_VO, {"ids": sorted(sites)}):
         found[vo][JobStatus(status)] = number
     return found
 

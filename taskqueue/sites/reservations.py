@@ -1,17 +1,22 @@
-"""Reservations: matches that a site's own counts do not contain yet.
+"""Reservations: matches that a site's own counts do not contain yet; and advertisements, which contain them.
 
 A reservation ends when an advertisement acknowledges it, when its pilot closes the attempt (finish, release),
 or when the attempt is closed before it was started. A started attempt that we took away may still run until
 its pilot notices: it stays reserved until an advertisement that was counted after its start. The attempt's
 state is read from `attempts`; only advertisements write here.
+
+The site fetches a watermark, counts, and advertises as of the watermark. Every attempt whose start was
+recorded when the watermark was issued is in the count, or has left the site: a job is there before its start
+is reported. No clocks are compared. An advertisement without a watermark counts as taken after the previous
+advertisement.
 """
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     Connection,
     and_,
@@ -26,18 +31,21 @@ from sqlalchemy import (
     update,
 )
 
+from requirements.errors import InvalidRequest, Problem
+from requirements.values import Value
 from taskqueue.db import sql
 from taskqueue.schema.tables import attempts, jobs
 from taskqueue.schema.tables import reservations as table
-from taskqueue.sites.scopes import SCOPES_OF_SITE
+from taskqueue.sites import scopes
+from taskqueue.sites.scopes import SCOPES_OF_SITE, SET_WATERMARK, Scope
+
+log = logging.getLogger(__name__)
 
 #: Job id and epoch of an attempt.
 AttemptKey = tuple[int, int]
 
 _BY_ITS_PILOT = ("finished", "released")
 
-_VOS: BindParameter[str] = bindparam("vos", expanding=True)
-_SCOPES: BindParameter[str] = bindparam("scopes", expanding=True)
 _THE_SCOPE = table.c.scope == bindparam("the_scope")
 _ITS_ATTEMPT = and_(attempts.c.job_id == table.c.job_id, attempts.c.epoch == table.c.epoch)
 _MAY_BE_THERE: ColumnElement[bool] = or_(
@@ -49,7 +57,7 @@ CREATE = insert(table)
 COUNT = (
     select(table.c.scope, func.count().label("reserved"))
     .join(attempts, _ITS_ATTEMPT)
-    .where(table.c.scope.in_(_SCOPES), table.c.seen.is_(False), _MAY_BE_THERE)
+    .where(table.c.scope.in_(sql.IDS), table.c.seen.is_(False), _MAY_BE_THERE)
     .group_by(table.c.scope)
 )
 LIST = (
@@ -59,7 +67,6 @@ LIST = (
     .order_by(table.c.job_id)
     .limit(bindparam("most"))
 )
-LIST_OF_VOS = LIST.where(table.c.job_id.in_(select(jobs.c.job_id).where(jobs.c.vo.in_(_VOS))))
 MARK_STARTED = (
     update(table)
     .where(
@@ -73,9 +80,7 @@ ACKNOWLEDGE = delete(table).where(_THE_SCOPE, table.c.begun_by <= bindparam("the
 FORGET_ENDED = delete(table).where(_THE_SCOPE, ~exists().where(_ITS_ATTEMPT, _MAY_BE_THERE))
 CLEAR_SEEN = update(table).where(_THE_SCOPE, table.c.seen).values(seen=False)
 SET_SEEN = (
-    update(table)
-    .where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(bindparam("keys", expanding=True)))
-    .values(seen=True)
+    update(table).where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(sql.IDS)).values(seen=True)
 )
 
 
@@ -98,7 +103,7 @@ def create_reservations(conn: Connection, reserved: Iterable[tuple[str, AttemptK
 
 def count_reservations(conn: Connection, scopes: Collection[str]) -> Mapping[str, int]:
     """Number of reservations of each scope that still count; scopes without any are left out."""
-    rows = conn.execute(COUNT, {"scopes": sorted(scopes)})
+    rows = conn.execute(COUNT, {"ids": sorted(scopes)})
     return {row.scope: row.reserved for row in rows}
 
 
@@ -106,11 +111,10 @@ def list_reservations(
     conn: Connection, scope: str, most: int, *, vos: Collection[str] | None = None
 ) -> list[Reservation]:
     """The first reservations at a scope, for jobs of these VOs (None: of all)."""
-    values = {"the_scope": scope, "most": most}
-    if vos is None:
-        rows = conn.execute(LIST, values)
-    else:
-        rows = conn.execute(LIST_OF_VOS, {**values, "vos": sorted(vos)})
+    statement = LIST
+    if vos is not None:
+        statement = LIST.where(table.c.job_id.in_(select(jobs.c.job_id).where(jobs.c.vo.in_(sorted(vos)))))
+    rows = conn.execute(statement, {"the_scope": scope, "most": most})
     return [Reservation(**row._asdict()) for row in rows]
 
 
@@ -129,4 +133,52 @@ def acknowledge(conn: Connection, scope: str, *, as_of: int, seen: Sequence[Atte
     conn.execute(FORGET_ENDED, {"the_scope": scope})
     conn.execute(CLEAR_SEEN, {"the_scope": scope})
     for some in sql.split_batches(seen):
-        conn.execute(SET_SEEN, {"the_scope": scope, "keys": some})
+        conn.execute(SET_SEEN, {"the_scope": scope, "ids": some})
+
+
+BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(attempts.c.lease.in_(sql.IDS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advertisement:
+    """Statement of a site, CE or queue about its state."""
+
+    attributes: Mapping[str, Value]  #: counters, limits, and any other attributes used in its expressions
+    as_of: int | None = None  #: the watermark that was fetched before counting
+    leases_seen: Sequence[str] = ()  #: attempts contained in the counts
+    attempts_seen: Sequence[AttemptKey] = field(default=())  #: the same, by job and epoch
+    taken_at: str | None = None  #: for display
+
+
+def create_watermark(conn: Connection, site: str) -> int:
+    """Issue a new watermark of a site, higher than all before."""
+    return _next_watermark(conn, scopes.lock_scopes(conn, [site])[site])
+
+
+def accept_advertisement(conn: Connection, scope: str, new: Advertisement, *, now: datetime) -> bool:
+    """Store an advertisement as the state of a scope; False: a later one is already stored."""
+    locked = scopes.lock_scopes(conn, scopes.list_enclosing(scope))
+    site, current = locked[scopes.parse_site(scope)], locked[scope]
+    if new.as_of is not None and not 0 < new.as_of <= site.watermark:
+        message = f"{new.as_of} is no watermark of {site.scope}; the last one is {site.watermark}"
+        raise InvalidRequest([Problem(path="as_of", message=message)])
+    if new.as_of is not None and new.as_of < current.as_of:
+        log.warning("%s: advertisement as of %d ignored, %d is known", scope, new.as_of, current.as_of)
+        return False
+    # Without a watermark the advertisement contains what had started by the previous one, and advertisements
+    # with watermarks fetched before this one will be rejected.
+    contained = current.as_of if new.as_of is None else new.as_of
+    as_of = _next_watermark(conn, site) if new.as_of is None else new.as_of
+    found = sql.read_batches(conn, BY_LEASE, new.leases_seen)
+    seen = sorted({*new.attempts_seen, *((row.job_id, row.epoch) for row in found)})
+    acknowledge(conn, scope, as_of=contained, seen=seen)
+    scopes.store_state(conn, scope, new.attributes, as_of=as_of, taken_at=new.taken_at, now=now)
+    return True
+
+
+def _next_watermark(conn: Connection, site: Scope) -> int:
+    """Under the lock of the site: starts visible to this statement were recorded before it is issued."""
+    watermark = site.watermark + 1
+    conn.execute(SET_WATERMARK, {"the_scope": site.scope, "the_watermark": watermark})
+    mark_started(conn, site.scope, watermark)
+    return watermark

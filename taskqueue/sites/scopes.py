@@ -10,22 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, update
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, Row, Select, bindparam, select, update
 
 from requirements.values import Value
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import scopes as table
 
-_NAMES: BindParameter[str] = bindparam("names", expanding=True)
-
-
-def _insert(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_nothing()
-
-
-INSERT = Upsert(table, _insert)
-READ: Select[Any] = select(table).where(table.c.scope.in_(_NAMES))
+INSERT = sql.insert_or_skip(table)
+READ: Select[Any] = select(table).where(table.c.scope.in_(sql.IDS))
 LOCK = READ.order_by(table.c.scope).with_for_update()
 SCOPES_OF_SITE = select(table.c.scope).where(table.c.site == bindparam("the_site"))
 STORE = (
@@ -59,19 +51,19 @@ def read_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
     """The scopes with these names; one without a row has no advertisement."""
     found = {name: Scope(scope=name) for name in names}
     if names:
-        found |= {row.scope: _scope_from_row(row) for row in conn.execute(READ, {"names": sorted(names)})}
+        found |= {row.scope: _scope_from_row(row) for row in conn.execute(READ, {"ids": sorted(names)})}
     return found
 
 
 def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
     """The scopes, locked until the end of the transaction; missing rows are inserted."""
     ordered = sorted(set(names))
-    rows = conn.execute(LOCK, {"names": ordered}).all()
+    rows = conn.execute(LOCK, {"ids": ordered}).all()
     if len(rows) < len(ordered):
         conn.execute(
             INSERT.to_statement(conn), [{"scope": name, "site": parse_site(name)} for name in ordered]
         )
-        rows = conn.execute(LOCK, {"names": ordered}).all()
+        rows = conn.execute(LOCK, {"ids": ordered}).all()
     return {row.scope: _scope_from_row(row) for row in rows}
 
 
@@ -107,16 +99,15 @@ def store_state(
 
 
 def _scope_from_row(row: Row[Any]) -> Scope:
-    stored = None if row.advertisement is None else json.loads(row.advertisement)
+    advertised: dict[str, Value] | None = None
+    if row.advertisement is not None:
+        stored = json.loads(row.advertisement).items()
+        advertised = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
     return Scope(
         scope=row.scope,
         watermark=row.watermark,
         as_of=row.as_of,
-        advertised=None if stored is None else {name: _parse_value(value) for name, value in stored.items()},
+        advertised=advertised,
         advertised_at=row.advertised_at,
         taken_at=row.taken_at,
     )
-
-
-def _parse_value(value: Any) -> Value:
-    return tuple(value) if isinstance(value, list) else value

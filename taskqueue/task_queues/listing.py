@@ -1,13 +1,17 @@
-"""Lists of task queues with waiting jobs, the class of one, and the position of a job in its task queue."""
+"""Lists of task queues and requirement classes with waiting jobs, and the position of a job in its queue."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, case, func, or_, select
 
 from taskqueue import ownership
+from taskqueue.db import sql
 from taskqueue.ownership import OwnershipFilter
-from taskqueue.schema.tables import requirement_classes, waiting_jobs
+from taskqueue.pools import pools
+from taskqueue.schema.tables import descriptions, jobs, requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -26,12 +30,9 @@ class TaskQueueFilter:
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """SQL conditions on task queues and their classes."""
-        equal = {table.c.owner: self.owner, table.c.owner_group: self.owner_group}
-        found: list[ColumnElement[bool]] = [
-            column == value for column, value in equal.items() if value is not None
-        ]
-        if self.vos is not None:
-            found.append(table.c.vo.in_(sorted(self.vos)))
+        found = ownership.match_values(
+            {table.c.vo: self.vos, table.c.owner: self.owner, table.c.owner_group: self.owner_group}
+        )
         if self.submit_pool is not None:
             # The definition is JSON; a pool's digest occurs nowhere else in it.
             found.append(requirement_classes.c.definition.contains(f'"{self.submit_pool}"', autoescape=True))
@@ -97,3 +98,65 @@ def read_requirement_class(conn: Connection, task_queue_id: int) -> RequirementC
     """The class of a task queue; None if it was removed."""
     definition = conn.execute(CLASS_OF_TASK_QUEUE, {"task_queue_id": task_queue_id}).scalar_one_or_none()
     return None if definition is None else RequirementClass.from_json(definition)
+
+
+_counts = (
+    select(
+        waiting_jobs.c.task_queue_id,
+        func.count().label("jobs"),
+        func.min(waiting_jobs.c.job_id).label("first"),
+    )
+    .group_by(waiting_jobs.c.task_queue_id)
+    .subquery()
+)
+_class = (table.c.class_id, requirement_classes.c.definition)
+WAITING = (
+    select(*_class, func.sum(_counts.c.jobs).label("jobs"), func.min(_counts.c.first).label("first"))
+    .select_from(_counts)
+    .join(table, table.c.task_queue_id == _counts.c.task_queue_id)
+    .join(requirement_classes, requirement_classes.c.class_id == table.c.class_id)
+    .group_by(*_class)
+    .order_by(table.c.class_id)
+)
+FIRST_JOBS = (
+    select(
+        *(jobs.c.job_id, jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.job_name, jobs.c.job_type),
+        *(jobs.c.job_group, jobs.c.priority, jobs.c.parameters, descriptions.c.body),
+    )
+    .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
+    .where(jobs.c.job_id.in_(sql.IDS))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingClass:
+    """A requirement class with waiting jobs."""
+
+    asked: RequirementClass
+    requirements: str | None  #: its pool's Requirements as first written, JSON; None: it has no pool
+    jobs: int
+    first_job: int  #: id of the oldest
+
+
+def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
+    """Classes of these VOs (None: all) with waiting jobs."""
+    rows = conn.execute(WAITING.where(*ownership.match_values({requirement_classes.c.vo: vos})))
+    found = [(_parse_class(row.definition), int(row.jobs), row.first) for row in rows]
+    originals = pools.read_originals(conn, {asked.submit_pool for asked, *_ in found if asked.submit_pool})
+    return [
+        WaitingClass(
+            asked=asked, requirements=originals.get(asked.submit_pool or ""), jobs=jobs, first_job=first
+        )
+        for asked, jobs, first in found
+    ]
+
+
+@lru_cache(maxsize=20_000)
+def _parse_class(definition: str) -> RequirementClass:
+    """Cached: definitions never change, and are parsed for every query of a queue."""
+    return RequirementClass.from_json(definition)
+
+
+def list_first_jobs(conn: Connection, waiting: Collection[WaitingClass]) -> list[Row[*tuple[Any, ...]]]:
+    """The oldest job of each class, with its description."""
+    return sql.read_batches(conn, FIRST_JOBS, [each.first_job for each in waiting])

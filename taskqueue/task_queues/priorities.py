@@ -1,4 +1,4 @@
-"""Weights of task queues in the database: inputs of the computation, and storage of changed weights."""
+"""Weights of task queues in the database: inputs of the computation, recent usage among them, and storage."""
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping
@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, extract, func, select, update
 
+from cs_config.versions.tables import UtcTime
 from taskqueue.db import sql
-from taskqueue.schema.tables import requirement_classes, task_queues, waiting_jobs
+from taskqueue.schema.tables import attempts, jobs, requirement_classes, task_queues, waiting_jobs
+from taskqueue.states import HELD, JobStatus
 from taskqueue.task_queues import change_feed, shares
 from taskqueue.task_queues.requirement_class import RequirementClass
-from taskqueue.task_queues.shares import ShareDemand
+from taskqueue.task_queues.shares import ShareDemand, ShareHolder
 
 #: Classes in the cache; when there are more it is cleared.
 _CACHE_SIZE = 100_000
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 
 VOS = select(task_queues.c.vo).where(task_queues.c.occupied).distinct().order_by(task_queues.c.vo)
 
@@ -37,22 +38,17 @@ _COUNTED = (
 )
 WAITING = (
     select(
-        task_queues.c.task_queue_id,
-        task_queues.c.owner,
-        task_queues.c.owner_group,
-        task_queues.c.priority,
-        requirement_classes.c.digest,
-        _COUNTED.c.user_priority,
-        _COUNTED.c.jobs,
+        *(task_queues.c.task_queue_id, task_queues.c.owner, task_queues.c.owner_group),
+        *(task_queues.c.priority, requirement_classes.c.digest, _COUNTED.c.user_priority, _COUNTED.c.jobs),
     )
     .join(_COUNTED, _COUNTED.c.task_queue_id == task_queues.c.task_queue_id)
     .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
 )
 DEFINITIONS = select(requirement_classes.c.digest, requirement_classes.c.definition).where(
-    requirement_classes.c.digest.in_(bindparam("digests", expanding=True))
+    requirement_classes.c.digest.in_(sql.IDS)
 )
 NEWLY_OCCUPIED = select(task_queues.c.task_queue_id, task_queues.c.vo, task_queues.c.changed_at).where(
-    task_queues.c.task_queue_id.in_(_IDS), task_queues.c.occupied
+    task_queues.c.task_queue_id.in_(sql.IDS), task_queues.c.occupied
 )
 SET_WEIGHT = (
     update(task_queues)
@@ -60,7 +56,7 @@ SET_WEIGHT = (
     .values(priority=bindparam("weight"))
 )
 WEIGHTS_OF_GROUPS = select(task_queues.c.task_queue_id, task_queues.c.priority).where(
-    task_queues.c.owner_group.in_(bindparam("groups", expanding=True)), task_queues.c.occupied
+    task_queues.c.owner_group.in_(sql.IDS), task_queues.c.occupied
 )
 
 
@@ -88,13 +84,10 @@ def list_vos(conn: Connection) -> list[str]:
 
 def list_newly_occupied(conn: Connection, task_queue_ids: Collection[int]) -> frozenset[NewlyOccupied]:
     """Those of the task queues that have jobs, with the time when they became occupied."""
-    found: set[NewlyOccupied] = set()
-    for ids in sql.split_batches(task_queue_ids):
-        rows = conn.execute(NEWLY_OCCUPIED, {"ids": ids})
-        found |= {
-            NewlyOccupied(task_queue_id=row.task_queue_id, vo=row.vo, at=row.changed_at) for row in rows
-        }
-    return frozenset(found)
+    rows = sql.read_batches(conn, NEWLY_OCCUPIED, task_queue_ids)
+    return frozenset(
+        NewlyOccupied(task_queue_id=row.task_queue_id, vo=row.vo, at=row.changed_at) for row in rows
+    )
 
 
 class FamilyCache:
@@ -106,9 +99,8 @@ class FamilyCache:
     def read_families(self, conn: Connection, digests: Collection[str]) -> Mapping[str, Hashable]:
         """The families of these classes; missing ones are read."""
         known = {digest: self._known[digest] for digest in digests if digest in self._known}
-        for missing in sql.split_batches(set(digests) - known.keys()):
-            for row in conn.execute(DEFINITIONS, {"digests": missing}):
-                known[row.digest] = shares.derive_family(RequirementClass.from_json(row.definition))
+        for row in sql.read_batches(conn, DEFINITIONS, set(digests) - known.keys()):
+            known[row.digest] = shares.derive_family(RequirementClass.from_json(row.definition))
         if len(self._known) > _CACHE_SIZE:
             self._known.clear()
         self._known |= known
@@ -154,5 +146,88 @@ def store_weights(
 
 def read_weights(conn: Connection, owner_groups: Collection[str]) -> Mapping[int, float]:
     """Weights of the groups' task queues that have jobs."""
-    rows = conn.execute(WEIGHTS_OF_GROUPS, {"groups": sorted(owner_groups)})
+    rows = conn.execute(WEIGHTS_OF_GROUPS, {"ids": sorted(owner_groups)})
     return {row.task_queue_id: row.priority for row in rows}
+
+
+#: Without Deleted: such a job was counted when it ended.
+_ENDED = (JobStatus.DONE, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.KILLED)
+_NOW = bindparam("now", type_=UtcTime())
+_SECONDS_A_DAY = 86_400
+
+_UNTIL = func.coalesce(attempts.c.closed_at, _NOW)
+_SECONDS: Mapping[str, ColumnElement[Any]] = {
+    "postgresql": extract("epoch", _UNTIL - attempts.c.started_at),
+    "sqlite": (func.julianday(_UNTIL) - func.julianday(attempts.c.started_at)) * _SECONDS_A_DAY,
+}
+
+
+def _select_usage(seconds: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+    return (
+        select(
+            jobs.c.owner,
+            jobs.c.owner_group,
+            requirement_classes.c.definition,
+            func.sum(seconds).label("seconds"),
+            func.count().label("attempts"),
+        )
+        .join(attempts, attempts.c.job_id == jobs.c.job_id)
+        .join(task_queues, task_queues.c.task_queue_id == jobs.c.task_queue_id)
+        .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
+        .where(jobs.c.vo == bindparam("vo"), attempts.c.started_at.is_not(None))
+        .group_by(jobs.c.owner, jobs.c.owner_group, requirement_classes.c.class_id)
+    )
+
+
+#: Uses the index over status and time of the last change, which is the end of a final job.
+ENDED = {
+    dialect: _select_usage(seconds).where(
+        jobs.c.status.in_([status.value for status in _ENDED]),
+        jobs.c.updated_at >= bindparam("since"),
+        jobs.c.updated_at < bindparam("before"),
+    )
+    for dialect, seconds in _SECONDS.items()
+}
+RUNNING = {
+    dialect: _select_usage(seconds).where(
+        jobs.c.status.in_([status.value for status in HELD]), attempts.c.closed_at.is_(None)
+    )
+    for dialect, seconds in _SECONDS.items()
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerUsage:
+    """Usage of an owner."""
+
+    core_seconds: float = 0.0  #: with the minimum number of cores of the jobs
+    jobs: int = 0  #: started attempts
+
+    def __add__(self, other: "OwnerUsage") -> "OwnerUsage":
+        return OwnerUsage(core_seconds=self.core_seconds + other.core_seconds, jobs=self.jobs + other.jobs)
+
+
+UsageByHolder = Mapping[ShareHolder, OwnerUsage]
+
+
+def sum_ended(conn: Connection, vo: str, *, since: datetime, before: datetime) -> UsageByHolder:
+    """Usage by all attempts of the jobs that ended in this time."""
+    # All attempts of a final job are closed, so "now" is not used.
+    values = {"vo": vo, "since": since, "before": before, "now": before}
+    return _sum_usage(conn, vo, ENDED[conn.dialect.name], values)
+
+
+def sum_running(conn: Connection, vo: str, *, now: datetime) -> UsageByHolder:
+    """Usage by running jobs until now."""
+    return _sum_usage(conn, vo, RUNNING[conn.dialect.name], {"vo": vo, "now": now})
+
+
+def _sum_usage(
+    conn: Connection, vo: str, statement: Select[*tuple[Any, ...]], values: Mapping[str, object]
+) -> UsageByHolder:
+    found: defaultdict[ShareHolder, OwnerUsage] = defaultdict(OwnerUsage)
+    for row in conn.execute(statement, values):
+        cores = RequirementClass.from_json(row.definition).processors_min
+        used = OwnerUsage(core_seconds=max(float(row.seconds), 0.0) * cores, jobs=row.attempts)
+        found[ShareHolder(vo, row.owner_group, row.owner)] += used
+    return found

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, exists, func, select, tuple_, update
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, select, tuple_, update
 
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkInsert, BulkUpdate, DialectInsert, Upsert
+from taskqueue.db.sql import BulkInsert
 from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.task_queues import change_feed, shares
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -25,27 +24,19 @@ TaskQueueKey = tuple[RequirementClass, str, str]
 _ClassKey = tuple[int, str, str]  # class id, owner group, owner
 
 
-def _insert(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_nothing()
-
-
-NEW_CLASS = Upsert(requirement_classes, _insert)
-NEW_TASK_QUEUE = Upsert(task_queues, _insert)
+NEW_CLASS = sql.insert_or_skip(requirement_classes)
+NEW_TASK_QUEUE = sql.insert_or_skip(task_queues)
 
 CLASS_IDS = select(requirement_classes.c.digest, requirement_classes.c.class_id).where(
-    requirement_classes.c.digest.in_(bindparam("digests", expanding=True))
+    requirement_classes.c.digest.in_(sql.IDS)
 )
 TASK_QUEUE_IDS = select(
     task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner, task_queues.c.task_queue_id
-).where(
-    tuple_(task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner).in_(
-        bindparam("keys", expanding=True)
-    )
-)
+).where(tuple_(task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner).in_(sql.IDS))
 # KEY SHARE: blocks only the removal of a class.
 LOCK_CLASSES = (
     select(requirement_classes.c.class_id)
-    .where(requirement_classes.c.class_id.in_(bindparam("ids", expanding=True)))
+    .where(requirement_classes.c.class_id.in_(sql.IDS))
     .order_by(requirement_classes.c.class_id)
     .with_for_update(read=True, key_share=True)
 )
@@ -55,9 +46,7 @@ def ensure_task_queues(
     conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
 ) -> Mapping[TaskQueueKey, int]:
     """Ids of the task queues, inserted if missing; without those that are being removed."""
-    classes = _insert_classes(
-        conn, {requirement_class.digest: requirement_class for requirement_class, _, _ in wanted}
-    )
+    classes = _insert_classes(conn, {each.digest: each for each, _, _ in wanted})
     by_key = {
         (classes[requirement_class.digest], owner_group, owner): (requirement_class, owner_group, owner)
         for requirement_class, owner_group, owner in wanted
@@ -71,25 +60,15 @@ def _insert_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -
     digests = sorted(classes)
     known = _read_class_ids(conn, digests)
     if missing := [digest for digest in digests if digest not in known]:
-        conn.execute(NEW_CLASS.to_statement(conn), [_build_class_row(classes[digest]) for digest in missing])
+        new = [classes[digest] for digest in missing]
+        rows = [{"digest": each.digest, "vo": each.vo, "definition": each.to_json()} for each in new]
+        conn.execute(NEW_CLASS.to_statement(conn), rows)
         known = _read_class_ids(conn, digests)
     return known
 
 
-def _build_class_row(requirement_class: RequirementClass) -> dict[str, object]:
-    return {
-        "digest": requirement_class.digest,
-        "vo": requirement_class.vo,
-        "definition": requirement_class.to_json(),
-    }
-
-
 def _read_class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for some in sql.split_batches(digests):
-        rows = conn.execute(CLASS_IDS, {"digests": some})
-        found |= {row.digest: row.class_id for row in rows}
-    return found
+    return {row.digest: row.class_id for row in sql.read_batches(conn, CLASS_IDS, digests)}
 
 
 def _insert_task_queues(
@@ -99,23 +78,14 @@ def _insert_task_queues(
     missing = sorted(key for key in by_key if key not in known)
     if not missing or not _lock_classes(conn, {class_id for class_id, _, _ in missing}):
         return known
-    conn.execute(
-        NEW_TASK_QUEUE.to_statement(conn), [_build_queue_row(key, by_key[key][0].vo, now) for key in missing]
-    )
+    # Marked occupied when jobs are added, with an entry in the change feed.
+    new = {"priority": 1.0, "occupied": False, "changed_at": now}
+    rows = [
+        {"class_id": key[0], "vo": by_key[key][0].vo, "owner_group": key[1], "owner": key[2], **new}
+        for key in missing
+    ]
+    conn.execute(NEW_TASK_QUEUE.to_statement(conn), rows)
     return _read_task_queue_ids(conn, list(by_key))
-
-
-def _build_queue_row(key: _ClassKey, vo: str, now: datetime) -> dict[str, object]:
-    class_id, owner_group, owner = key
-    return {
-        "class_id": class_id,
-        "vo": vo,
-        "owner": owner,
-        "owner_group": owner_group,
-        "priority": 1.0,
-        "occupied": False,  # set when jobs are added, with an entry in the change feed
-        "changed_at": now,
-    }
 
 
 def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
@@ -127,48 +97,43 @@ def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
 
 
 def _read_task_queue_ids(conn: Connection, keys: Sequence[_ClassKey]) -> Mapping[_ClassKey, int]:
-    found: dict[_ClassKey, int] = {}
-    for some in sql.split_batches(keys):
-        rows = conn.execute(TASK_QUEUE_IDS, {"keys": some})
-        found |= {(row.class_id, row.owner_group, row.owner): row.task_queue_id for row in rows}
-    return found
+    rows = sql.read_batches(conn, TASK_QUEUE_IDS, keys)
+    return {(row.class_id, row.owner_group, row.owner): row.task_queue_id for row in rows}
 
 
-_IDS: BindParameter[int] = bindparam("ids", expanding=True)
 # NO KEY UPDATE: does not block a claim, which only references the row.
 LOCK = (
     select(task_queues.c.task_queue_id, task_queues.c.occupied)
-    .where(task_queues.c.task_queue_id.in_(_IDS))
+    .where(task_queues.c.task_queue_id.in_(sql.IDS))
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(key_share=True)
 )
 #: SKIP LOCKED: the transaction that holds the lock adds jobs, so that task queue is not empty.
 LOCK_IF_FREE = (
     select(task_queues.c.task_queue_id)
-    .where(task_queues.c.task_queue_id.in_(_IDS), task_queues.c.occupied)
+    .where(task_queues.c.task_queue_id.in_(sql.IDS), task_queues.c.occupied)
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(key_share=True, skip_locked=True)
 )
 SET_OCCUPIED = (
     update(task_queues)
-    .where(task_queues.c.task_queue_id.in_(_IDS))
+    .where(task_queues.c.task_queue_id.in_(sql.IDS))
     .values(occupied=bindparam("is_occupied"), changed_at=bindparam("now"))
 )
 WITH_JOBS = select(task_queues.c.task_queue_id).where(
-    task_queues.c.task_queue_id.in_(_IDS),
+    task_queues.c.task_queue_id.in_(sql.IDS),
     exists().where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id),
 )
-SET_TASK_QUEUE = BulkUpdate(jobs, key="job_id", varying=("task_queue_id",))
 ADD_WAITING = BulkInsert(waiting_jobs, varying=("job_id", "task_queue_id", "priority"))
-REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_IDS))
+REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
 WAITING_VALUES = (
     select(jobs.c.job_id, jobs.c.task_queue_id, jobs.c.priority)
-    .where(jobs.c.job_id.in_(_IDS))
+    .where(jobs.c.job_id.in_(sql.IDS))
     .order_by(jobs.c.job_id)
 )
 WAITING_IN = (
     select(waiting_jobs.c.task_queue_id, func.count().label("waiting"))
-    .where(waiting_jobs.c.task_queue_id.in_(_IDS))
+    .where(waiting_jobs.c.task_queue_id.in_(sql.IDS))
     .group_by(waiting_jobs.c.task_queue_id)
 )
 FIRST_IN = (
@@ -178,31 +143,15 @@ FIRST_IN = (
     .limit(bindparam("most"))
 )
 TASK_QUEUE_OF_JOB = select(waiting_jobs.c.task_queue_id).where(waiting_jobs.c.job_id == bindparam("job_id"))
-_COLUMNS = (
-    task_queues.c.task_queue_id,
-    task_queues.c.class_id,
-    task_queues.c.vo,
-    task_queues.c.owner,
-    task_queues.c.owner_group,
-    task_queues.c.priority,
-    requirement_classes.c.definition,
+OCCUPIED = (
+    select(
+        *(task_queues.c.task_queue_id, task_queues.c.class_id, task_queues.c.vo, task_queues.c.owner),
+        *(task_queues.c.owner_group, task_queues.c.priority, requirement_classes.c.definition),
+    )
+    .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
+    .where(task_queues.c.occupied)
 )
-_WITH_CLASS = select(*_COLUMNS).join(
-    requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id
-)
-OCCUPIED = _WITH_CLASS.where(task_queues.c.occupied)
-OCCUPIED_AMONG = OCCUPIED.where(task_queues.c.task_queue_id.in_(_IDS))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingEntry:
-    """A job to be added to its task queue."""
-
-    job_id: int
-    requirement_class: RequirementClass
-    owner: str
-    owner_group: str
-    priority: float  #: the user's, 0 … 10
+OCCUPIED_AMONG = OCCUPIED.where(task_queues.c.task_queue_id.in_(sql.IDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,23 +168,13 @@ class TaskQueue:
     family: int  #: equal for members of a family (see `shares`); valid in this process only
 
 
-def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime) -> None:
-    """Add jobs to their task queues, which are inserted if missing.
-
-    In the transaction that makes the jobs Waiting: exactly the Waiting jobs have a row in `waiting_jobs`.
-    """
-    if not entries:
-        return
-    ids = hold_task_queues(conn, {_get_key(entry) for entry in entries}, now=now)
-    by_job = {entry.job_id: ids[_get_key(entry)] for entry in entries}
-    SET_TASK_QUEUE.execute(conn, {"job_id": list(by_job), "task_queue_id": list(by_job.values())})
-    add_waiting(conn, [(entry.job_id, by_job[entry.job_id], entry.priority) for entry in entries])
-
-
 def hold_task_queues(
     conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
 ) -> Mapping[TaskQueueKey, int]:
-    """Insert missing task queues and lock all; none is removed or marked empty before the commit."""
+    """Insert missing task queues and lock all; none is removed or marked empty before the commit.
+
+    In the transaction that makes jobs Waiting and calls `add_waiting`: exactly these have a row there.
+    """
     while True:
         ids = ensure_task_queues(conn, wanted, now=now)
         if len(ids) == len(wanted) and _mark_occupied(conn, set(ids.values()), now) == len(wanted):
@@ -247,10 +186,6 @@ def add_waiting(conn: Connection, entries: Sequence[tuple[int, int, float]]) -> 
     """Add jobs (id, task queue id, priority) to task queues locked by `hold_task_queues`."""
     job_ids, task_queue_ids, priorities = zip(*entries, strict=True)
     ADD_WAITING.execute(conn, {"job_id": job_ids, "task_queue_id": task_queue_ids, "priority": priorities})
-
-
-def _get_key(entry: WaitingEntry) -> TaskQueueKey:
-    return entry.requirement_class, entry.owner_group, entry.owner
 
 
 def requeue(conn: Connection, job_ids: Collection[int], *, now: datetime) -> None:
@@ -286,18 +221,12 @@ def list_occupied(conn: Connection) -> list[TaskQueue]:
 
 def read_occupied(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
     """Those of the task queues that are marked occupied."""
-    found: list[TaskQueue] = []
-    for ids in sql.split_batches(task_queue_ids):
-        found += [from_row(row) for row in conn.execute(OCCUPIED_AMONG, {"ids": ids})]
-    return found
+    return [from_row(row) for row in sql.read_batches(conn, OCCUPIED_AMONG, task_queue_ids)]
 
 
 def count_waiting(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int, int]:
     """Number of jobs in each task queue; empty ones are left out."""
-    found: dict[int, int] = {}
-    for ids in sql.split_batches(task_queue_ids):
-        found |= {row.task_queue_id: row.waiting for row in conn.execute(WAITING_IN, {"ids": ids})}
-    return found
+    return {row.task_queue_id: row.waiting for row in sql.read_batches(conn, WAITING_IN, task_queue_ids)}
 
 
 def find_by_job(conn: Connection, job_id: int) -> int | None:

@@ -21,7 +21,7 @@ from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
 from pilotage.service.services import utc_now
 from requirements.errors import did_you_mean
-from taskqueue.blobs import BlobStore, DirectoryBlobStore
+from taskqueue.blobs import BlobStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def agent(
         context = AgentContext(
             engine=engine,
             current=lambda: live.current,
-            blobs=DirectoryBlobStore(chosen.blobs),
+            blobs=BlobStore(chosen.blobs),
             holder=unique_holder(),
         )
         if once:

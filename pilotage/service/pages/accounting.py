@@ -17,7 +17,7 @@ from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import accounting
 from pilotage.service.queries.accounting import AccountingAnswer, AccountingQuery, AccountingRow
 from taskqueue.accounting.report import DIMENSIONS, TimeBucket
-from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.accounting.sums import truncate_to_hour
 
 router = APIRouter(route_class=PageRoute)
 

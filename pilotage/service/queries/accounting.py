@@ -21,9 +21,10 @@ from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mea
 from requirements.values import fold
 from taskqueue import ownership
 from taskqueue.accounting import report
-from taskqueue.accounting.report import DIMENSIONS, TimeBucket, UsageFilter, UsageQuery, UsageRow
-from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.accounting.report import DIMENSIONS, TimeBucket, UsageQuery, UsageRow
+from taskqueue.accounting.sums import truncate_to_hour
 from taskqueue.db import database
+from taskqueue.ownership import OwnershipFilter
 
 #: Most rows in one answer.
 MOST: Final = 20_000
@@ -110,8 +111,8 @@ def read(parts: Services, caller: Caller, query: AccountingQuery) -> AccountingA
     if since >= until:
         raise InvalidRequest([Problem(path="from", message=f"{since:%Y-%m-%d %H:%M} is not before the end")])
     by = list(dict.fromkeys(query.by))
-    since, which = truncate_to_hour(since), _visible(caller, query)
-    question = UsageQuery(by=by, bucket=query.bucket, since=since, until=until, which=which)
+    since, (which, any_of) = truncate_to_hour(since), _visible(caller, query)
+    question = UsageQuery(by=by, bucket=query.bucket, since=since, until=until, which=which, any_of=any_of)
     with database.reading(parts.engine) as conn:
         found = report.read_rows(conn, question, most=MOST)
     if found is None:
@@ -153,7 +154,10 @@ def _check_columns(caller: Caller, query: AccountingQuery) -> None:
         raise NotAllowed(f"{caller.role} may see the use of VOs, not of persons: not by {', '.join(refused)}")
 
 
-def _visible(caller: Caller, query: AccountingQuery) -> UsageFilter:
+def _visible(
+    caller: Caller, query: AccountingQuery
+) -> tuple[dict[str, frozenset[str] | None], tuple[OwnershipFilter, ...]]:
+    """Allowed values by dimension, and alternatives of which each row matches one."""
     values = {
         name: None if (words := getattr(query, name)) is None else frozenset(words) for name in DIMENSIONS
     }
@@ -166,7 +170,7 @@ def _visible(caller: Caller, query: AccountingQuery) -> UsageFilter:
     )
     owner = None if every.owner is None else frozenset({every.owner})
     own = {"vo": every.vos, "site": every.sites, "owner": ownership.intersect(owner, values["owner"])}
-    return UsageFilter(**{**values, **own}, any_of=any_of)
+    return {**values, **own}, any_of
 
 
 def _moment(name: str, text: str, now: datetime) -> datetime:

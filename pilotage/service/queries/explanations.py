@@ -44,9 +44,9 @@ from requirements.values import Value
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs.jobs import Job
-from taskqueue.task_queues import listing, waiting_classes
+from taskqueue.task_queues import listing
+from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
-from taskqueue.task_queues.waiting_classes import WaitingClass
 
 #: DIRAC's name for "no restriction".
 _ANY = "any"
@@ -176,7 +176,7 @@ def _demand(foreseen: DryRun) -> JobDemand:
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:
     """The classes with waiting jobs of these VOs (None: all); cached for a while if there are very many."""
     question = None if vos is None else frozenset(vos)
-    return parts.waiting.get(question, lambda: waiting_classes.list_waiting(conn, vos), now=parts.clock())
+    return parts.waiting.get(question, lambda: listing.list_waiting(conn, vos), now=parts.clock())
 
 
 def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> QueueExplanation:
@@ -220,7 +220,7 @@ def _jobs(
     vos = {each.asked.vo for each in waiting}
     needs_jobs = any(config.admission(queue, vo) for queue in queues for vo in vos)
     return (
-        {job.job_id: job_groups.job_ad(job) for job in waiting_classes.list_first_jobs(conn, waiting)}
+        {job.job_id: job_groups.job_ad(job) for job in listing.list_first_jobs(conn, waiting)}
         if needs_jobs
         else {}
     )

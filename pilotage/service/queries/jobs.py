@@ -19,7 +19,7 @@ from pilotage.service.queries import archives
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
-from taskqueue.db import database, retry
+from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
 from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
 from taskqueue.jobs.descriptions import Description
@@ -88,7 +88,7 @@ def _batches(parts: Services, wanted: JobSelector) -> Iterator[Sequence[Job]]:
         yield batch
 
 
-@retry.retry_on_conflict
+@database.retry_on_conflict
 def _change(parts: Services, vo: str, batch: Sequence[Job], wanted: JobStatus) -> list[int]:
     """Change the jobs of one VO that allow it, and return their ids."""
     ids, now = [job.job_id for job in batch], parts.clock()

@@ -28,7 +28,7 @@ from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
 from taskqueue.sites import bans, occupancy, scopes
 from taskqueue.states import FINAL, JobStatus
-from taskqueue.task_queues import waiting_classes
+from taskqueue.task_queues import listing
 
 #: Minutes over which matches are averaged, without the current minute.
 _RECENT = 5
@@ -232,7 +232,7 @@ def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
     with database.reading(parts.engine) as conn:
         waiting = explanations.classes(parts, conn, vos)
         needs_jobs = config.has_admission
-        jobs = waiting_classes.list_first_jobs(conn, waiting) if needs_jobs else ()
+        jobs = listing.list_first_jobs(conn, waiting) if needs_jobs else ()
         ads = {job.job_id: job_groups.job_ad(job) for job in jobs}
         reached = queue_report.runnable_by_site(config, waiting, ads)
     remembered[vos] = reached, now

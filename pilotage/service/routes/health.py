@@ -12,7 +12,7 @@ from pilotage.service.metrics import BY, StateMetrics
 from pilotage.service.routing import ApiRoute, PartsOf
 from pilotage.service.services import Services
 from taskqueue.accounting import time_series
-from taskqueue.db import database
+from taskqueue.db import agent_leases, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotFilter
@@ -57,12 +57,12 @@ metrics_router = APIRouter(tags=["health"], route_class=ApiRoute)
 def metrics(parts: PartsOf) -> Response:
     """Metrics in Prometheus' text format; for a token of the role `monitor`."""
     with database.reading(parts.engine) as conn:
-        cycles = jobs_unmatchable.list_last_cycles(conn)
+        cycles = agent_leases.list_last_cycles(conn)
         state = StateMetrics(
             living=time_series.count_current(conn),
             ended=time_series.count_ended(conn),
             unmatchable=jobs_unmatchable.count_pools_without_queue(conn),
-            cycles={agent: at.timestamp() for agent, at in cycles.items()},
+            cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
             pilots=search.count_pilots(conn, BY, PilotFilter(), ended_since=parts.clock() - _RECENT),
         )
     return Response(parts.metrics.render(state), media_type=CONTENT_TYPE_LATEST)

@@ -16,7 +16,7 @@ from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import Exact, PhaseBody
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
-from taskqueue.db import database, retry
+from taskqueue.db import database
 from taskqueue.errors import StaleLease
 from taskqueue.leases import lifecycle
 from taskqueue.leases.attempts import Attempt
@@ -101,7 +101,7 @@ class LeaseAnswer(LeaseMessage):
     heartbeat_seconds: float | None = Field(default=None, description="Seconds until the next heartbeat.")
 
 
-@retry.retry_on_conflict
+@database.retry_on_conflict
 def store_report(
     parts: Services, caller: Caller, lease: str, what: str, report: Callable[[Connection, Attempt], _Answer]
 ) -> _Answer:

@@ -22,8 +22,8 @@ from requirements.classad.match_expression import TwoSided
 from requirements.errors import InvalidInput, InvalidRequest, Problem, did_you_mean
 from requirements.values import Value, as_value, fold
 from taskqueue.db import database
-from taskqueue.sites import advertisements, scopes
-from taskqueue.sites.advertisements import Advertisement
+from taskqueue.sites import reservations, scopes
+from taskqueue.sites.reservations import Advertisement
 
 router = APIRouter(prefix="/sites", tags=["sites"], route_class=ApiRoute)
 
@@ -114,7 +114,7 @@ def give_watermark(parts: PartsOf, caller: CallerOf, site: str) -> Watermark:
     """Get a watermark: fetch it, count, then advertise with it as `as_of`."""
     visibility.require_site(caller, parts.live.current, site)
     with database.writing(parts.engine) as conn:
-        return Watermark(watermark=advertisements.create_watermark(conn, site))
+        return Watermark(watermark=reservations.create_watermark(conn, site))
 
 
 @router.post("/{site}/advertisement")
@@ -187,7 +187,7 @@ def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: 
         taken_at=body.taken_at.isoformat() if body.taken_at else None,
     )
     with database.writing(parts.engine) as conn:
-        accepted = advertisements.accept_advertisement(conn, scope, advertisement, now=parts.clock())
+        accepted = reservations.accept_advertisement(conn, scope, advertisement, now=parts.clock())
         as_of = scopes.read_scopes(conn, [scope])[scope].as_of
     # Any name is allowed; warn of those that are probably misspelled.
     known = list(AdvertisementBody.model_fields)

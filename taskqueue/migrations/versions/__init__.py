@@ -1,1 +1,1 @@
-"""One step a file; a step that was released is never changed."""
+"""One step a file; a step of a tagged release is never changed."""

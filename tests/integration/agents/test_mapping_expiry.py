@@ -11,9 +11,9 @@ from cs_config.versions.live import LiveConfiguration
 from optimizers.chain import batch
 from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
 from taskqueue.db import database
-from taskqueue.pools import mapping, pools, queue_class_store
+from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.tables import changes
-from tests import stored
+from tests import by_hand, stored
 from tests.submitted import grid, job, store_grid, submit
 
 LIFE = timedelta(seconds=300)
@@ -59,7 +59,7 @@ def queues(engine: Engine, job_id: int) -> list[str]:
     pool_id = job(engine, job_id).submit_pool
     assert pool_id is not None
     with database.reading(engine) as conn:
-        return [queue.queue for queue in mapping.list_eligible_queues(conn, pool_id)]
+        return [queue.queue for queue in by_hand.list_eligible_queues(conn, pool_id)]
 
 
 def change_ids(engine: Engine) -> list[int]:

@@ -21,12 +21,12 @@ from requirements.canonical import Requirements, pool_id
 from requirements.classad.expression import Expression
 from requirements.record.record import Record
 from taskqueue.db import database
-from taskqueue.pools import mapping, queue_class_store, refresh
+from taskqueue.pools import mapping, queue_class_store
 from taskqueue.pools import pools as pools_pools
-from taskqueue.pools.refresh import RefreshState
+from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.schema.tables import queue_class_versions
 from taskqueue.schema.tables import queue_classes as queue_classes_table
-from tests import stored
+from tests import by_hand, stored
 from tests.submitted import grid, submit
 
 _NUMBERS = range(12)
@@ -46,7 +46,7 @@ def tree(memories: dict[int, int], version: int, *, more: str = "") -> Configura
 
 
 def touch(conn: Connection, asked: Requirements, now: datetime) -> None:
-    pools_pools.touch_pool(
+    by_hand.touch_pool(
         conn,
         pool_id=pool_id(asked, "lhcb"),
         vo="lhcb",
@@ -74,14 +74,14 @@ def wrong(engine: Engine, config: Configuration, asked: tuple[Requirements, ...]
         return [
             each
             for each in asked
-            if set(mapping.list_eligible_queues(conn, pool_id(each, "lhcb")))
+            if set(by_hand.list_eligible_queues(conn, pool_id(each, "lhcb")))
             != {queue for found in eligible_classes(config, "lhcb", each) for queue in found.queues}
         ]
 
 
 def standing(engine: Engine) -> RefreshState:
     with database.reading(engine) as conn:
-        return refresh.read_states(conn)["lhcb"]
+        return queue_class_store.read_states(conn)["lhcb"]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -242,7 +242,7 @@ def test_a_queue_class_that_nobody_stored_leaves_the_pool_to_the_agent_which_doe
     [job_id] = submit(engine, ours, now, {"Executable": "a.sh", "Requirements": {"Memory": 3000}})
     assert batch.optimize(engine, ours, [job_id], now=now).waiting == (job_id,)
     with database.reading(engine) as conn:
-        assert refresh.list_unmapped(conn, "lhcb") == [pool_id(_ASKED[1], "lhcb")]
+        assert mapping.list_unmapped(conn, "lhcb") == [pool_id(_ASKED[1], "lhcb")]
     cycle(engine, ours, now)
     assert caplog.text == ""
     cycle(engine, ours, now)
@@ -271,7 +271,7 @@ def test_a_queue_that_is_corrected_is_mapped_as_it_is_now(
     cycle(engine, said(wrong_one, 1), now)
     assert cycle(engine, said(right_one, 2), now).changed == 1
     with database.reading(engine) as conn:
-        assert [str(each) for each in mapping.list_eligible_queues(conn, pool_id(asked, "lhcb"))] == [
+        assert [str(each) for each in by_hand.list_eligible_queues(conn, pool_id(asked, "lhcb"))] == [
             "A.B.ch/ce/a"
         ]
     assert wrong(engine, said(right_one, 2), (asked,)) == []

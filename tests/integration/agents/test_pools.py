@@ -17,9 +17,9 @@ from requirements.canonical import pool_id
 from requirements.record.record import Record
 from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
-from taskqueue.pools import listing, mapping, pools, queue_class_store
+from taskqueue.pools import listing, pools, queue_class_store
 from taskqueue.schema.tables import changes
-from tests import stored
+from tests import by_hand, stored
 from tests.submitted import GRID, grid, job, log_of, submit, waiting
 
 JOB = {"Executable": "a.sh"}
@@ -44,7 +44,7 @@ def cycle(engine: Engine, config: Configuration, now: datetime, holder: str = "m
 
 def queues(engine: Engine, memory: int) -> list[str]:
     with database.reading(engine) as conn:
-        return [str(queue) for queue in mapping.list_eligible_queues(conn, pool_of(memory))]
+        return [str(queue) for queue in by_hand.list_eligible_queues(conn, pool_of(memory))]
 
 
 def pool(engine: Engine, memory: int) -> pools.Pool:
@@ -139,7 +139,7 @@ def test_pools_end_at_the_newest_version_in_every_interleaving(engine: Engine, n
         for each in listing.list_pools(conn, listing.PoolFilter(), limit=100):
             assert each.config_version == 5
             memory = next(m for m in range(2900, 3100) if pool_of(m) == each.pool_id)
-            names = {str(queue) for queue in mapping.list_eligible_queues(conn, each.pool_id)}
+            names = {str(queue) for queue in by_hand.list_eligible_queues(conn, each.pool_id)}
             assert ("C.D.ch/ce/middle" in names) is (memory <= 3005)
 
 

@@ -16,7 +16,7 @@ from agents.retention import RetentionResult
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from taskqueue import blobs
-from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.leases import assignment, claim, lifecycle
@@ -185,7 +185,7 @@ def count(engine: Engine, table: object) -> int:
 
 
 def clean(
-    engine: Engine, now: datetime, store: DirectoryBlobStore | None = None, text: str = GRID
+    engine: Engine, now: datetime, store: BlobStore | None = None, text: str = GRID
 ) -> Mapping[str, int]:
     result = retention.cycle(engine, grid(text), now=now, holder="me", store=store)
     assert result is not None
@@ -240,23 +240,21 @@ def test_more_than_one_transactions_worth_goes(engine: Engine, now: datetime) ->
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DirectoryBlobStore:
-    return DirectoryBlobStore(tmp_path / "blobs")
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
 
 
-def keep(engine: Engine, store: DirectoryBlobStore, content: bytes, now: datetime, vo: str = "lhcb") -> str:
+def keep(engine: Engine, store: BlobStore, content: bytes, now: datetime, vo: str = "lhcb") -> str:
     staged = store.stage(iter([content]), limit=100)
     with database.writing(engine) as conn:
         return blobs.store_blob(conn, store, staged, vo=vo, quota=None, now=now)
 
 
-def held(store: DirectoryBlobStore) -> set[str]:
+def held(store: BlobStore) -> set[str]:
     return set(store.digests(before=datetime.now().astimezone() + DAY))
 
 
-def test_a_sandbox_goes_when_no_job_needs_it(
-    engine: Engine, now: datetime, store: DirectoryBlobStore
-) -> None:
+def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, store: BlobStore) -> None:
     needed, unneeded = (keep(engine, store, content, now) for content in (b"needed", b"not"))
     ids = submit(engine, grid(), now, JOB, sandbox=f"sha256:{needed}")
     assert clean(engine, now + 13 * DAY, store) == {}
@@ -268,16 +266,14 @@ def test_a_sandbox_goes_when_no_job_needs_it(
     assert held(store) == set()
 
 
-def test_bytes_stay_while_another_vo_has_them(
-    engine: Engine, now: datetime, store: DirectoryBlobStore
-) -> None:
+def test_bytes_stay_while_another_vo_has_them(engine: Engine, now: datetime, store: BlobStore) -> None:
     digest = keep(engine, store, b"same", now)
     assert keep(engine, store, b"same", now + 10 * DAY, vo="atlas") == digest
     assert clean(engine, now + 15 * DAY, store)["blobs"] == 1
     assert held(store) == {digest}
 
 
-def test_outputs_go_as_configured(engine: Engine, now: datetime, store: DirectoryBlobStore) -> None:
+def test_outputs_go_as_configured(engine: Engine, now: datetime, store: BlobStore) -> None:
     digest = keep(engine, store, b"output", now)
     run(engine, now)
     with database.writing(engine) as conn:
@@ -288,7 +284,7 @@ def test_outputs_go_as_configured(engine: Engine, now: datetime, store: Director
     assert held(store) == set()
 
 
-def test_what_a_dead_process_left_in_the_store_goes(engine: Engine, store: DirectoryBlobStore) -> None:
+def test_what_a_dead_process_left_in_the_store_goes(engine: Engine, store: BlobStore) -> None:
     now = datetime.now().astimezone()
     stray = store.stage(iter([b"stray"]), limit=100)
     store.store(stray)
@@ -314,9 +310,7 @@ def test_what_the_system_noted_for_itself_goes(engine: Engine, now: datetime) ->
     assert count(engine, idempotency_keys) == 0
 
 
-def test_retention_twice_at_once_does_no_harm(
-    engine: Engine, now: datetime, store: DirectoryBlobStore
-) -> None:
+def test_retention_twice_at_once_does_no_harm(engine: Engine, now: datetime, store: BlobStore) -> None:
     ids = submit(engine, grid(), now, *([JOB] * 30))
     end(engine, ids, now)
     keep(engine, store, b"x", now)

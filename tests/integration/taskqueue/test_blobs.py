@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from taskqueue import blobs, retention
-from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound, QuotaExceeded
 from tests import stored
@@ -17,13 +17,13 @@ LIMIT = 10**6
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DirectoryBlobStore:
-    return DirectoryBlobStore(tmp_path / "blobs")
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
 
 
 def _keep(
     engine: Engine,
-    store: DirectoryBlobStore,
+    store: BlobStore,
     content: bytes,
     now: datetime,
     *,
@@ -39,7 +39,7 @@ def _keep(
         store.discard(staged)
 
 
-def _is_there(store: DirectoryBlobStore, digest: str) -> bool:
+def _is_there(store: BlobStore, digest: str) -> bool:
     try:
         store.open(digest).close()
     except BlobNotFound:
@@ -47,9 +47,7 @@ def _is_there(store: DirectoryBlobStore, digest: str) -> bool:
     return True
 
 
-def test_a_vo_sees_only_what_it_brought_itself(
-    engine: Engine, store: DirectoryBlobStore, now: datetime
-) -> None:
+def test_a_vo_sees_only_what_it_brought_itself(engine: Engine, store: BlobStore, now: datetime) -> None:
     digest = _keep(engine, store, b"secret", now)
     with database.reading(engine) as conn:
         assert blobs.read_size(conn, digest, vo="lhcb") == 6
@@ -59,14 +57,14 @@ def test_a_vo_sees_only_what_it_brought_itself(
         assert blobs.read_quota_used(conn, "cms") == 0
 
 
-def test_the_same_archive_counts_once(engine: Engine, store: DirectoryBlobStore, now: datetime) -> None:
+def test_the_same_archive_counts_once(engine: Engine, store: BlobStore, now: datetime) -> None:
     assert _keep(engine, store, b"twice", now, quota=5) == _keep(engine, store, b"twice", now, quota=5)
     with database.reading(engine) as conn:
         assert blobs.read_quota_used(conn, "lhcb") == 5
 
 
 def test_what_is_over_the_quota_is_refused_and_leaves_nothing(
-    engine: Engine, store: DirectoryBlobStore, now: datetime
+    engine: Engine, store: BlobStore, now: datetime
 ) -> None:
     first = _keep(engine, store, b"x" * 60, now, quota=100)
     with pytest.raises(QuotaExceeded, match="lhcb has archives of 60 bytes; 41 more"):
@@ -78,9 +76,7 @@ def test_what_is_over_the_quota_is_refused_and_leaves_nothing(
     assert store.sweep(before=later) == 0
 
 
-def test_many_uploads_at_once_stay_within_the_quota(
-    engine: Engine, store: DirectoryBlobStore, now: datetime
-) -> None:
+def test_many_uploads_at_once_stay_within_the_quota(engine: Engine, store: BlobStore, now: datetime) -> None:
     def upload(number: int) -> bool:
         try:
             _keep(engine, store, bytes([number]) * 30, now, quota=100)
@@ -94,7 +90,7 @@ def test_many_uploads_at_once_stay_within_the_quota(
 
 
 def test_a_transaction_that_fails_after_the_rename_leaves_only_a_file_that_nobody_knows(
-    engine: Engine, store: DirectoryBlobStore, now: datetime
+    engine: Engine, store: BlobStore, now: datetime
 ) -> None:
     staged = store.stage([b"orphan"], limit=LIMIT)
 
@@ -113,9 +109,7 @@ def test_a_transaction_that_fails_after_the_rename_leaves_only_a_file_that_nobod
     assert not _is_there(store, staged.digest)
 
 
-def test_the_bytes_stay_while_any_vo_has_them(
-    engine: Engine, store: DirectoryBlobStore, now: datetime
-) -> None:
+def test_the_bytes_stay_while_any_vo_has_them(engine: Engine, store: BlobStore, now: datetime) -> None:
     digest = _keep(engine, store, b"shared", now, vo="lhcb")
     _keep(engine, store, b"shared", now, vo="cms")
     later = now + timedelta(days=1)
@@ -130,7 +124,7 @@ def test_the_bytes_stay_while_any_vo_has_them(
 
 
 def test_an_upload_that_waits_for_the_removal_of_the_same_archive_brings_it_back(
-    engine: Engine, store: DirectoryBlobStore, now: datetime
+    engine: Engine, store: BlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"back again", now)
     with database.writing(engine) as conn:
@@ -144,7 +138,7 @@ def test_an_upload_that_waits_for_the_removal_of_the_same_archive_brings_it_back
 
 
 def test_a_removal_that_waits_for_an_upload_of_the_same_archive_leaves_it(
-    engine: Engine, store: DirectoryBlobStore, now: datetime
+    engine: Engine, store: BlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"stays", now)
     with database.writing(engine) as conn:
@@ -162,7 +156,7 @@ def test_a_removal_that_waits_for_an_upload_of_the_same_archive_leaves_it(
     assert _is_there(store, digest)
 
 
-def test_what_is_known_is_always_there(engine: Engine, store: DirectoryBlobStore, now: datetime) -> None:
+def test_what_is_known_is_always_there(engine: Engine, store: BlobStore, now: datetime) -> None:
     contents = [bytes([number]) * 10 for number in range(4)]
 
     def work(number: int) -> None:
@@ -190,7 +184,7 @@ def test_what_is_known_is_always_there(engine: Engine, store: DirectoryBlobStore
 
 
 def test_an_archive_that_a_new_job_names_is_not_removed_meanwhile(
-    engine: Engine, store: DirectoryBlobStore, now: datetime
+    engine: Engine, store: BlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"sandbox", now)
     late = now + timedelta(days=30)
@@ -207,7 +201,7 @@ def test_an_archive_that_a_new_job_names_is_not_removed_meanwhile(
 
 
 def test_an_archive_that_is_gone_or_of_others_cannot_be_named(
-    engine: Engine, store: DirectoryBlobStore, now: datetime
+    engine: Engine, store: BlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"sandbox", now)
     with database.writing(engine) as conn:

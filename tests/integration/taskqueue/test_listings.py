@@ -14,12 +14,11 @@ from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
 from taskqueue.jobs.search import JobCount
 from taskqueue.pilots import pilots, search
-from taskqueue.pools import listing, mapping
+from taskqueue.pools import listing
 from taskqueue.schema.tables import attempts
 from taskqueue.states import JobStatus
 from taskqueue.task_queues import listing as task_queues_listing
-from taskqueue.task_queues import waiting_classes
-from tests import stored, submitted
+from tests import by_hand, stored, submitted
 
 BOB = Submitter(subject="bob@lhcb", vo="lhcb", owner="bob", owner_group="lhcb_prod")
 SMALL, LARGE = {"Memory": 1000}, {"Memory": 6000}
@@ -81,7 +80,7 @@ def test_queues_of_many_pools_are_those_of_each(engine: Engine, waiting: list[in
     with database.reading(engine) as conn:
         ids = [pool.pool_id for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)]
         listed = listing.list_queues(conn, ids)
-        assert listed == {pool_id: mapping.list_eligible_queues(conn, pool_id) for pool_id in ids}
+        assert listed == {pool_id: by_hand.list_eligible_queues(conn, pool_id) for pool_id in ids}
         assert sorted(map(len, listed.values())) == [1, 3]
         assert listing.count_queues(conn, ids) == {each: len(listed[each]) for each in ids}
         assert listing.list_queues(conn, []) == listing.count_queues(conn, []) == {}
@@ -104,7 +103,7 @@ def test_jobs_of_pools_are_counted_no_further_than_is_fair_to_all_of_them(
 def test_sites_reach_what_their_queues_may_run(engine: Engine, waiting: list[int]) -> None:
     config = submitted.grid()
     with database.reading(engine) as conn:
-        classes = waiting_classes.list_waiting(conn, None)
+        classes = task_queues_listing.list_waiting(conn, None)
     assert queue_report.runnable_by_site(config, classes, {}) == {"A.B.ch": 4, "C.D.ch": 3}
     assert set(queue_set.all_queues(config, "lhcb").sites) == {"A.B.ch", "C.D.ch"}
 

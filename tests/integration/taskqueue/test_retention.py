@@ -1,6 +1,5 @@
 """What goes when it is old, and what stays."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 
 from taskqueue import blobs, retention
-from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import jobs, log
@@ -122,13 +121,13 @@ def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
         assert jobs.get_job(conn, old)
 
 
-def _blob(conn: Connection, store: DirectoryBlobStore, content: bytes, now: datetime) -> str:
+def _blob(conn: Connection, store: BlobStore, content: bytes, now: datetime) -> str:
     staged = store.stage([content], limit=100)
     return blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)
 
 
 def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: Any) -> None:
-    store = DirectoryBlobStore(tmp_path / "blobs")
+    store = BlobStore(tmp_path / "blobs")
     with database.writing(engine) as conn:
         digest = _blob(conn, store, b"output", now - 3 * DAY)
         job_id = _old(conn, JobStatus.DONE, now)
@@ -146,7 +145,7 @@ def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: 
 def test_a_sandbox_stays_while_a_job_needs_it(
     engine: Engine, now: datetime, tmp_path: Any, status: JobStatus, *, goes: bool
 ) -> None:
-    store = DirectoryBlobStore(tmp_path / "blobs")
+    store = BlobStore(tmp_path / "blobs")
     with database.writing(engine) as conn:
         digest = _blob(conn, store, b"sandbox", now - 3 * DAY)
         [job_id] = stored.job_ids(conn, now, sandbox=digest)
@@ -154,33 +153,31 @@ def test_a_sandbox_stays_while_a_job_needs_it(
         assert bool(retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10)) is goes
 
 
-_ROWS: list[tuple[Callable[..., int], Table, dict[str, object], str]] = [
+_ROWS: list[tuple[Table, dict[str, object], str]] = [
     (
-        retention.remove_match_requests,
         match_requests,
         {"subject": "s", "request_id": "r", "matches": "[]"},
         "at",
     ),
     (
-        retention.remove_idempotency_keys,
         idempotency_keys,
         {"subject": "s", "key": "k", "body_digest": "d", "job_ids": "[]"},
         "at",
     ),
-    (retention.remove_revoked_tokens, revoked_tokens, {"jti": "j"}, "expires_at"),
+    (revoked_tokens, {"jti": "j"}, "expires_at"),
 ]
 
 
-@pytest.mark.parametrize(("remove", "table", "row", "time"), _ROWS, ids=[row[1].name for row in _ROWS])
+@pytest.mark.parametrize(("table", "row", "time"), _ROWS, ids=[row[0].name for row in _ROWS])
 def test_rows_that_only_matter_for_a_while_go(
-    engine: Engine, now: datetime, remove: Callable[..., int], table: Table, row: dict[str, object], time: str
+    engine: Engine, now: datetime, table: Table, row: dict[str, object], time: str
 ) -> None:
     with database.writing(engine) as conn:
         conn.execute(insert(table).values(**row, **{time: now - 2 * DAY}))
         young = {name: f"{value}2" if isinstance(value, str) else value for name, value in row.items()}
         conn.execute(insert(table).values(**young, **{time: now}))
-        assert remove(conn, before=now - DAY, limit=10) == 1
-        assert remove(conn, before=now - DAY, limit=10) == 0
+        assert retention.remove_old(conn, table.name, before=now - DAY, limit=10) == 1
+        assert retention.remove_old(conn, table.name, before=now - DAY, limit=10) == 0
         assert _count(conn, table) == 1
 
 

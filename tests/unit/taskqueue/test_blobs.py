@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.blobs import BlobStore, DirectoryBlobStore
+from taskqueue.blobs import BlobStore
 from taskqueue.errors import BlobNotFound, StorageFull, TooLarge
 
 CHUNKS = [b"a" * 1000, b"", b"b" * 500]
@@ -22,11 +22,10 @@ LIMIT = 10_000
 
 @pytest.fixture
 def store(tmp_path: Path) -> BlobStore:
-    return DirectoryBlobStore(tmp_path / "blobs")
+    return BlobStore(tmp_path / "blobs")
 
 
 def _files(store: BlobStore) -> list[Path]:
-    assert isinstance(store, DirectoryBlobStore)
     return [path for path in store._path.rglob("*") if path.is_file()]
 
 

@@ -28,7 +28,7 @@ from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import expiry, lifecycle
 from taskqueue.leases.lifecycle import PayloadResult
-from taskqueue.sites import advertisements, scopes
+from taskqueue.sites import reservations, scopes
 from tests import waiting
 from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
 
@@ -69,7 +69,7 @@ class Throttled(RuleBasedStateMachine):
         self.on_their_way: dict[str, int] = {}  # lease → job, matched and not there yet
         self.jobs: dict[str, int] = {}  # lease → job, of those that are there
         self.watermarks: list[int] = []
-        self.sent: list[advertisements.Advertisement] = []
+        self.sent: list[reservations.Advertisement] = []
         with database.writing(self.engine) as conn:
             waiting.put(conn, self.now, 12)
         self.restart()
@@ -263,11 +263,11 @@ class Throttled(RuleBasedStateMachine):
 
     def _watermark(self) -> int:
         with database.writing(self.engine) as conn:
-            return advertisements.create_watermark(conn, self.site)
+            return reservations.create_watermark(conn, self.site)
 
-    def _advertise(self, said: advertisements.Advertisement) -> bool:
+    def _advertise(self, said: reservations.Advertisement) -> bool:
         with database.writing(self.engine) as conn:
-            return advertisements.accept_advertisement(conn, self.site, said, now=self.now)
+            return reservations.accept_advertisement(conn, self.site, said, now=self.now)
 
     @staticmethod
     def _one(data: Any, leases: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from taskqueue.db import database
 from taskqueue.leases import lifecycle
 from taskqueue.leases.lifecycle import PayloadResult
-from taskqueue.sites import advertisements
+from taskqueue.sites import reservations
 from tests import waiting
 from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
 
@@ -64,10 +64,10 @@ class Site:
 
     def advertise(self) -> None:
         with database.writing(self.engine) as conn:
-            said = self.gateway.count(advertisements.create_watermark(conn, "T.x"))
+            said = self.gateway.count(reservations.create_watermark(conn, "T.x"))
         for scope in ("T.x", "T.x/ce/q"):
             with database.writing(self.engine) as conn:
-                advertisements.accept_advertisement(conn, scope, said, now=datetime.now(UTC))
+                reservations.accept_advertisement(conn, scope, said, now=datetime.now(UTC))
 
 
 def test_no_process_gives_what_another_has_given(engine: Engine, database_url: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from requirements.canonical import pool_id
 from requirements.record.record import Record
 from taskqueue.db import database
 from taskqueue.jobs import control, optimizer_queue
-from taskqueue.pools import mapping, pools, queue_class_store
+from taskqueue.pools import pools, queue_class_store
 from taskqueue.pools.mapping import pool_queues
 from taskqueue.schema.tables import (
     job_log,
@@ -23,7 +23,7 @@ from taskqueue.schema.tables import (
     task_queues,
 )
 from taskqueue.schema.tables import jobs as jobs_table
-from tests import stored
+from tests import by_hand, stored
 from tests.submitted import ANN, GRID, grid, job, log_of, submit, waiting, way
 
 JOB = {"Executable": "a.sh"}
@@ -39,7 +39,7 @@ def count(engine: Engine, table: object) -> int:
 
 def queues(engine: Engine, pool: str) -> list[str]:
     with database.reading(engine) as conn:
-        return [str(queue) for queue in mapping.list_eligible_queues(conn, pool)]
+        return [str(queue) for queue in by_hand.list_eligible_queues(conn, pool)]
 
 
 def with_step(name: str, step: Step) -> dict[str, Step]:

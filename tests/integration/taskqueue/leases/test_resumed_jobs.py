@@ -27,7 +27,7 @@ from taskqueue.schema.tables import accounted_use, task_queues, waiting_jobs
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.sites import reservations, scopes
 from taskqueue.states import JobStatus
-from tests import accounted, stored
+from tests import accounted, by_hand, stored
 from tests.submitted import grid, job, log_of, submit, waiting, way
 
 S = JobStatus
@@ -190,7 +190,7 @@ def _reschedule(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
 
 
 def _delete(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
-    control.delete_jobs(conn, [job_id], source=source, now=now)
+    by_hand.delete_jobs(conn, [job_id], source=source, now=now)
 
 
 def _reschedule_and_optimize(gone: Lost) -> None:
@@ -200,7 +200,7 @@ def _reschedule_and_optimize(gone: Lost) -> None:
 
 def _force(gone: Lost) -> None:
     with database.writing(gone.engine) as conn:
-        control.set_status(conn, gone.job_id, S.FAILED, minor="by hand", source="operator", now=gone.now)
+        by_hand.set_status(conn, gone.job_id, S.FAILED, minor="by hand", source="operator", now=gone.now)
 
 
 _TAKES_AWAY = {

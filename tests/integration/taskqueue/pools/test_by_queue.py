@@ -15,7 +15,7 @@ from optimizers.chain import batch
 from requirements.canonical import pool_id
 from requirements.record.record import Record
 from taskqueue.db import database, incarnation
-from taskqueue.pools import by_queue, pools
+from taskqueue.pools import listing, pools
 from taskqueue.schema.tables import pool_mappings
 from tests import stored
 from tests.submitted import GRID, grid, submit
@@ -37,7 +37,7 @@ def ask(engine: Engine, known: QueuePoolCache) -> tuple[list[str], list[str]]:
     with database.reading(engine) as conn:
         told = known.read_pools(conn, LHCB, [BIG, MIDDLE])
     with database.reading(engine) as conn:
-        assert {each: list(ids) for each, ids in told.items()} == by_queue.list_pool_ids(
+        assert {each: list(ids) for each, ids in told.items()} == listing.list_pool_ids(
             conn, LHCB, [BIG, MIDDLE]
         )
     return list(told[BIG]), list(told[MIDDLE])

@@ -15,13 +15,12 @@ from requirements.bitset import mask_from
 from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
 from taskqueue.jobs import unmatchable
-from taskqueue.pools import by_queue, listing, mapping, pools, queue_class_store, refresh
+from taskqueue.pools import listing, mapping, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
-from taskqueue.pools.queue_class_store import StoredClasses
-from taskqueue.pools.refresh import RefreshState
+from taskqueue.pools.queue_class_store import RefreshState, StoredClasses
 from taskqueue.schema.tables import changes, pool_mappings, queue_class_members, submit_pools
 from taskqueue.states import JobStatus
-from tests import stored
+from tests import by_hand, stored
 
 HOUR = timedelta(hours=1)
 A, B, C = (QueueAddress(site="S", ce="ce", queue=name) for name in "abc")
@@ -40,7 +39,7 @@ def _sync(
 
 
 def _touch(conn: Connection, pool_id: str, now: datetime) -> bool:
-    return pools.touch_pool(
+    return by_hand.touch_pool(
         conn, pool_id=pool_id, vo="lhcb", requirements_json="{}", original_json="{}", now=now
     )
 
@@ -49,7 +48,7 @@ def _resolve(
     conn: Connection, pool_id: str, version: int, names: str, now: datetime
 ) -> mapping.MappingChange | None:
     digests = [name * 64 for name in names]
-    return mapping.store_pool_mapping(
+    return by_hand.store_pool_mapping(
         conn, pool_id=pool_id, config_version=version, queue_class_digests=digests, now=now
     )
 
@@ -94,16 +93,16 @@ def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engin
         _touch(conn, "q", now)
         _resolve(conn, "p", 7, "x", now)
         _resolve(conn, "q", 7, "", now)
-        assert mapping.list_eligible_queues(conn, "p") == [A, B]
-        assert mapping.list_eligible_queues(conn, "q") == []
+        assert by_hand.list_eligible_queues(conn, "p") == [A, B]
+        assert by_hand.list_eligible_queues(conn, "q") == []
         assert unmatchable.read_has_queue(conn, ["p", "q"]) == {"p": True, "q": False}
-        assert by_queue.list_pool_ids(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
-        assert by_queue.list_pool_ids(conn, ["cms"], [A]) == {A: []}
+        assert listing.list_pool_ids(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
+        assert listing.list_pool_ids(conn, ["cms"], [A]) == {A: []}
         view = conn.execute(text("SELECT * FROM pool_queues ORDER BY queue")).mappings().all()
         assert [row["queue"] for row in view] == ["a", "b"]
         assert {row["config_version"] for row in view} == {7}
-        assert queue_class_store.find_class(conn, "lhcb", A) == queue_class_store.find_class(conn, "lhcb", B)
-        assert queue_class_store.find_class(conn, "cms", A) is None
+        assert by_hand.find_class(conn, "lhcb", A) == by_hand.find_class(conn, "lhcb", B)
+        assert by_hand.find_class(conn, "cms", A) is None
 
 
 def test_a_queue_that_changes_is_mapped_to_what_its_new_class_is(engine: Engine, now: datetime) -> None:
@@ -113,9 +112,9 @@ def test_a_queue_that_changes_is_mapped_to_what_its_new_class_is(engine: Engine,
         _touch(conn, "p", now)
         _resolve(conn, "p", 1, "x", now)
         _sync(conn, 2, now, {"x": [A], "y": [C, B]})
-        assert mapping.list_eligible_queues(conn, "p") == [A]
+        assert by_hand.list_eligible_queues(conn, "p") == [A]
         _sync(conn, 3, now, {"y": [C]})
-        assert mapping.list_eligible_queues(conn, "p") == []
+        assert by_hand.list_eligible_queues(conn, "p") == []
 
 
 def test_only_differences_are_written(engine: Engine, now: datetime) -> None:
@@ -151,7 +150,7 @@ def test_queue_classes_that_nobody_needs_go(engine: Engine, now: datetime) -> No
         assert queue_class_store.read_slots(conn, "lhcb") == {"z" * 64: 2}
         _sync(conn, 3, now, {"z": [A, B], "v": [C]})
         assert queue_class_store.read_slots(conn, "lhcb") == {"z" * 64: 2, "v" * 64: 0}
-        assert mapping.list_eligible_queues(conn, "p") == [A, B]
+        assert by_hand.list_eligible_queues(conn, "p") == [A, B]
 
 
 def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None:
@@ -162,7 +161,7 @@ def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None
         assert not _sync(conn, 1, now, {"y": [A, B]})
         assert _resolve(conn, "p", 1, "", now) is None
         assert _resolve(conn, "p", 3, "", now) is None  # not synced yet
-        assert mapping.list_eligible_queues(conn, "p") == [A]
+        assert by_hand.list_eligible_queues(conn, "p") == [A]
         assert queue_class_store.read_version(conn, "lhcb") == 2
         assert queue_class_store.read_version(conn, "cms") is None
 
@@ -173,9 +172,9 @@ def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: da
         for pool_id in ("new", "old", "later"):
             _touch(conn, pool_id, now)
         _resolve(conn, "old", 1, "x", now)
-        refresh.record_refresh(conn, "lhcb", now=now + HOUR)
+        queue_class_store.record_refresh(conn, "lhcb", now=now + HOUR)
         _resolve(conn, "later", 1, "x", now + 2 * HOUR)
-        assert refresh.list_unmapped(conn, "lhcb") == ["new"]
+        assert mapping.list_unmapped(conn, "lhcb") == ["new"]
         found = {
             pool.pool_id: pool.refreshed_at
             for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)
@@ -186,18 +185,18 @@ def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: da
         assert _standing(conn).is_of((1, 0), refreshed_after=now + HOUR)
         assert not _standing(conn).is_of((1, 0), refreshed_after=now + 2 * HOUR)
         assert not _standing(conn).is_of((2, 0), refreshed_after=now)
-        refresh.record_refresh(conn, "lhcb", now=now + 3 * HOUR)
+        queue_class_store.record_refresh(conn, "lhcb", now=now + 3 * HOUR)
         assert _standing(conn).is_of((2, 0), refreshed_after=now)
         assert {pool.config_version for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)} == {
             0,
             2,
         }
-        assert sorted(refresh.list_refreshed(conn, now + 2 * HOUR)) == ["later", "old"]
-        assert refresh.list_refreshed(conn, now + 3 * HOUR) == []
+        assert sorted(mapping.list_refreshed(conn, now + 2 * HOUR)) == ["later", "old"]
+        assert mapping.list_refreshed(conn, now + 3 * HOUR) == []
 
 
 def _standing(conn: Connection) -> RefreshState:
-    return refresh.read_states(conn)["lhcb"]
+    return queue_class_store.read_states(conn)["lhcb"]
 
 
 def _refresh(
@@ -205,10 +204,10 @@ def _refresh(
 ) -> None:
     """What the pool agent does with all pools; here each is mapped to all classes."""
     with database.writing(engine) as conn:
-        new = mapping.lock_pools(conn, "lhcb", refresh.list_unmapped(conn, "lhcb"))
+        new = mapping.lock_pools(conn, "lhcb", mapping.list_unmapped(conn, "lhcb"))
         if not _sync(conn, version, now, members):
             return
-        refresh.lock_state(conn, "lhcb")
+        queue_class_store.lock_state(conn, "lhcb")
         slots = queue_class_store.read_slots(conn, "lhcb")
         sets = EligibleSets(eligible=mask_from([slots[name * 64] for name in members]))
         stored_before = mapping.read_mappings(conn, "lhcb")
@@ -221,7 +220,7 @@ def _refresh(
             before=stored_before,
             now=now,
         )
-        refresh.record_refresh(conn, "lhcb", now=now)
+        queue_class_store.record_refresh(conn, "lhcb", now=now)
 
 
 def _arrive(
@@ -254,7 +253,7 @@ def test_a_pool_resolved_from_n_while_n_plus_1_lands_ends_at_n_plus_1(engine: En
 
     stored.meanwhile(engine, resolve, lambda: _refresh(engine, 2, now, newer))
     with database.reading(engine) as conn:
-        assert mapping.list_eligible_queues(conn, "p") == [A, B]
+        assert by_hand.list_eligible_queues(conn, "p") == [A, B]
         assert pools.get_pool(conn, "p").config_version == 2
 
 
@@ -270,7 +269,7 @@ def test_a_newer_version_that_lands_first_overtakes_the_older(engine: Engine, no
     assert overtaken  # to be computed again
     assert not _arrive(engine, 2, now, newer, ["p"])
     with database.reading(engine) as conn:
-        assert mapping.list_eligible_queues(conn, "p") == [A, B]
+        assert by_hand.list_eligible_queues(conn, "p") == [A, B]
 
 
 def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: Engine, now: datetime) -> None:
@@ -288,7 +287,7 @@ def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: En
 
     assert stored.meanwhile(engine, lambda conn: _sync(conn, 2, now, between), back)
     with database.reading(engine) as conn:
-        of_each = [queue_class_store.find_class(conn, "lhcb", queue) for queue in (A, B, C)]
+        of_each = [by_hand.find_class(conn, "lhcb", queue) for queue in (A, B, C)]
         assert of_each[0] == of_each[1] is not None
         assert of_each[2] is None
 
@@ -315,7 +314,7 @@ def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine
     with database.reading(engine) as conn:
         found = listing.list_pools(conn, listing.PoolFilter(), limit=100)
         assert {pool.config_version for pool in found} == {4}
-        assert {pool.pool_id: mapping.list_eligible_queues(conn, pool.pool_id) for pool in found} == {
+        assert {pool.pool_id: by_hand.list_eligible_queues(conn, pool.pool_id) for pool in found} == {
             pool.pool_id: [A, B, C] for pool in found
         }
         assert len(conn.execute(select(queue_class_members)).all()) == 3
@@ -394,7 +393,7 @@ def test_a_job_that_arrives_after_the_deletion_gets_its_pool_anew(engine: Engine
 
     assert stored.meanwhile(engine, delete, arrive)  # it is new again, and was resolved again
     with database.reading(engine) as conn:
-        assert mapping.list_eligible_queues(conn, "p") == [A]
+        assert by_hand.list_eligible_queues(conn, "p") == [A]
 
 
 def test_jobs_that_arrive_while_pools_are_deleted_never_end_without_one(

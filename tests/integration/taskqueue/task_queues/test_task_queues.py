@@ -12,7 +12,7 @@ from taskqueue.schema.tables import requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import change_feed, task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
-from tests import stored, waiting
+from tests import by_hand, stored, waiting
 
 OTHER = RequirementClass(vo="lhcb", cpu_time=86400)
 
@@ -53,7 +53,7 @@ def test_thousands_of_jobs_and_task_queues_go_in_at_once(engine: Engine, now: da
     with database.writing(engine) as conn:
         job_ids = stored.job_ids(conn, now, 2500)
         entries = [
-            task_queues.WaitingEntry(
+            by_hand.WaitingEntry(
                 job_id=job_id,
                 requirement_class=waiting.EVERYWHERE,
                 owner=f"user{job_id % 1250}",
@@ -62,7 +62,7 @@ def test_thousands_of_jobs_and_task_queues_go_in_at_once(engine: Engine, now: da
             )
             for job_id in job_ids
         ]
-        task_queues.enqueue(conn, entries, now=now)
+        by_hand.enqueue(conn, entries, now=now)
         assert waiting.left(conn) == job_ids
         assert len(waiting.occupied(conn)) == 1250
         assert {jobs.get_job(conn, each).task_queue_id is None for each in job_ids[::100]} == {False}

@@ -6,11 +6,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine, func, select
 
 from agents import retention
+from taskqueue import retention as rows
 from taskqueue.db import database
 from taskqueue.jobs import jobs
 from taskqueue.schema.tables import requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
-from taskqueue.task_queues import task_queues, unused
+from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored, waiting
 
@@ -38,8 +39,8 @@ def _used_once(engine: Engine, now: datetime) -> int:
 
 
 def _remove(conn: Connection, before: datetime) -> None:
-    unused.remove_unused(conn, unused.list_unused(conn, before=before), before=before)
-    unused.remove_unused_classes(conn)
+    rows.remove_unused(conn, rows.list_unused(conn, before=before), before=before)
+    rows.remove_unused_classes(conn)
 
 
 def test_what_nothing_refers_to_goes_after_a_day(engine: Engine, now: datetime) -> None:
@@ -121,12 +122,12 @@ def test_a_class_that_a_task_queue_is_being_made_for_stays(postgres_url: str, no
     engine = database.connect(postgres_url)
     _used_once(engine, now)
     with database.writing(engine) as conn:
-        unused.remove_unused(conn, unused.list_unused(conn, before=now + DAY), before=now + DAY)
+        rows.remove_unused(conn, rows.list_unused(conn, before=now + DAY), before=now + DAY)
     assert _rows(engine) == (0, 1)
 
     def remove() -> None:
         with database.writing(engine) as conn:
-            unused.remove_unused_classes(conn)
+            rows.remove_unused_classes(conn)
 
     stored.meanwhile(engine, lambda conn: waiting.put(conn, now + DAY), remove, waits=False)
     assert _rows(engine) == (1, 1)

@@ -6,7 +6,7 @@ import psycopg.errors
 import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from taskqueue.db import retry
+from taskqueue.db import database
 
 
 def _error(cause: Exception) -> DBAPIError:
@@ -26,7 +26,7 @@ def test_what_another_transaction_was_in_the_way_of_is_done_again(cause: Excepti
             raise error
         return "done"
 
-    assert retry.run_with_retry(work) == "done"
+    assert database.run_with_retry(work) == "done"
 
 
 def test_it_is_given_up_after_some_tries() -> None:
@@ -37,7 +37,7 @@ def test_it_is_given_up_after_some_tries() -> None:
         raise _error(IN_THE_WAY[0])
 
     with pytest.raises(OperationalError, match="could not serialize"):
-        retry.run_with_retry(work, tries=3)
+        database.run_with_retry(work, tries=3)
     assert len(tried) == 3
 
 
@@ -47,7 +47,7 @@ def test_it_is_given_up_after_some_tries() -> None:
 def test_another_error_is_raised_at_once(cause: Exception) -> None:
     tried = []
 
-    @retry.retry_on_conflict
+    @database.retry_on_conflict
     def work() -> None:
         tried.append(1)
         raise _error(cause)

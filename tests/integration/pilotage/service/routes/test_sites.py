@@ -9,8 +9,8 @@ import pytest
 
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from taskqueue.sites import advertisements
-from taskqueue.sites.advertisements import Advertisement
+from taskqueue.sites import reservations
+from taskqueue.sites.reservations import Advertisement
 from tests.running_service import Service
 
 SITE = "LCG.A.org"
@@ -175,13 +175,13 @@ def test_a_start_value_that_nothing_can_be_compared_with_closes_its_site_only(
     asks = "Throttle: {Policy: expression, Requirements: CurMatches < 1e300}"
     throttled.configure(config_text.replace("VO: [cms, dune]", f"VO: [cms, dune]\n      {asks}"))
     with database.writing(throttled.engine) as conn:
-        advertisements.accept_advertisement(
+        reservations.accept_advertisement(
             conn, SITE, Advertisement(attributes={"CurMatches": 0}), now=utc_now()
         )
     [match] = ask(gateway)["matches"]
     with database.writing(throttled.engine) as conn:
         said = Advertisement(attributes={"CurMatches": stored})
-        advertisements.accept_advertisement(conn, SITE, said, now=utc_now())
+        reservations.accept_advertisement(conn, SITE, said, now=utc_now())
     assert ask(gateway)["reason"] == "throttled"
     stands = throttle(throttled.user())
     assert (stands["room"], stands["why"]) == (0, "CurMatches < 1e300 is not true: CurMatches is absent")
