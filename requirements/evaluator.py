@@ -121,7 +121,6 @@ def replace_operand(requirements: Requirements, wanted: str, new: str | None) ->
 
 
 def _bare(text: str) -> str:
-    """Strip parentheses around the whole."""
     return text.strip("() ")
 
 

@@ -134,7 +134,6 @@ def _compiled(node: Node, text: str, path: str, *, bare_is_either: bool) -> TwoS
 
 
 def _marked(part: Attribute, *, bare_is_either: bool) -> str | None:
-    """Return the prefixed name of an attribute; None: it stays as written."""
     if (own := own_name(part)) is not None:
         return own
     if is_other(part):

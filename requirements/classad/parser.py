@@ -93,8 +93,6 @@ def _check_depth(node: Node, reader: Cursor) -> None:
 
 
 class _Reader(Cursor):
-    """Recursive-descent parser of one text."""
-
     def bare_ad(self) -> Ad:
         if self.is_at_end():
             raise self.source.fault(self.token.start, "there is nothing to read")

@@ -236,7 +236,6 @@ def _operation(node: Chain | Unary | Conditional, override: Override) -> str:
 
 
 def _within(node: Node, lowest: int, override: Override) -> str:
-    """Write an operand, in parentheses if necessary."""
     text = render(node, override)
     return text if binding(node) >= lowest else f"({text})"
 

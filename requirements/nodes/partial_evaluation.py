@@ -107,8 +107,6 @@ def folded(
 
 @dataclass(slots=True, kw_only=True)
 class _Folding:
-    """Partial evaluation of one expression."""
-
     resource: Mapping[str, Value]
     open_: Mapping[str, Sequence[Option] | None]
     effort: EvaluationBudget

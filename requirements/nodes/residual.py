@@ -84,7 +84,6 @@ def _readable(folded: str, whole: str) -> str:
 
 
 def _spelled(part: Node) -> str | None:
-    """Spell an attribute as the user did."""
     name = resource_name(part) if isinstance(part, Attribute) else None
     if name is None:
         return None
@@ -123,8 +122,6 @@ def _format_value(name: str, resource: Mapping[str, Value], nodes: NodeAttribute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodeEntry:
-    """An entry of a record about an attribute of the nodes."""
-
     name: str
     wanted: Value
     declaration: Declaration | None

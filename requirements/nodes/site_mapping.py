@@ -102,8 +102,6 @@ def _used_twice(meanings: Sequence[Meaning], path: str) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """Parser of one attribute."""
-
     vocabulary: Vocabulary
     path: str
 

@@ -164,7 +164,6 @@ def mismatch(wanted: Value, has: Value | None, declaration: Declaration | None) 
 
 
 def _read(value: Value, declared: Declaration) -> Value:
-    """Convert texts to numbers where the name is declared as a number."""
     if declared.kind is not ValueKind.NUMBER:
         return value
     return tuple(as_number(item) for item in value) if isinstance(value, tuple) else as_number(value)

@@ -213,7 +213,6 @@ def _words(text: str, kind: str) -> tuple[str, ...]:
 
 
 def _find_program(words: tuple[str, ...], kind: str, own: Mapping[str, str]) -> tuple[str, ...]:
-    """Replace the program by its absolute path."""
     program, *rest = words
     path = shutil.which(program, path=f"{own.get('PATH', '')}:{_PATH}")
     if path is None:

@@ -183,7 +183,8 @@ class Transport:
         """Send a JSON object and return the response."""
         data = None if body is None else json.dumps(body).encode("utf-8")
         said = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
-        return self._exchange_json(method, path, data, said, timeout)
+        with self._response(method, path, data, said, timeout) as response:
+            return self._read_answer(path, response)
 
     def download(self, path: str, to: BinaryIO, *, limit: int) -> None:
         """Download an archive into a file; raises `TooLarge` beyond `limit` bytes."""
@@ -201,18 +202,11 @@ class Transport:
         """Send an archive from its start."""
         archive.seek(0)
         headers = {"Content-Type": "application/x-tar", "Content-Length": str(size)}
-        return self._exchange_json("PUT", path, archive, headers, None)
+        with self._response("PUT", path, archive, headers, None) as response:
+            return self._read_answer(path, response)
 
-    def _exchange_json(
-        self,
-        method: str,
-        path: str,
-        data: bytes | BinaryIO | None,
-        headers: Mapping[str, str],
-        timeout: float | None,
-    ) -> Answer:
-        with self._response(method, path, data, headers, timeout) as response:
-            text = response.read(_LONGEST_ANSWER)
+    def _read_answer(self, path: str, response: http.client.HTTPResponse) -> Answer:
+        text = response.read(_LONGEST_ANSWER)
         try:
             answer = json.loads(text) if text else {}
         except ValueError:
