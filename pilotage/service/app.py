@@ -65,7 +65,6 @@ def create_app(parts: Services) -> FastAPI:
         api.include_router(router)
     app.include_router(health.router)  # first: routes are tried in order, and health checks are frequent
     app.include_router(health.metrics_router, responses=_ERRORS)
-    app.include_router(health.published_keys_router)
     app.include_router(api)
     app.include_router(templating.router)
     for router in PAGES:

@@ -17,7 +17,7 @@ class ConfigAnswer(BaseModel):
     source: str | None = Field(default=None, description="Its file, or `api`; operators only.")
 
 
-class ConfigChange(StrictInput):
+class ConfigChangeBody(StrictInput):
     """What every change of the configuration may say."""
 
     message: str = Field(default="", max_length=2000, description="Why.")
@@ -28,7 +28,7 @@ class ConfigChange(StrictInput):
     )
 
 
-class NewConfig(ConfigChange):
+class NewConfig(ConfigChangeBody):
     """A whole configuration: exactly one of `config` and `text`."""
 
     config: dict[str, Any] | None = Field(default=None, description="The tree.")
@@ -36,7 +36,7 @@ class NewConfig(ConfigChange):
     source: str = Field(default="api", max_length=255, description="File that the text came from.")
 
 
-class Edits(ConfigChange):
+class Edits(ConfigChangeBody):
     """Edits of single paths; concurrent changes of other paths are kept."""
 
     set: dict[str, Any] = Field(

@@ -68,13 +68,11 @@ def metrics(parts: PartsOf) -> Response:
     return Response(parts.metrics.render(state), media_type=CONTENT_TYPE_LATEST)
 
 
-published_keys_router = APIRouter(tags=["health"])
-
 #: Cache time in seconds; a new key verifies elsewhere after it.
 _MAX_AGE = 60
 
 
-@published_keys_router.get("/.well-known/jwks.json")
+@router.get("/.well-known/jwks.json")
 async def published_keys(request: Request) -> JSONResponse:
     """The public keys that verify tokens of this installation, as a JWK set; needs no token."""
     parts: Services = request.app.state.parts
