@@ -77,11 +77,7 @@ class LastSeen:
     """The state of the installation that this process has seen last."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        """Read and store the state.
-
-        Raises:
-            CommandRefused: The database has lost commits.
-        """
+        """Read and store the state."""
         self._engine = engine
         self._settings = settings
         self._reported = False

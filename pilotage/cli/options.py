@@ -107,11 +107,7 @@ _MOST = 100_000
 
 
 def parse_ids(words: Sequence[str] | None) -> list[int]:
-    """Distinct ids from words such as `12`, `12-40` or `12,13`, in order.
-
-    Raises:
-        WrongUsage: A word is not an id.
-    """
+    """Distinct ids from words such as `12`, `12-40` or `12,13`, in order."""
     found: dict[int, None] = {}
     for word in words or ():
         for part in word.split(","):

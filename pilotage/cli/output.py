@@ -189,14 +189,7 @@ class PagedList:
 
 
 def read_pages(name: str, page: ReadPage, *, limit: int | None = None, after: object = None) -> PagedList:
-    """Read the pages of a list, up to `limit` entries.
-
-    Args:
-        name: Key of the entries in a response.
-        page: Reads one page.
-        limit: None: all entries.
-        after: `next` of a previous list.
-    """
+    """Read a list page by page, up to `limit` entries, from `after`, the `next` of a previous list."""
     found: list[Entry] = []
     while limit is None or len(found) < limit:
         answer = page(limit=PAGE if limit is None else min(PAGE, limit - len(found)), after=after)
@@ -206,8 +199,6 @@ def read_pages(name: str, page: ReadPage, *, limit: int | None = None, after: ob
             break
     return PagedList(name=name, entries=found, next=after)
 
-
-Json = Mapping[str, Any]
 
 #: Jobs whose phases are shown; each needs its own request.
 _MOST = 5
@@ -221,19 +212,12 @@ class WaitingBars:
     def __init__(
         self,
         total: int,
-        job: Callable[[int], Json],
+        job: Callable[[int], Entry],
         *,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the bars.
-
-        Args:
-            total: Number of jobs.
-            job: Fetches one job.
-            console: None: standard error.
-            clock: Monotonic, in seconds.
-        """
+        """Create the bars for so many jobs; `job` fetches one of them."""
         shown = console or progress_console()
         columns = (
             TextColumn("{task.description}", markup=False),

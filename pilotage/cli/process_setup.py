@@ -72,15 +72,8 @@ _LOOK_EVERY = 0.5  # seconds
 def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], None] = lambda: None) -> None:
     """Run `count` processes until SIGINT or SIGTERM; one that dies is restarted.
 
-    They are spawned, not forked: each makes its own engine and threads. They end with this process.
-
-    Args:
-        target: Runs until SIGTERM; must be picklable.
-        count: Number of processes.
-        ending: Called at shutdown, before the processes are terminated.
-
-    Raises:
-        CommandRefused: The first start of a process failed.
+    They are spawned, not forked: each makes its own engine and threads, and `target` must be picklable. They
+    end with this process; `ending` is called before they are terminated.
     """
     context = multiprocessing.get_context("spawn")
     stop = stop_on_signals()
@@ -125,12 +118,7 @@ class ProcessSlot:
     """
 
     def __init__(self, start: Callable[[], ChildProcess], *, now: float) -> None:
-        """Start the first process.
-
-        Args:
-            start: Starts a process.
-            now: Monotonic, in seconds.
-        """
+        """Start the first process; times are monotonic, in seconds."""
         self._start = start
         self._since = now
         self._until: float | None = None  # time of the restart; None: it runs
@@ -139,11 +127,7 @@ class ProcessSlot:
         self.child = start()
 
     def look(self, *, now: float) -> None:
-        """Restart the process if it has ended and its delay is over.
-
-        Raises:
-            CommandRefused: The first start failed.
-        """
+        """Restart the process if it has ended and its delay is over."""
         if self._until is None and (status := self.child.exitcode) is not None:
             self._until = now + self._rest(status, lived=now - self._since)
         if self._until is not None and now >= self._until:

@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import wraps
 from ipaddress import ip_network
 from pathlib import Path
@@ -247,39 +247,23 @@ def _option_of(name: str) -> object:
     return Annotated[field.annotation | None, flag]  # type: ignore[operator]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """One source of settings."""
-
-    values: Mapping[str, object]
-    #: Format of the name of a setting in messages.
-    label: str
-
-
 def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of this process.
-
-    Args:
-        flags: By setting; None is a flag that was not given.
-        environment: The process environment.
-
-    Raises:
-        InvalidSettings: with every problem, each with its flag, variable or line of the file.
-    """
+    """The settings of this process."""
     given = {name: value for name, value in flags.items() if value is not None}
     variables = _variables(environment)
     home = Path(str(given.get("home") or variables.get("home") or default_home(environment)))
     home = home.expanduser().absolute()
     file = home / FILE
-    layers = (
-        _Layer(values=_defaults(home), label="default {name}"),
-        _Layer(values=_read(file), label=f"{file}: {{name}}"),
-        _Layer(values=variables, label=PREFIX + "{upper}"),
-        _Layer(values=given, label="--{dashed}"),
-        _Layer(values={"home": home}, label="--home"),
-    )
-    merged = {name: value for layer in layers for name, value in layer.values.items()}
-    origin = {name: layer.label for layer in layers for name in layer.values}
+    #: Format of the name of a setting in messages, and values; later ones win.
+    layers: dict[str, Mapping[str, object]] = {
+        "default {name}": _defaults(home),
+        f"{file}: {{name}}": _read(file),
+        PREFIX + "{upper}": variables,
+        "--{dashed}": given,
+        "--home": {"home": home},
+    }
+    merged = {name: value for values in layers.values() for name, value in values.items()}
+    origin = {name: label for label, values in layers.items() for name in values}
     try:
         return Settings.model_validate(merged)
     except ValidationError as error:
@@ -311,18 +295,9 @@ def _structured(text: str) -> object:
 
 def _read(file: Path) -> dict[str, object]:
     try:
-        text = file.read_text(encoding="utf-8")
+        content = load_yaml(file, InvalidSettings)
     except FileNotFoundError:
         return {}
-    except UnicodeDecodeError as error:
-        raise InvalidSettings([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else None
-        what = getattr(error, "problem", None) or "is not YAML"
-        raise InvalidSettings([Problem(path="settings", message=what, file=str(file), line=line)]) from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -332,18 +307,31 @@ def _read(file: Path) -> dict[str, object]:
     return _checked_names(content, file)
 
 
+def load_yaml(
+    file: Path, invalid: type[InvalidInput], loader: type[yaml.SafeLoader] = yaml.SafeLoader
+) -> object:
+    """The content of a YAML file; an error of the class `invalid` if it is not valid YAML."""
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), loader)  # noqa: S506 - a safe one
+    except UnicodeDecodeError as error:
+        raise invalid([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else None
+        what = getattr(error, "problem", None) or "is not YAML"
+        raise invalid([Problem(path="settings", message=what, file=str(file), line=line)]) from None
+
+
 def _checked_names(content: Mapping[object, object], file: Path) -> dict[str, object]:
     known = sorted(set(Settings.model_fields) - {"home"})
-    wrong = [str(name) for name in content if name not in known]
-    if wrong:
-        raise InvalidSettings(
-            [
-                Problem(
-                    path=name, message="unknown setting", suggestion=did_you_mean(name, known), file=str(file)
-                )
-                for name in wrong
-            ]
-        )
+    wrong = Problem(path="", message="unknown setting", file=str(file))
+    problems = [
+        replace(wrong, path=str(name), suggestion=did_you_mean(str(name), known))
+        for name in content
+        if name not in known
+    ]
+    if problems:
+        raise InvalidSettings(problems)
     return {str(name): value for name, value in content.items() if value is not None}
 
 

@@ -32,9 +32,6 @@ def change_from_file(client: Client, file: Path) -> ConfigChange:
     """The change that replaces the visible configuration by a file.
 
     A caller that sees only a part of the tree sends the differences in that part.
-
-    Raises:
-        ConfigError: The file is wrong.
     """
     config = validate.load_file(file)
     answer = client.config()

@@ -88,11 +88,7 @@ def advertise_once(client: Client, scope: str, words: list[str], *, patience: fl
 
 
 def split(command: str) -> list[str]:
-    """The words of a command, which runs without a shell.
-
-    Raises:
-        WrongUsage: The command is empty, has an open quotation mark, or needs a shell.
-    """
+    """The words of a command, which runs without a shell."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -112,11 +108,7 @@ def print_warnings(answer: Mapping[str, Any]) -> None:
 
 
 def _run_command(words: list[str], patience: float) -> str:
-    """What a command prints.
-
-    Raises:
-        WrongUsage: It cannot be run, fails, takes too long, or prints no text.
-    """
+    """What a command prints."""
     name = words[0]
     try:
         run = subprocess.run(words, capture_output=True, text=True, timeout=patience, check=False)
@@ -147,11 +139,7 @@ def parse_counts(text: str) -> dict[str, object]:
 
 
 def pairs(words: Iterable[str]) -> dict[str, object]:
-    """Names and values of `CurrentJobs=12` …; a value is a number, a bool or text.
-
-    Raises:
-        WrongUsage: A word is not K=V, or a name is given twice.
-    """
+    """Names and values of `CurrentJobs=12` …; a value is a number, a bool or text."""
     found: list[tuple[str, object]] = []
     for word in words:
         name, sign, value = word.partition("=")

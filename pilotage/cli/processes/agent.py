@@ -44,46 +44,18 @@ class Agent:
     cycle: Callable[[AgentContext, datetime], object]
 
 
-def _run_pools(context: AgentContext, now: datetime) -> object:
-    return pools.cycle(context.engine, context.current(), now=now, holder=context.holder)
-
-
-def _run_lost_jobs(context: AgentContext, now: datetime) -> object:
-    return lost_jobs.cycle(context.engine, context.current(), now=now, holder=context.holder)
-
-
-def _run_priorities(context: AgentContext, now: datetime) -> object:
-    return priorities.cycle(
-        context.engine, context.current(), now=now, holder=context.holder, memory=context.weighing
-    )
-
-
-def _run_sweep(context: AgentContext, now: datetime) -> object:
-    return sweep.cycle(context.engine, context.current(), now=now, holder=context.holder)
-
-
-def _run_retention(context: AgentContext, now: datetime) -> object:
-    return retention.cycle(
-        context.engine, context.current(), now=now, holder=context.holder, store=context.blobs
-    )
-
-
-def _run_waits(context: AgentContext, now: datetime) -> object:
-    return wait_times.cycle(context.engine, now=now, holder=context.holder, memory=context.ended)
-
-
-def _run_accounting(context: AgentContext, now: datetime) -> object:
-    return accounting.cycle(context.engine, now=now, holder=context.holder)
-
-
 _CYCLES: Mapping[str, Callable[[AgentContext, datetime], object]] = {
-    "pools": _run_pools,
-    "lost-jobs": _run_lost_jobs,
-    "priorities": _run_priorities,
-    "sweep": _run_sweep,
-    "waits": _run_waits,
-    "accounting": _run_accounting,
-    "retention": _run_retention,
+    "pools": lambda own, now: pools.cycle(own.engine, own.current(), now=now, holder=own.holder),
+    "lost-jobs": lambda own, now: lost_jobs.cycle(own.engine, own.current(), now=now, holder=own.holder),
+    "priorities": lambda own, now: priorities.cycle(
+        own.engine, own.current(), now=now, holder=own.holder, memory=own.weighing
+    ),
+    "sweep": lambda own, now: sweep.cycle(own.engine, own.current(), now=now, holder=own.holder),
+    "waits": lambda own, now: wait_times.cycle(own.engine, now=now, holder=own.holder, memory=own.ended),
+    "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),
+    "retention": lambda own, now: retention.cycle(
+        own.engine, own.current(), now=now, holder=own.holder, store=own.blobs
+    ),
 }
 AGENTS: Mapping[str, Agent] = {
     name: Agent(every=every, cycle=_CYCLES[name]) for name, every in schedule.INTERVALS.items()
