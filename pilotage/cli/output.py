@@ -36,12 +36,6 @@ Entry = Mapping[str, Any]
 Column = str | Callable[[Entry], object]
 
 
-class DataclassInstance(Protocol):
-    """Any dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-
 def write_all_signs() -> None:
     """Escape characters that the encoding of standard output lacks, instead of failing."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -65,11 +59,6 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
         sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8) + "\n")
     else:
         console().print(render())
-
-
-def fields(record: DataclassInstance) -> dict[str, object]:
-    """The fields of a record; `asdict` would turn a Counter into counts of its pairs."""
-    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:
@@ -272,9 +261,10 @@ class WaitingBars:
 log = logging.getLogger(__name__)
 
 
-class CycleSummary(DataclassInstance, Protocol):
-    """The result of one cycle; its `str` is one line."""
+class CycleSummary(Protocol):
+    """The result of one cycle, a dataclass; its `str` is one line."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     at: datetime
     away: list[str]  #: services and batch systems that were unreachable
     problems: list[str]
@@ -285,7 +275,9 @@ def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
     for line in (*summary.away, *summary.problems):
         log.warning("%s", line)
     if as_json:
-        sys.stdout.write(json.dumps(fields(summary), default=str) + "\n")
+        # `asdict` would turn a Counter into counts of its pairs.
+        values = {each.name: getattr(summary, each.name) for each in dataclasses.fields(summary)}
+        sys.stdout.write(json.dumps(values, default=str) + "\n")
     else:
         console().print(escape(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
     sys.stdout.flush()

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from multiprocessing.process import BaseProcess
 
 from pilotage.cli.errors import CommandRefused
 
@@ -78,7 +78,7 @@ def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], N
     context = multiprocessing.get_context("spawn")
     stop = stop_on_signals()
 
-    def start() -> ChildProcess:
+    def start() -> BaseProcess:
         process = context.Process(target=_run, args=(target,))
         process.start()
         return process
@@ -96,20 +96,6 @@ def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], N
             place.child.join()
 
 
-class ChildProcess(Protocol):
-    """The supervised part of a process."""
-
-    @property
-    def exitcode(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-
-    def join(self) -> None:
-        """Wait for its end."""
-
-
 class ProcessSlot:
     """One process and its restarts.
 
@@ -117,7 +103,7 @@ class ProcessSlot:
     signal is an error of configuration, so it ends the command with a message.
     """
 
-    def __init__(self, start: Callable[[], ChildProcess], *, now: float) -> None:
+    def __init__(self, start: Callable[[], BaseProcess], *, now: float) -> None:
         """Start the first process; times are monotonic, in seconds."""
         self._start = start
         self._since = now

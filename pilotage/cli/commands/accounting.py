@@ -11,8 +11,7 @@ from rich.console import RenderableType
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
-
-Row = Mapping[str, Any]
+from pilotage.cli.output import Entry
 
 _MOMENT = "a time, a date, or how long ago: 24h, 7d, 12w"
 _HOUR = 3600.0
@@ -70,7 +69,7 @@ def _table(answer: Mapping[str, Any]) -> RenderableType:
     return output.table([*map(output.heading, names), *headings], rows, title=title)
 
 
-def _cells(row: Row, names: Sequence[str]) -> Sequence[object]:
+def _cells(row: Entry, names: Sequence[str]) -> Sequence[object]:
     values = (output.local_time(row["at"]) if name == "at" else row[name] for name in names)
     efficiency = row["cpu_efficiency"]
     hours = [_hours(row[name]) for name in ("wall_seconds", "core_seconds")]

@@ -1,6 +1,6 @@
 """`pilotage config import` and `export`: formats of other systems; an import shows its effects first."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -262,21 +262,16 @@ def export_classad(
     """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
     config = config_request.configuration_from(file, service)
     found = ce_ads.export_ads(config, path, vo)
-    if service.as_json:
-        data = {
-            "ads": found.text,
-            "queues": [str(queue) for queue in found.queues],
-            "left_out": list(found.left_out),
-            "narrowed": list(found.narrowed),
-        }
-        output.emit(data, as_json=True, render=str)
-        return
-    for each in found.left_out:
-        typer.echo(f"pilotage: {each}: left out, an ad has one value for all nodes of a queue", err=True)
-    for each in found.narrowed:
-        message = "kept out, an ad has no values of single VOs; --vo exports the queue as one of them gets it"
-        typer.echo(f"pilotage: {each}: {message}", err=True)
-    typer.echo(found.text, nl=False)
+    data = {
+        "ads": found.text,
+        "queues": [str(queue) for queue in found.queues],
+        "left_out": list(found.left_out),
+        "narrowed": list(found.narrowed),
+    }
+    no_value = "kept out, an ad has no values of single VOs; --vo exports the queue as one of them gets it"
+    notes = [f"{each}: left out, an ad has one value for all nodes of a queue" for each in found.left_out]
+    notes += [f"{each}: {no_value}" for each in found.narrowed]
+    _print_export(found.text, data, notes, service)
 
 
 def export_dirac(*, file: config_request.InsteadOfRunning = None, service: ServiceOptions) -> None:
@@ -286,10 +281,14 @@ def export_dirac(*, file: config_request.InsteadOfRunning = None, service: Servi
     """
     config = config_request.configuration_from(file, service)
     found = dirac_export.export_dirac(config.tree)
+    left_out = list(found.left_out)
+    _print_export(found.text, {"text": found.text, "left_out": left_out}, left_out, service)
+
+
+def _print_export(text: str, data: object, notes: Iterable[str], service: ServiceOptions) -> None:
     if service.as_json:
-        data = {"text": found.text, "left_out": list(found.left_out)}
-        output.emit(data, as_json=True, render=str)
+        service.emit(data, str)
         return
-    for each in found.left_out:
+    for each in notes:
         typer.echo(f"pilotage: {each}", err=True)
-    typer.echo(found.text, nl=False)
+    typer.echo(text, nl=False)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pilotage.cli import home_directory, options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.output import Column
+from pilotage.cli.output import Column, Entry
 from pilotage.fabric.pilot import main as pilot_main
 
 
@@ -32,9 +32,6 @@ def _environment(words: Sequence[str], home: Path | None) -> Mapping[str, str]:
         return os.environ
     found = home_directory.load_client_settings(home=home).home
     return {**home_directory.read_client_env(found), **os.environ, "PILOTAGE_HOME": str(found)}
-
-
-Pilot = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +117,7 @@ _OUTCOMES: Mapping[str, Column] = {
 }
 
 
-def _queue_text(pilot: Pilot) -> str:
+def _queue_text(pilot: Entry) -> str:
     """The queue of a pilot, or the number of candidates until a broker has chosen one."""
     if pilot["site"]:
         return f"{pilot['site']}/{pilot['ce']}/{pilot['queue']}"
@@ -139,7 +136,7 @@ _PILOTS: Mapping[str, Column] = {
 }
 
 
-def _details(pilot: Pilot, wrote: Mapping[str, Any] | None) -> RenderableType:
+def _details(pilot: Entry, wrote: Mapping[str, Any] | None) -> RenderableType:
     left_out = {"site", "ce", "queue", "has_output"}
     facts = {name: value for name, value in pilot.items() if name not in left_out}
     return Group(output.facts(facts | {"queue": _queue_text(pilot)}, title="Pilot"), *_output_lines(wrote))

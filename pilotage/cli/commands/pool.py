@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -10,15 +10,13 @@ from rich.console import Group, RenderableType
 from pilotage.cli import output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.output import Column
+from pilotage.cli.output import Column, Entry
 from pilotage.fabric.client import Client
 
 #: Digits of an id in tables, enough to identify a pool.
 _SHORT = 12
 #: Fields of a pool that `show` formats separately.
 _SEPARATE = {"queues", "requirements", "jobs", "more_jobs"}
-
-Pool = Mapping[str, Any]
 
 
 def list_pools(
@@ -50,7 +48,7 @@ def show(
     service.emit(pool, lambda: _details(pool))
 
 
-def _requirements(pool: Pool) -> str:
+def _requirements(pool: Entry) -> str:
     requirements = pool["requirements"]
     if isinstance(requirements, Mapping):
         return "; ".join(f"{name} = {_value(value)}" for name, value in requirements.items())
@@ -61,7 +59,7 @@ def _value(value: object) -> str:
     return "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
 
 
-def _counts(pool: Pool) -> str:
+def _counts(pool: Entry) -> str:
     more = pool["more_jobs"]
     return ", ".join(
         f"{'more than ' if status in more else ''}{count} {status}" for status, count in pool["jobs"].items()
@@ -86,14 +84,14 @@ def _complete(client: Client, start: str) -> str:
     return str(found[0])
 
 
-def _details(pool: Pool) -> RenderableType:
+def _details(pool: Entry) -> RenderableType:
     facts = {name: value for name, value in pool.items() if name not in _SEPARATE}
     facts |= {"requirements": _requirements(pool), "jobs": _counts(pool)}
     queues = output.table((_eligible(pool),), ([queue] for queue in pool["queues"]))
     return Group(output.facts(facts, title="Pool"), queues)
 
 
-def _eligible(pool: Pool) -> str:
+def _eligible(pool: Entry) -> str:
     """Heading of the list of queues; of other VOs' pools, only queues at the caller's sites are listed."""
     shown, every = len(pool["queues"]), pool["eligible_queues"]
     number = f"{shown} of {every}" if shown < every else str(every)

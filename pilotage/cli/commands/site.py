@@ -21,10 +21,8 @@ from rich.console import Group, RenderableType
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, one_line
-from pilotage.cli.output import Column
+from pilotage.cli.output import Column, Entry
 from pilotage.fabric.client import ApiError, Client, ServiceAway
-
-Json = Mapping[str, Any]
 
 
 def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
@@ -38,14 +36,14 @@ def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
     service.emit(chosen, lambda: _limits_table(chosen))
 
 
-def _limits_table(site: Json) -> RenderableType:
+def _limits_table(site: Entry) -> RenderableType:
     rows = list(_rows(site))
     banned = f"{site['site']} is banned: {site['ban']['reason']}" if site["ban"] else None
     headings = ("Site/CE/Queue", "Of", "VO", "Allowed", "Now", "Closed")
     return output.table(headings, rows, title=banned) if rows else banned or f"{site['site']}: no limit"
 
 
-def _rows(site: Json) -> Iterator[tuple[object, ...]]:
+def _rows(site: Entry) -> Iterator[tuple[object, ...]]:
     for each in site["limits"]:
         allowed, now = _running(each) if each["option"] == "RunningLimit" else _delayed(each)
         what = f"{each['attribute']} {each['value']}"
@@ -55,11 +53,11 @@ def _rows(site: Json) -> Iterator[tuple[object, ...]]:
         yield each["scope"], f"throttle {each['policy']}", None, each["limits"], room, each["why"]
 
 
-def _running(limit: Json) -> tuple[str, str]:
+def _running(limit: Entry) -> tuple[str, str]:
     return f"{limit['most']} at a time", f"{limit['there']} there"
 
 
-def _delayed(delay: Json) -> tuple[str, str]:
+def _delayed(delay: Entry) -> tuple[str, str]:
     return f"one in {delay['seconds']:g} s, {delay['burst']} at once", f"{int(delay['tokens'])} at once"
 
 
@@ -243,7 +241,7 @@ def allow(site: options.Site, *, service: ServiceOptions) -> None:
     service.emit(found, lambda: f"{site}: allowed")
 
 
-def _scopes(site: Json) -> list[Json]:
+def _scopes(site: Entry) -> list[Entry]:
     """The throttles of a site; without one, the site itself."""
     unlimited = {"scope": site["site"], "policy": None, "open": True}
     return site["throttles"] or [unlimited | dict.fromkeys(("room", "reserved", "why"))]
@@ -261,7 +259,7 @@ _SCOPES: Mapping[str, Column] = {
 }
 
 
-def _details(site: Json) -> RenderableType:
+def _details(site: Entry) -> RenderableType:
     hidden = {"reservations", "advertisement"}
     shown = [
         output.facts({name: value for name, value in each.items() if name not in hidden}, title=each["scope"])
