@@ -9,7 +9,6 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 import yaml
 from pydantic import (
     BaseModel,
@@ -102,12 +101,6 @@ class InvalidSettings(InvalidInput):
     code = "config_error"
 
 
-def _flag(metavar: str, text: str) -> OptionInfo:
-    """The option of a command that sets a field."""
-    flag: OptionInfo = typer.Option(metavar=metavar, help=text)
-    return flag
-
-
 class Settings(BaseModel):
     """The settings of an installation; the same names for flags, variables and the file.
 
@@ -118,12 +111,13 @@ class Settings(BaseModel):
 
     home: Path
     database_url: Annotated[
-        str, _flag("URL", "Database (default: PILOTAGE_DATABASE_URL or SQLite in the home directory).")
+        str,
+        options.option("URL", "Database (default: PILOTAGE_DATABASE_URL or SQLite in the home directory)."),
     ]
     #: For upgrades and LISTEN.
     database_direct_url: Annotated[
         str | None,
-        _flag(
+        options.option(
             "URL",
             "Direct connection to the same database, if --database-url goes through pgbouncer "
             "(default: PILOTAGE_DATABASE_DIRECT_URL).",
@@ -131,17 +125,19 @@ class Settings(BaseModel):
     ] = None
     redis_url: Annotated[
         str | None,
-        _flag("URL", "Redis (default: PILOTAGE_REDIS_URL); without it, optimizers run in the service."),
+        options.option(
+            "URL", "Redis (default: PILOTAGE_REDIS_URL); without it, optimizers run in the service."
+        ),
     ] = None
-    host: Annotated[str, _flag("ADDRESS", "Address to listen on (default: PILOTAGE_HOST or 127.0.0.1).")] = (
-        "127.0.0.1"
-    )
+    host: Annotated[
+        str, options.option("ADDRESS", "Address to listen on (default: PILOTAGE_HOST or 127.0.0.1).")
+    ] = "127.0.0.1"
     port: Annotated[
-        int, _flag("N", "Port to listen on (default: PILOTAGE_PORT or 8750); 0: any free port.")
+        int, options.option("N", "Port to listen on (default: PILOTAGE_PORT or 8750); 0: any free port.")
     ] = Field(default=8750, ge=0, le=65535)
     tls_certificate: Annotated[
         Path | None,
-        _flag(
+        options.option(
             "FILE",
             "Serve HTTPS with this certificate and its chain, PEM (default: PILOTAGE_TLS_CERTIFICATE); "
             "reloaded when the file changes.",
@@ -149,38 +145,41 @@ class Settings(BaseModel):
     ] = None
     tls_key: Annotated[
         Path | None,
-        _flag("FILE", "Private key of the certificate, if not in the same file (default: PILOTAGE_TLS_KEY)."),
+        options.option(
+            "FILE", "Private key of the certificate, if not in the same file (default: PILOTAGE_TLS_KEY)."
+        ),
     ] = None
     trusted_proxies: tuple[str, ...] = ()  #: addresses and networks whose X-Forwarded headers are believed
     workers: Annotated[
-        int, _flag("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
+        int, options.option("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
     ] = Field(default=1, ge=1, le=256)
     resources: Annotated[
         Path | None,
-        _flag("FILE", "Configuration file to import at start, if it changed since the last import."),
+        options.option("FILE", "Configuration file to import at start, if it changed since the last import."),
     ] = None
     blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
     key: Path  #: private signing key of tokens; the same on all hosts
     issuers: tuple[IssuerSettings, ...] = ()  #: trusted besides the installation itself
     site: Annotated[
-        str | None, _flag("SITE", "Run local pilots for the queues of this site while jobs wait for them.")
+        str | None,
+        options.option("SITE", "Run local pilots for the queues of this site while jobs wait for them."),
     ] = None
-    pilots: Annotated[int, _flag("N", "Maximum number of local pilots at a time (default: 2).")] = Field(
-        default=2, ge=0, le=1000
+    pilots: Annotated[int, options.option("N", "Maximum number of local pilots at a time (default: 2).")] = (
+        Field(default=2, ge=0, le=1000)
     )
     isolation: Annotated[
         str,
-        _flag(
+        options.option(
             "KIND",
             "Isolation of the jobs of local pilots: userns (default) hides the installation from them; "
             "none lets them read its keys and act with your rights.",
         ),
     ] = Field(default="userns", pattern="^(userns|none)$")
     #: Also of the token that `up` writes to client.env.
-    vo: Annotated[str | None, _flag("VO", "VO of jobs that name none.")] = None
-    log_level: Annotated[str, _flag("LEVEL", "Log level: debug, info, warning (default) or error.")] = Field(
-        default="warning", pattern="^(debug|info|warning|error)$"
-    )
+    vo: Annotated[str | None, options.option("VO", "VO of jobs that name none.")] = None
+    log_level: Annotated[
+        str, options.option("LEVEL", "Log level: debug, info, warning (default) or error.")
+    ] = Field(default="warning", pattern="^(debug|info|warning|error)$")
     url: str | None = None  #: for clients: the service
     authorities: Path | None = None  #: for clients: CA certificates of the service
     token: str | None = Field(default=None, repr=False)  #: for clients

@@ -15,7 +15,7 @@ from cs_config.tree.configuration import Configuration
 from cs_config.versions import proposals
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
-from pilotage.cli import output
+from pilotage.cli import options, output
 from pilotage.cli.commands import config_change, config_history, config_request
 from pilotage.cli.commands.config_change import Guards
 from pilotage.cli.commands.config_history import Message
@@ -39,9 +39,7 @@ class ImportOptions:
     guards: Guards = None
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--file", metavar="FILE", help="Compare with this file instead of the configuration in force."
-        ),
+        options.option("FILE", "Compare with this file instead of the configuration in force.", "--file"),
     ] = None
     as_text: Annotated[bool, typer.Option("--yaml", help="Print the whole resulting configuration.")] = False
 
@@ -135,9 +133,7 @@ def _stored(version: int, *, applied: bool) -> str:
 
 
 def import_dirac(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="DIRAC .cfg file, current layout or that of RFC #5.")
-    ],
+    file: Annotated[Path, options.argument("FILE", "DIRAC .cfg file, current layout or that of RFC #5.")],
     *,
     wanted: ImportOptions,
     service: ServiceOptions,
@@ -153,10 +149,7 @@ def import_dirac(
 
 def import_osg(
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="Factory configuration: XML, YAML, or a tree as in examples/osg."
-        ),
+        Path, options.argument("FILE", "Factory configuration: XML, YAML, or a tree as in examples/osg.")
     ],
     *,
     wanted: ImportOptions,
@@ -175,11 +168,10 @@ _SITE_HELP = "Site of CEs whose ads name none; a CE that exists already keeps it
 
 def import_classad(
     files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE…", help="CE ads, new or old ClassAd syntax; - is standard input."),
+        list[Path], options.argument("FILE…", "CE ads, new or old ClassAd syntax; - is standard input.")
     ],
     *,
-    site: Annotated[str | None, typer.Option(metavar="SITE", help=_SITE_HELP)] = None,
+    site: Annotated[str | None, options.option("SITE", _SITE_HELP)] = None,
     wanted: ImportOptions,
     service: ServiceOptions,
 ) -> None:

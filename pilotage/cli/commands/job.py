@@ -141,8 +141,7 @@ def fetch_output(
     ids: options.JobIds = None,
     *,
     directory: Annotated[
-        Path,
-        typer.Option("--directory", "-d", metavar="DIR", help="Create a subdirectory for each job here."),
+        Path, options.option("DIR", "Create a subdirectory for each job here.", "--directory", "-d")
     ] = Path(),
     most: Annotated[
         float,

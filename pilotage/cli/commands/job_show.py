@@ -114,8 +114,7 @@ def list_jobs(
         int | None, typer.Option(metavar="ID", min=1, help="Only jobs older than this one (next page).")
     ] = None,
     by: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD,…", help="Count jobs by status, site, vo, owner, minor_status …"),
+        str | None, options.option("FIELD,…", "Count jobs by status, site, vo, owner, minor_status …")
     ] = None,
     service: ServiceOptions,
 ) -> None:
@@ -164,7 +163,7 @@ def log(job_id: options.JobId, *, service: ServiceOptions) -> None:
 
 
 def explain(
-    job: Annotated[str, typer.Argument(metavar="ID|FILE", help="Job id, or a file with a job description.")],
+    job: Annotated[str, options.argument("ID|FILE", "Job id, or a file with a job description.")],
     *,
     forwarding: Annotated[
         bool,

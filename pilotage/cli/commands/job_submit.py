@@ -192,18 +192,15 @@ _FEW = 20
 
 
 def submit(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="JDL, ClassAd, YAML or JSON; - is standard input.")
-    ],
+    files: Annotated[list[str], options.argument("FILE", "JDL, ClassAd, YAML or JSON; - is standard input.")],
     *,
     count: Annotated[
         int, typer.Option("--count", "-n", min=1, max=1_000_000, help="Copies of each job.")
     ] = 1,
     param: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=V1,V2…",
-            help="One job for each value, which replaces %(NAME)s; repeated: for each combination.",
+        options.option(
+            "NAME=V1,V2…", "One job for each value, which replaces %(NAME)s; repeated: for each combination."
         ),
     ] = None,
     service: ServiceOptions,

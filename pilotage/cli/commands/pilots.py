@@ -38,15 +38,11 @@ def _environment(words: Sequence[str], home: Path | None) -> Mapping[str, str]:
 class PilotFilters:
     """Filters of pilots, by their names in the HTTP interface."""
 
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="Only pilots of this VO.")] = None
-    site: Annotated[
-        str | None, typer.Option(metavar="SITE", help="Only pilots at this site or submitted to it.")
-    ] = None
+    vo: Annotated[str | None, options.option("VO", "Only pilots of this VO.")] = None
+    site: Annotated[str | None, options.option("SITE", "Only pilots at this site or submitted to it.")] = None
     status: Annotated[
         str | None,
-        typer.Option(
-            metavar="STATUS,…", help="Only pilots with one of these statuses, such as Running or Aborted."
-        ),
+        options.option("STATUS,…", "Only pilots with one of these statuses, such as Running or Aborted."),
     ] = None
 
 
@@ -54,9 +50,7 @@ def list_pilots(
     *,
     filters: PilotFilters,
     limit: output.Limit = 1000,
-    after: Annotated[
-        str | None, typer.Option(metavar="STAMP", help="Only pilots after this one (next page).")
-    ] = None,
+    after: Annotated[str | None, options.option("STAMP", "Only pilots after this one (next page).")] = None,
     service: ServiceOptions,
 ) -> None:
     """List pilots, ordered by stamp."""
@@ -67,9 +61,7 @@ def list_pilots(
 
 
 def show(
-    stamp: Annotated[str, typer.Argument(metavar="STAMP", help="Stamp of the pilot.")],
-    *,
-    service: ServiceOptions,
+    stamp: Annotated[str, options.argument("STAMP", "Stamp of the pilot.")], *, service: ServiceOptions
 ) -> None:
     """Show one pilot, and if it failed the end of its output."""
     with service.connect() as client:
@@ -81,10 +73,7 @@ def show(
 def summary(
     *,
     by: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,…", help="Group by: status, vo, site, ce, queue, empty_reason, submitted_by."
-        ),
+        str, options.option("NAME,…", "Group by: status, vo, site, ce, queue, empty_reason, submitted_by.")
     ] = "queue",
     hours: Annotated[
         float,

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
-import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import output
+from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.output import Column, Entry
@@ -21,11 +20,9 @@ _SEPARATE = {"queues", "requirements", "jobs", "more_jobs"}
 
 def list_pools(
     *,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="Only pools of this VO.")] = None,
+    vo: Annotated[str | None, options.option("VO", "Only pools of this VO.")] = None,
     limit: output.Limit = 1000,
-    after: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only pools after this one (next page).")
-    ] = None,
+    after: Annotated[str | None, options.option("ID", "Only pools after this one (next page).")] = None,
     service: ServiceOptions,
 ) -> None:
     """List the pools with their numbers of queues and jobs, ordered by id."""
@@ -36,9 +33,7 @@ def list_pools(
 
 
 def show(
-    pool_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Pool id, or its first digits if they are unambiguous.")
-    ],
+    pool_id: Annotated[str, options.argument("ID", "Pool id, or its first digits if they are unambiguous.")],
     *,
     service: ServiceOptions,
 ) -> None:

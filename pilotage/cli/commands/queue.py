@@ -3,8 +3,6 @@
 from datetime import UTC, datetime
 from typing import Annotated
 
-import typer
-
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.levels import Parameter
@@ -18,10 +16,8 @@ _SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", 
 
 def list_queues(
     *,
-    vo: Annotated[
-        str | None, typer.Option(metavar="VO", help="Only queues that this VO may use now.")
-    ] = None,
-    site: Annotated[str | None, typer.Option(metavar="SITE", help="Only queues of this site.")] = None,
+    vo: Annotated[str | None, options.option("VO", "Only queues that this VO may use now.")] = None,
+    site: Annotated[str | None, options.option("SITE", "Only queues of this site.")] = None,
     service: ServiceOptions,
 ) -> None:
     """List the queues."""
@@ -42,7 +38,7 @@ def list_queues(
 def show(
     queue: options.Queue,
     *,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="Effective values for this VO.")] = None,
+    vo: Annotated[str | None, options.option("VO", "Effective values for this VO.")] = None,
     service: ServiceOptions,
 ) -> None:
     """Show the effective parameters of a queue, each with the level and line where it is set."""
@@ -73,9 +69,7 @@ def explain(queue: options.Queue, *, service: ServiceOptions) -> None:
 def drain(
     queue: options.Queue,
     *,
-    reason: Annotated[
-        str, typer.Option(metavar="R", help="Reason, stored in the history of the configuration.")
-    ] = "",
+    reason: Annotated[str, options.option("R", "Reason, stored in the history of the configuration.")] = "",
     service: ServiceOptions,
 ) -> None:
     """Send no new jobs to a queue; running jobs continue. Sets `Enabled: false` at the queue."""

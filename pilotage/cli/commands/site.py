@@ -182,7 +182,7 @@ def show(site: options.Site, *, service: ServiceOptions) -> None:
 
 
 def advertise(
-    site: Annotated[str, typer.Argument(metavar="SITE[/CE[/QUEUE]]", help="Site, CE or queue to advertise.")],
+    site: Annotated[str, options.argument("SITE[/CE[/QUEUE]]", "Site, CE or queue to advertise.")],
     state: Annotated[
         list[str] | None,
         typer.Argument(
@@ -192,9 +192,7 @@ def advertise(
     *,
     watch: Annotated[
         str | None,
-        typer.Option(
-            metavar="COMMAND", help="Run this command repeatedly; it prints K=V lines or a JSON object."
-        ),
+        options.option("COMMAND", "Run this command repeatedly; it prints K=V lines or a JSON object."),
     ] = None,
     every: Annotated[
         float, typer.Option(metavar="S", min=0.1, help="Seconds between runs of the command.")
@@ -220,10 +218,9 @@ def advertise(
 def ban(
     site: options.Site,
     *,
-    reason: Annotated[str, typer.Option(metavar="R", help="Reason, shown to users.")],
+    reason: Annotated[str, options.option("R", "Reason, shown to users.")],
     until: Annotated[
-        datetime | None,
-        typer.Option(metavar="T", help="End of the ban, local time (default: until `site allow`)."),
+        datetime | None, options.option("T", "End of the ban, local time (default: until `site allow`).")
     ] = None,
     service: ServiceOptions,
 ) -> None:

@@ -16,7 +16,7 @@ from agents import accounting, lost_jobs, pools, priorities, retention, schedule
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import output, process_setup, settings, wiring
+from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
 from pilotage.service.services import utc_now
@@ -91,7 +91,7 @@ def agent(
     chosen: Settings,
     *,
     as_json: bool,
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help=f"Agents: {', '.join(AGENTS)}; or all.")],
+    names: Annotated[list[str], options.argument("NAME", f"Agents: {', '.join(AGENTS)}; or all.")],
     once: Annotated[
         bool, typer.Option("--once", help="Run one cycle of each, print its result, and exit.")
     ] = False,

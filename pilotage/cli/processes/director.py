@@ -10,9 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pilotage.cli import output, process_setup, settings
+from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.settings import Settings
 from pilotage.fabric import node_script
@@ -103,10 +101,7 @@ def director(
     *,
     as_json: bool,
     config: Annotated[
-        Path,
-        typer.Option(
-            "--config", metavar="FILE", help="Director file: service, VOs, batch systems and queues."
-        ),
+        Path, options.option("FILE", "Director file: service, VOs, batch systems and queues.", "--config")
     ],
     once: site_file.Once = False,
 ) -> None:

@@ -12,9 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pilotage.cli import output, process_setup, settings
+from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.reliable import ReliableSystem
@@ -139,9 +137,7 @@ def gateway(
     as_json: bool,
     config: Annotated[
         Path,
-        typer.Option(
-            "--config", metavar="FILE", help="Gateway file: service, batch systems, queues and job types."
-        ),
+        options.option("FILE", "Gateway file: service, batch systems, queues and job types.", "--config"),
     ],
     once: site_file.Once = False,
 ) -> None:
