@@ -1,22 +1,19 @@
-"""Output of commands: tables or JSON, lists read by pages, progress bars, and reports of cycles."""
+"""Output of commands: tables or JSON, lists read by pages, and reports of cycles."""
 
 import dataclasses
 import io
 import json
 import logging
 import sys
-import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Annotated, Any, ClassVar, Protocol, Self
+from typing import Annotated, Any, ClassVar, Protocol
 
 import typer
 from rich import box
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 #: Width without a terminal: lines are not cut or wrapped, since a program may read them.
@@ -187,75 +184,6 @@ def read_pages(name: str, page: ReadPage, *, limit: int | None = None, after: ob
         if after is None:
             break
     return PagedList(name=name, entries=found, next=after)
-
-
-#: Jobs whose phases are shown; each needs its own request.
-_MOST = 5
-#: Seconds between two updates of the phases.
-_EVERY = 2.0
-
-
-class WaitingBars:
-    """Progress bars of ended jobs and phases of grid jobs; a context manager, silent without a terminal."""
-
-    def __init__(
-        self,
-        total: int,
-        job: Callable[[int], Entry],
-        *,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Create the bars for so many jobs; `job` fetches one of them."""
-        shown = console or progress_console()
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            TimeElapsedColumn(),
-        )
-        self._progress = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
-        self._all = self._progress.add_task("Waiting", total=total, note=f"0 of {total} jobs")
-        self._job = job
-        self._clock = clock
-        self._updated_at: float | None = None
-        self._phases: dict[tuple[int, str], TaskID] = {}
-        self._many = total > 1
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def show(self, *, ended: int, total: int, running: Sequence[int]) -> None:
-        """Update the number of ended jobs, and the phases of running grid jobs."""
-        self._progress.update(self._all, completed=ended, note=f"{ended:,} of {total:,} jobs")
-        now = self._clock()
-        if self._progress.disable or (self._updated_at is not None and now - self._updated_at < _EVERY):
-            return
-        self._updated_at = now
-        self._show_phases(running[:_MOST])
-
-    def _show_phases(self, job_ids: Sequence[int]) -> None:
-        seen = {
-            (job_id, phase["name"]): phase
-            for job_id in job_ids
-            for phase in (self._job(job_id).get("attempt") or {}).get("phases", ())
-        }
-        for key in [key for key in self._phases if key not in seen]:
-            self._progress.remove_task(self._phases.pop(key))
-        for key, phase in seen.items():
-            note = f"{phase['done']:,} of {phase['of']:,} {phase.get('unit', '')}".strip()
-            values = {"completed": phase["done"], "total": phase["of"], "note": note}
-            if key in self._phases:
-                self._progress.update(self._phases[key], **values)
-            else:
-                name = f"{key[0]} {key[1]}" if self._many else key[1]
-                self._phases[key] = self._progress.add_task(name, **values)
 
 
 log = logging.getLogger(__name__)
