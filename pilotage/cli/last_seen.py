@@ -103,7 +103,6 @@ class LastSeen:
 
 
 def _all(settings: Settings) -> dict[str, Any]:
-    """All stored states by database."""
     try:
         seen = json.loads(_file(settings).read_text())
     except (OSError, ValueError):

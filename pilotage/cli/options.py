@@ -59,11 +59,9 @@ def expand_groups(function: CommandFunction) -> CommandFunction:
     groups: dict[str, Any] = {
         each.name: each.annotation for each in signature.parameters.values() if is_dataclass(each.annotation)
     }
-    parameters = [
-        option
-        for each in signature.parameters.values()
-        for option in (_options_of(each.annotation) if each.name in groups else [each])
-    ]
+    parameters: list[inspect.Parameter] = []
+    for each in signature.parameters.values():
+        parameters += _options_of(each.annotation) if each.name in groups else [each]
 
     @wraps(function)
     def command(**given: object) -> None:

@@ -115,12 +115,11 @@ class ProcessSlot:
     def look(self, *, now: float) -> None:
         """Restart the process if it has ended and its delay is over."""
         if self._until is None and (status := self.child.exitcode) is not None:
-            self._until = now + self._rest(status, lived=now - self._since)
+            self._until = now + self._rest_seconds(status, lived=now - self._since)
         if self._until is not None and now >= self._until:
             self.child, self._since, self._until, self._is_first = self._start(), now, None, False
 
-    def _rest(self, status: int, *, lived: float) -> float:
-        """The delay of the restart in seconds."""
+    def _rest_seconds(self, status: int, *, lived: float) -> float:
         message = f"a process ended {lived:.0f} s after its start, with status {status}"
         failed = lived < _PROVEN
         if failed and self._is_first and status >= 0:

@@ -93,7 +93,6 @@ def _read_text(file: Path) -> str:
 
 
 def _print_notes(notes: Sequence[Problem], service: ServiceOptions) -> None:
-    """Print what could not be translated."""
     for note in notes if not service.as_json else ():
         typer.echo(f"pilotage: {one_line(str(note))}", err=True)
 

@@ -60,7 +60,6 @@ def _change(
 
 
 def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], dict[str, str]]:
-    """The ids or the filters that were given."""
     ids, given = options.parse_ids(words), options.given_options(filters)
     if bool(ids) == bool(given):
         raise WrongUsage("give either job ids or filters such as --status")

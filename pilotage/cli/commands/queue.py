@@ -1,14 +1,16 @@
 """`pilotage queue`: the batch queues of the resource tree."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cs_config.tree.address import QueueAddress
-from cs_config.tree.configuration import Configuration
 from cs_config.tree.levels import Parameter
 from pilotage.cli import options, output
-from pilotage.cli.commands import config_request, job_show
+from pilotage.cli.commands import job_show
 from pilotage.cli.connection import ServiceOptions
+
+if TYPE_CHECKING:
+    from cs_config.tree.configuration import Configuration
 
 #: Parameters in the list of queues.
 _SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", "OS")
@@ -87,12 +89,14 @@ def resume(queue: options.Queue, *, service: ServiceOptions) -> None:
     service.emit(stored, lambda: f"{address}: gets jobs again")
 
 
-def _current(service: ServiceOptions) -> Configuration:
+def _current(service: ServiceOptions) -> "Configuration":
     """The configuration in force without expired values."""
+    from pilotage.cli.commands import config_request  # imported late: it needs more time than a request
+
     return config_request.fetch_configuration(service).at_moment(datetime.now(UTC))
 
 
-def _as_json(config: Configuration, address: QueueAddress, vo: str | None) -> dict[str, object]:
+def _as_json(config: "Configuration", address: QueueAddress, vo: str | None) -> dict[str, object]:
     usable = {} if vo is None else {"usable": config.usable(address, vo)}
     values = {p.name: p.value for p in config.parameters(address, vo or "").values()}
     return {"queue": str(address), **usable, "parameters": values}

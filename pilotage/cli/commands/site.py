@@ -106,7 +106,6 @@ def print_warnings(answer: Mapping[str, Any]) -> None:
 
 
 def _run_command(words: list[str], patience: float) -> str:
-    """What a command prints."""
     name = words[0]
     try:
         run = subprocess.run(words, capture_output=True, text=True, timeout=patience, check=False)

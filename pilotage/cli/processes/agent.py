@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
+from functools import partial
 from secrets import token_hex
 from typing import Annotated
 
@@ -73,17 +74,14 @@ def run_agents(names: Sequence[str], context: AgentContext) -> Iterator[None]:
     with ExitStack() as stack:
         for name in names:
             agent = AGENTS[name]
-            stack.enter_context(wiring.repeat_in_thread(_bound(agent, context), name=name, every=agent.every))
+            cycle = partial(agent.cycle, context)
+            stack.enter_context(wiring.repeat_in_thread(cycle, name=name, every=agent.every))
         yield
 
 
 def run_once(name: str, context: AgentContext, now: datetime) -> object:
     """Run one cycle of one agent; None if another process holds its lease."""
     return AGENTS[name].cycle(context, now)
-
-
-def _bound(agent: Agent, context: AgentContext) -> Callable[[datetime], object]:
-    return lambda now: agent.cycle(context, now)
 
 
 @settings.command_with("database_url", "redis_url", "log_level")

@@ -98,7 +98,6 @@ def _open_batch_system(described: GatewayFile, name: str, stack: ExitStack) -> S
 
 
 def _handlers(described: GatewayFile, file: Path) -> Mapping[str, Handler]:
-    """All installed handlers."""
     try:
         known = handlers.installed_handlers()
     except (TypeError, ImportError) as error:
@@ -177,7 +176,6 @@ def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
 
 
 def _repeat_in_thread(name: str, step: Callable[[], object], every: float) -> PeriodicThread:
-    """Run a step periodically in its own thread."""
 
     def turn() -> float:
         _isolate_errors(name, step)
