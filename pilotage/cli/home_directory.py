@@ -54,11 +54,9 @@ CLIENT_ENV = "client.env"
 def client_variables(*, url: str, token: str, authorities: Path | None = None) -> dict[str, str]:
     """The variables with URL, token and CA certificates of the service."""
     variables = {"PILOTAGE_URL": url, "PILOTAGE_TOKEN": token}
-    return (
-        variables
-        if authorities is None
-        else {**variables, "PILOTAGE_AUTHORITIES": str(authorities.absolute())}
-    )
+    if authorities is not None:
+        variables["PILOTAGE_AUTHORITIES"] = str(authorities.absolute())
+    return variables
 
 
 def write_client_env(home: Path, *, url: str, token: str, authorities: Path | None = None) -> Path:
