@@ -5,10 +5,12 @@ pilots for real queue names run them side by side, and shows what happened. Leav
 Exits 0 only if every job that can run is Done.
 """
 
+import os
 import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,15 +97,20 @@ class Demo(Installation):
     @contextmanager
     def pilots(self) -> Iterator[None]:
         """One pilot for each of `PILOTS`, side by side, until the end of the block."""
-        with ExitStack() as running:
-            for number, (vo, queue) in enumerate(PILOTS):
+        with ExitStack() as running, ThreadPoolExecutor(os.cpu_count()) as commands:
+            for number, token in enumerate(commands.map(self._pilot_token, PILOTS)):
+                vo, queue = PILOTS[number]
                 console.print(f"  {vo:6} {queue}")
-                running.enter_context(self._pilot(number, vo, queue))
+                running.enter_context(self._pilot(number, queue, token))
             yield
 
+    def _pilot_token(self, pilot: tuple[str, str]) -> str:
+        vo, queue = pilot
+        answer = self.run("token", "--role", "pilot", "--vo", vo, "--queue", queue, quiet=True)
+        return str(answer["token"])
+
     @contextmanager
-    def _pilot(self, number: int, vo: str, queue: str) -> Iterator[None]:
-        token = self.run("token", "--role", "pilot", "--vo", vo, "--queue", queue, quiet=True)["token"]
+    def _pilot(self, number: int, queue: str, token: str) -> Iterator[None]:
         site, ce, name = queue.split("/")
         directory = self.directory / f"slot{number}"
         directory.mkdir()

@@ -17,7 +17,7 @@ class Command:
     """A command of the program, imported only when it is run or completed."""
 
     function: str  #: in this package, as `module:name`
-    help: str = ""  #: line in `pilotage --help`; the first paragraph of the help of the command itself
+    help: str  #: line in `pilotage --help`; the first paragraph of the help of the command itself
     reads_own_options: bool = False  #: gets all arguments that are not its options, `--help` too
 
 
@@ -26,7 +26,7 @@ class CommandGroup:
     """A command with subcommands."""
 
     help: str
-    commands: Mapping[str, "Command | CommandGroup"]
+    commands: Mapping[str, "str | CommandGroup"]  #: a function in `commands/`, as `module:name`, or a group
 
 
 #: Only the module of the command that is run is imported: a client command must not wait until a database and
@@ -39,67 +39,64 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
     "job": CommandGroup(
         "Submit, list, inspect, kill and reschedule jobs; fetch their output.",
         {
-            "submit": Command("commands.job_submit:submit"),
-            "list": Command("commands.job_show:list_jobs"),
-            "show": Command("commands.job_show:show"),
-            "log": Command("commands.job_show:log"),
-            "explain": Command("commands.job_show:explain"),
-            "kill": Command("commands.job:kill"),
-            "reschedule": Command("commands.job:reschedule"),
-            "output": Command("commands.job:fetch_output"),
-            "wait": Command("commands.job:wait"),
+            "submit": "job_submit:submit",
+            "list": "job_show:list_jobs",
+            "show": "job_show:show",
+            "log": "job_show:log",
+            "explain": "job_show:explain",
+            "kill": "job:kill",
+            "reschedule": "job:reschedule",
+            "output": "job:fetch_output",
+            "wait": "job:wait",
         },
     ),
     "pool": CommandGroup(
         "List SubmitPools: Requirements of jobs, with the queues eligible for them.",
-        {"list": Command("commands.pool:list_pools"), "show": Command("commands.pool:show")},
+        {"list": "pool:list_pools", "show": "pool:show"},
     ),
     "queue": CommandGroup(
         "List, explain, drain and resume batch queues.",
         {
-            "list": Command("commands.queue:list_queues"),
-            "show": Command("commands.queue:show"),
-            "explain": Command("commands.queue:explain"),
-            "drain": Command("commands.queue:drain"),
-            "resume": Command("commands.queue:resume"),
+            "list": "queue:list_queues",
+            "show": "queue:show",
+            "explain": "queue:explain",
+            "drain": "queue:drain",
+            "resume": "queue:resume",
         },
     ),
     "site": CommandGroup(
         "Show, advertise, ban and allow sites.",
         {
-            "list": Command("commands.site:list_sites"),
-            "show": Command("commands.site:show"),
-            "advertise": Command("commands.site:advertise"),
-            "ban": Command("commands.site:ban"),
-            "allow": Command("commands.site:allow"),
-            "limits": Command("commands.site:show_limits"),
+            "list": "site:list_sites",
+            "show": "site:show",
+            "advertise": "site:advertise",
+            "ban": "site:ban",
+            "allow": "site:allow",
+            "limits": "site:show_limits",
         },
     ),
     "config": CommandGroup(
         "Check, show, change, import and export the configuration.",
         {
-            "check": Command("commands.config:check"),
-            "show": Command("commands.config:show"),
-            "set": Command("commands.config_change:set_"),
-            "diff": Command("commands.config:diff"),
-            "preview": Command("commands.config_change:preview"),
-            "apply": Command("commands.config_change:apply"),
-            "history": Command("commands.config_history:history"),
-            "rollback": Command("commands.config_history:rollback"),
+            "check": "config:check",
+            "show": "config:show",
+            "set": "config_change:set_",
+            "diff": "config:diff",
+            "preview": "config_change:preview",
+            "apply": "config_change:apply",
+            "history": "config_history:history",
+            "rollback": "config_history:rollback",
             "import": CommandGroup(
                 "Import configurations of other systems.",
                 {
-                    "classad": Command("commands.config_formats:import_classad"),
-                    "dirac": Command("commands.config_formats:import_dirac"),
-                    "osg": Command("commands.config_formats:import_osg"),
+                    "classad": "config_formats:import_classad",
+                    "dirac": "config_formats:import_dirac",
+                    "osg": "config_formats:import_osg",
                 },
             ),
             "export": CommandGroup(
                 "Export the configuration to formats of other systems.",
-                {
-                    "classad": Command("commands.config_formats:export_classad"),
-                    "dirac": Command("commands.config_formats:export_dirac"),
-                },
+                {"classad": "config_formats:export_classad", "dirac": "config_formats:export_dirac"},
             ),
         },
     ),
@@ -114,11 +111,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
     ),
     "pilots": CommandGroup(
         "List pilots, with their status and their success rates.",
-        {
-            "list": Command("commands.pilots:list_pilots"),
-            "show": Command("commands.pilots:show"),
-            "summary": Command("commands.pilots:summary"),
-        },
+        {"list": "pilots:list_pilots", "show": "pilots:show", "summary": "pilots:summary"},
     ),
     "serve": Command(
         "processes.serve:serve",
@@ -149,19 +142,11 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
     ),
     "key": CommandGroup(
         "List, rotate and retire the keys that sign tokens.",
-        {
-            "list": Command("commands.tokens:show_keys"),
-            "rotate": Command("commands.tokens:rotate"),
-            "retire": Command("commands.tokens:retire"),
-        },
+        {"list": "tokens:show_keys", "rotate": "tokens:rotate", "retire": "tokens:retire"},
     ),
     "db": CommandGroup(
         "Create, upgrade and check the tables of the database; recover from lost commits.",
-        {
-            "upgrade": Command("commands.db:upgrade"),
-            "check": Command("commands.db:check"),
-            "recover": Command("commands.db:recover"),
-        },
+        {"upgrade": "db:upgrade", "check": "db:check", "recover": "db:recover"},
     ),
     "doctor": Command(
         "checks.installation:doctor",
@@ -175,7 +160,7 @@ _COMPLETION = "_PILOTAGE_COMPLETE"
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag alone
     if wanted:
-        from importlib import metadata  # as slow as all else that `--help` imports beside Typer
+        from importlib import metadata  # only here: 0.03 s that no other command needs
 
         typer.echo(f"pilotage {metadata.version('pilotage')}")
         raise typer.Exit
@@ -220,22 +205,26 @@ def _not_imported() -> None:
 
 
 def _add_commands(
-    app: typer.Typer, commands: Mapping[str, Command | CommandGroup], path: Sequence[str]
+    app: typer.Typer, commands: Mapping[str, Command | CommandGroup | str], path: Sequence[str]
 ) -> None:
-    first, rest = path[:1], path[1:]
-    for name in first if first and first[0] in commands else commands:
+    named = [name for name in path[:1] if name in commands]
+    for name in named or commands:
         command = commands[name]
         if isinstance(command, CommandGroup):
             group = typer.Typer(help=command.help)
-            _add_commands(group, command.commands, rest)
+            _add_commands(group, command.commands, path[1:])
             app.add_typer(group, name=name)
-            continue
-        module, _, function = command.function.partition(":")
-        called = getattr(import_module(f"pilotage.cli.{module}"), function)
-        own = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-        app.command(name, context_settings=own if command.reads_own_options else None)(
-            options.expand_groups(called)
-        )
+        elif isinstance(command, str):
+            app.command(name)(_import_function(f"commands.{command}"))
+        else:
+            own = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+            context = own if command.reads_own_options else None
+            app.command(name, context_settings=context)(_import_function(command.function))
+
+
+def _import_function(place: str) -> options.CommandFunction:
+    module, _, name = place.partition(":")
+    return options.expand_groups(getattr(import_module(f"pilotage.cli.{module}"), name))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -32,9 +32,6 @@ def connect(*, home: Path | None, url: str | None) -> Client:
     """A client of the service named by flags, environment or `client.env`.
 
     The token in `client.env` is sent only to the URL in `client.env`: it must not reach another service.
-
-    Raises:
-        WrongUsage: No URL or no token is configured.
     """
     chosen = home_directory.load_client_settings(home=home, url=url)
     written = home_directory.read_client_env(chosen.home)

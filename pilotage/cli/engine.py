@@ -15,12 +15,7 @@ from taskqueue.db import database
 
 @contextmanager
 def open_engine(url: str, *, pool_size: int = 5) -> Iterator[Engine]:
-    """An engine for a short command.
-
-    Raises:
-        InvalidSettings: The URL is not one of a supported database.
-        CommandRefused: The database is unreachable.
-    """
+    """An engine for a short command."""
     engine = make_engine(url, pool_size=pool_size)
     file = engine.url.database or ""
     if engine.dialect.name == "sqlite" and not Path(file).exists():
@@ -33,11 +28,7 @@ def open_engine(url: str, *, pool_size: int = 5) -> Iterator[Engine]:
 
 
 def make_engine(url: str, *, pool_size: int) -> Engine:
-    """An engine; the caller disposes of it.
-
-    Raises:
-        InvalidSettings: The URL is not one of a supported database.
-    """
+    """An engine; the caller disposes of it."""
     try:
         return database.connect(url, pool_size=pool_size)
     except (ValueError, ArgumentError, NoSuchModuleError) as error:
@@ -45,12 +36,7 @@ def make_engine(url: str, *, pool_size: int) -> Engine:
 
 
 def upgrade_schema(url: str) -> None:
-    """Create the tables, or upgrade them to this release.
-
-    Raises:
-        InvalidSettings: The URL is not one of a supported database.
-        CommandRefused: The database is unreachable.
-    """
+    """Create the tables, or upgrade them to this release."""
     make_engine(url, pool_size=1).dispose()
     with translate_unreachable(url):
         database.upgrade(url)
@@ -58,11 +44,7 @@ def upgrade_schema(url: str) -> None:
 
 @contextmanager
 def translate_unreachable(url: str) -> Iterator[None]:
-    """Translate the driver's errors about an unreachable database.
-
-    Raises:
-        CommandRefused: The database is unreachable.
-    """
+    """Translate the driver's errors about an unreachable database."""
     try:
         yield
     except database.UNAVAILABLE as error:

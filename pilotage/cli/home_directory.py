@@ -28,9 +28,6 @@ def require_installation(home: Path, key: Path) -> None:
     """Reject a mistyped home directory: no service would accept tokens signed there.
 
     An empty directory passes, as one prepared for a new installation.
-
-    Raises:
-        CommandRefused: The directory has no installation.
     """
     if key.exists() or (home.is_dir() and not any(home.iterdir())):
         return
@@ -42,11 +39,7 @@ def require_installation(home: Path, key: Path) -> None:
 
 @contextmanager
 def lock_home(home: Path) -> Iterator[None]:
-    """Hold the lock of `pilotage up` in this home directory; the kernel releases it with the process.
-
-    Raises:
-        CommandRefused: Another process holds the lock.
-    """
+    """Hold the lock of `pilotage up` in this home directory; the kernel releases it with the process."""
     with (home / _LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,11 +54,9 @@ CLIENT_ENV = "client.env"
 def client_variables(*, url: str, token: str, authorities: Path | None = None) -> dict[str, str]:
     """The variables with URL, token and CA certificates of the service."""
     variables = {"PILOTAGE_URL": url, "PILOTAGE_TOKEN": token}
-    return (
-        variables
-        if authorities is None
-        else {**variables, "PILOTAGE_AUTHORITIES": str(authorities.absolute())}
-    )
+    if authorities is not None:
+        variables["PILOTAGE_AUTHORITIES"] = str(authorities.absolute())
+    return variables
 
 
 def write_client_env(home: Path, *, url: str, token: str, authorities: Path | None = None) -> Path:
@@ -120,11 +111,7 @@ def default_home(environment: Mapping[str, str]) -> Path:
 def load_client_settings(
     *, home: Path | None, url: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> ClientSettings:
-    """The settings of a client: flags, else PILOTAGE_* variables, else pilotage.yaml in the home directory.
-
-    Raises:
-        InvalidSettings: with every problem of all settings, also of those that a client does not need.
-    """
+    """The settings of a client: flags, else PILOTAGE_* variables, else the settings file."""
     given = {name: value for name, value in environment.items() if name.startswith(PREFIX) and value}
     own = {_VARIABLES[name]: value for name, value in given.items() if name in _VARIABLES}
     place = Path(home or own.get("home") or default_home(environment)).expanduser().absolute()

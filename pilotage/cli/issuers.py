@@ -14,11 +14,7 @@ from requirements.errors import InvalidRequest, Problem
 
 
 def trusted_issuers(settings: Iterable[IssuerSettings]) -> Issuers:
-    """The validated issuers; no request is sent to them yet.
-
-    Raises:
-        InvalidSettings: with every problem.
-    """
+    """The validated issuers; no request is sent to them yet."""
     every = list(settings)
     if problems := [*_problems(every), *_duplicates(every)]:
         raise InvalidSettings(problems)

@@ -77,11 +77,7 @@ class LastSeen:
     """The state of the installation that this process has seen last."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        """Read and store the state.
-
-        Raises:
-            CommandRefused: The database has lost commits.
-        """
+        """Read and store the state."""
         self._engine = engine
         self._settings = settings
         self._reported = False
@@ -107,7 +103,6 @@ class LastSeen:
 
 
 def _all(settings: Settings) -> dict[str, Any]:
-    """All stored states by database."""
     try:
         seen = json.loads(_file(settings).read_text())
     except (OSError, ValueError):

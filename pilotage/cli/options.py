@@ -8,25 +8,36 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from pilotage.cli.errors import WrongUsage
 
 #: A function that Typer can call as a command.
 CommandFunction = Callable[..., None]
 
+
+def option(metavar: str, text: str, *names: str) -> OptionInfo:
+    """An option with a value; without names, that of its parameter."""
+    made: OptionInfo = typer.Option(*names, metavar=metavar, help=text)
+    return made
+
+
+def argument(metavar: str, text: str) -> ArgumentInfo:
+    """An argument."""
+    made: ArgumentInfo = typer.Argument(metavar=metavar, help=text)
+    return made
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Home = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Home directory of the installation (default: PILOTAGE_HOME or $XDG_DATA_HOME/pilotage).",
-    ),
+    option("DIR", "Home directory of the installation (default: PILOTAGE_HOME or $XDG_DATA_HOME/pilotage)."),
 ]
 Url = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL",
-        help="The service (default: PILOTAGE_URL or client.env in the home directory). "
+    option(
+        "URL",
+        "The service (default: PILOTAGE_URL or client.env in the home directory). "
         "The token comes from PILOTAGE_TOKEN or client.env.",
     ),
 ]
@@ -34,14 +45,12 @@ JobIds = Annotated[
     list[str] | None,
     typer.Argument(metavar="ID", help="Job ids or ranges such as 12-40.", show_default=False),
 ]
-JobId = Annotated[int, typer.Argument(metavar="ID", help="Job id.")]
-Site = Annotated[str, typer.Argument(metavar="SITE", help="Site, such as LCG.CERN.ch.")]
-Queue = Annotated[
-    str, typer.Argument(metavar="Site/CE/Queue", help="Batch queue, such as LCG.CERN.ch/ce01.cern.ch/long.")
-]
-VoFilter = Annotated[str | None, typer.Option("--vo", metavar="VO", help="Only jobs of this VO.")]
-OwnerFilter = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Only jobs of this owner.")]
-SiteFilter = Annotated[str | None, typer.Option("--site", metavar="SITE", help="Only jobs at this site.")]
+JobId = Annotated[int, argument("ID", "Job id.")]
+Site = Annotated[str, argument("SITE", "Site, such as LCG.CERN.ch.")]
+Queue = Annotated[str, argument("Site/CE/Queue", "Batch queue, such as LCG.CERN.ch/ce01.cern.ch/long.")]
+VoFilter = Annotated[str | None, option("VO", "Only jobs of this VO.", "--vo")]
+OwnerFilter = Annotated[str | None, option("NAME", "Only jobs of this owner.", "--owner")]
+SiteFilter = Annotated[str | None, option("SITE", "Only jobs at this site.", "--site")]
 
 
 def expand_groups(function: CommandFunction) -> CommandFunction:
@@ -50,11 +59,9 @@ def expand_groups(function: CommandFunction) -> CommandFunction:
     groups: dict[str, Any] = {
         each.name: each.annotation for each in signature.parameters.values() if is_dataclass(each.annotation)
     }
-    parameters = [
-        option
-        for each in signature.parameters.values()
-        for option in (_options_of(each.annotation) if each.name in groups else [each])
-    ]
+    parameters: list[inspect.Parameter] = []
+    for each in signature.parameters.values():
+        parameters += _options_of(each.annotation) if each.name in groups else [each]
 
     @wraps(function)
     def command(**given: object) -> None:
@@ -87,13 +94,11 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 class JobFilters:
     """Filters of jobs, by their names in the HTTP interface."""
 
-    status: Annotated[
-        str | None, typer.Option(metavar="S1,S2", help="Only jobs with one of these statuses.")
-    ] = None
+    status: Annotated[str | None, option("S1,S2", "Only jobs with one of these statuses.")] = None
     vo: VoFilter = None
     owner: OwnerFilter = None
     site: SiteFilter = None
-    pool: Annotated[str | None, typer.Option(metavar="ID", help="Only jobs of this SubmitPool.")] = None
+    pool: Annotated[str | None, option("ID", "Only jobs of this SubmitPool.")] = None
 
 
 def given_options(group: Any) -> dict[str, Any]:
@@ -107,11 +112,7 @@ _MOST = 100_000
 
 
 def parse_ids(words: Sequence[str] | None) -> list[int]:
-    """Distinct ids from words such as `12`, `12-40` or `12,13`, in order.
-
-    Raises:
-        WrongUsage: A word is not an id.
-    """
+    """Distinct ids from words such as `12`, `12-40` or `12,13`, in order."""
     found: dict[int, None] = {}
     for word in words or ():
         for part in word.split(","):

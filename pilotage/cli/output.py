@@ -1,22 +1,19 @@
-"""Output of commands: tables or JSON, lists read by pages, progress bars, and reports of cycles."""
+"""Output of commands: tables or JSON, lists read by pages, and reports of cycles."""
 
 import dataclasses
 import io
 import json
 import logging
 import sys
-import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Annotated, Any, ClassVar, Protocol, Self
+from typing import Annotated, Any, ClassVar, Protocol
 
 import typer
 from rich import box
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 #: Width without a terminal: lines are not cut or wrapped, since a program may read them.
@@ -34,12 +31,6 @@ _COLOURS = {
 
 Entry = Mapping[str, Any]
 Column = str | Callable[[Entry], object]
-
-
-class DataclassInstance(Protocol):
-    """Any dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 def write_all_signs() -> None:
@@ -65,11 +56,6 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
         sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8) + "\n")
     else:
         console().print(render())
-
-
-def fields(record: DataclassInstance) -> dict[str, object]:
-    """The fields of a record; `asdict` would turn a Counter into counts of its pairs."""
-    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:
@@ -189,14 +175,7 @@ class PagedList:
 
 
 def read_pages(name: str, page: ReadPage, *, limit: int | None = None, after: object = None) -> PagedList:
-    """Read the pages of a list, up to `limit` entries.
-
-    Args:
-        name: Key of the entries in a response.
-        page: Reads one page.
-        limit: None: all entries.
-        after: `next` of a previous list.
-    """
+    """Read a list page by page, up to `limit` entries, from `after`, the `next` of a previous list."""
     found: list[Entry] = []
     while limit is None or len(found) < limit:
         answer = page(limit=PAGE if limit is None else min(PAGE, limit - len(found)), after=after)
@@ -207,90 +186,13 @@ def read_pages(name: str, page: ReadPage, *, limit: int | None = None, after: ob
     return PagedList(name=name, entries=found, next=after)
 
 
-Json = Mapping[str, Any]
-
-#: Jobs whose phases are shown; each needs its own request.
-_MOST = 5
-#: Seconds between two updates of the phases.
-_EVERY = 2.0
-
-
-class WaitingBars:
-    """Progress bars of ended jobs and phases of grid jobs; a context manager, silent without a terminal."""
-
-    def __init__(
-        self,
-        total: int,
-        job: Callable[[int], Json],
-        *,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Create the bars.
-
-        Args:
-            total: Number of jobs.
-            job: Fetches one job.
-            console: None: standard error.
-            clock: Monotonic, in seconds.
-        """
-        shown = console or progress_console()
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            TimeElapsedColumn(),
-        )
-        self._progress = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
-        self._all = self._progress.add_task("Waiting", total=total, note=f"0 of {total} jobs")
-        self._job = job
-        self._clock = clock
-        self._updated_at: float | None = None
-        self._phases: dict[tuple[int, str], TaskID] = {}
-        self._many = total > 1
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def show(self, *, ended: int, total: int, running: Sequence[int]) -> None:
-        """Update the number of ended jobs, and the phases of running grid jobs."""
-        self._progress.update(self._all, completed=ended, note=f"{ended:,} of {total:,} jobs")
-        now = self._clock()
-        if self._progress.disable or (self._updated_at is not None and now - self._updated_at < _EVERY):
-            return
-        self._updated_at = now
-        self._show_phases(running[:_MOST])
-
-    def _show_phases(self, job_ids: Sequence[int]) -> None:
-        seen = {
-            (job_id, phase["name"]): phase
-            for job_id in job_ids
-            for phase in (self._job(job_id).get("attempt") or {}).get("phases", ())
-        }
-        for key in [key for key in self._phases if key not in seen]:
-            self._progress.remove_task(self._phases.pop(key))
-        for key, phase in seen.items():
-            note = f"{phase['done']:,} of {phase['of']:,} {phase.get('unit', '')}".strip()
-            values = {"completed": phase["done"], "total": phase["of"], "note": note}
-            if key in self._phases:
-                self._progress.update(self._phases[key], **values)
-            else:
-                name = f"{key[0]} {key[1]}" if self._many else key[1]
-                self._phases[key] = self._progress.add_task(name, **values)
-
-
 log = logging.getLogger(__name__)
 
 
-class CycleSummary(DataclassInstance, Protocol):
-    """The result of one cycle; its `str` is one line."""
+class CycleSummary(Protocol):
+    """The result of one cycle, a dataclass; its `str` is one line."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     at: datetime
     away: list[str]  #: services and batch systems that were unreachable
     problems: list[str]
@@ -301,7 +203,9 @@ def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
     for line in (*summary.away, *summary.problems):
         log.warning("%s", line)
     if as_json:
-        sys.stdout.write(json.dumps(fields(summary), default=str) + "\n")
+        # `asdict` would turn a Counter into counts of its pairs.
+        values = {each.name: getattr(summary, each.name) for each in dataclasses.fields(summary)}
+        sys.stdout.write(json.dumps(values, default=str) + "\n")
     else:
         console().print(escape(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
     sys.stdout.flush()

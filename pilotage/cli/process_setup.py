@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from multiprocessing.process import BaseProcess
 
 from pilotage.cli.errors import CommandRefused
 
@@ -72,20 +72,13 @@ _LOOK_EVERY = 0.5  # seconds
 def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], None] = lambda: None) -> None:
     """Run `count` processes until SIGINT or SIGTERM; one that dies is restarted.
 
-    They are spawned, not forked: each makes its own engine and threads. They end with this process.
-
-    Args:
-        target: Runs until SIGTERM; must be picklable.
-        count: Number of processes.
-        ending: Called at shutdown, before the processes are terminated.
-
-    Raises:
-        CommandRefused: The first start of a process failed.
+    They are spawned, not forked: each makes its own engine and threads, and `target` must be picklable. They
+    end with this process; `ending` is called before they are terminated.
     """
     context = multiprocessing.get_context("spawn")
     stop = stop_on_signals()
 
-    def start() -> ChildProcess:
+    def start() -> BaseProcess:
         process = context.Process(target=_run, args=(target,))
         process.start()
         return process
@@ -103,20 +96,6 @@ def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], N
             place.child.join()
 
 
-class ChildProcess(Protocol):
-    """The supervised part of a process."""
-
-    @property
-    def exitcode(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-
-    def join(self) -> None:
-        """Wait for its end."""
-
-
 class ProcessSlot:
     """One process and its restarts.
 
@@ -124,13 +103,8 @@ class ProcessSlot:
     signal is an error of configuration, so it ends the command with a message.
     """
 
-    def __init__(self, start: Callable[[], ChildProcess], *, now: float) -> None:
-        """Start the first process.
-
-        Args:
-            start: Starts a process.
-            now: Monotonic, in seconds.
-        """
+    def __init__(self, start: Callable[[], BaseProcess], *, now: float) -> None:
+        """Start the first process; times are monotonic, in seconds."""
         self._start = start
         self._since = now
         self._until: float | None = None  # time of the restart; None: it runs
@@ -139,18 +113,13 @@ class ProcessSlot:
         self.child = start()
 
     def look(self, *, now: float) -> None:
-        """Restart the process if it has ended and its delay is over.
-
-        Raises:
-            CommandRefused: The first start failed.
-        """
+        """Restart the process if it has ended and its delay is over."""
         if self._until is None and (status := self.child.exitcode) is not None:
-            self._until = now + self._rest(status, lived=now - self._since)
+            self._until = now + self._rest_seconds(status, lived=now - self._since)
         if self._until is not None and now >= self._until:
             self.child, self._since, self._until, self._is_first = self._start(), now, None, False
 
-    def _rest(self, status: int, *, lived: float) -> float:
-        """The delay of the restart in seconds."""
+    def _rest_seconds(self, status: int, *, lived: float) -> float:
         message = f"a process ended {lived:.0f} s after its start, with status {status}"
         failed = lived < _PROVEN
         if failed and self._is_first and status >= 0:

@@ -3,13 +3,12 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import wraps
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 import yaml
 from pydantic import (
     BaseModel,
@@ -102,12 +101,6 @@ class InvalidSettings(InvalidInput):
     code = "config_error"
 
 
-def _flag(metavar: str, text: str) -> OptionInfo:
-    """The option of a command that sets a field."""
-    flag: OptionInfo = typer.Option(metavar=metavar, help=text)
-    return flag
-
-
 class Settings(BaseModel):
     """The settings of an installation; the same names for flags, variables and the file.
 
@@ -118,12 +111,13 @@ class Settings(BaseModel):
 
     home: Path
     database_url: Annotated[
-        str, _flag("URL", "Database (default: PILOTAGE_DATABASE_URL or SQLite in the home directory).")
+        str,
+        options.option("URL", "Database (default: PILOTAGE_DATABASE_URL or SQLite in the home directory)."),
     ]
     #: For upgrades and LISTEN.
     database_direct_url: Annotated[
         str | None,
-        _flag(
+        options.option(
             "URL",
             "Direct connection to the same database, if --database-url goes through pgbouncer "
             "(default: PILOTAGE_DATABASE_DIRECT_URL).",
@@ -131,17 +125,19 @@ class Settings(BaseModel):
     ] = None
     redis_url: Annotated[
         str | None,
-        _flag("URL", "Redis (default: PILOTAGE_REDIS_URL); without it, optimizers run in the service."),
+        options.option(
+            "URL", "Redis (default: PILOTAGE_REDIS_URL); without it, optimizers run in the service."
+        ),
     ] = None
-    host: Annotated[str, _flag("ADDRESS", "Address to listen on (default: PILOTAGE_HOST or 127.0.0.1).")] = (
-        "127.0.0.1"
-    )
+    host: Annotated[
+        str, options.option("ADDRESS", "Address to listen on (default: PILOTAGE_HOST or 127.0.0.1).")
+    ] = "127.0.0.1"
     port: Annotated[
-        int, _flag("N", "Port to listen on (default: PILOTAGE_PORT or 8750); 0: any free port.")
+        int, options.option("N", "Port to listen on (default: PILOTAGE_PORT or 8750); 0: any free port.")
     ] = Field(default=8750, ge=0, le=65535)
     tls_certificate: Annotated[
         Path | None,
-        _flag(
+        options.option(
             "FILE",
             "Serve HTTPS with this certificate and its chain, PEM (default: PILOTAGE_TLS_CERTIFICATE); "
             "reloaded when the file changes.",
@@ -149,38 +145,41 @@ class Settings(BaseModel):
     ] = None
     tls_key: Annotated[
         Path | None,
-        _flag("FILE", "Private key of the certificate, if not in the same file (default: PILOTAGE_TLS_KEY)."),
+        options.option(
+            "FILE", "Private key of the certificate, if not in the same file (default: PILOTAGE_TLS_KEY)."
+        ),
     ] = None
     trusted_proxies: tuple[str, ...] = ()  #: addresses and networks whose X-Forwarded headers are believed
     workers: Annotated[
-        int, _flag("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
+        int, options.option("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
     ] = Field(default=1, ge=1, le=256)
     resources: Annotated[
         Path | None,
-        _flag("FILE", "Configuration file to import at start, if it changed since the last import."),
+        options.option("FILE", "Configuration file to import at start, if it changed since the last import."),
     ] = None
     blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
     key: Path  #: private signing key of tokens; the same on all hosts
     issuers: tuple[IssuerSettings, ...] = ()  #: trusted besides the installation itself
     site: Annotated[
-        str | None, _flag("SITE", "Run local pilots for the queues of this site while jobs wait for them.")
+        str | None,
+        options.option("SITE", "Run local pilots for the queues of this site while jobs wait for them."),
     ] = None
-    pilots: Annotated[int, _flag("N", "Maximum number of local pilots at a time (default: 2).")] = Field(
-        default=2, ge=0, le=1000
+    pilots: Annotated[int, options.option("N", "Maximum number of local pilots at a time (default: 2).")] = (
+        Field(default=2, ge=0, le=1000)
     )
     isolation: Annotated[
         str,
-        _flag(
+        options.option(
             "KIND",
             "Isolation of the jobs of local pilots: userns (default) hides the installation from them; "
             "none lets them read its keys and act with your rights.",
         ),
     ] = Field(default="userns", pattern="^(userns|none)$")
     #: Also of the token that `up` writes to client.env.
-    vo: Annotated[str | None, _flag("VO", "VO of jobs that name none.")] = None
-    log_level: Annotated[str, _flag("LEVEL", "Log level: debug, info, warning (default) or error.")] = Field(
-        default="warning", pattern="^(debug|info|warning|error)$"
-    )
+    vo: Annotated[str | None, options.option("VO", "VO of jobs that name none.")] = None
+    log_level: Annotated[
+        str, options.option("LEVEL", "Log level: debug, info, warning (default) or error.")
+    ] = Field(default="warning", pattern="^(debug|info|warning|error)$")
     url: str | None = None  #: for clients: the service
     authorities: Path | None = None  #: for clients: CA certificates of the service
     token: str | None = Field(default=None, repr=False)  #: for clients
@@ -247,39 +246,23 @@ def _option_of(name: str) -> object:
     return Annotated[field.annotation | None, flag]  # type: ignore[operator]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """One source of settings."""
-
-    values: Mapping[str, object]
-    #: Format of the name of a setting in messages.
-    label: str
-
-
 def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of this process.
-
-    Args:
-        flags: By setting; None is a flag that was not given.
-        environment: The process environment.
-
-    Raises:
-        InvalidSettings: with every problem, each with its flag, variable or line of the file.
-    """
+    """The settings of this process."""
     given = {name: value for name, value in flags.items() if value is not None}
     variables = _variables(environment)
     home = Path(str(given.get("home") or variables.get("home") or default_home(environment)))
     home = home.expanduser().absolute()
     file = home / FILE
-    layers = (
-        _Layer(values=_defaults(home), label="default {name}"),
-        _Layer(values=_read(file), label=f"{file}: {{name}}"),
-        _Layer(values=variables, label=PREFIX + "{upper}"),
-        _Layer(values=given, label="--{dashed}"),
-        _Layer(values={"home": home}, label="--home"),
-    )
-    merged = {name: value for layer in layers for name, value in layer.values.items()}
-    origin = {name: layer.label for layer in layers for name in layer.values}
+    #: Format of the name of a setting in messages, and values; later ones win.
+    layers: dict[str, Mapping[str, object]] = {
+        "default {name}": _defaults(home),
+        f"{file}: {{name}}": _read(file),
+        PREFIX + "{upper}": variables,
+        "--{dashed}": given,
+        "--home": {"home": home},
+    }
+    merged = {name: value for values in layers.values() for name, value in values.items()}
+    origin = {name: label for label, values in layers.items() for name in values}
     try:
         return Settings.model_validate(merged)
     except ValidationError as error:
@@ -311,18 +294,9 @@ def _structured(text: str) -> object:
 
 def _read(file: Path) -> dict[str, object]:
     try:
-        text = file.read_text(encoding="utf-8")
+        content = load_yaml(file, InvalidSettings)
     except FileNotFoundError:
         return {}
-    except UnicodeDecodeError as error:
-        raise InvalidSettings([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else None
-        what = getattr(error, "problem", None) or "is not YAML"
-        raise InvalidSettings([Problem(path="settings", message=what, file=str(file), line=line)]) from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -332,18 +306,31 @@ def _read(file: Path) -> dict[str, object]:
     return _checked_names(content, file)
 
 
+def load_yaml(
+    file: Path, invalid: type[InvalidInput], loader: type[yaml.SafeLoader] = yaml.SafeLoader
+) -> object:
+    """The content of a YAML file; an error of the class `invalid` if it is not valid YAML."""
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), loader)  # noqa: S506 - a safe one
+    except UnicodeDecodeError as error:
+        raise invalid([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else None
+        what = getattr(error, "problem", None) or "is not YAML"
+        raise invalid([Problem(path="settings", message=what, file=str(file), line=line)]) from None
+
+
 def _checked_names(content: Mapping[object, object], file: Path) -> dict[str, object]:
     known = sorted(set(Settings.model_fields) - {"home"})
-    wrong = [str(name) for name in content if name not in known]
-    if wrong:
-        raise InvalidSettings(
-            [
-                Problem(
-                    path=name, message="unknown setting", suggestion=did_you_mean(name, known), file=str(file)
-                )
-                for name in wrong
-            ]
-        )
+    wrong = Problem(path="", message="unknown setting", file=str(file))
+    problems = [
+        replace(wrong, path=str(name), suggestion=did_you_mean(str(name), known))
+        for name in content
+        if name not in known
+    ]
+    if problems:
+        raise InvalidSettings(problems)
     return {str(name): value for name, value in content.items() if value is not None}
 
 

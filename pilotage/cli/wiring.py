@@ -47,11 +47,7 @@ Ring = Callable[[Sequence[int]], None]
 
 @contextmanager
 def open_current_engine(settings: Settings) -> Iterator[Engine]:
-    """The engine of a long-running process, on a schema that this release can use.
-
-    Raises:
-        CommandRefused: The database is unreachable, or its schema is older than this release.
-    """
+    """The engine of a long-running process, on a schema that this release can use."""
     engine = cli_engine.make_engine(settings.database_url, pool_size=_CONNECTIONS)
     try:
         with cli_engine.translate_unreachable(settings.database_url):
@@ -73,15 +69,9 @@ def _refuse_older(settings: Settings, state: SchemaState) -> None:
 
 
 def import_resources(engine: Engine, settings: Settings) -> int | None:
-    """Import the configured resources file, if it changed since its last import.
+    """Import the configured resources file, if it changed since its last import; the new version, if any.
 
     If a version exists already, an invalid or missing file is only logged, so that the process still starts.
-
-    Returns:
-        The new version; None if nothing was imported.
-
-    Raises:
-        ConfigError: The file is invalid, and there is no version yet.
     """
     if settings.resources is None:
         return None
@@ -120,11 +110,7 @@ def _choose_transport(settings: Settings, engine: Engine) -> NotificationTranspo
 
 @contextmanager
 def track_last_seen(settings: Settings, engine: Engine) -> Iterator[LastSeen]:
-    """The last seen state of the installation, kept current by a thread.
-
-    Raises:
-        CommandRefused: The database has lost commits and was not recovered.
-    """
+    """The last seen state of the installation, kept current by a thread."""
     seen = LastSeen(engine, settings)
     with repeat_in_thread(seen.look, name="last-seen", every=SEEN_EVERY):
         yield seen
@@ -150,14 +136,7 @@ def track_configuration(engine: Engine, hub: NotificationHub) -> Iterator[LiveCo
 def repeat_in_thread(
     cycle: Callable[[datetime], object], *, name: str, every: float, woken: threading.Event | None = None
 ) -> Iterator[None]:
-    """Call `cycle` periodically in its own thread until the end of the block.
-
-    Args:
-        cycle: Takes the current time.
-        name: Name of the thread.
-        every: Seconds between two calls.
-        woken: Event that triggers the next call at once.
-    """
+    """Call `cycle` every so many seconds in its own thread until the end of the block; `woken`: at once."""
     stop, woken = threading.Event(), woken or threading.Event()
     arguments = {"name": name, "every": every, "stop": stop, "woken": woken}
     thread = threading.Thread(target=loop.run, args=(cycle,), kwargs=arguments, name=name, daemon=True)

@@ -34,9 +34,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
         with cli_engine.open_engine(settings.database_url, pool_size=1) as engine:
             yield from _check_settings(engine)
             yield from _check_direct_url(engine, settings)
-            yield Finding(
-                subject=subject, health=Health.GOOD, message=cli_engine.hide_password(settings.database_url)
-            )
+            yield Finding(subject, Health.GOOD, cli_engine.hide_password(settings.database_url))
             state = database.schema_state(engine)
             yield _schema(state)
             if not (state.is_current or state.is_newer):
@@ -45,7 +43,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
             yield _configuration(engine)
             yield _agents(engine, now)
     except PilotageError as error:
-        yield Finding(subject=subject, health=Health.BAD, message=one_line(str(error)))
+        yield Finding(subject, Health.BAD, one_line(str(error)))
 
 
 def _check_settings(engine: Engine) -> Iterator[Finding]:
@@ -54,16 +52,15 @@ def _check_settings(engine: Engine) -> Iterator[Finding]:
             mode = conn.execute(text("PRAGMA journal_mode")).scalar_one()
             if mode != "wal":
                 message = f"journal mode {mode} instead of wal: is the file on a network file system?"
-                yield Finding(subject="database", health=Health.BAD, message=message)
+                yield Finding("database", Health.BAD, message)
             return
         number = int(_show_setting(conn, "server_version_num"))
         if number < _POSTGRESQL:
             message = f"PostgreSQL {number // 10000} is too old, 13 is the oldest that will do"
-            yield Finding(subject="database", health=Health.BAD, message=message)
+            yield Finding("database", Health.BAD, message)
         for name, loss in _DURABLE.items():
             if _show_setting(conn, name) == "off":
-                message = f"{name} is off: {loss}; set it to on"
-                yield Finding(subject=name, health=Health.BAD, message=message)
+                yield Finding(name, Health.BAD, f"{name} is off: {loss}; set it to on")
         yield from _limits(conn)
 
 
@@ -73,7 +70,7 @@ def _limits(conn: Connection) -> Iterator[Finding]:
         if _show_setting(conn, name) == "0":
             role = conn.execute(text("SELECT quote_ident(current_user)")).scalar_one()
             message = f"0: what is stuck holds up others for ever; ALTER ROLE {role} SET {name} = '{value}'"
-            yield Finding(subject=name, health=Health.WARNING, message=message)
+            yield Finding(name, Health.WARNING, message)
 
 
 def _check_direct_url(engine: Engine, settings: Settings) -> Iterator[Finding]:
@@ -83,12 +80,12 @@ def _check_direct_url(engine: Engine, settings: Settings) -> Iterator[Finding]:
             return
     if settings.database_direct_url is None:
         message = "no direct connection beside the pooler: matchers poll for changes; set database_direct_url"
-        yield Finding(subject="direct way", health=Health.WARNING, message=message)
+        yield Finding("direct way", Health.WARNING, message)
         return
     try:
         yield _direct(settings.database_direct_url)
     except PilotageError as error:
-        yield Finding(subject="direct way", health=Health.BAD, message=one_line(str(error)))
+        yield Finding("direct way", Health.BAD, one_line(str(error)))
 
 
 def _direct(url: str) -> Finding:
@@ -97,8 +94,8 @@ def _direct(url: str) -> Finding:
     shown = cli_engine.hide_password(url)
     if pooled:
         message = f"database_direct_url leads through a pooler as well: {shown}"
-        return Finding(subject="direct way", health=Health.BAD, message=message)
-    return Finding(subject="direct way", health=Health.GOOD, message=f"{shown}, around the pooler")
+        return Finding("direct way", Health.BAD, message)
+    return Finding("direct way", Health.GOOD, f"{shown}, around the pooler")
 
 
 def _show_setting(conn: Connection, name: str) -> str:
@@ -108,20 +105,20 @@ def _show_setting(conn: Connection, name: str) -> str:
 def _schema(state: SchemaState) -> Finding:
     if state.is_newer:
         message = f"revision {state.current} of a later release; this one knows {state.head}: upgrade it soon"
-        return Finding(subject="schema", health=Health.WARNING, message=message)
+        return Finding("schema", Health.WARNING, message)
     if not state.is_current:
         message = f"revision {state.current or 'none'}, wanted {state.head}: `pilotage db upgrade`"
-        return Finding(subject="schema", health=Health.BAD, message=message)
-    return Finding(subject="schema", health=Health.GOOD, message=f"revision {state.head}")
+        return Finding("schema", Health.BAD, message)
+    return Finding("schema", Health.GOOD, f"revision {state.head}")
 
 
 def _history(engine: Engine, settings: Settings) -> Finding:
     """Check for lost commits."""
     standing, problem = last_seen.compare(engine, settings)
     if problem is not None:
-        return Finding(subject="history", health=Health.BAD, message=problem)
+        return Finding("history", Health.BAD, problem)
     message = f"unbroken as far as it was seen from here (incarnation {standing.incarnation})"
-    return Finding(subject="history", health=Health.GOOD, message=message)
+    return Finding("history", Health.GOOD, message)
 
 
 def _configuration(engine: Engine) -> Finding:
@@ -129,14 +126,14 @@ def _configuration(engine: Engine) -> Finding:
         version = store.current_version(conn)
         if version == 0:
             message = "none yet: `pilotage up --resources FILE` or `pilotage config apply FILE`"
-            return Finding(subject="configuration", health=Health.WARNING, message=message)
+            return Finding("configuration", Health.WARNING, message)
         try:
             config = store.load_version(conn, version)
         except ConfigError as error:
             message = f"version {version} cannot be read: {one_line(str(error))}"
-            return Finding(subject="configuration", health=Health.BAD, message=message)
+            return Finding("configuration", Health.BAD, message)
     message = f"version {version}, {len(config.addresses)} queues"
-    return Finding(subject="configuration", health=Health.GOOD, message=message)
+    return Finding("configuration", Health.GOOD, message)
 
 
 def _agents(engine: Engine, now: datetime) -> Finding:
@@ -145,6 +142,6 @@ def _agents(engine: Engine, now: datetime) -> Finding:
         latest = agent_leases.list_last_cycles(conn)
     missing = loop.list_overdue(latest, now=now)
     if not missing:
-        return Finding(subject="agents", health=Health.GOOD, message=f"at work: {', '.join(loop.INTERVALS)}")
+        return Finding("agents", Health.GOOD, f"at work: {', '.join(loop.INTERVALS)}")
     message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
-    return Finding(subject="agents", health=Health.WARNING, message=message)
+    return Finding("agents", Health.WARNING, message)

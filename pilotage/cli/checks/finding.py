@@ -12,7 +12,7 @@ class Health(StrEnum):
     BAD = "bad"  #: does not work, or is dangerous
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check."""
 

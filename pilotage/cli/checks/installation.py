@@ -41,10 +41,10 @@ def check_certificate(settings: Settings, now: datetime) -> Iterator[Finding]:
         tls.read_certificate(settings)
         chain = x509.load_pem_x509_certificates(settings.tls_certificate.read_bytes())
     except (InvalidSettings, ValueError) as error:
-        yield Finding(subject=_SUBJECT, health=Health.BAD, message=one_line(str(error)))
+        yield Finding(_SUBJECT, Health.BAD, one_line(str(error)))
         return
     health, message = _time_left(chain, now)
-    yield Finding(subject=_SUBJECT, health=health, message=message)
+    yield Finding(_SUBJECT, health, message)
 
 
 def _time_left(chain: list[x509.Certificate], now: datetime) -> tuple[Health, str]:
@@ -70,11 +70,11 @@ def check_issuers(settings: Settings, clock: Callable[[], datetime]) -> Iterator
     try:
         trusted = [each.issuer for each in issuers.trusted_issuers(settings.issuers)]
     except InvalidSettings as error:
-        yield Finding(subject="issuers", health=Health.BAD, message=one_line(str(error)))
+        yield Finding("issuers", Health.BAD, one_line(str(error)))
         return
     for issuer in trusted:
         health, message = _check_issuer(issuer, clock)
-        yield Finding(subject=f"issuer {issuer.name}", health=health, message=message)
+        yield Finding(f"issuer {issuer.name}", health, message)
 
 
 def _check_issuer(issuer: Issuer, clock: Callable[[], datetime]) -> tuple[Health, str]:
@@ -130,13 +130,11 @@ def check_packages() -> Iterator[Finding]:
         if owners:
             others = ", ".join(sorted(owners))
             message = f"is also in the distribution {others}: install pilotage in an environment of its own"
-            yield Finding(subject=f"package {name}", health=Health.BAD, message=message)
+            yield Finding(f"package {name}", Health.BAD, message)
         elif place != home:
             message = f"is loaded from {place}, pilotage from {home}: something hides ours"
-            yield Finding(subject=f"package {name}", health=Health.BAD, message=message)
-    yield Finding(
-        subject="packages", health=Health.GOOD, message=f"pilotage {metadata.version('pilotage')} from {home}"
-    )
+            yield Finding(f"package {name}", Health.BAD, message)
+    yield Finding("packages", Health.GOOD, f"pilotage {metadata.version('pilotage')} from {home}")
 
 
 def _location(package: str) -> str:
@@ -148,7 +146,7 @@ def check_files(settings: Settings) -> Iterator[Finding]:
     """Check that secrets are private to their owner, and that directories exist."""
     if not settings.home.is_dir():
         message = f"{settings.home} does not exist yet; `pilotage up` and `pilotage db upgrade` make it"
-        yield Finding(subject="home", health=Health.WARNING, message=message)
+        yield Finding("home", Health.WARNING, message)
         return
     mine = [settings.key, settings.home / home_directory.CLIENT_ENV]
     urls = filter(None, (settings.database_url, settings.direct_url, settings.redis_url))
@@ -161,11 +159,11 @@ def check_files(settings: Settings) -> Iterator[Finding]:
         yield from _check_foreign(path)
     if not settings.blobs.is_dir():
         message = f"{settings.blobs} does not exist yet; the service makes it"
-        yield Finding(subject="blobs", health=Health.WARNING, message=message)
+        yield Finding("blobs", Health.WARNING, message)
     for name, place in (("home", settings.home), ("blobs", settings.blobs)):
         if _is_open(place):
             message = f"others on this host may read what jobs bring and leave there: chmod 700 {place}"
-            yield Finding(subject=name, health=Health.WARNING, message=message)
+            yield Finding(name, Health.WARNING, message)
 
 
 def _is_open(place: Path) -> bool:
@@ -178,9 +176,7 @@ def _check_foreign(path: Path) -> Iterator[Finding]:
         if path.exists():
             yield _check_secret(path, nobody=0o007)  # a group may own it
     except OSError as error:
-        yield Finding(
-            subject=path.name, health=Health.BAD, message=f"cannot be read: {error.strerror}: {path}"
-        )
+        yield Finding(path.name, Health.BAD, f"cannot be read: {error.strerror}: {path}")
 
 
 def _check_secret(path: Path, *, nobody: int) -> Finding:
@@ -188,15 +184,14 @@ def _check_secret(path: Path, *, nobody: int) -> Finding:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & nobody:
         message = f"others may read it (mode {mode:o}): chmod {mode & ~nobody:o} {path}"
-        return Finding(subject=path.name, health=Health.BAD, message=message)
-    return Finding(subject=path.name, health=Health.GOOD, message=f"mode {mode:o}")
+        return Finding(path.name, Health.BAD, message)
+    return Finding(path.name, Health.GOOD, f"mode {mode:o}")
 
 
 def check_redis(settings: Settings) -> Iterator[Finding]:
     """Check that Redis answers, if it is configured."""
     if settings.redis_url is None:
-        message = "none; the optimizers run inside the service"
-        yield Finding(subject="redis", health=Health.GOOD, message=message)
+        yield Finding("redis", Health.GOOD, "none; the optimizers run inside the service")
         return
     try:
         with Redis.from_url(
@@ -205,9 +200,9 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
             client.ping()
     except (RedisError, ValueError) as error:
         message = f"does not answer; jobs wait for the sweep: {one_line(str(error))}"
-        yield Finding(subject="redis", health=Health.BAD, message=message)
+        yield Finding("redis", Health.BAD, message)
     else:
-        yield Finding(subject="redis", health=Health.GOOD, message="answers")
+        yield Finding("redis", Health.GOOD, "answers")
 
 
 _SIGNS = {Health.GOOD: "[green]good[/]", Health.WARNING: "[yellow]warning[/]", Health.BAD: "[red]bad[/]"}

@@ -11,8 +11,7 @@ from rich.console import RenderableType
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
-
-Row = Mapping[str, Any]
+from pilotage.cli.output import Entry
 
 _MOMENT = "a time, a date, or how long ago: 24h, 7d, 12w"
 _HOUR = 3600.0
@@ -24,25 +23,24 @@ _CAUSES = 2
 class AccountingFilters:
     """Filters of the sums, by their names in the HTTP interface."""
 
-    to: Annotated[str | None, typer.Option(metavar="TIME", help="End (default: now).")] = None
+    to: Annotated[str | None, options.option("TIME", "End (default: now).")] = None
     bucket: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="Separate sums for each hour, day, month or year.")
+        str | None, options.option("LENGTH", "Separate sums for each hour, day, month or year.")
     ] = None
     vo: options.VoFilter = None
     site: options.SiteFilter = None
     owner: options.OwnerFilter = None
     status: Annotated[
-        str | None,
-        typer.Option(metavar="S1,S2", help="Only jobs that ended in one of these, such as Done or Failed."),
+        str | None, options.option("S1,S2", "Only jobs that ended in one of these, such as Done or Failed.")
     ] = None
 
 
 def accounting(
     *,
     by: Annotated[
-        str, typer.Option(metavar="NAME,…", help="Group by: vo, site, ce, queue, owner, owner_group, status.")
+        str, options.option("NAME,…", "Group by: vo, site, ce, queue, owner, owner_group, status.")
     ] = "vo",
-    since: Annotated[str, typer.Option("--from", metavar="TIME", help=f"Start: {_MOMENT}.")] = "7d",
+    since: Annotated[str, options.option("TIME", f"Start: {_MOMENT}.", "--from")] = "7d",
     filters: AccountingFilters,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     service: ServiceOptions,
@@ -70,7 +68,7 @@ def _table(answer: Mapping[str, Any]) -> RenderableType:
     return output.table([*map(output.heading, names), *headings], rows, title=title)
 
 
-def _cells(row: Row, names: Sequence[str]) -> Sequence[object]:
+def _cells(row: Entry, names: Sequence[str]) -> Sequence[object]:
     values = (output.local_time(row["at"]) if name == "at" else row[name] for name in names)
     efficiency = row["cpu_efficiency"]
     hours = [_hours(row[name]) for name in ("wall_seconds", "core_seconds")]

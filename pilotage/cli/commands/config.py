@@ -25,7 +25,7 @@ _VO_HELP = "Effective values for this VO: parameters of a site, CE or queue; opt
 def show(
     path: Annotated[str, typer.Argument(metavar="[PATH]", help=_PATH_HELP, show_default=False)] = "",
     *,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help=_VO_HELP)] = None,
+    vo: Annotated[str | None, options.option("VO", _VO_HELP)] = None,
     origin: Annotated[
         bool,
         typer.Option(
@@ -89,9 +89,7 @@ _BLAME: Mapping[str, Column] = {
 
 
 def check(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="YAML with Resources, Operations and Registry.")
-    ],
+    file: Annotated[Path, options.argument("FILE", "YAML with Resources, Operations and Registry.")],
     *,
     as_json: options.AsJson = False,
 ) -> None:
@@ -124,15 +122,12 @@ def _count_nodes(config: Configuration) -> str:
 
 def diff(
     file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="Compare the configuration in force with this file."),
+        Path | None, options.argument("[FILE]", "Compare the configuration in force with this file.")
     ] = None,
     *,
-    before: Annotated[
-        int | None, typer.Option("--from", metavar="VERSION", help="Compare this version …")
-    ] = None,
+    before: Annotated[int | None, options.option("VERSION", "Compare this version …", "--from")] = None,
     after: Annotated[
-        int | None, typer.Option("--to", metavar="VERSION", help="… with this one (default: the newest).")
+        int | None, options.option("VERSION", "… with this one (default: the newest).", "--to")
     ] = None,
     service: ServiceOptions,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import output
+from pilotage.cli import options, output
 from pilotage.cli.commands import config_history, config_request
 from pilotage.cli.commands.config_history import Message
 from pilotage.cli.commands.config_request import Answer, ConfigChange
@@ -17,11 +17,11 @@ from pilotage.fabric.client import Client
 
 Guards = Annotated[
     list[str] | None,
-    typer.Option(
-        "--guard",
-        metavar="CONDITION",
-        help="Cancel the change unless its preview meets this condition, such as stuck_jobs=0 or "
+    options.option(
+        "CONDITION",
+        "Cancel the change unless its preview meets this condition, such as stuck_jobs=0 or "
         "running_jobs<=10; may be repeated. Names: see totals in `config preview --json`.",
+        "--guard",
     ),
 ]
 Edits = Annotated[
@@ -34,7 +34,7 @@ Edits = Annotated[
     ),
 ]
 Removed = Annotated[
-    list[str] | None, typer.Option("--remove", metavar="PATH", help="Remove this path; may be repeated.")
+    list[str] | None, options.option("PATH", "Remove this path; may be repeated.", "--remove")
 ]
 
 
@@ -57,9 +57,7 @@ def set_(
 
 
 def apply(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="YAML with Resources, Operations and Registry.")
-    ],
+    file: Annotated[Path, options.argument("FILE", "YAML with Resources, Operations and Registry.")],
     *,
     message: Message = None,
     guards: Guards = None,
@@ -113,13 +111,11 @@ _MOST = 10
 
 
 def preview(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="New configuration, YAML.")] = None,
+    file: Annotated[Path | None, options.argument("[FILE]", "New configuration, YAML.")] = None,
     *,
     edits: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="PATH=VALUE", help="Change one value, as `config set` does; may be repeated."
-        ),
+        options.option("PATH=VALUE", "Change one value, as `config set` does; may be repeated.", "--set"),
     ] = None,
     removed: Removed = None,
     service: ServiceOptions,

@@ -1,6 +1,6 @@
 """`pilotage config import` and `export`: formats of other systems; an import shows its effects first."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
 from cs_config.formats.importers import Importer
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
-from pilotage.cli import output
+from pilotage.cli import options, output
 from pilotage.cli.commands import config_change, config_history, config_request
 from pilotage.cli.commands.config_change import Guards
 from pilotage.cli.commands.config_history import Message
@@ -37,9 +37,7 @@ class ImportOptions:
     guards: Guards = None
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--file", metavar="FILE", help="Compare with this file instead of the configuration in force."
-        ),
+        options.option("FILE", "Compare with this file instead of the configuration in force.", "--file"),
     ] = None
     as_text: Annotated[bool, typer.Option("--yaml", help="Print the whole resulting configuration.")] = False
 
@@ -93,7 +91,6 @@ def _read_text(file: Path) -> str:
 
 
 def _print_notes(notes: Sequence[Problem], service: ServiceOptions) -> None:
-    """Print what could not be translated."""
     for note in notes if not service.as_json else ():
         typer.echo(f"pilotage: {one_line(str(note))}", err=True)
 
@@ -133,9 +130,7 @@ def _stored(version: int, *, applied: bool) -> str:
 
 
 def import_dirac(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="DIRAC .cfg file, current layout or that of RFC #5.")
-    ],
+    file: Annotated[Path, options.argument("FILE", "DIRAC .cfg file, current layout or that of RFC #5.")],
     *,
     wanted: ImportOptions,
     service: ServiceOptions,
@@ -151,10 +146,7 @@ def import_dirac(
 
 def import_osg(
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="Factory configuration: XML, YAML, or a tree as in examples/osg."
-        ),
+        Path, options.argument("FILE", "Factory configuration: XML, YAML, or a tree as in examples/osg.")
     ],
     *,
     wanted: ImportOptions,
@@ -173,11 +165,10 @@ _SITE_HELP = "Site of CEs whose ads name none; a CE that exists already keeps it
 
 def import_classad(
     files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE…", help="CE ads, new or old ClassAd syntax; - is standard input."),
+        list[Path], options.argument("FILE…", "CE ads, new or old ClassAd syntax; - is standard input.")
     ],
     *,
-    site: Annotated[str | None, typer.Option(metavar="SITE", help=_SITE_HELP)] = None,
+    site: Annotated[str | None, options.option("SITE", _SITE_HELP)] = None,
     wanted: ImportOptions,
     service: ServiceOptions,
 ) -> None:
@@ -259,21 +250,16 @@ def export_classad(
     """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
     config = config_request.configuration_from(file, service)
     found = ce_ads.export_ads(config, path, vo)
-    if service.as_json:
-        data = {
-            "ads": found.text,
-            "queues": [str(queue) for queue in found.queues],
-            "left_out": list(found.left_out),
-            "narrowed": list(found.narrowed),
-        }
-        output.emit(data, as_json=True, render=str)
-        return
-    for each in found.left_out:
-        typer.echo(f"pilotage: {each}: left out, an ad has one value for all nodes of a queue", err=True)
-    for each in found.narrowed:
-        message = "kept out, an ad has no values of single VOs; --vo exports the queue as one of them gets it"
-        typer.echo(f"pilotage: {each}: {message}", err=True)
-    typer.echo(found.text, nl=False)
+    data = {
+        "ads": found.text,
+        "queues": [str(queue) for queue in found.queues],
+        "left_out": list(found.left_out),
+        "narrowed": list(found.narrowed),
+    }
+    no_value = "kept out, an ad has no values of single VOs; --vo exports the queue as one of them gets it"
+    notes = [f"{each}: left out, an ad has one value for all nodes of a queue" for each in found.left_out]
+    notes += [f"{each}: {no_value}" for each in found.narrowed]
+    _print_export(found.text, data, notes, service)
 
 
 def export_dirac(*, file: config_request.InsteadOfRunning = None, service: ServiceOptions) -> None:
@@ -283,10 +269,14 @@ def export_dirac(*, file: config_request.InsteadOfRunning = None, service: Servi
     """
     config = config_request.configuration_from(file, service)
     found = dirac_text.export_dirac(config.tree)
+    left_out = list(found.left_out)
+    _print_export(found.text, {"text": found.text, "left_out": left_out}, left_out, service)
+
+
+def _print_export(text: str, data: object, notes: Iterable[str], service: ServiceOptions) -> None:
     if service.as_json:
-        data = {"text": found.text, "left_out": list(found.left_out)}
-        output.emit(data, as_json=True, render=str)
+        service.emit(data, str)
         return
-    for each in found.left_out:
+    for each in notes:
         typer.echo(f"pilotage: {each}", err=True)
-    typer.echo(found.text, nl=False)
+    typer.echo(text, nl=False)

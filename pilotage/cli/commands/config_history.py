@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cs_config.versions import diff
-from pilotage.cli import output
+from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.output import Column
 
@@ -19,7 +19,7 @@ _AT = "Only versions that changed this path, something below it, or a section th
 
 def history(
     *,
-    path: Annotated[str, typer.Option("--path", metavar="PATH", help=_AT)] = "",
+    path: Annotated[str, options.option("PATH", _AT, "--path")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rows to show.")] = 20,
     service: ServiceOptions,
 ) -> None:

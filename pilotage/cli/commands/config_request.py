@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from cs_config import validate
 from cs_config.source import yaml_writer
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, patch
 from cs_config.versions.diff import Difference
+from pilotage.cli import options
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
@@ -32,9 +31,6 @@ def change_from_file(client: Client, file: Path) -> ConfigChange:
     """The change that replaces the visible configuration by a file.
 
     A caller that sees only a part of the tree sends the differences in that part.
-
-    Raises:
-        ConfigError: The file is wrong.
     """
     config = validate.load_file(file)
     answer = client.config()
@@ -81,8 +77,7 @@ Answer = dict[str, Any]
 
 #: Option of commands that only read a configuration.
 InsteadOfRunning = Annotated[
-    Path | None,
-    typer.Option("--file", metavar="FILE", help="Read this file instead of the configuration in force."),
+    Path | None, options.option("FILE", "Read this file instead of the configuration in force.", "--file")
 ]
 
 

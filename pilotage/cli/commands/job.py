@@ -6,16 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from types import TracebackType
+from typing import Annotated, Any, Self
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from pilotage.cli import options, output
 from pilotage.cli.commands import job_show
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage
 from pilotage.cli.options import JobFilters
-from pilotage.cli.output import WaitingBars
+from pilotage.cli.output import Entry
 from pilotage.fabric.client import ApiError, Client
 from pilotage.fabric.pilot.payload import archives
 from taskqueue.states import FINAL, JobStatus
@@ -57,7 +60,6 @@ def _change(
 
 
 def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], dict[str, str]]:
-    """The ids or the filters that were given."""
     ids, given = options.parse_ids(words), options.given_options(filters)
     if bool(ids) == bool(given):
         raise WrongUsage("give either job ids or filters such as --status")
@@ -133,6 +135,75 @@ def until_final(client: Client, ids: Sequence[int], *, timeout: float | None) ->
     return statuses
 
 
+#: Jobs whose phases are shown; each needs its own request.
+_MOST_SHOWN = 5
+#: Seconds between two updates of the phases.
+_EVERY = 2.0
+
+
+class WaitingBars:
+    """Progress bars of ended jobs and phases of grid jobs; a context manager, silent without a terminal."""
+
+    def __init__(
+        self,
+        total: int,
+        job: Callable[[int], Entry],
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create the bars for so many jobs; `job` fetches one of them."""
+        shown = console or output.progress_console()
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        self._progress = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
+        self._all = self._progress.add_task("Waiting", total=total, note=f"0 of {total} jobs")
+        self._job = job
+        self._clock = clock
+        self._updated_at: float | None = None
+        self._phases: dict[tuple[int, str], TaskID] = {}
+        self._many = total > 1
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, *, ended: int, total: int, running: Sequence[int]) -> None:
+        """Update the number of ended jobs, and the phases of running grid jobs."""
+        self._progress.update(self._all, completed=ended, note=f"{ended:,} of {total:,} jobs")
+        now = self._clock()
+        if self._progress.disable or (self._updated_at is not None and now - self._updated_at < _EVERY):
+            return
+        self._updated_at = now
+        self._show_phases(running[:_MOST_SHOWN])
+
+    def _show_phases(self, job_ids: Sequence[int]) -> None:
+        seen = {
+            (job_id, phase["name"]): phase
+            for job_id in job_ids
+            for phase in (self._job(job_id).get("attempt") or {}).get("phases", ())
+        }
+        for key in [key for key in self._phases if key not in seen]:
+            self._progress.remove_task(self._phases.pop(key))
+        for key, phase in seen.items():
+            note = f"{phase['done']:,} of {phase['of']:,} {phase.get('unit', '')}".strip()
+            values = {"completed": phase["done"], "total": phase["of"], "note": note}
+            if key in self._phases:
+                self._progress.update(self._phases[key], **values)
+            else:
+                name = f"{key[0]} {key[1]}" if self._many else key[1]
+                self._phases[key] = self._progress.add_task(name, **values)
+
+
 #: Default limit of an unpacked output: an archive may be built to fill the disk.
 _MOST_GB = 50.0
 
@@ -141,8 +212,7 @@ def fetch_output(
     ids: options.JobIds = None,
     *,
     directory: Annotated[
-        Path,
-        typer.Option("--directory", "-d", metavar="DIR", help="Create a subdirectory for each job here."),
+        Path, options.option("DIR", "Create a subdirectory for each job here.", "--directory", "-d")
     ] = Path(),
     most: Annotated[
         float,

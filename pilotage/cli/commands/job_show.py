@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
-from pilotage.cli.output import Column, PagedList
+from pilotage.cli.output import Column, Entry, PagedList
 from pilotage.fabric.client import Client
 
 #: Characters of an expression or a proposed change in a table.
@@ -101,8 +101,6 @@ _CHANGES_OF_QUEUE: Mapping[str, Column] = {
     "Of": "vos",
 }
 
-Job = Mapping[str, Any]
-
 #: Characters of the progress bar of a phase.
 _BAR = 24
 
@@ -116,8 +114,7 @@ def list_jobs(
         int | None, typer.Option(metavar="ID", min=1, help="Only jobs older than this one (next page).")
     ] = None,
     by: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD,…", help="Count jobs by status, site, vo, owner, minor_status …"),
+        str | None, options.option("FIELD,…", "Count jobs by status, site, vo, owner, minor_status …")
     ] = None,
     service: ServiceOptions,
 ) -> None:
@@ -137,7 +134,7 @@ def list_jobs(
     found.emit(_JOBS, as_json=service.as_json)
 
 
-def fetch_jobs(client: Client, ids: Sequence[int]) -> Iterator[Job]:
+def fetch_jobs(client: Client, ids: Sequence[int]) -> Iterator[Entry]:
     """The existing jobs with these ids."""
     for start in range(0, len(ids), output.PAGE):
         named = ",".join(map(str, ids[start : start + output.PAGE]))
@@ -166,7 +163,7 @@ def log(job_id: options.JobId, *, service: ServiceOptions) -> None:
 
 
 def explain(
-    job: Annotated[str, typer.Argument(metavar="ID|FILE", help="Job id, or a file with a job description.")],
+    job: Annotated[str, options.argument("ID|FILE", "Job id, or a file with a job description.")],
     *,
     forwarding: Annotated[
         bool,
@@ -189,7 +186,7 @@ def explain(
     service.emit(found, lambda: explain_job(found))
 
 
-def _explained_file(client: Client, file: Path, *, forwarding: bool) -> Job:
+def _explained_file(client: Client, file: Path, *, forwarding: bool) -> Entry:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -233,7 +230,7 @@ _JOBS: Mapping[str, Column] = {
 }
 
 
-def _details(job: Job) -> RenderableType:
+def _details(job: Entry) -> RenderableType:
     inner = {"attempt", "description", "job_id", "waited"}
     facts = {name: value for name, value in job.items() if name not in inner}
     attempt = _attempt(job["attempt"]) if job.get("attempt") else []
@@ -243,7 +240,7 @@ def _details(job: Job) -> RenderableType:
     return Group(output.facts(facts, title=f"Job {job['job_id']}"), *attempt, waiting, description)
 
 
-def _attempt(attempt: Job) -> list[RenderableType]:
+def _attempt(attempt: Entry) -> list[RenderableType]:
     """The latest attempt, for a grid job with the progress of its phases."""
     facts = {name: value for name, value in attempt.items() if name != "phases"}
     phases = attempt.get("phases") or []
@@ -253,7 +250,7 @@ def _attempt(attempt: Job) -> list[RenderableType]:
     return [output.facts(facts, title="Latest attempt"), bars]
 
 
-def _bar(phase: Job) -> tuple[str, str]:
+def _bar(phase: Entry) -> tuple[str, str]:
     done, of = phase["done"], phase["of"]
     full = _BAR * done // of if of else 0
     return "█" * full + "░" * (_BAR - full), f"{done:,} of {of:,} {phase.get('unit', '')}".strip()

@@ -48,34 +48,10 @@ class JobDraft:
         return self.files, self.vo if self.files else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmissionRequest:
-    """Descriptions of one request, which share an input sandbox."""
-
-    drafts: tuple[JobDraft, ...]
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """Files and VO of the input sandbox."""
-        return self.drafts[0].sandbox
-
-    @property
-    def jobs(self) -> int:
-        """Number of jobs of all descriptions."""
-        return sum(draft.jobs for draft in self.drafts)
-
-
 def read_drafts(text: str, *, file: str, directory: Path) -> list[JobDraft]:
-    """The descriptions of one file.
+    """The descriptions of one file: JDL, ClassAd, YAML or JSON.
 
-    Args:
-        text: JDL, ClassAd, YAML or JSON.
-        file: Name for messages.
-        directory: Base of relative names in `InputSandbox`.
-
-    Raises:
-        InvalidJob: The text is not valid; with line and column.
-        WrongUsage: A file of an input sandbox does not exist.
+    Relative names in `InputSandbox` start at `directory`; messages name `file`.
     """
     contents = jdl.read_descriptions(text, file)
     alone = text if len(contents) == 1 else None
@@ -107,11 +83,7 @@ def add_parameters(draft: JobDraft, parameters: Mapping[str, Sequence[str]]) -> 
 
 
 def parse_parameters(words: Sequence[str]) -> dict[str, list[str]]:
-    """`NAME=V1,V2` words as names with their values.
-
-    Raises:
-        WrongUsage: A word is not NAME=V1,V2, or a name is given twice.
-    """
+    """`NAME=V1,V2` words as names with their values."""
     parsed: dict[str, list[str]] = {}
     for word in words:
         name, equals, values = word.partition("=")
@@ -123,17 +95,17 @@ def parse_parameters(words: Sequence[str]) -> dict[str, list[str]]:
     return parsed
 
 
-def build_requests(drafts: Sequence[JobDraft], count: int) -> Iterator[SubmissionRequest]:
-    """Each draft `count` times, in as few requests as the service allows."""
+def build_requests(drafts: Sequence[JobDraft], count: int) -> Iterator[list[JobDraft]]:
+    """Each draft `count` times, in as few requests as the service allows; one request has one sandbox."""
     waiting: list[JobDraft] = []
     for draft in (draft for draft in drafts for _ in range(count)):
         full = sum(each.jobs for each in waiting) + draft.jobs > BATCH
         if waiting and (full or waiting[0].sandbox != draft.sandbox):
-            yield SubmissionRequest(drafts=tuple(waiting))
+            yield waiting
             waiting = []
         waiting.append(draft)
     if waiting:
-        yield SubmissionRequest(drafts=tuple(waiting))
+        yield waiting
 
 
 def description_as_json(content: Mapping[str, object]) -> dict[str, object]:
@@ -220,18 +192,15 @@ _FEW = 20
 
 
 def submit(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="JDL, ClassAd, YAML or JSON; - is standard input.")
-    ],
+    files: Annotated[list[str], options.argument("FILE", "JDL, ClassAd, YAML or JSON; - is standard input.")],
     *,
     count: Annotated[
         int, typer.Option("--count", "-n", min=1, max=1_000_000, help="Copies of each job.")
     ] = 1,
     param: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=V1,V2…",
-            help="One job for each value, which replaces %(NAME)s; repeated: for each combination.",
+        options.option(
+            "NAME=V1,V2…", "One job for each value, which replaces %(NAME)s; repeated: for each combination."
         ),
     ] = None,
     service: ServiceOptions,
@@ -255,18 +224,19 @@ def _read(file: str) -> list[JobDraft]:
     return read_drafts(text, file=file, directory=path.parent)
 
 
-def _send(client: Client, requests: Sequence[SubmissionRequest]) -> list[int]:
+def _send(client: Client, requests: Sequence[list[JobDraft]]) -> list[int]:
     """Send all requests, with a progress bar on a terminal."""
     ids: list[int] = []
     digests: dict[Sandbox, str | None] = {((), None): None}
     columns = (TextColumn("Submitting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = output.progress_console()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("jobs", total=sum(request.jobs for request in requests))
-        for request in requests:
-            if request.sandbox not in digests:
-                digests[request.sandbox] = _upload(client, request.sandbox)
-            ids += _post(client, request, digests[request.sandbox])
+        task = bar.add_task("jobs", total=sum(draft.jobs for drafts in requests for draft in drafts))
+        for drafts in requests:
+            sandbox = drafts[0].sandbox
+            if sandbox not in digests:
+                digests[sandbox] = _upload(client, sandbox)
+            ids += _post(client, drafts, digests[sandbox])
             bar.update(task, completed=len(ids))
     return ids
 
@@ -277,10 +247,10 @@ def _upload(client: Client, wanted: Sandbox) -> str:
         return client.upload_sandbox(archive, vo=vo)
 
 
-def _post(client: Client, request: SubmissionRequest, digest: str | None) -> list[int]:
+def _post(client: Client, drafts: list[JobDraft], digest: str | None) -> list[int]:
     key = str(uuid.uuid4())
-    texts = [draft.text for draft in request.drafts if draft.text is not None]
-    if len(texts) == len(request.drafts):
+    texts = [draft.text for draft in drafts if draft.text is not None]
+    if len(texts) == len(drafts):
         return client.submit(jdls=texts, sandbox=digest, idempotency_key=key)
-    contents = [description_as_json(draft.content) for draft in request.drafts]
+    contents = [description_as_json(draft.content) for draft in drafts]
     return client.submit(jobs=contents, sandbox=digest, idempotency_key=key)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import home_directory, settings
+from pilotage.cli import home_directory, options, settings
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
@@ -26,17 +26,15 @@ def login(
             help="For operators: sign in as user, vo_admin, site_admin or operator (default: your own role)."
         ),
     ] = None,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="With --role: VO.")] = None,
+    vo: Annotated[str | None, options.option("VO", "With --role: VO.")] = None,
     user: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="With --role: user name; for the role user, the default is your login name."
-        ),
+        options.option("NAME", "With --role: user name; for the role user, the default is your login name."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="With --role: owner group (default: <vo>_user).")
+        str | None, options.option("GROUP", "With --role: owner group (default: <vo>_user).")
     ] = None,
-    site: Annotated[str | None, typer.Option(metavar="SITE", help="With --role: site.")] = None,
+    site: Annotated[str | None, options.option("SITE", "With --role: site.")] = None,
     service: ServiceOptions,
 ) -> None:
     """Print a link that signs a browser in to the web pages; valid once, for five minutes.

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pilotage.cli import home_directory, options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.output import Column
+from pilotage.cli.output import Column, Entry
 from pilotage.fabric.pilot import main as pilot_main
 
 
@@ -34,22 +34,15 @@ def _environment(words: Sequence[str], home: Path | None) -> Mapping[str, str]:
     return {**home_directory.read_client_env(found), **os.environ, "PILOTAGE_HOME": str(found)}
 
 
-Pilot = Mapping[str, Any]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotFilters:
     """Filters of pilots, by their names in the HTTP interface."""
 
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="Only pilots of this VO.")] = None
-    site: Annotated[
-        str | None, typer.Option(metavar="SITE", help="Only pilots at this site or submitted to it.")
-    ] = None
+    vo: Annotated[str | None, options.option("VO", "Only pilots of this VO.")] = None
+    site: Annotated[str | None, options.option("SITE", "Only pilots at this site or submitted to it.")] = None
     status: Annotated[
         str | None,
-        typer.Option(
-            metavar="STATUS,…", help="Only pilots with one of these statuses, such as Running or Aborted."
-        ),
+        options.option("STATUS,…", "Only pilots with one of these statuses, such as Running or Aborted."),
     ] = None
 
 
@@ -57,9 +50,7 @@ def list_pilots(
     *,
     filters: PilotFilters,
     limit: output.Limit = 1000,
-    after: Annotated[
-        str | None, typer.Option(metavar="STAMP", help="Only pilots after this one (next page).")
-    ] = None,
+    after: Annotated[str | None, options.option("STAMP", "Only pilots after this one (next page).")] = None,
     service: ServiceOptions,
 ) -> None:
     """List pilots, ordered by stamp."""
@@ -70,9 +61,7 @@ def list_pilots(
 
 
 def show(
-    stamp: Annotated[str, typer.Argument(metavar="STAMP", help="Stamp of the pilot.")],
-    *,
-    service: ServiceOptions,
+    stamp: Annotated[str, options.argument("STAMP", "Stamp of the pilot.")], *, service: ServiceOptions
 ) -> None:
     """Show one pilot, and if it failed the end of its output."""
     with service.connect() as client:
@@ -84,10 +73,7 @@ def show(
 def summary(
     *,
     by: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,…", help="Group by: status, vo, site, ce, queue, empty_reason, submitted_by."
-        ),
+        str, options.option("NAME,…", "Group by: status, vo, site, ce, queue, empty_reason, submitted_by.")
     ] = "queue",
     hours: Annotated[
         float,
@@ -120,7 +106,7 @@ _OUTCOMES: Mapping[str, Column] = {
 }
 
 
-def _queue_text(pilot: Pilot) -> str:
+def _queue_text(pilot: Entry) -> str:
     """The queue of a pilot, or the number of candidates until a broker has chosen one."""
     if pilot["site"]:
         return f"{pilot['site']}/{pilot['ce']}/{pilot['queue']}"
@@ -139,7 +125,7 @@ _PILOTS: Mapping[str, Column] = {
 }
 
 
-def _details(pilot: Pilot, wrote: Mapping[str, Any] | None) -> RenderableType:
+def _details(pilot: Entry, wrote: Mapping[str, Any] | None) -> RenderableType:
     left_out = {"site", "ce", "queue", "has_output"}
     facts = {name: value for name, value in pilot.items() if name not in left_out}
     return Group(output.facts(facts | {"queue": _queue_text(pilot)}, title="Pilot"), *_output_lines(wrote))

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import output
+from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.output import Column
+from pilotage.cli.output import Column, Entry
 from pilotage.fabric.client import Client
 
 #: Digits of an id in tables, enough to identify a pool.
@@ -18,16 +17,12 @@ _SHORT = 12
 #: Fields of a pool that `show` formats separately.
 _SEPARATE = {"queues", "requirements", "jobs", "more_jobs"}
 
-Pool = Mapping[str, Any]
-
 
 def list_pools(
     *,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="Only pools of this VO.")] = None,
+    vo: Annotated[str | None, options.option("VO", "Only pools of this VO.")] = None,
     limit: output.Limit = 1000,
-    after: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only pools after this one (next page).")
-    ] = None,
+    after: Annotated[str | None, options.option("ID", "Only pools after this one (next page).")] = None,
     service: ServiceOptions,
 ) -> None:
     """List the pools with their numbers of queues and jobs, ordered by id."""
@@ -38,9 +33,7 @@ def list_pools(
 
 
 def show(
-    pool_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Pool id, or its first digits if they are unambiguous.")
-    ],
+    pool_id: Annotated[str, options.argument("ID", "Pool id, or its first digits if they are unambiguous.")],
     *,
     service: ServiceOptions,
 ) -> None:
@@ -50,7 +43,7 @@ def show(
     service.emit(pool, lambda: _details(pool))
 
 
-def _requirements(pool: Pool) -> str:
+def _requirements(pool: Entry) -> str:
     requirements = pool["requirements"]
     if isinstance(requirements, Mapping):
         return "; ".join(f"{name} = {_value(value)}" for name, value in requirements.items())
@@ -61,7 +54,7 @@ def _value(value: object) -> str:
     return "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
 
 
-def _counts(pool: Pool) -> str:
+def _counts(pool: Entry) -> str:
     more = pool["more_jobs"]
     return ", ".join(
         f"{'more than ' if status in more else ''}{count} {status}" for status, count in pool["jobs"].items()
@@ -86,14 +79,14 @@ def _complete(client: Client, start: str) -> str:
     return str(found[0])
 
 
-def _details(pool: Pool) -> RenderableType:
+def _details(pool: Entry) -> RenderableType:
     facts = {name: value for name, value in pool.items() if name not in _SEPARATE}
     facts |= {"requirements": _requirements(pool), "jobs": _counts(pool)}
     queues = output.table((_eligible(pool),), ([queue] for queue in pool["queues"]))
     return Group(output.facts(facts, title="Pool"), queues)
 
 
-def _eligible(pool: Pool) -> str:
+def _eligible(pool: Entry) -> str:
     """Heading of the list of queues; of other VOs' pools, only queues at the caller's sites are listed."""
     shown, every = len(pool["queues"]), pool["eligible_queues"]
     number = f"{shown} of {every}" if shown < every else str(every)

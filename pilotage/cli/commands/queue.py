@@ -1,16 +1,16 @@
 """`pilotage queue`: the batch queues of the resource tree."""
 
 from datetime import UTC, datetime
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from cs_config.tree.address import QueueAddress
-from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Parameter
 from pilotage.cli import options, output
-from pilotage.cli.commands import config_request, job_show
+from pilotage.cli.commands import job_show
 from pilotage.cli.connection import ServiceOptions
+
+if TYPE_CHECKING:
+    from cs_config.tree.configuration import Configuration
 
 #: Parameters in the list of queues.
 _SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", "OS")
@@ -18,10 +18,8 @@ _SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", 
 
 def list_queues(
     *,
-    vo: Annotated[
-        str | None, typer.Option(metavar="VO", help="Only queues that this VO may use now.")
-    ] = None,
-    site: Annotated[str | None, typer.Option(metavar="SITE", help="Only queues of this site.")] = None,
+    vo: Annotated[str | None, options.option("VO", "Only queues that this VO may use now.")] = None,
+    site: Annotated[str | None, options.option("SITE", "Only queues of this site.")] = None,
     service: ServiceOptions,
 ) -> None:
     """List the queues."""
@@ -42,7 +40,7 @@ def list_queues(
 def show(
     queue: options.Queue,
     *,
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="Effective values for this VO.")] = None,
+    vo: Annotated[str | None, options.option("VO", "Effective values for this VO.")] = None,
     service: ServiceOptions,
 ) -> None:
     """Show the effective parameters of a queue, each with the level and line where it is set."""
@@ -73,9 +71,7 @@ def explain(queue: options.Queue, *, service: ServiceOptions) -> None:
 def drain(
     queue: options.Queue,
     *,
-    reason: Annotated[
-        str, typer.Option(metavar="R", help="Reason, stored in the history of the configuration.")
-    ] = "",
+    reason: Annotated[str, options.option("R", "Reason, stored in the history of the configuration.")] = "",
     service: ServiceOptions,
 ) -> None:
     """Send no new jobs to a queue; running jobs continue. Sets `Enabled: false` at the queue."""
@@ -93,12 +89,14 @@ def resume(queue: options.Queue, *, service: ServiceOptions) -> None:
     service.emit(stored, lambda: f"{address}: gets jobs again")
 
 
-def _current(service: ServiceOptions) -> Configuration:
+def _current(service: ServiceOptions) -> "Configuration":
     """The configuration in force without expired values."""
+    from pilotage.cli.commands import config_request  # imported late: it needs more time than a request
+
     return config_request.fetch_configuration(service).at_moment(datetime.now(UTC))
 
 
-def _as_json(config: Configuration, address: QueueAddress, vo: str | None) -> dict[str, object]:
+def _as_json(config: "Configuration", address: QueueAddress, vo: str | None) -> dict[str, object]:
     usable = {} if vo is None else {"usable": config.usable(address, vo)}
     values = {p.name: p.value for p in config.parameters(address, vo or "").values()}
     return {"queue": str(address), **usable, "parameters": values}

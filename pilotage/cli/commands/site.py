@@ -21,10 +21,8 @@ from rich.console import Group, RenderableType
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, one_line
-from pilotage.cli.output import Column
+from pilotage.cli.output import Column, Entry
 from pilotage.fabric.client import ApiError, Client, ServiceAway
-
-Json = Mapping[str, Any]
 
 
 def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
@@ -38,14 +36,14 @@ def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
     service.emit(chosen, lambda: _limits_table(chosen))
 
 
-def _limits_table(site: Json) -> RenderableType:
+def _limits_table(site: Entry) -> RenderableType:
     rows = list(_rows(site))
     banned = f"{site['site']} is banned: {site['ban']['reason']}" if site["ban"] else None
     headings = ("Site/CE/Queue", "Of", "VO", "Allowed", "Now", "Closed")
     return output.table(headings, rows, title=banned) if rows else banned or f"{site['site']}: no limit"
 
 
-def _rows(site: Json) -> Iterator[tuple[object, ...]]:
+def _rows(site: Entry) -> Iterator[tuple[object, ...]]:
     for each in site["limits"]:
         allowed, now = _running(each) if each["option"] == "RunningLimit" else _delayed(each)
         what = f"{each['attribute']} {each['value']}"
@@ -55,11 +53,11 @@ def _rows(site: Json) -> Iterator[tuple[object, ...]]:
         yield each["scope"], f"throttle {each['policy']}", None, each["limits"], room, each["why"]
 
 
-def _running(limit: Json) -> tuple[str, str]:
+def _running(limit: Entry) -> tuple[str, str]:
     return f"{limit['most']} at a time", f"{limit['there']} there"
 
 
-def _delayed(delay: Json) -> tuple[str, str]:
+def _delayed(delay: Entry) -> tuple[str, str]:
     return f"one in {delay['seconds']:g} s, {delay['burst']} at once", f"{int(delay['tokens'])} at once"
 
 
@@ -88,11 +86,7 @@ def advertise_once(client: Client, scope: str, words: list[str], *, patience: fl
 
 
 def split(command: str) -> list[str]:
-    """The words of a command, which runs without a shell.
-
-    Raises:
-        WrongUsage: The command is empty, has an open quotation mark, or needs a shell.
-    """
+    """The words of a command, which runs without a shell."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -112,11 +106,6 @@ def print_warnings(answer: Mapping[str, Any]) -> None:
 
 
 def _run_command(words: list[str], patience: float) -> str:
-    """What a command prints.
-
-    Raises:
-        WrongUsage: It cannot be run, fails, takes too long, or prints no text.
-    """
     name = words[0]
     try:
         run = subprocess.run(words, capture_output=True, text=True, timeout=patience, check=False)
@@ -147,11 +136,7 @@ def parse_counts(text: str) -> dict[str, object]:
 
 
 def pairs(words: Iterable[str]) -> dict[str, object]:
-    """Names and values of `CurrentJobs=12` …; a value is a number, a bool or text.
-
-    Raises:
-        WrongUsage: A word is not K=V, or a name is given twice.
-    """
+    """Names and values of `CurrentJobs=12` …; a value is a number, a bool or text."""
     found: list[tuple[str, object]] = []
     for word in words:
         name, sign, value = word.partition("=")
@@ -196,7 +181,7 @@ def show(site: options.Site, *, service: ServiceOptions) -> None:
 
 
 def advertise(
-    site: Annotated[str, typer.Argument(metavar="SITE[/CE[/QUEUE]]", help="Site, CE or queue to advertise.")],
+    site: Annotated[str, options.argument("SITE[/CE[/QUEUE]]", "Site, CE or queue to advertise.")],
     state: Annotated[
         list[str] | None,
         typer.Argument(
@@ -206,9 +191,7 @@ def advertise(
     *,
     watch: Annotated[
         str | None,
-        typer.Option(
-            metavar="COMMAND", help="Run this command repeatedly; it prints K=V lines or a JSON object."
-        ),
+        options.option("COMMAND", "Run this command repeatedly; it prints K=V lines or a JSON object."),
     ] = None,
     every: Annotated[
         float, typer.Option(metavar="S", min=0.1, help="Seconds between runs of the command.")
@@ -234,10 +217,9 @@ def advertise(
 def ban(
     site: options.Site,
     *,
-    reason: Annotated[str, typer.Option(metavar="R", help="Reason, shown to users.")],
+    reason: Annotated[str, options.option("R", "Reason, shown to users.")],
     until: Annotated[
-        datetime | None,
-        typer.Option(metavar="T", help="End of the ban, local time (default: until `site allow`)."),
+        datetime | None, options.option("T", "End of the ban, local time (default: until `site allow`).")
     ] = None,
     service: ServiceOptions,
 ) -> None:
@@ -255,7 +237,7 @@ def allow(site: options.Site, *, service: ServiceOptions) -> None:
     service.emit(found, lambda: f"{site}: allowed")
 
 
-def _scopes(site: Json) -> list[Json]:
+def _scopes(site: Entry) -> list[Entry]:
     """The throttles of a site; without one, the site itself."""
     unlimited = {"scope": site["site"], "policy": None, "open": True}
     return site["throttles"] or [unlimited | dict.fromkeys(("room", "reserved", "why"))]
@@ -273,7 +255,7 @@ _SCOPES: Mapping[str, Column] = {
 }
 
 
-def _details(site: Json) -> RenderableType:
+def _details(site: Entry) -> RenderableType:
     hidden = {"reservations", "advertisement"}
     shown = [
         output.facts({name: value for name, value in each.items() if name not in hidden}, title=each["scope"])

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import home_directory, last_seen, output, settings
+from pilotage.cli import home_directory, last_seen, options, output, settings
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import callers, keys
@@ -32,33 +32,19 @@ def token(
         str,
         typer.Option(help="Role: user, vo_admin, site_admin, director, gateway, pilot, monitor or operator."),
     ],
-    vo: Annotated[
-        str | None, typer.Option(metavar="VO", help="VO; for directors and gateways VO1,VO2.")
-    ] = None,
+    vo: Annotated[str | None, options.option("VO", "VO; for directors and gateways VO1,VO2.")] = None,
     user: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Owner of the token; for the role user, the default is your login name."
-        ),
+        options.option("NAME", "Owner of the token; for the role user, the default is your login name."),
     ] = None,
-    group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Owner group (default: <vo>_user).")
-    ] = None,
-    site: Annotated[
-        str | None, typer.Option(metavar="SITE", help="Site, for roles that belong to one.")
-    ] = None,
+    group: Annotated[str | None, options.option("GROUP", "Owner group (default: <vo>_user).")] = None,
+    site: Annotated[str | None, options.option("SITE", "Site, for roles that belong to one.")] = None,
     queue: Annotated[
         str | None,
-        typer.Option(
-            metavar="Site/CE/Queue", help="Queue of a pilot (default: the first queue that it reports)."
-        ),
+        options.option("Site/CE/Queue", "Queue of a pilot (default: the first queue that it reports)."),
     ] = None,
-    stamp: Annotated[
-        str | None, typer.Option(metavar="STAMP", help="Stamp of a pilot (default: a new one).")
-    ] = None,
-    ttl: Annotated[
-        float | None, typer.Option(metavar="S", help="Lifetime in seconds (default: 1 day).")
-    ] = None,
+    stamp: Annotated[str | None, options.option("STAMP", "Stamp of a pilot (default: a new one).")] = None,
+    ttl: Annotated[float | None, options.option("S", "Lifetime in seconds (default: 1 day).")] = None,
 ) -> None:
     """Create a token with the signing key of this installation and print it.
 
@@ -115,7 +101,7 @@ def retire(
     chosen: Settings,
     *,
     as_json: bool,
-    key_id: Annotated[str, typer.Argument(metavar="KEY", help="Key name, see `pilotage key list`.")],
+    key_id: Annotated[str, options.argument("KEY", "Key name, see `pilotage key list`.")],
 ) -> None:
     """Reject all tokens of a previous key, for example after a leak."""
     home_directory.require_installation(chosen.home, chosen.key)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
+from functools import partial
 from secrets import token_hex
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from agents import accounting, loop, lost_jobs, pools, priorities, retention, sw
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import output, process_setup, settings, wiring
+from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
 from pilotage.service.services import utc_now
@@ -44,46 +45,18 @@ class Agent:
     cycle: Callable[[AgentContext, datetime], object]
 
 
-def _run_pools(context: AgentContext, now: datetime) -> object:
-    return pools.cycle(context.engine, context.current(), now=now, holder=context.holder)
-
-
-def _run_lost_jobs(context: AgentContext, now: datetime) -> object:
-    return lost_jobs.cycle(context.engine, context.current(), now=now, holder=context.holder)
-
-
-def _run_priorities(context: AgentContext, now: datetime) -> object:
-    return priorities.cycle(
-        context.engine, context.current(), now=now, holder=context.holder, memory=context.weighing
-    )
-
-
-def _run_sweep(context: AgentContext, now: datetime) -> object:
-    return sweep.cycle(context.engine, context.current(), now=now, holder=context.holder)
-
-
-def _run_retention(context: AgentContext, now: datetime) -> object:
-    return retention.cycle(
-        context.engine, context.current(), now=now, holder=context.holder, store=context.blobs
-    )
-
-
-def _run_waits(context: AgentContext, now: datetime) -> object:
-    return wait_times.cycle(context.engine, now=now, holder=context.holder, memory=context.ended)
-
-
-def _run_accounting(context: AgentContext, now: datetime) -> object:
-    return accounting.cycle(context.engine, now=now, holder=context.holder)
-
-
 _CYCLES: Mapping[str, Callable[[AgentContext, datetime], object]] = {
-    "pools": _run_pools,
-    "lost-jobs": _run_lost_jobs,
-    "priorities": _run_priorities,
-    "sweep": _run_sweep,
-    "waits": _run_waits,
-    "accounting": _run_accounting,
-    "retention": _run_retention,
+    "pools": lambda own, now: pools.cycle(own.engine, own.current(), now=now, holder=own.holder),
+    "lost-jobs": lambda own, now: lost_jobs.cycle(own.engine, own.current(), now=now, holder=own.holder),
+    "priorities": lambda own, now: priorities.cycle(
+        own.engine, own.current(), now=now, holder=own.holder, memory=own.weighing
+    ),
+    "sweep": lambda own, now: sweep.cycle(own.engine, own.current(), now=now, holder=own.holder),
+    "waits": lambda own, now: wait_times.cycle(own.engine, now=now, holder=own.holder, memory=own.ended),
+    "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),
+    "retention": lambda own, now: retention.cycle(
+        own.engine, own.current(), now=now, holder=own.holder, store=own.blobs
+    ),
 }
 AGENTS: Mapping[str, Agent] = {
     name: Agent(every=every, cycle=_CYCLES[name]) for name, every in loop.INTERVALS.items()
@@ -101,7 +74,8 @@ def run_agents(names: Sequence[str], context: AgentContext) -> Iterator[None]:
     with ExitStack() as stack:
         for name in names:
             agent = AGENTS[name]
-            stack.enter_context(wiring.repeat_in_thread(_bound(agent, context), name=name, every=agent.every))
+            cycle = partial(agent.cycle, context)
+            stack.enter_context(wiring.repeat_in_thread(cycle, name=name, every=agent.every))
         yield
 
 
@@ -110,16 +84,12 @@ def run_once(name: str, context: AgentContext, now: datetime) -> object:
     return AGENTS[name].cycle(context, now)
 
 
-def _bound(agent: Agent, context: AgentContext) -> Callable[[datetime], object]:
-    return lambda now: agent.cycle(context, now)
-
-
 @settings.command_with("database_url", "redis_url", "log_level")
 def agent(
     chosen: Settings,
     *,
     as_json: bool,
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help=f"Agents: {', '.join(AGENTS)}; or all.")],
+    names: Annotated[list[str], options.argument("NAME", f"Agents: {', '.join(AGENTS)}; or all.")],
     once: Annotated[
         bool, typer.Option("--once", help="Run one cycle of each, print its result, and exit.")
     ] = False,

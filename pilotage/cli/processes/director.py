@@ -10,9 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pilotage.cli import output, process_setup, settings
+from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.settings import Settings
 from pilotage.fabric import node_script
@@ -29,11 +27,7 @@ from requirements.values import fold
 
 
 def read_director_file(file: Path) -> DirectorFile:
-    """The settings in the file of a director.
-
-    Raises:
-        InvalidDirector: with every problem.
-    """
+    """The settings in the file of a director."""
     return configuration.read_file(site_file.parse_file(file, InvalidDirector), str(file))
 
 
@@ -109,10 +103,7 @@ def director(
     *,
     as_json: bool,
     config: Annotated[
-        Path,
-        typer.Option(
-            "--config", metavar="FILE", help="Director file: service, VOs, batch systems and queues."
-        ),
+        Path, options.option("FILE", "Director file: service, VOs, batch systems and queues.", "--config")
     ],
     once: site_file.Once = False,
 ) -> None:

@@ -12,9 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pilotage.cli import output, process_setup, settings
+from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.reliable import ReliableSystem
@@ -41,22 +39,13 @@ from requirements.errors import Problem, did_you_mean
 
 
 def read_gateway_file(file: Path) -> GatewayFile:
-    """The settings in the file of a gateway.
-
-    Raises:
-        InvalidGateway: with every problem.
-    """
+    """The settings in the file of a gateway."""
     return configuration.read_file(site_file.parse_file(file, InvalidGateway), str(file))
 
 
 @contextmanager
 def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
-    """The gateway described by a file; its journal and connections are closed at the end of the block.
-
-    Raises:
-        InvalidGateway: A handler, the token, or an authority is invalid.
-        StateUnusable: The directory cannot be used, or another gateway uses it.
-    """
+    """The gateway described by a file; its journal and connections are closed at the end of the block."""
     known = _handlers(described, file)
     with ExitStack() as stack:
         journal = Journal(described.directory)
@@ -79,39 +68,29 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
             may_gather=permits.may_gather,
         )
         manager = Manager(context)
+        leases = GatewayLeases(service=service, manager=manager)
         life = credentials.life_left(credentials.read_claims(token), time.time())
         stack.enter_context(TokenRenewal(service, life=life).going_on())
-        yield _build_gateway(described, service, manager, permits, tuple(sorted(known)))
-
-
-def _build_gateway(
-    described: GatewayFile,
-    service: GatewayService,
-    manager: Manager,
-    permits: Permits,
-    job_types: tuple[str, ...],
-) -> Gateway:
-    leases = GatewayLeases(service=service, manager=manager)
-    return Gateway(
-        manager=manager,
-        permits=permits,
-        leases=leases,
-        advertising=GatewayAdvertising(
-            service=service, manager=manager, permits=permits, scopes=described.scopes()
-        ),
-        pulling=GridJobPulling(
-            service=service,
+        yield Gateway(
             manager=manager,
             permits=permits,
-            requests=RequestNames(described.directory / "requests.json"),
-            gates=[
-                PullQueue(outlet=each.outlet(), most=each.max_grid_jobs, vos=described.vos)
-                for each in described.queues
-            ],
-            job_types=job_types,
-        ),
-        delivering=OutputDelivery(service=service, manager=manager, leases=leases, permits=permits),
-    )
+            leases=leases,
+            advertising=GatewayAdvertising(
+                service=service, manager=manager, permits=permits, scopes=described.scopes()
+            ),
+            pulling=GridJobPulling(
+                service=service,
+                manager=manager,
+                permits=permits,
+                requests=RequestNames(described.directory / "requests.json"),
+                gates=[
+                    PullQueue(outlet=each.outlet(), most=each.max_grid_jobs, vos=described.vos)
+                    for each in described.queues
+                ],
+                job_types=tuple(sorted(known)),
+            ),
+            delivering=OutputDelivery(service=service, manager=manager, leases=leases, permits=permits),
+        )
 
 
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
@@ -124,11 +103,6 @@ def _open_batch_system(described: GatewayFile, name: str, connections: Connectio
 
 
 def _handlers(described: GatewayFile, file: Path) -> Mapping[str, Handler]:
-    """All installed handlers.
-
-    Raises:
-        InvalidGateway: A handler cannot be used, or is missing for a job type of the file.
-    """
     try:
         known = handlers.installed_handlers()
     except (TypeError, ImportError) as error:
@@ -167,9 +141,7 @@ def gateway(
     as_json: bool,
     config: Annotated[
         Path,
-        typer.Option(
-            "--config", metavar="FILE", help="Gateway file: service, batch systems, queues and job types."
-        ),
+        options.option("FILE", "Gateway file: service, batch systems, queues and job types.", "--config"),
     ],
     once: site_file.Once = False,
 ) -> None:

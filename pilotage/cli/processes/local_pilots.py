@@ -228,11 +228,7 @@ def isolation_words(chosen: Settings) -> tuple[str, ...]:
 
 
 def check_isolation(chosen: Settings) -> None:
-    """Test the isolation of local pilots.
-
-    Raises:
-        CommandRefused: This machine does not support it.
-    """
+    """Test the isolation of local pilots."""
     try:
         kind = isolation.choose_isolation(
             chosen.isolation,

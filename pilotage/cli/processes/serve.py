@@ -34,11 +34,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 takes a free port.
-
-    Raises:
-        CommandRefused: The address is in use, or not of this host.
-    """
+    """A bound socket; port 0 takes a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -71,13 +67,7 @@ def serve_application(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish running requests and return.
 
-    Args:
-        app: The application.
-        bound: The listening socket.
-        chosen: The settings of the installation.
-        tls: None: HTTP without TLS.
-        ready: Called when the server accepts requests.
-        ending: Called at shutdown, while the server still accepts requests.
+    `ready` is called when the server accepts requests, `ending` at shutdown, while it still does.
     """
     config = configuration(app, log_level=chosen.log_level, tls=tls, trusted_proxies=chosen.trusted_proxies)
     with _keep_signals():
@@ -87,14 +77,7 @@ def serve_application(
 def configuration(
     app: FastAPI, *, log_level: str, tls: ssl.SSLContext | None = None, trusted_proxies: Sequence[str] = ()
 ) -> uvicorn.Config:
-    """The settings of uvicorn.
-
-    Args:
-        app: The application.
-        log_level: `debug` also logs each request.
-        tls: None: HTTP without TLS.
-        trusted_proxies: Addresses and networks whose X-Forwarded headers are believed.
-    """
+    """The settings of uvicorn; the level `debug` also logs each request."""
     return uvicorn.Config(
         app,
         log_config=None,
@@ -232,11 +215,7 @@ class ClientConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def end_if_silent(self, now: float) -> None:
-        """Abort the connection if a request, or the rest of one, is overdue.
-
-        Args:
-            now: On the clock of the event loop.
-        """
+        """Abort the connection if a request, or the rest of one, is overdue on the clock of the loop."""
         if not self._is_answering and (self._head_is_late(now) or self._body_is_late(now)):
             self.transport.abort()
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from pilotage.cli import settings
 from requirements.errors import InvalidInput, Problem
 
 Once = Annotated[bool, typer.Option("--once", help="Run one cycle, print its result, and exit.")]
@@ -28,28 +29,12 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def parse_file(file: Path, invalid: type[InvalidInput]) -> object:
-    """The content of a YAML file.
-
-    Raises:
-        InvalidInput: Of the class `invalid`: the file is not valid YAML.
-    """
-    try:
-        return yaml.load(file.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a safe one
-    except UnicodeDecodeError as error:
-        raise invalid([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else None
-        what = getattr(error, "problem", None) or "is not YAML"
-        raise invalid([Problem(path="settings", message=what, file=str(file), line=line)]) from None
+    """The content of a YAML file."""
+    return settings.load_yaml(file, invalid, _StrictLoader)
 
 
 def read_token(file: Path, invalid: type[InvalidInput]) -> str:
-    """The token in a file.
-
-    Raises:
-        InvalidInput: Of the class `invalid`: the file has no token.
-    """
+    """The token in a file."""
     text = file.read_text(encoding="utf-8", errors="replace").strip()
     if not text or not text.isascii() or len(text.split()) != 1:
         raise invalid([Problem(path=str(file), message="holds no token")])
@@ -57,11 +42,7 @@ def read_token(file: Path, invalid: type[InvalidInput]) -> str:
 
 
 def token_reader(file: Path, invalid: type[InvalidInput]) -> Callable[[], str]:
-    """A function that returns the current token of a file, or the previous one while the file has none.
-
-    Raises:
-        InvalidInput: Of the class `invalid`: the file has no token now.
-    """
+    """A function that returns the current token of a file, or the previous one while the file has none."""
     last = read_token(file, invalid)
 
     def now() -> str:

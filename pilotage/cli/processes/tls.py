@@ -29,9 +29,6 @@ class Certificate:
         Args:
             certificate: PEM, the server's own first, then the intermediate ones.
             key: PEM; None: in the same file.
-
-        Raises:
-            InvalidSettings: The files cannot be read, or do not match.
         """
         self._files = (certificate, key or certificate)
         self._seen = self._stamps()
@@ -88,11 +85,7 @@ def _context() -> ssl.SSLContext:
 
 
 def read_certificate(settings: Settings) -> Certificate | None:
-    """The certificate in the settings, if there is one.
-
-    Raises:
-        InvalidSettings: It is invalid.
-    """
+    """The certificate in the settings, if there is one."""
     if settings.tls_certificate is None:
         return None
     return Certificate(settings.tls_certificate, settings.tls_key)

@@ -106,7 +106,8 @@ echo "${{COMPREPLY[@]}}"
 
 
 @pytest.mark.parametrize(
-    "words", ["job list", "pool list", "site list", "accounting", "pilots list", "config history"]
+    "words",
+    ["job list", "pool list", "queue drain", "site list", "accounting", "pilots list", "config history"],
 )
 def test_a_client_command_imports_no_database_no_matcher_and_no_jdl_parser(words: str) -> None:
     heavy = (

@@ -3,7 +3,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pilotage.cli.output import WaitingBars
+from pilotage.cli.commands.job import WaitingBars
 
 
 def _job(done: int, *, name: str = "generated") -> dict[str, Any]:

@@ -71,12 +71,16 @@ def test_a_job_that_has_parameters_already_is_not_varied(tmp_path: Path) -> None
 
 def test_copies_go_out_a_thousand_at_a_time(tmp_path: Path) -> None:
     found = drafts("Executable: a\n", tmp_path)
-    assert [request.jobs for request in job_submit.build_requests(found, 2500)] == [1000, 1000, 500]
+    assert [sum(draft.jobs for draft in request) for request in job_submit.build_requests(found, 2500)] == [
+        1000,
+        1000,
+        500,
+    ]
 
 
 def test_jobs_with_different_sandboxes_do_not_share_a_request(directory: Path) -> None:
     found = drafts(JDL, directory) + drafts("Executable: a\n", directory)
-    assert [request.sandbox[0] for request in job_submit.build_requests(found, 1)] == [
+    assert [request[0].sandbox[0] for request in job_submit.build_requests(found, 1)] == [
         (directory / "run.sh",),
         (),
     ]

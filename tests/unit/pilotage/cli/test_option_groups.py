@@ -1,0 +1,54 @@
+"""Options of commands from groups and from the settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pilotage.cli import options, settings
+from pilotage.cli.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    vo: Annotated[str | None, options.option("VO", "A VO.")] = None
+    most: Annotated[int, typer.Option("--at-most", help="So many.")] = 3
+
+
+def run(command: options.CommandFunction, *words: str) -> int:
+    app = typer.Typer()
+    app.command()(options.expand_groups(command))
+    return CliRunner().invoke(app, words).exit_code
+
+
+def test_a_group_of_options_arrives_as_one_value() -> None:
+    seen: list[Any] = []
+
+    def command(name: Annotated[str, options.argument("NAME", "A name.")], *, filters: Filters) -> None:
+        seen.append((name, filters, options.given_options(filters)))
+
+    assert run(command, "a", "--vo", "cms") == 0
+    assert run(command, "b", "--at-most", "5") == 0
+    assert seen == [
+        ("a", Filters(vo="cms", most=3), {"vo": "cms", "most": 3}),
+        ("b", Filters(most=5), {"most": 5}),
+    ]
+
+
+def test_a_flag_sets_its_setting_and_its_absence_leaves_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTAGE_HOST", "192.0.2.1")
+    seen: list[Any] = []
+
+    @settings.command_with("host", "port")
+    def command(chosen: Settings, *, as_json: bool, once: bool = False) -> None:
+        seen.append((chosen.home, chosen.host, chosen.port, as_json, once))
+
+    assert run(command, "--home", str(tmp_path), "--port", "0", "--once") == 0
+    assert run(command, "--home", str(tmp_path), "--host", "::1", "--json") == 0
+    assert seen == [(tmp_path, "192.0.2.1", 0, False, True), (tmp_path, "::1", 8750, True, False)]
+    assert run(command, "--workers", "2") == 2, "no option of this command"
