@@ -21,7 +21,6 @@ from pilotage.fabric.batch.settings import Connections, open_system
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.advertising import GatewayAdvertising
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
-from pilotage.fabric.gateway.delivery import OutputDelivery
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
@@ -91,11 +90,10 @@ def _build_gateway(
     permits: Permits,
     job_types: tuple[str, ...],
 ) -> Gateway:
-    leases = GatewayLeases(service=service, manager=manager)
     return Gateway(
         manager=manager,
         permits=permits,
-        leases=leases,
+        leases=GatewayLeases(service=service, manager=manager, permits=permits),
         advertising=GatewayAdvertising(
             service=service, manager=manager, permits=permits, scopes=described.scopes()
         ),
@@ -110,7 +108,6 @@ def _build_gateway(
             ],
             job_types=job_types,
         ),
-        delivering=OutputDelivery(service=service, manager=manager, leases=leases, permits=permits),
     )
 
 

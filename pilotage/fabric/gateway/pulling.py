@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.director import matcher_client
 from pilotage.fabric.director.targets import QueueTarget
-from pilotage.fabric.gateway.cycle_summary import GatewaySummary
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.manager.grid_job import GridJob, PulledGridJob, job_type
 from pilotage.fabric.manager.journal import StateUnusable
@@ -29,7 +29,7 @@ from pilotage.fabric.pilot.settings import JobFilters, QueuePlace
 
 @dataclass(slots=True)
 class RequestNames:
-    """The file of request ids of one gateway process."""
+    """The file of request ids of one gateway process; `StateUnusable` if it cannot be read or written."""
 
     file: Path
     _names: dict[str, str] = field(init=False)
@@ -43,21 +43,13 @@ class RequestNames:
         return self._names
 
     def name(self, wanted: str) -> str:
-        """The id of the request for `wanted`, on disk when it returns.
-
-        Raises:
-            StateUnusable: It cannot be written.
-        """
+        """The id of the request for `wanted`, on disk when it returns."""
         if wanted not in self._names:
             self._write({**self._names, wanted: str(uuid.uuid4())})
         return self._names[wanted]
 
     def done(self, wanted: str) -> None:
-        """Remove the id of a request whose jobs are recorded.
-
-        Raises:
-            StateUnusable: That cannot be written.
-        """
+        """Remove the id of a request whose jobs are recorded."""
         self._write({each: name for each, name in self._names.items() if each != wanted})
 
     def _read(self) -> dict[str, str]:
@@ -113,12 +105,7 @@ class GridJobPulling:
             self.permits.expect_again(request_id, wanted.partition(" ")[2])
 
     def pull(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> list[PulledGridJob]:
-        """Pull as many grid jobs as there are and fit.
-
-        Raises:
-            Away: The service does not respond.
-            StateUnusable: The journal cannot be written; open requests are repeated later.
-        """
+        """Pull as many grid jobs as there are and fit; what is interrupted is repeated later."""
         here = Counter(each.taken.queue for each in grid_jobs)
         self._turn += 1
         found: list[PulledGridJob] = []
