@@ -74,7 +74,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
             queues={each.queue: each.outlet() for each in described.queues},
             handlers=known,
             sandboxes=service,
-            limits={name: each.limits() for name, each in described.job_types.items()},
+            limits=described.job_types,
             may_gather=permits.may_gather,
         )
         manager = Manager(context)
@@ -114,7 +114,7 @@ def _build_gateway(
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
     one = described.systems[name]
     return SharedBatchSystem(
-        system=ReliableSystem(system=open_system(one, connections), evidence=described.evidence()),
+        system=ReliableSystem(system=open_system(one, connections), evidence=described.gone.evidence()),
         shell=connections.shell(one),
         directory=str(one.directory),
     )

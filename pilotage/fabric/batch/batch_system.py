@@ -93,9 +93,8 @@ class BatchSystem(Protocol):
     def submit(self, job: BatchJob) -> str:
         """Put a job into its queue; its reference.
 
-        Raises:
-            SubmissionRefused: It will never be taken as it is.
-            SubmissionUncertain: No answer: it may be there or not; `find` knows later.
+        `SubmissionRefused`: it will never be taken as it is. `SubmissionUncertain`: no answer; whether it is
+        there, `find` shows later.
         """
         ...
 

@@ -82,9 +82,7 @@ class ArcRest:
     def create(self, description: bytes) -> Item:
         """Hand in a job (ADL); what A-REX says of it: a `status-code` of 201 with an `id`, else a `reason`.
 
-        Raises:
-            NoAnswer: It may have taken the job.
-            BatchSystemAway: It has not.
+        After `NoAnswer` it may have taken the job, after other errors it has not.
         """
         headers = {"Content-Type": "application/xml"}
         response = self._send("POST", "/jobs", params={"action": "new"}, content=description, headers=headers)
@@ -101,14 +99,9 @@ class ArcRest:
         return self._items(self._send("GET", "/jobs", params=asked))
 
     def each(self, action: str, references: Sequence[str]) -> Mapping[str, Item]:
-        """Do something with each of many jobs, or ask for it; what A-REX answers, by job.
+        """Apply `status`, `info`, `kill` or `clean` to many jobs; what A-REX answers, by job.
 
-        Args:
-            action: `status`, `info`, `kill` or `clean`.
-            references: A job that is not there is answered with a `status-code` of 404.
-
-        Raises:
-            BatchSystemAway: Also where it answers for some of them only.
+        A job that is not there is answered with a `status-code` of 404; an answer for some of them is none.
         """
         found: dict[str, Item] = {}
         for begin in range(0, len(references), _AT_ONCE):

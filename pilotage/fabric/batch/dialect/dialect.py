@@ -225,19 +225,6 @@ class Dialect(_Data):
     away: Pattern | None = None  #: words with which a server that is away is told from one that refuses
 
 
-#: What settings of a dialect may be within.
-PARTS: tuple[type[BaseModel], ...] = (
-    Dialect,
-    SubmitCommand,
-    JoinedOption,
-    ListingCommand,
-    AccountingCommand,
-    Amounts,
-    KillCommand,
-    Excuse,
-)
-
-
 def merge_dialect(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Data with changes: sections are gone into, everything else is replaced."""
     result = dict(whole)
