@@ -24,7 +24,7 @@ from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.pulling import GridJobPulling, PullQueue, RequestNames
+from pilotage.fabric.gateway.pulling import GridJobPulling, RequestNames
 from pilotage.fabric.gateway.service import GatewayService, KeptToken
 from pilotage.fabric.manager import handlers
 from pilotage.fabric.manager.context import ManagerContext
@@ -102,10 +102,8 @@ def _build_gateway(
             manager=manager,
             permits=permits,
             requests=RequestNames(described.directory / "requests.json"),
-            gates=[
-                PullQueue(outlet=each.outlet(), most=each.max_grid_jobs, vos=described.vos)
-                for each in described.queues
-            ],
+            queues=described.queues,
+            vos=described.vos,
             job_types=job_types,
         ),
     )

@@ -65,8 +65,6 @@ class Agreement:
             del self._first[what]
 
 
-__all__ = ["Evidence", "ReliableSystem"]
-
 _Answer = TypeVar("_Answer")
 
 

@@ -49,23 +49,18 @@ class Shell(Protocol):
 
         `NoAnswer`: it did not end in time, or its host went away meanwhile; other errors: it did not start.
         """
-        ...
 
     def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
         """Make a file, for its owner alone, and the directories that it is in."""
-        ...
 
     def read(self, name: str, *, below: str, last: int) -> bytes:
         """Read the last bytes of a file; empty if there is none."""
-        ...
 
     def read_small(self, names: Sequence[str], *, below: str, most: int) -> Mapping[str, bytes]:
         """Read small files, by name; what is no file, or has more than `most` bytes, is left out."""
-        ...
 
     def remove(self, names: Sequence[str], *, below: str) -> None:
         """Remove files, and directories with all that is in them; what is not there is no error."""
-        ...
 
 
 #: A controller that is away keeps its clients for 9 to 18 s, one that is dead for ever.

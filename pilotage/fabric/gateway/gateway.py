@@ -57,7 +57,7 @@ class Gateway:
         self.leases.begin(taken, summary)
 
     def _sites(self) -> frozenset[str]:
-        return frozenset(gate.outlet.queue.partition("/")[0] for gate in self.pulling.gates)
+        return frozenset(each.queue.partition("/")[0] for each in self.pulling.queues)
 
 
 def _count(grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:

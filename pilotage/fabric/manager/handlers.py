@@ -65,19 +65,15 @@ class Handler(Protocol):
 
         Raise `UnfitJob` with a message for the user: which keyword, which value, which are allowed.
         """
-        ...
 
     def number_of_jobs(self, job: HandledJob, site: SiteLimits) -> int:
         """Number of local jobs for a grid job; `UnfitJob` if it cannot run at this site."""
-        ...
 
     def prepare_work_area(self, job: HandledJob, n: int) -> Mapping[str, bytes]:
         """Small files to add to the work directory of local job `n`, by name."""
-        ...
 
     def command(self, job: HandledJob, n: int) -> LocalCommand:
         """The command of local job `n`."""
-        ...
 
 
 def installed_handlers() -> dict[str, Handler]:

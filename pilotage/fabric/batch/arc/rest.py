@@ -24,6 +24,8 @@ Item = Mapping[str, Any]
 Connect = Callable[[ssl.SSLContext], httpx.BaseTransport]
 #: Jobs in one request: A-REX reads a megabyte of it at most.
 _AT_ONCE = 1000
+#: Seconds that an answer may take.
+_PATIENCE = 30.0
 
 
 def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
@@ -63,12 +65,9 @@ class Credentials(BaseModel):
 class ArcRest:
     """Connection to one CE with a token or a certificate."""
 
-    def __init__(
-        self, url: str, credentials: Credentials, *, patience: float = 30.0, connect: Connect = connect
-    ) -> None:
+    def __init__(self, url: str, credentials: Credentials, *, connect: Connect = connect) -> None:
         self.url = f"{url.rstrip('/')}/rest/1.0"
         self._credentials = credentials
-        self._patience = patience
         self._connect = connect
         self._http: httpx.Client | None = None
         self._age: tuple[int, ...] = ()
@@ -181,7 +180,7 @@ class ArcRest:
         if self._http is None or age != self._age:
             self.close()
             transport = self._connect(self._credentials.context())
-            self._http = httpx.Client(transport=transport, timeout=self._patience, trust_env=False)
+            self._http = httpx.Client(transport=transport, timeout=_PATIENCE, trust_env=False)
             self._age = age
         return self._http
 
