@@ -143,7 +143,9 @@ class HTCondor(CommandLineSystem):
         return _parse_ads("condor_history", done) if done.status == 0 else []
 
     def _end(self, references: Sequence[str]) -> None:
-        self._run(["condor_rm", *references], unless=_NOT_THERE)
+        done = self._shell.run(["condor_rm", *references])
+        if done.status != 0 and not any(words in done.stdout + done.stderr for words in _NOT_THERE):
+            raise BatchSystemAway(f"condor_rm: {done.said}")
 
     def capacity(self) -> Mapping[str, Capacity]:
         """What the machines of the pool have; parts of a partitionable slot count with it."""

@@ -52,12 +52,10 @@ class Gateway:
         grid_jobs = self.manager.grid_jobs()
         self.permits.observe(grid_jobs)
         self.leases.keep(grid_jobs, summary)
-        self.advertising.advertise(self._sites(), summary)
+        sites = {each.queue.partition("/")[0] for each in self.pulling.queues}
+        self.advertising.advertise(sites, summary)
         taken = self.pulling.pull(grid_jobs, summary)
         self.leases.begin(taken, summary)
-
-    def _sites(self) -> frozenset[str]:
-        return frozenset(each.queue.partition("/")[0] for each in self.pulling.queues)
 
 
 def _count(grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:

@@ -40,10 +40,6 @@ class ManagerOptions:
     output_limit: int = 4 << 30  #: maximum bytes of a grid job's output, before compression
 
 
-def _always(_wants: PulledGridJob) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerContext:
     """Environment of a gateway's manager. Source: SAM, the site's installation."""
@@ -55,8 +51,7 @@ class ManagerContext:
     handlers: Mapping[str, Handler]  #: by JobType
     sandboxes: Sandboxes  #: the service's client, such as `pilot.service.service_client.Service`
     limits: Mapping[str, SiteLimits] = field(default_factory=dict)  #: by JobType
-    #: Whether a grid job may start to gather now.
-    may_gather: Callable[[PulledGridJob], bool] = _always
+    may_gather: Callable[[PulledGridJob], bool] = lambda _: True  #: now
 
     def system_of(self, entry: GridJobEntry) -> SharedBatchSystem:
         """The batch system of a grid job; `UnfitJob` if the gateway does not serve its queue any more."""
