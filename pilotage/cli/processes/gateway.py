@@ -112,7 +112,7 @@ def _build_gateway(
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
     one = described.systems[name]
     return SharedBatchSystem(
-        system=ReliableSystem(system=open_system(one, connections), evidence=described.gone.evidence()),
+        system=ReliableSystem(system=open_system(one, connections), evidence=described.gone),
         shell=connections.shell(one),
         directory=str(one.directory),
     )

@@ -130,17 +130,6 @@ class Vo(FileSection):
     token_file: Path  #: of a director's token for it, readable by its owner only
 
 
-class EvidenceSettings(FileSection):
-    """Evidence required for conclusions about a batch job."""
-
-    listings: int = Field(default=3, ge=2)
-    seconds: Seconds = 300
-
-    def evidence(self) -> Evidence:
-        """As it is looked for."""
-        return Evidence(listings=self.listings, seconds=self.seconds)
-
-
 class DirectorFile(FileSection):
     """The configuration file of a director."""
 
@@ -156,10 +145,8 @@ class DirectorFile(FileSection):
     pause: Seconds = 120
     longest_pause: Seconds = 3600
     keep_output: Seconds = 6 * 3600
-    gone: EvidenceSettings = EvidenceSettings()
-    orphans: EvidenceSettings = EvidenceSettings(
-        listings=5, seconds=1800
-    )  #: that a batch job of ours is nobody's pilot
+    gone: Evidence = Evidence()
+    orphans: Evidence = Evidence(listings=5, seconds=1800)  #: that a batch job of ours is nobody's pilot
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
@@ -187,7 +174,7 @@ class DirectorFile(FileSection):
             ),
             soon=timedelta(seconds=self.soon),
             keep_output=timedelta(seconds=self.keep_output),
-            orphans=self.orphans.evidence(),
+            orphans=self.orphans,
         )
 
 
@@ -229,7 +216,7 @@ def _problem(
     where: tuple[int | str, ...], kind: str, message: str, seen: object, file: str, names: Sequence[str]
 ) -> Problem:
     path = "/".join(map(str, where)) or "settings"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return Problem(
             path=path, message="unknown setting", suggestion=did_you_mean(str(where[-1]), names), file=file
         )

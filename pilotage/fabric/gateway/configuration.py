@@ -6,9 +6,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import EvidenceSettings, FileSection, Seconds
+from pilotage.fabric.director.configuration import FileSection, Seconds
 from pilotage.fabric.director.targets import NAME
 from pilotage.fabric.manager.context import ManagerOptions, Retries
 from pilotage.fabric.manager.handlers import SiteLimits
@@ -47,7 +48,7 @@ class GatewayFile(FileSection):
     work_every: Seconds = 5  #: between two rounds of the job manager
     at_once: int = Field(default=50, ge=1)
     retries: Retries = Retries()
-    gone: EvidenceSettings = EvidenceSettings()
+    gone: Evidence = Evidence()
     beat: Seconds = 10  #: between two status reports of a local job
     settle: float = Field(default=60, ge=0, le=3600)  #: seconds until files of a node are visible everywhere
     sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
