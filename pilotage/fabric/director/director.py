@@ -30,7 +30,7 @@ from pilotage.fabric.director import demand, matcher_client, targets
 from pilotage.fabric.director import pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import VoDemand
-from pilotage.fabric.director.pilots import DirectorPilot, Pilots, Status
+from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, Pilots, Status
 from pilotage.fabric.director.targets import DirectorTargets, PilotIntent, TargetGroup, parse_stamp
 from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
 
@@ -67,8 +67,8 @@ class Director:
         self._following.follow(self._own(summary), summary)
         pilots = self._own(summary)
         self._end_orphans(pilots, summary)
-        numbers = director_pilots.waiting_and_running(pilots)
-        summary.waiting, summary.running = numbers[False], numbers[True]
+        running = [director_pilots.is_running(each) for each in pilots if each.status in ACTIVE]
+        summary.waiting, summary.running = running.count(False), running.count(True)
         new, pools = self._decide(pilots, summary)
         summary.wanted = sum(new.values())
         # Those that want certain nodes first: pilots that take any node would fill theirs.

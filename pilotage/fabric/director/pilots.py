@@ -1,6 +1,6 @@
 """Pilots of a director as recorded by the service, their counts, and reports about them."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -234,8 +234,3 @@ def list_trials(pilots: Iterable[DirectorPilot]) -> Iterable[Trial]:
         broke = pilot.status in _BAD or (pilot.status is Status.DONE and not pilot.jobs)
         if pilot.jobs or broke:
             yield Trial(sent_at=pilot.created_at, known_at=pilot.updated_at, good=pilot.jobs > 0)
-
-
-def waiting_and_running(pilots: Iterable[DirectorPilot]) -> Counter[bool]:
-    """How many active pilots run (True) and wait (False)."""
-    return Counter(is_running(pilot) for pilot in pilots if pilot.status in ACTIVE)
