@@ -114,7 +114,6 @@ class SshShell:
             raise NoAnswer(f"{self._head.host} gave no answer in {patience:.0f} s") from error
 
     async def _run(self, command: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
-        """Exit status, standard output and standard error."""
         variables = [*(f"{name}={value}" for name, value in self._environment.items()), "LC_ALL=C"]
         connection = await self._connected()
         try:

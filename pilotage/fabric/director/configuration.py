@@ -206,7 +206,6 @@ def validate_file(model: type[_Model], content: object, file: str, invalid: type
 
 
 def _names_within(model: type[BaseModel]) -> list[str]:
-    """The names of all settings of a model and of those within it."""
     schema = model.model_json_schema()
     parts = [schema, *schema.get("$defs", {}).values()]
     return sorted({name for part in parts for name in part.get("properties", ())})

@@ -217,7 +217,6 @@ class Director:
         secret = pilots.intend(stamp, group)
         intent = PilotIntent(
             stamp=stamp,
-            vo=group.vo,
             outlet=outlet,
             pools=pools,
             landings=self.sites.landings(group),

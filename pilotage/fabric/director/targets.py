@@ -170,7 +170,6 @@ class PilotIntent:
     """A pilot about to be submitted."""
 
     stamp: str
-    vo: str
     outlet: QueueTarget
     pools: tuple[str, ...]  #: SubmitPools that it is sent for; none: what its queue serves
     landings: Mapping[str, str] = field(default_factory=dict)  #: by batch queue, where a broker picks

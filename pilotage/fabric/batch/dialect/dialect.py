@@ -73,7 +73,6 @@ Command = Annotated[Words, Field(min_length=1)]
 
 
 def _groups(*patterns: str) -> frozenset[str]:
-    """The names of the patterns' groups."""
     return frozenset(name for each in patterns for name in restrictions.compiled(each, "m").groupindex)
 
 
