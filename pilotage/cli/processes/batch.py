@@ -25,7 +25,7 @@ from pilotage.fabric.batch.batch_system import (
 from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench, Violated
 from pilotage.fabric.batch.conformance.fault_injection import FaultyHttp, FaultyShell
 from pilotage.fabric.batch.dialect import dialect as dialect_dialect
-from pilotage.fabric.batch.dialect.dialect import PARTS, Dialect, InvalidDialect, merge_dialect
+from pilotage.fabric.batch.dialect.dialect import Dialect, InvalidDialect, merge_dialect
 from pilotage.fabric.batch.local_host import QUEUE
 from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import Shell
@@ -159,14 +159,14 @@ def _read_dialect(kind: str, file: Path | None) -> Dialect:
     content = {} if file is None else site_file.parse_file(file, InvalidDialect)
     if kind in dialect_dialect.SHIPPED and isinstance(content, Mapping):
         content = merge_dialect(dialect_dialect.shipped_content(kind), content)
-    return configuration.validate_file(Dialect, content, str(file), InvalidDialect, PARTS)
+    return configuration.validate_file(Dialect, content, str(file), InvalidDialect)
 
 
 def _read_ce(file: Path | None) -> ComputingElement | None:
     if file is None:
         return None
     content = site_file.parse_file(file, InvalidDirector)
-    return configuration.validate_file(ComputingElement, content, str(file), InvalidDirector, ())
+    return configuration.validate_file(ComputingElement, content, str(file), InvalidDirector)
 
 
 def _read_options(file: Path | None) -> dict[str, object]:

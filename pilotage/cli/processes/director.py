@@ -41,7 +41,7 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
         }
         connections = Connections(stack=stack)
         systems = {
-            name: ReliableSystem(system=open_system(each, connections), evidence=described.evidence())
+            name: ReliableSystem(system=open_system(each, connections), evidence=described.gone)
             for name, each in described.systems.items()
         }
         sites = DirectorTargets(

@@ -20,11 +20,10 @@ from pilotage.fabric.batch.settings import Connections, open_system
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.advertising import GatewayAdvertising
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
-from pilotage.fabric.gateway.delivery import OutputDelivery
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.pulling import GridJobPulling, PullQueue, RequestNames
+from pilotage.fabric.gateway.pulling import GridJobPulling, RequestNames
 from pilotage.fabric.gateway.service import GatewayService, KeptToken
 from pilotage.fabric.manager import handlers
 from pilotage.fabric.manager.context import ManagerContext
@@ -64,17 +63,16 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
             queues={each.queue: each.outlet() for each in described.queues},
             handlers=known,
             sandboxes=service,
-            limits={name: each.limits() for name, each in described.job_types.items()},
+            limits=described.job_types,
             may_gather=permits.may_gather,
         )
         manager = Manager(context)
-        leases = GatewayLeases(service=service, manager=manager)
         life = credentials.life_left(credentials.read_claims(token), time.time())
         stack.enter_context(TokenRenewal(service, life=life).going_on())
         yield Gateway(
             manager=manager,
             permits=permits,
-            leases=leases,
+            leases=GatewayLeases(service=service, manager=manager, permits=permits),
             advertising=GatewayAdvertising(
                 service=service, manager=manager, permits=permits, scopes=described.scopes()
             ),
@@ -83,20 +81,17 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
                 manager=manager,
                 permits=permits,
                 requests=RequestNames(described.directory / "requests.json"),
-                gates=[
-                    PullQueue(outlet=each.outlet(), most=each.max_grid_jobs, vos=described.vos)
-                    for each in described.queues
-                ],
+                queues=described.queues,
+                vos=described.vos,
                 job_types=tuple(sorted(known)),
             ),
-            delivering=OutputDelivery(service=service, manager=manager, leases=leases, permits=permits),
         )
 
 
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
     one = described.systems[name]
     return SharedBatchSystem(
-        system=ReliableSystem(system=open_system(one, connections), evidence=described.evidence()),
+        system=ReliableSystem(system=open_system(one, connections), evidence=described.gone),
         shell=connections.shell(one),
         directory=str(one.directory),
     )

@@ -93,19 +93,15 @@ class BatchSystem(Protocol):
     def submit(self, job: BatchJob) -> str:
         """Put a job into its queue; its reference.
 
-        Raises:
-            SubmissionRefused: It will never be taken as it is.
-            SubmissionUncertain: No answer: it may be there or not; `find` knows later.
+        `SubmissionRefused`: it will never be taken as it is. `SubmissionUncertain`: no answer; whether it is
+        there, `find` shows later.
         """
-        ...
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """How jobs stand, by stamp, with one query for all; each that was asked for is in the answer."""
-        ...
 
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """The references of the listed jobs that bear one of the stamps; more than one is a double."""
-        ...
 
     def stamps(self, prefix: str) -> frozenset[str]:
         """The stamps that begin so, of our own jobs that are listed and have not ended.
@@ -113,23 +109,18 @@ class BatchSystem(Protocol):
         By it jobs are found that nobody asks for any more. What is not in the answer may be there all the
         same: a listing may break off.
         """
-        ...
 
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are; those that are not there any more are no error."""
-        ...
 
     def output(self, handle: Handle) -> Output:
         """What the job wrote; empty as long as it has not started."""
-        ...
 
     def forget(self, handles: Sequence[Handle]) -> None:
         """Remove what is kept of jobs that ended."""
-        ...
 
     def capacity(self) -> Mapping[str, Capacity]:
         """What the queues have, by name."""
-        ...
 
 
 class BatchSystemAway(PilotageError):

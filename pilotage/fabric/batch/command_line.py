@@ -144,10 +144,3 @@ class CommandLineSystem(ABC):
         if not wanted:
             return {}
         return index_by_stamp(row for row in self._listing() if row.stamp in wanted)
-
-    def _run(self, command: Sequence[str], *, unless: Collection[str] = ()) -> str:
-        """What a command says; a failure that is told with one of the words of `unless` is none."""
-        done = self._shell.run(command)
-        if done.status != 0 and not any(words in done.stdout + done.stderr for words in unless):
-            raise BatchSystemAway(f"{command[0]}: {done.said}")
-        return done.stdout

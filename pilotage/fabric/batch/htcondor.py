@@ -30,41 +30,28 @@ from pilotage.fabric.batch.work_area import ListedJob, split_words
 _SIGNAL = 128  #: what a shell adds to the number of a signal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEnd:
-    """How a job ended."""
-
-    reference: str
-    state: State
-    exit_code: int | None
-    message: str
-
-
-def read_event_log(text: str) -> JobEnd | None:
-    """How the job ended whose log this is; None: it does not say so. Of several ends the last one holds."""
+def read_event_log(text: str, stamp: str) -> ListedJob | None:
+    """The end of the job whose log this is; None: it is not in it. Of several ends the last one holds."""
     with tempfile.NamedTemporaryFile(mode="w", suffix=".log") as file:
         file.write(text + "\n")
         file.flush()
         with htcondor2.JobEventLog(file.name) as log:
-            ends = [end for event in log.events(0) if (end := _end(event)) is not None]
+            ends = [end for event in log.events(0) if (end := _end(event, stamp)) is not None]
     return ends[-1] if ends else None
 
 
-def _end(event: "htcondor2.JobEvent") -> JobEnd | None:
+def _end(event: "htcondor2.JobEvent", stamp: str) -> ListedJob | None:
     reference = f"{event.cluster}.{event.proc}"
     if event.type is htcondor2.JobEventType.JOB_ABORTED:
         reason = str(event.get("Reason", ""))
-        return JobEnd(reference=reference, state=State.KILLED, exit_code=None, message=reason)
+        return ListedJob(stamp=stamp, reference=reference, state=State.KILLED, message=reason)
     if event.type is not htcondor2.JobEventType.JOB_TERMINATED:
         return None
-    status = exit_code(
-        by_signal=not event.get("TerminatedNormally", False),
-        number=event.get("ReturnValue")
-        if event.get("TerminatedNormally")
-        else event.get("TerminatedBySignal"),
-    )
-    state = State.DONE if status == 0 else State.FAILED
-    return JobEnd(reference=reference, state=state, exit_code=status, message="known by its event log")
+    by_signal = not event.get("TerminatedNormally", False)
+    number = event.get("TerminatedBySignal" if by_signal else "ReturnValue")
+    status = exit_code(by_signal=by_signal, number=number)
+    state, message = State.DONE if status == 0 else State.FAILED, "known by its event log"
+    return ListedJob(stamp=stamp, reference=reference, state=state, message=message, exit_code=status)
 
 
 def exit_code(*, by_signal: bool, number: object) -> int | None:
@@ -137,15 +124,10 @@ class HTCondor(CommandLineSystem):
     def _accounted(self, stamps: Collection[str]) -> Iterator[ListedJob]:
         """What event logs tell, and the history of those whose log tells nothing."""
         logs = self.areas.texts(stamps, "events")
-        ends = {stamp: end for stamp, text in logs.items() if (end := read_event_log(text)) is not None}
-        for stamp, end in ends.items():
-            yield ListedJob(
-                stamp=stamp,
-                reference=end.reference,
-                state=end.state,
-                message=end.message,
-                exit_code=end.exit_code,
-            )
+        ends = {
+            stamp: end for stamp, text in logs.items() if (end := read_event_log(text, stamp)) is not None
+        }
+        yield from ends.values()
         for some in split_words(sorted(set(stamps) - ends.keys())):
             yield from map(_ended, self._history(some))
 
@@ -161,7 +143,9 @@ class HTCondor(CommandLineSystem):
         return _parse_ads("condor_history", done) if done.status == 0 else []
 
     def _end(self, references: Sequence[str]) -> None:
-        self._run(["condor_rm", *references], unless=_NOT_THERE)
+        done = self._shell.run(["condor_rm", *references])
+        if done.status != 0 and not any(words in done.stdout + done.stderr for words in _NOT_THERE):
+            raise BatchSystemAway(f"condor_rm: {done.said}")
 
     def capacity(self) -> Mapping[str, Capacity]:
         """What the machines of the pool have; parts of a partitionable slot count with it."""

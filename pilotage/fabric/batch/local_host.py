@@ -78,14 +78,13 @@ class _Seen:
 
     def report(self) -> JobReport:
         """How it stands."""
-        state = State.WAITING if self.waits else State.RUNNING if self.alive else self._ending
+        if self.waits or self.alive:
+            state = State.WAITING if self.waits else State.RUNNING
+        elif self.entry.killed_at is not None:
+            state = State.KILLED
+        else:
+            state = State.DONE if self.exit_code == 0 else State.FAILED
         return JobReport(state=state, reference=str(self.entry.number), exit_code=self.exit_code)
-
-    @property
-    def _ending(self) -> State:
-        if self.entry.killed_at is not None:
-            return State.KILLED
-        return State.DONE if self.exit_code == 0 else State.FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

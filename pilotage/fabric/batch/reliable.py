@@ -9,7 +9,9 @@ time but is never wrong. Source: SAM-Grid, batch idealizers.
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from pydantic import ConfigDict, Field
 
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
@@ -27,8 +29,10 @@ from pilotage.fabric.batch.batch_system import (
 class Evidence:
     """Number and duration of agreeing polls required for a conclusion; by default, that a job is gone."""
 
-    listings: int = 3  #: that agree, one after the other
-    seconds: float = 300.0  #: between the first and the last of them
+    __pydantic_config__ = ConfigDict(extra="forbid")  # in the files of directors and gateways
+
+    listings: Annotated[int, Field(ge=2)] = 3  #: that agree, one after the other
+    seconds: Annotated[float, Field(gt=0, le=30 * 86_400)] = 300.0  #: between the first and the last of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +68,6 @@ class Agreement:
         for what in self._first.keys() - those:
             del self._first[what]
 
-
-__all__ = ["Evidence", "ReliableSystem"]
 
 _Answer = TypeVar("_Answer")
 

@@ -148,7 +148,3 @@ class BatchSystemKind:
 def open_system(settings: SystemSettings, connections: Connections) -> BatchSystem:
     """The batch system that settings describe."""
     return load_kind(settings.kind).open(settings, connections)
-
-
-#: What settings of a batch system may be within.
-PARTS: tuple[type[BaseModel], ...] = (SystemSettings, HeadNode, ComputingElement, *dialect.PARTS)

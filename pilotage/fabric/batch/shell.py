@@ -38,51 +38,29 @@ class NoAnswer(BatchSystemAway):
 
 
 class Shell(Protocol):
-    """Runs commands and stores files on the host with the batch system's commands."""
+    """Runs commands and stores files on the host with the batch system's commands, else `BatchSystemAway`.
+
+    Files are named by their paths below a directory (absolute; links in its own path are the site's, and are
+    followed). Jobs can change what is below: no link there is followed, nothing but a regular file is opened.
+    """
 
     def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
         """Run a command, without a shell's interpretation.
 
-        Raises:
-            NoAnswer: It did not end in time, or its host went away meanwhile.
-            BatchSystemAway: It could not be started, or its host is away.
+        `NoAnswer`: it did not end in time, or its host went away meanwhile; other errors: it did not start.
         """
-        ...
 
     def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
-        """Make a file, for its owner alone, and the directories that it is in.
-
-        Args:
-            name: Path below a directory. Jobs can change what is there: no link in it is followed, nothing
-                but a regular file is opened.
-            content: Of the file.
-            below: The directory, absolute; links in its own path are the site's, and are followed.
-            executable: Whether it is a program.
-
-        Raises:
-            BatchSystemAway: It cannot be made.
-        """
-        ...
+        """Make a file, for its owner alone, and the directories that it is in."""
 
     def read(self, name: str, *, below: str, last: int) -> bytes:
-        """Read the last bytes of a file; empty if there is none.
-
-        Raises:
-            BatchSystemAway: The directory cannot be read.
-        """
-        ...
+        """Read the last bytes of a file; empty if there is none."""
 
     def read_small(self, names: Sequence[str], *, below: str, most: int) -> Mapping[str, bytes]:
-        """Read small files, by name; what is no file, or has more than `most` bytes, is left out.
-
-        Raises:
-            BatchSystemAway: The directory cannot be read.
-        """
-        ...
+        """Read small files, by name; what is no file, or has more than `most` bytes, is left out."""
 
     def remove(self, names: Sequence[str], *, below: str) -> None:
         """Remove files, and directories with all that is in them; what is not there is no error."""
-        ...
 
 
 #: A controller that is away keeps its clients for 9 to 18 s, one that is dead for ever.

@@ -95,12 +95,7 @@ class SshShell:
             self.run(["rm", "-rf", "--", *(f"{below}/{name}" for name in some)])
 
     def _of_files(self, words: Sequence[str], content: bytes = b"", *, trouble: str) -> bytes:
-        """What `job_files` answers on the other host.
-
-        Raises:
-            NoAnswer: It gave none in time, or the host went away meanwhile.
-            BatchSystemAway: The host is away, or it cannot be done there.
-        """
+        """What `job_files` answers on the other host."""
         program = inspect.getsource(job_files).encode()
         command = ["sh", "-c", _PYTHON, "sh", str(len(program)), *words]
         status, stdout, stderr = self._wait(self._run(command, program + content))
@@ -119,7 +114,6 @@ class SshShell:
             raise NoAnswer(f"{self._head.host} gave no answer in {patience:.0f} s") from error
 
     async def _run(self, command: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
-        """Exit status, standard output and standard error."""
         variables = [*(f"{name}={value}" for name, value in self._environment.items()), "LC_ALL=C"]
         connection = await self._connected()
         try:

@@ -72,11 +72,7 @@ class WorkAreas:
     shell: Shell
 
     def path(self, stamp: str, *parts: str) -> str:
-        """A path in the directory of a job.
-
-        Raises:
-            ValueError: The stamp could leave the directory or be taken for an option.
-        """
+        """A path in the directory of a job; no stamp leaves it, or is taken for an option (`ValueError`)."""
         return "/".join((self.directory, _checked(stamp), *parts))
 
     def prepare(self, job: BatchJob) -> str:

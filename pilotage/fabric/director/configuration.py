@@ -1,6 +1,6 @@
 """Configuration file of a director: the service, the VOs, the batch systems, the queues and the brokers."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
@@ -78,19 +78,11 @@ class BrokerSettings(SlotSettings):
         )
 
 
-def list_broker_contradictions(
-    brokers: Mapping[str, BrokerSettings], *, takes_list: Mapping[str, bool], vos: Collection[str], file: str
-) -> list[Problem]:
-    """What is right by itself, and not together with the rest of the file.
-
-    Args:
-        brokers: By name.
-        takes_list: By batch system whether a job can be given to one of several of its queues.
-        vos: Of the director.
-        file: Its name.
-    """
+def _list_broker_contradictions(told: "DirectorFile", file: str) -> list[Problem]:
+    """What is right by itself, and not together with the rest of the file."""
+    takes_list = {name: settings.load_kind(each.kind).takes_queue_list for name, each in told.systems.items()}
     wrong = []
-    for name, broker in sorted(brokers.items()):
+    for name, broker in sorted(told.brokers.items()):
         if broker.system not in takes_list:
             message = f"there is no system {broker.system}, only {', '.join(sorted(takes_list))}"
             wrong.append(Problem(path=f"brokers/{name}/system", message=message, file=file))
@@ -99,7 +91,7 @@ def list_broker_contradictions(
             wrong.append(Problem(path=f"brokers/{name}/entry", message=message, file=file))
         wrong += [
             Problem(path=f"brokers/{name}/vos", message=f"{vo} is not in vos", file=file)
-            for vo in sorted(set(map(fold, broker.vos)).difference(map(fold, vos)))
+            for vo in sorted(set(map(fold, broker.vos)).difference(map(fold, told.vos)))
         ]
     return wrong
 
@@ -138,17 +130,6 @@ class Vo(FileSection):
     token_file: Path  #: of a director's token for it, readable by its owner only
 
 
-class EvidenceSettings(FileSection):
-    """Evidence required for conclusions about a batch job."""
-
-    listings: int = Field(default=3, ge=2)
-    seconds: Seconds = 300
-
-    def evidence(self) -> Evidence:
-        """As it is looked for."""
-        return Evidence(listings=self.listings, seconds=self.seconds)
-
-
 class DirectorFile(FileSection):
     """The configuration file of a director."""
 
@@ -164,10 +145,8 @@ class DirectorFile(FileSection):
     pause: Seconds = 120
     longest_pause: Seconds = 3600
     keep_output: Seconds = 6 * 3600
-    gone: EvidenceSettings = EvidenceSettings()
-    orphans: EvidenceSettings = EvidenceSettings(
-        listings=5, seconds=1800
-    )  #: that a batch job of ours is nobody's pilot
+    gone: Evidence = Evidence()
+    orphans: Evidence = Evidence(listings=5, seconds=1800)  #: that a batch job of ours is nobody's pilot
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
@@ -195,61 +174,30 @@ class DirectorFile(FileSection):
             ),
             soon=timedelta(seconds=self.soon),
             keep_output=timedelta(seconds=self.keep_output),
-            orphans=self.orphans.evidence(),
+            orphans=self.orphans,
         )
-
-    def evidence(self) -> Evidence:
-        """When a batch job is believed to be gone."""
-        return self.gone.evidence()
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
-#: What settings of a file may be within.
-PARTS: tuple[type[BaseModel], ...] = (DirectorQueue, BrokerSettings, EvidenceSettings, *settings.PARTS)
 
 
 def read_file(content: object, file: str) -> DirectorFile:
-    """What a file says, already parsed.
-
-    Raises:
-        InvalidDirector: with every problem.
-    """
+    """What a file says, already parsed; `InvalidDirector` with every problem."""
     told = validate_file(DirectorFile, content, file, InvalidDirector)
-    takes_list = {
-        name: settings.load_kind(system.kind).takes_queue_list for name, system in told.systems.items()
-    }
-    of_brokers = list_broker_contradictions(told.brokers, takes_list=takes_list, vos=told.vos, file=file)
-    if problems := list_contradictions(told.systems, told.queues, file) + of_brokers:
+    problems = list_contradictions(told.systems, told.queues, file) + _list_broker_contradictions(told, file)
+    if problems:
         raise InvalidDirector(problems)
     return told
 
 
-def validate_file(
-    model: type[_Model],
-    content: object,
-    file: str,
-    invalid: type[InvalidInput],
-    parts: Sequence[type[BaseModel]] = PARTS,
-) -> _Model:
-    """What a file says, read as the settings that `model` knows.
-
-    Args:
-        model: All of it.
-        content: Already parsed.
-        file: Its name.
-        invalid: What is raised.
-        parts: Models within `model`.
-
-    Raises:
-        InvalidInput: Of the class `invalid`, with every problem.
-    """
+def validate_file(model: type[_Model], content: object, file: str, invalid: type[InvalidInput]) -> _Model:
+    """The parsed content of a file as settings; an error of the class `invalid` with every problem."""
     if not isinstance(content, Mapping):
         raise invalid([Problem(path=file, message=f"holds no settings by name, but {content!r:.60}")])
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        known: list[type[BaseModel]] = [model, *parts]
-        names = sorted({name for each in known for name in each.model_fields})
+        names = _names_within(model)
         problems = [
             _problem(tuple(each["loc"]), each["type"], each["msg"], each["input"], file, names)
             for each in error.errors()
@@ -257,11 +205,17 @@ def validate_file(
         raise invalid(problems) from None
 
 
+def _names_within(model: type[BaseModel]) -> list[str]:
+    schema = model.model_json_schema()
+    parts = [schema, *schema.get("$defs", {}).values()]
+    return sorted({name for part in parts for name in part.get("properties", ())})
+
+
 def _problem(
     where: tuple[int | str, ...], kind: str, message: str, seen: object, file: str, names: Sequence[str]
 ) -> Problem:
     path = "/".join(map(str, where)) or "settings"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return Problem(
             path=path, message="unknown setting", suggestion=did_you_mean(str(where[-1]), names), file=file
         )

@@ -116,52 +116,50 @@ class VoDemand:
     unknown: tuple[str, ...]  #: queues that the configuration does not know
 
 
-class DemandClient:
-    """Client of the service for one VO."""
+def fetch_demand(
+    client: Client, vo: str, sites: DirectorTargets, *, without: Collection[tuple[str, str, str]] = ()
+) -> VoDemand:
+    """Waiting jobs of a VO: pools by queue and flags in one call, then the work for each outlet.
 
-    def __init__(self, client: Client, vo: str) -> None:
-        self._client = client
-        self._vo = vo
+    `without` are VO, broker and queue that a broker is not to pick now.
+    """
+    outlets = sites.all_outlets(vo, without=without)
+    answer = client.pilot_groups(sorted({outlet.queue for outlet in outlets}))
+    told = {queue: client.queue(queue, vo) for queue in answer["flags"]}
+    parameters = {queue: _values(said) for queue, said in told.items()}
+    looks = [
+        _fetch_work(client, vo, outlet, parameters[outlet.queue], answer["flags"][outlet.queue])
+        for outlet in outlets
+        if outlet.queue in told and told[outlet.queue]["usable"]
+    ]
+    work = tuple(collect_work(vo, looks, sites.brokers))
+    pools = {group: pools for look in looks for group, pools in look.straight(vo).items()}
+    pools |= {group: () for each in work for group in each.posts if group.broker}
+    return VoDemand(
+        vo=vo,
+        work=work,
+        pools=pools,
+        limits={queue: _limits(values) for queue, values in parameters.items()},
+        ranks={queue: _number(values, "rank") for queue, values in parameters.items()},
+        lifetimes=_lifetimes(looks, pools),
+        unknown=tuple(str(each["queue"]) for each in answer["unknown"]),
+    )
 
-    def ask(self, sites: DirectorTargets, *, without: Collection[tuple[str, str, str]] = ()) -> VoDemand:
-        """What waits for pilots of the VO: pools by queue and flags in one call, then each outlet's work.
 
-        Args:
-            sites: All outlets.
-            without: VO, broker and queue that a broker is not to pick now.
-        """
-        outlets = sites.all_outlets(self._vo, without=without)
-        answer = self._client.pilot_groups(sorted({outlet.queue for outlet in outlets}))
-        told = {queue: self._client.queue(queue, self._vo) for queue in answer["flags"]}
-        parameters = {queue: _values(said) for queue, said in told.items()}
-        looks = [
-            self._look(outlet, parameters[outlet.queue], answer["flags"][outlet.queue])
-            for outlet in outlets
-            if outlet.queue in told and told[outlet.queue]["usable"]
-        ]
-        work = tuple(collect_work(self._vo, looks, sites.brokers))
-        pools = {post: pools for look in looks for post, pools in look.straight(self._vo).items()}
-        pools |= {post: () for each in work for post in each.posts if post.broker}
-        return VoDemand(
-            vo=self._vo,
-            work=work,
-            pools=pools,
-            limits={queue: _limits(values) for queue, values in parameters.items()},
-            ranks={queue: _number(values, "rank") for queue, values in parameters.items()},
-            lifetimes=_lifetimes(looks, pools),
-            unknown=tuple(str(each["queue"]) for each in answer["unknown"]),
-        )
-
-    def _look(
-        self, outlet: QueueTarget, parameters: Mapping[str, object], groups: Iterable[Mapping[str, Any]]
-    ) -> TargetWork:
-        made = expected_offer(outlet, JobFilters(vo=self._vo), parameters)
-        return TargetWork(
-            outlet=outlet,
-            lifetime=made.lifetime,
-            groups={tuple(each["flags"]): tuple(each["pools"]) for each in groups},
-            task_queues=tuple(self._client.matching_task_queues(build_request(made, outlet, parameters))),
-        )
+def _fetch_work(
+    client: Client,
+    vo: str,
+    outlet: QueueTarget,
+    parameters: Mapping[str, object],
+    groups: Iterable[Mapping[str, Any]],
+) -> TargetWork:
+    made = expected_offer(outlet, JobFilters(vo=vo), parameters)
+    return TargetWork(
+        outlet=outlet,
+        lifetime=made.lifetime,
+        groups={tuple(each["flags"]): tuple(each["pools"]) for each in groups},
+        task_queues=tuple(client.matching_task_queues(build_request(made, outlet, parameters))),
+    )
 
 
 def _lifetimes(

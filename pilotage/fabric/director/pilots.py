@@ -1,12 +1,13 @@
 """Pilots of a director as recorded by the service, their counts, and reports about them."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from pilotage.fabric.batch.batch_system import Handle
 from pilotage.fabric.client import ApiError, Client
 from pilotage.fabric.director.demand import QueueLimits
 from pilotage.fabric.director.targets import (
@@ -55,6 +56,11 @@ class DirectorPilot:
     last_seen_at: datetime | None  #: its own last request
     landings: tuple[str, ...] = ()  #: where a broker may let it land; none: it was sent to its queue
     has_output: bool = False  #: the service has the end of what it wrote
+
+    @property
+    def handle(self) -> Handle:
+        """Handle of its batch job."""
+        return Handle(stamp=self.stamp, reference=self.reference)
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -209,13 +215,8 @@ def will_take_a_job(pilot: DirectorPilot, now: datetime, *, lifetime: float | No
     """Whether a pilot takes one of the waiting jobs by itself.
 
     One that waits does, and one that has just begun. One that had jobs does if those were short: if it
-    will be free soon, and as much time is left of its slot as its jobs took so far.
-
-    Args:
-        pilot: Which.
-        now: The time.
-        lifetime: Seconds that its slot lasts; None: no end in sight.
-        soon: How short a job is short.
+    will be free soon, and as much time is left of its slot (`lifetime` in seconds; None: no end in sight) as
+    its jobs took so far.
     """
     if pilot.status not in ACTIVE:
         return False
@@ -233,8 +234,3 @@ def list_trials(pilots: Iterable[DirectorPilot]) -> Iterable[Trial]:
         broke = pilot.status in _BAD or (pilot.status is Status.DONE and not pilot.jobs)
         if pilot.jobs or broke:
             yield Trial(sent_at=pilot.created_at, known_at=pilot.updated_at, good=pilot.jobs > 0)
-
-
-def waiting_and_running(pilots: Iterable[DirectorPilot]) -> Counter[bool]:
-    """How many active pilots run (True) and wait (False)."""
-    return Counter(is_running(pilot) for pilot in pilots if pilot.status in ACTIVE)

@@ -49,7 +49,7 @@ class TargetGroup:
 class SubmittedAs:
     """Information in a stamp about the submission of its pilot."""
 
-    kind: str  #: the flags, as `kind` tells them
+    kind: str  #: `flags_digest` of its flags
     broker: str = ""
 
 
@@ -170,7 +170,6 @@ class PilotIntent:
     """A pilot about to be submitted."""
 
     stamp: str
-    vo: str
     outlet: QueueTarget
     pools: tuple[str, ...]  #: SubmitPools that it is sent for; none: what its queue serves
     landings: Mapping[str, str] = field(default_factory=dict)  #: by batch queue, where a broker picks
@@ -211,9 +210,7 @@ class DirectorTargets:
     ) -> list[QueueTarget]:
         """Every way for pilots to a queue, straight or through a broker; of a VO those that it may use.
 
-        Args:
-            vo: None: of all.
-            without: VO, broker and queue that a broker is not to pick now, if it can be told.
+        `without` are VO, broker and queue that a broker is not to pick now if it gets a list of queues.
         """
         brokers = [each for each in self.brokers.values() if vo is None or not each.vos or vo in each.vos]
         picked = [

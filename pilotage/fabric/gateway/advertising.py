@@ -6,11 +6,12 @@ counted, or has left. Jobs that it may not have recorded yet are listed. Source:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway.configuration import scopes_of_queue
-from pilotage.fabric.gateway.cycle_summary import GatewaySummary
 from pilotage.fabric.gateway.permits import Permits, is_gathering
-from pilotage.fabric.gateway.service import GatewayService, ThrottleLimits
+from pilotage.fabric.gateway.service import GatewayService
 from pilotage.fabric.manager.grid_job import GridJob, LocalState, ManagerPhase
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.service.transport import Refused
@@ -34,13 +35,8 @@ class GatewayAdvertising:
     scopes: Sequence[str]  #: sites, CEs and queues that only this gateway serves
 
     def advertise(self, sites: Iterable[str], summary: GatewaySummary) -> None:
-        """Advertise every scope, and fetch the limits at our sites.
-
-        Raises:
-            Away: The service does not respond.
-            StateUnusable: The journal cannot be read.
-        """
-        throttles: list[ThrottleLimits] = []
+        """Advertise every scope, and fetch the limits at our sites."""
+        throttles: list[Mapping[str, Any]] = []
         for site in sorted(sites):
             try:
                 self._advertise_site(site, summary)
@@ -59,9 +55,10 @@ class GatewayAdvertising:
         grid_jobs = self.manager.grid_jobs()
         for scope in scopes:
             there = [each for each in grid_jobs if scope in scopes_of_queue(each.taken.queue)]
+            attempts = [each.taken.key._asdict() for each in there]
             try:
                 self.service.advertise(
-                    scope, {**count_by_state(there), "as_of": watermark, **_list_attempts(there)}
+                    scope, {**count_by_state(there), "as_of": watermark, "attempts_seen": attempts}
                 )
             except Refused as error:
                 summary.problems.append(f"{scope} is not advertised: {error}")
@@ -89,15 +86,10 @@ def _is_pending(grid_job: GridJob) -> bool:
     return waits and {state for state, number in grid_job.local.items() if number} <= _PENDING
 
 
-def _list_attempts(grid_jobs: Iterable[GridJob]) -> Mapping[str, object]:
-    seen = [{"job_id": each.taken.job_id, "epoch": each.taken.epoch} for each in grid_jobs]
-    return {"attempts_seen": seen}
-
-
-def _limits(throttles: Iterable[ThrottleLimits]) -> Mapping[str, int]:
+def _limits(throttles: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:
     """Maximum submitting and gathering jobs by scope, where limited."""
     return {
-        each.scope: int(each.limits[_LIMIT])
+        str(each["scope"]): int(each["limits"][_LIMIT])
         for each in throttles
-        if each.policy in _TOGETHER and _LIMIT in each.limits
+        if each["policy"] in _TOGETHER and _LIMIT in each["limits"]
     }

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import EvidenceSettings, FileSection, Seconds
+from pilotage.fabric.director.configuration import FileSection, Seconds
 from pilotage.fabric.director.targets import NAME
 from pilotage.fabric.manager.context import ManagerOptions, Retries
 from pilotage.fabric.manager.handlers import SiteLimits
@@ -32,29 +32,6 @@ class GatewayQueue(configuration.DirectorQueue):
     max_grid_jobs: int = Field(default=10, ge=1, le=10_000)  #: at a time
 
 
-class JobTypeSettings(FileSection):
-    """This site's settings for grid jobs of one type."""
-
-    max_cpu_per_job: float | None = Field(default=None, gt=0)  #: maximum seconds that a local job should take
-    cpu_per_event: float | None = Field(default=None, gt=0)  #: seconds, default where the user states none
-    max_local_jobs: int = Field(default=10_000, ge=1)  #: per grid job
-
-    def limits(self) -> SiteLimits:
-        """Convert for handlers."""
-        return SiteLimits(
-            max_cpu_per_job=self.max_cpu_per_job,
-            cpu_per_event=self.cpu_per_event,
-            max_local_jobs=self.max_local_jobs,
-        )
-
-
-class RetrySettings(FileSection):
-    """Policy for retries of local jobs."""
-
-    tries: int = Field(default=3, ge=1, le=100)  #: maximum tries of a local job, including the first
-    exit_codes: bool = False  #: retry also after a failure of the payload
-
-
 class GatewayFile(FileSection):
     """The configuration file of a gateway."""
 
@@ -65,13 +42,13 @@ class GatewayFile(FileSection):
     directory: Path  #: of its own, on a local disk
     systems: dict[str, SystemSettings] = Field(min_length=1)
     queues: tuple[GatewayQueue, ...] = Field(min_length=1)
-    job_types: dict[str, JobTypeSettings] = Field(default_factory=dict)  #: types left out have defaults
+    job_types: dict[str, SiteLimits] = Field(default_factory=dict)  #: types left out have defaults
     advertise: tuple[Scope, ...] | None = None  #: none: the queues, their CEs and sites
     every: Seconds = 20  #: between two rounds with the service, which may wish a shorter interval
     work_every: Seconds = 5  #: between two rounds of the job manager
     at_once: int = Field(default=50, ge=1)
-    retries: RetrySettings = RetrySettings()
-    gone: EvidenceSettings = EvidenceSettings()
+    retries: Retries = Retries()
+    gone: Evidence = Evidence()
     beat: Seconds = 10  #: between two status reports of a local job
     settle: float = Field(default=60, ge=0, le=3600)  #: seconds until files of a node are visible everywhere
     sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
@@ -91,17 +68,13 @@ class GatewayFile(FileSection):
             name=self.name,
             directory=self.directory,
             at_once=self.at_once,
-            retries=Retries(tries=self.retries.tries, exit_codes=self.retries.exit_codes),
+            retries=self.retries,
             beat=self.beat,
             settle=self.settle,
             sandbox_limit=self.sandbox_limit,
             local_output_limit=self.local_output_limit,
             output_limit=self.output_limit,
         )
-
-    def evidence(self) -> Evidence:
-        """Evidence needed to regard a local job as gone."""
-        return self.gone.evidence()
 
     def scopes(self) -> tuple[str, ...]:
         """Scopes to advertise: sites before their CEs, and CEs before their queues."""
@@ -117,13 +90,8 @@ def scopes_of_queue(queue: str) -> tuple[str, ...]:
 
 
 def read_file(content: object, file: str) -> GatewayFile:
-    """Validate the parsed content of a configuration file.
-
-    Raises:
-        InvalidGateway: With all problems.
-    """
-    parts: tuple[type[BaseModel], ...] = (GatewayQueue, JobTypeSettings, RetrySettings, *configuration.PARTS)
-    told = configuration.validate_file(GatewayFile, content, file, InvalidGateway, parts)
+    """Validate the parsed content of a configuration file; `InvalidGateway` with every problem."""
+    told = configuration.validate_file(GatewayFile, content, file, InvalidGateway)
     problems = [
         *configuration.list_contradictions(told.systems, told.queues, file),
         *_not_shared(told, file),

@@ -1,4 +1,4 @@
-"""A gateway: rounds of talking to the service, of delivering output, and of its job manager's work.
+"""A gateway: cycles with the service, of delivering output, and of its job manager's work.
 
 The three run in threads of their own, so that none waits for another: a batch system that hangs or a long
 upload must not delay heartbeats. All state that has to outlive the process is in the manager's journal and in
@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway.advertising import GatewayAdvertising
-from pilotage.fabric.gateway.cycle_summary import GatewaySummary
-from pilotage.fabric.gateway.delivery import OutputDelivery
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.pulling import GridJobPulling
@@ -23,21 +22,16 @@ from pilotage.fabric.pilot.service.transport import Away
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """A gateway between the service and a job manager."""
+    """A gateway between the service and a job manager; after `StateUnusable` the rest has to wait."""
 
     manager: Manager
     permits: Permits
     leases: GatewayLeases
     advertising: GatewayAdvertising
     pulling: GridJobPulling
-    delivering: OutputDelivery
 
     def talk(self, now: datetime) -> GatewaySummary:
-        """Run one round with the service: heartbeats, advertisements, new grid jobs.
-
-        Raises:
-            StateUnusable: The journal cannot be read or written.
-        """
+        """Run one cycle with the service: heartbeats, advertisements, new grid jobs."""
         summary = GatewaySummary(at=now)
         try:
             self._talk(summary)
@@ -47,32 +41,21 @@ class Gateway:
         return summary
 
     def work(self) -> None:
-        """Run one round of the job manager.
-
-        Raises:
-            StateUnusable: The rest has to wait.
-        """
+        """Run one cycle of the job manager."""
         self.manager.advance()
 
     def deliver(self) -> int:
-        """Deliver outputs and outcomes of ended grid jobs; return the number delivered.
-
-        Raises:
-            Away: The service does not respond; the rest has to wait.
-            StateUnusable: The journal cannot be read.
-        """
-        return self.delivering.deliver()
+        """Deliver outputs and outcomes of ended grid jobs; return the number delivered."""
+        return self.leases.deliver()
 
     def _talk(self, summary: GatewaySummary) -> None:
         grid_jobs = self.manager.grid_jobs()
         self.permits.observe(grid_jobs)
         self.leases.keep(grid_jobs, summary)
-        self.advertising.advertise(self._sites(), summary)
+        sites = {each.queue.partition("/")[0] for each in self.pulling.queues}
+        self.advertising.advertise(sites, summary)
         taken = self.pulling.pull(grid_jobs, summary)
         self.leases.begin(taken, summary)
-
-    def _sites(self) -> frozenset[str]:
-        return frozenset(gate.outlet.queue.partition("/")[0] for gate in self.pulling.gates)
 
 
 def _count(grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:

@@ -1,28 +1,30 @@
-"""Leases of grid jobs: start them, send heartbeats with progress, and follow the service's commands.
+"""Leases of grid jobs: start them, send heartbeats with progress, follow commands, deliver ended jobs.
 
 One thread keeps the leases while another delivers outputs, which may take long; each lease has a lock, so
-that no heartbeat is sent while its attempt is being finished.
+that no heartbeat is sent while its attempt is being finished. An ended grid job is delivered with its output
+first, then the outcome; then the manager may forget it. Each step may be repeated: the service accepts an
+equal report again, and refuses a different one.
 """
 
 import logging
+import os
 import random
 import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilotage.fabric.gateway.cycle_summary import GatewaySummary
-from pilotage.fabric.gateway.permits import Key, permit_key
-from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
+from pilotage.fabric.cycle_summaries import GatewaySummary
+from pilotage.fabric.gateway.permits import Permits
+from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, ManagerPhase, PulledGridJob
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.payload import payload
+from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import KILL
 from pilotage.fabric.pilot.service.service_client import News, Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.runner.progress import Progress
 
-#: Phase of a grid job that was just pulled.
-FIRST = ManagerPhase.SUBMITTING
 #: Larger numbers are not exact in every JSON reader; the service refuses them.
 _LARGEST = 2**53
 #: Maximum characters that the service accepts.
@@ -73,23 +75,14 @@ class GridJobLease:
 
 @dataclass(slots=True, kw_only=True)
 class GatewayLeases:
-    """All leases of this process; every method raises `Away` when the service does not respond."""
+    """All leases of this process; methods raise `Away` when the service does not respond."""
 
     service: Service
     manager: Manager
+    permits: Permits
     heartbeat_seconds: float | None = None  #: interval that the service wishes
-    _held: dict[Key, GridJobLease] = field(default_factory=dict)
+    _held: dict[AttemptKey, GridJobLease] = field(default_factory=dict)
     _turn: threading.Lock = field(default_factory=threading.Lock)
-
-    def get_lease(self, taken: PulledGridJob) -> GridJobLease:
-        """The lease of a grid job."""
-        with self._turn:
-            return self._held.setdefault(permit_key(taken), GridJobLease(taken))
-
-    def forget(self, taken: PulledGridJob) -> None:
-        """Drop the lease of a grid job that has ended and is acknowledged."""
-        with self._turn:
-            self._held.pop(permit_key(taken), None)
 
     def keep(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:
         """Send a heartbeat for each grid job, and follow the commands in the responses.
@@ -100,7 +93,10 @@ class GatewayLeases:
         in_a_row = 0
         for each in random.sample(grid_jobs, len(grid_jobs)):
             try:
-                self._keep(each, summary)
+                lease = self._lease(each.taken)
+                with lease.turn:
+                    if not lease.closed:
+                        self._report_news(lease, each, summary)
                 in_a_row = 0
             except Away as error:
                 in_a_row += 1
@@ -108,38 +104,47 @@ class GatewayLeases:
                     raise
                 summary.problems.append(f"job {each.taken.job_id}: {error}")
 
-    def _keep(self, grid_job: GridJob, summary: GatewaySummary) -> None:
-        lease = self.get_lease(grid_job.taken)
-        with lease.turn:
-            if not lease.closed:
-                self._tell(lease, grid_job, summary)
-
     def begin(self, taken: Sequence[PulledGridJob], summary: GatewaySummary) -> None:
         """Start the leases of grid jobs that were just recorded."""
         for each in taken:
-            lease = self.get_lease(each)
+            lease = self._lease(each)
             with lease.turn:
-                self._tell(lease, GridJob(taken=each, phase=FIRST), summary)
+                self._report_news(lease, GridJob(taken=each, phase=ManagerPhase.SUBMITTING), summary)
 
-    def _tell(self, lease: GridJobLease, grid_job: GridJob, summary: GatewaySummary) -> None:
+    def deliver(self) -> int:
+        """Deliver all ended grid jobs, slowly if necessary; return the number delivered.
+
+        For one thread. `Away` means that the rest has to wait.
+        """
+        delivered, away = 0, None
+        for each in self.manager.grid_jobs():
+            try:
+                delivered += each.phase is ManagerPhase.ENDED and self._deliver(each)
+            except Away as error:  # perhaps only this output cannot be sent
+                away = error
+        if away is not None:
+            raise away
+        return delivered
+
+    def _lease(self, taken: PulledGridJob) -> GridJobLease:
+        with self._turn:
+            return self._held.setdefault(taken.key, GridJobLease(taken))
+
+    def _report_news(self, lease: GridJobLease, grid_job: GridJob, summary: GatewaySummary) -> None:
         """Start or continue an attempt; the caller holds the lock of the lease.
 
         A refusal because of a report's content does not end the attempt: the next report may be accepted.
         """
         try:
-            self._obey(self.begin_or_beat(lease, grid_job), lease, summary)
+            self._obey(self._start_or_beat(lease, grid_job), lease, summary)
         except Refused as error:
             if error.ends_attempt:
                 self._close(lease, error, summary)
             else:
                 summary.problems.append(f"job {lease.taken.job_id}: {error}")
 
-    def begin_or_beat(self, lease: GridJobLease, grid_job: GridJob) -> News:
-        """Start the attempt if this process has not done so, else send a heartbeat.
-
-        Raises:
-            Away, Refused: The service does not accept it.
-        """
+    def _start_or_beat(self, lease: GridJobLease, grid_job: GridJob) -> News:
+        """Start the attempt if this process has not done so, else send a heartbeat."""
         if lease.started:
             return self.service.heartbeat(lease.taken.lease, heartbeat_body(grid_job))
         answer = self.service.start(lease.taken.lease, {"host": socket.gethostname()})
@@ -149,7 +154,7 @@ class GatewayLeases:
     def _obey(self, answer: News, lease: GridJobLease, summary: GatewaySummary) -> None:
         self.heartbeat_seconds = answer.heartbeat_seconds or self.heartbeat_seconds
         if KILL in answer.commands:
-            self.manager.cancel(lease.taken.job_id, lease.taken.epoch)
+            self.manager.cancel(*lease.taken.key)
             summary.killed += 1
             if not lease.told_to_end:
                 log.warning("job %d: the service wants it to end", lease.taken.job_id)
@@ -157,7 +162,58 @@ class GatewayLeases:
 
     def _close(self, lease: GridJobLease, why: Refused, summary: GatewaySummary) -> None:
         """Cancel a grid job whose attempt is closed: the results of its local jobs are of no use."""
-        self.manager.cancel(lease.taken.job_id, lease.taken.epoch)
+        self.manager.cancel(*lease.taken.key)
         lease.closed = True
         summary.lost += 1
         log.warning("job %d: the attempt is closed, its local jobs are ended: %s", lease.taken.job_id, why)
+
+    def _deliver(self, grid_job: GridJob) -> bool:
+        taken = grid_job.taken
+        try:
+            self._finish(self._lease(taken), grid_job)
+        except Refused as error:
+            if not error.ends_attempt:
+                log.error("job %d cannot be finished: %s", taken.job_id, error)  # noqa: TRY400 - theirs
+                return False
+            log.warning("job %d: the attempt is over: %s", taken.job_id, error)
+        self.manager.forget(*taken.key)
+        self.permits.remove(taken)
+        with self._turn:
+            self._held.pop(taken.key, None)
+        return True
+
+    def _finish(self, lease: GridJobLease, grid_job: GridJob) -> None:
+        report = grid_job.outcome
+        if report is None or lease.closed:
+            return
+        with lease.turn:
+            if not lease.started:
+                self._start_or_beat(lease, grid_job)
+        # Heartbeats go on while the output is sent.
+        report = self._send_output(grid_job, report)
+        with lease.turn:
+            self._send_last_news(grid_job)
+            report = self.service.finish(lease.taken.lease, report)
+        log.info("job %d: %s %s", lease.taken.job_id, report.status, report.minor_status)
+
+    def _send_output(self, grid_job: GridJob, report: Report) -> Report:
+        """Send the output; return the report with any problem added."""
+        if grid_job.output is None:
+            return report
+        try:
+            with grid_job.output.open("rb") as archive:
+                size = os.fstat(archive.fileno()).st_size
+                self.service.deliver_output(grid_job.taken.lease, archive, size=size)
+        except Refused as error:
+            # A closed attempt may be a repetition: the same report is then accepted as before.
+            return report if error.ends_attempt else report.without_output(str(error))
+        except FileNotFoundError:
+            return report.without_output("the archive is not there any more")
+        return report
+
+    def _send_last_news(self, grid_job: GridJob) -> None:
+        """Store the last progress with the attempt; a failure does not prevent the final report."""
+        try:
+            self.service.heartbeat(grid_job.taken.lease, heartbeat_body(grid_job))
+        except (Away, Refused) as error:
+            log.info("job %d: its last progress could not be sent: %s", grid_job.taken.job_id, error)

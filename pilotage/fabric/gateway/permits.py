@@ -9,15 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pilotage.fabric.gateway.configuration import scopes_of_queue
-from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
-
-#: Key of a grid job: job id and epoch.
-Key = tuple[int, int]
-
-
-def permit_key(taken: PulledGridJob) -> Key:
-    """The key of a grid job."""
-    return (taken.job_id, taken.epoch)
+from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, ManagerPhase, PulledGridJob
 
 
 def is_gathering(grid_job: GridJob) -> bool:
@@ -31,9 +23,9 @@ class Permits:
     """Permits to gather and to pull; thread-safe: the manager and the pulling thread use it."""
 
     _limits: Mapping[str, int] | None = None  #: by scope; None: not fetched yet
-    _here: dict[Key, str] = field(default_factory=dict)  #: queues of jobs that submit or gather, or just did
-    _granted: dict[Key, str] = field(default_factory=dict)  #: may gather, until they have left
-    _refused: dict[Key, str] = field(default_factory=dict)  #: waiting for a permit to gather
+    _here: dict[AttemptKey, str] = field(default_factory=dict)  #: queues of jobs that submit or gather
+    _granted: dict[AttemptKey, str] = field(default_factory=dict)  #: may gather, until they have left
+    _refused: dict[AttemptKey, str] = field(default_factory=dict)  #: waiting for a permit to gather
     _coming: dict[str, str] = field(default_factory=dict)  #: queue of each open request for a job
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -44,12 +36,12 @@ class Permits:
 
     def observe(self, grid_jobs: Sequence[GridJob]) -> None:
         """Note all grid jobs here; call in the pulling thread, or jobs just pulled would be dropped."""
-        keys = {permit_key(each.taken) for each in grid_jobs}
+        keys = {each.taken.key for each in grid_jobs}
         busy = (each for each in grid_jobs if each.phase is ManagerPhase.SUBMITTING or is_gathering(each))
         with self._turn:
             self._granted = {key: queue for key, queue in self._granted.items() if key in keys}
             self._refused = {key: queue for key, queue in self._refused.items() if key in keys}
-            self._here = {permit_key(each.taken): each.taken.queue for each in busy} | self._granted
+            self._here = {each.taken.key: each.taken.queue for each in busy} | self._granted
 
     def may_gather(self, wants: PulledGridJob) -> bool:
         """Whether a grid job may begin to gather.
@@ -57,7 +49,7 @@ class Permits:
         A single one always may: a limit of 0 would otherwise keep it for ever.
         """
         with self._turn:
-            key = permit_key(wants)
+            key = wants.key
             others = [queue for each, queue in self._here.items() if each != key]
             if self._limits is None or not self._room(
                 [*others, *self._coming.values()], wants.queue, least=1
@@ -98,14 +90,14 @@ class Permits:
     def came(self, request_id: str, taken: Iterable[PulledGridJob]) -> None:
         """Close an answered request whose jobs are recorded."""
         with self._turn:
-            self._here |= {permit_key(each): each.queue for each in taken}
+            self._here |= {each.key: each.queue for each in taken}
             self._coming.pop(request_id, None)
 
     def remove(self, taken: PulledGridJob) -> None:
         """Remove a grid job that has left."""
         with self._turn:
             for counted in (self._here, self._granted, self._refused):
-                counted.pop(permit_key(taken), None)
+                counted.pop(taken.key, None)
 
     def _room(self, there: Sequence[str], queue: str, *, least: int) -> bool:
         """Whether a queue and the scopes above it have room for one more; each limit is at least `least`."""

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.director import matcher_client
-from pilotage.fabric.director.targets import QueueTarget
-from pilotage.fabric.gateway.cycle_summary import GatewaySummary
+from pilotage.fabric.gateway.configuration import GatewayQueue
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.manager.grid_job import GridJob, PulledGridJob, job_type
 from pilotage.fabric.manager.journal import StateUnusable
@@ -29,7 +29,7 @@ from pilotage.fabric.pilot.settings import JobFilters, QueuePlace
 
 @dataclass(slots=True)
 class RequestNames:
-    """The file of request ids of one gateway process."""
+    """The file of request ids of one gateway process; `StateUnusable` if it cannot be read or written."""
 
     file: Path
     _names: dict[str, str] = field(init=False)
@@ -43,21 +43,13 @@ class RequestNames:
         return self._names
 
     def name(self, wanted: str) -> str:
-        """The id of the request for `wanted`, on disk when it returns.
-
-        Raises:
-            StateUnusable: It cannot be written.
-        """
+        """The id of the request for `wanted`, on disk when it returns."""
         if wanted not in self._names:
             self._write({**self._names, wanted: str(uuid.uuid4())})
         return self._names[wanted]
 
     def done(self, wanted: str) -> None:
-        """Remove the id of a request whose jobs are recorded.
-
-        Raises:
-            StateUnusable: That cannot be written.
-        """
+        """Remove the id of a request whose jobs are recorded."""
         self._write({each: name for each, name in self._names.items() if each != wanted})
 
     def _read(self) -> dict[str, str]:
@@ -87,15 +79,6 @@ class RequestNames:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullQueue:
-    """A queue for which grid jobs are pulled."""
-
-    outlet: QueueTarget
-    most: int  #: maximum grid jobs at a time
-    vos: tuple[str, ...]
-
-
 @dataclass(slots=True, kw_only=True)
 class GridJobPulling:
     """Pulls grid jobs for all queues."""
@@ -104,7 +87,8 @@ class GridJobPulling:
     manager: Manager
     permits: Permits
     requests: RequestNames
-    gates: Sequence[PullQueue]
+    queues: Sequence[GatewayQueue]
+    vos: Sequence[str]
     job_types: tuple[str, ...]  #: with a handler
     _turn: int = 0  #: rounds so far: rotates the order of VOs
 
@@ -113,31 +97,26 @@ class GridJobPulling:
             self.permits.expect_again(request_id, wanted.partition(" ")[2])
 
     def pull(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> list[PulledGridJob]:
-        """Pull as many grid jobs as there are and fit.
-
-        Raises:
-            Away: The service does not respond.
-            StateUnusable: The journal cannot be written; open requests are repeated later.
-        """
+        """Pull as many grid jobs as there are and fit; what is interrupted is repeated later."""
         here = Counter(each.taken.queue for each in grid_jobs)
         self._turn += 1
         found: list[PulledGridJob] = []
-        for gate in self.gates:
-            for vo in _turned(gate.vos, self._turn):
+        for queue in self.queues:
+            for vo in _turned(self.vos, self._turn):
                 try:
-                    for taken in self._pull_for(gate, vo, here, summary):
-                        here[gate.outlet.queue] += 1
+                    for taken in self._pull_for(queue, vo, here, summary):
+                        here[queue.queue] += 1
                         found.append(taken)
                 except Refused as error:
-                    summary.problems.append(f"{gate.outlet.queue} for {vo}: {error}")
+                    summary.problems.append(f"{queue.queue} for {vo}: {error}")
         summary.taken += len(found)
         return found
 
     def _pull_for(
-        self, gate: PullQueue, vo: str, here: Mapping[str, int], summary: GatewaySummary
+        self, gate: GatewayQueue, vo: str, here: Mapping[str, int], summary: GatewaySummary
     ) -> Iterator[PulledGridJob]:
         """Pull jobs of one VO for one queue, one after the other."""
-        queue, wanted = gate.outlet.queue, f"{vo} {gate.outlet.queue}"
+        queue, wanted = gate.queue, f"{vo} {gate.queue}"
         offer: Mapping[str, object] | None = None
         while self._has_room(gate, wanted, here):
             request_id = self.requests.name(wanted)
@@ -150,21 +129,19 @@ class GridJobPulling:
                 return
             yield from taken
 
-    def _has_room(self, gate: PullQueue, wanted: str, here: Mapping[str, int]) -> bool:
+    def _has_room(self, gate: GatewayQueue, wanted: str, here: Mapping[str, int]) -> bool:
         """Whether one more may come; an open request is repeated in any case."""
-        queue = gate.outlet.queue
         name = self.requests.names.get(wanted)
         if name is not None and self.permits.is_coming(name):
             return True
-        return here[queue] + self.permits.coming(queue) < gate.most
+        return here[gate.queue] + self.permits.coming(gate.queue) < gate.max_grid_jobs
 
-    def _offer(self, gate: PullQueue, vo: str) -> Mapping[str, object]:
-        site, ce, queue = gate.outlet.queue.split("/")
+    def _offer(self, gate: GatewayQueue, vo: str) -> Mapping[str, object]:
+        target = gate.outlet()
+        site, ce, queue = target.queue.split("/")
         parameters = self.service.queue_parameters(QueuePlace(site, ce, queue), vo)
-        made = matcher_client.expected_offer(
-            gate.outlet, JobFilters(vo=vo, job_types=self.job_types), parameters
-        )
-        return matcher_client.build_request(made, gate.outlet, parameters)
+        made = matcher_client.expected_offer(target, JobFilters(vo=vo, job_types=self.job_types), parameters)
+        return matcher_client.build_request(made, target, parameters)
 
     def _ask(
         self, offer: Mapping[str, object], wanted: str, request_id: str, queue: str, summary: GatewaySummary

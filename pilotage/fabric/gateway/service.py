@@ -1,7 +1,7 @@
 """Client of the service's API for gateways, and the file with the gateway's renewed token."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,26 +13,14 @@ from pilotage.fabric.pilot.service import credentials
 from pilotage.fabric.pilot.service.service_client import Service, Token
 from pilotage.fabric.pilot.service.transport import Transport
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThrottleLimits:
-    """The throttle limits at a site, CE or queue."""
-
-    scope: str
-    policy: str
-    limits: Mapping[str, float]
+log = logging.getLogger(__name__)
 
 
 class GatewayService(Service):
     """API of the service for gateways; thread-safe. Every method raises `Away` or `Refused`."""
 
     def __init__(self, transport: Transport, keep: Callable[[str], None] = lambda _: None) -> None:
-        """Set up the client.
-
-        Args:
-            transport: Transport with the token.
-            keep: Stores a renewed token for the next process.
-        """
+        """Set up the client; `keep` stores a renewed token for the next process."""
         super().__init__(transport)
         self._http = transport
         self._keep = keep
@@ -51,18 +39,11 @@ class GatewayService(Service):
         """Advertise the number of jobs at a site, `Site/CE` or `Site/CE/Queue`."""
         self._http.call("POST", f"{scope_path(scope)}/advertisement", said)
 
-    def throttles(self, site: str) -> list[ThrottleLimits]:
-        """The throttle limits at a site and below."""
-        answer = self._http.call("GET", f"/sites/{quote(site, safe='')}")
-        return [_throttle(each) for each in answer.body["throttles"]]
-
-
-def _throttle(raw: Mapping[str, Any]) -> ThrottleLimits:
-    limits = {str(name): float(value) for name, value in raw["limits"].items()}
-    return ThrottleLimits(scope=str(raw["scope"]), policy=str(raw["policy"]), limits=limits)
-
-
-log = logging.getLogger(__name__)
+    def throttles(self, site: str) -> Sequence[Mapping[str, Any]]:
+        """The throttles at a site and below: `scope`, `policy`, `limits` by name."""
+        throttles: Sequence[Mapping[str, Any]]
+        throttles = self._http.call("GET", f"/sites/{quote(site, safe='')}").body["throttles"]
+        return throttles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from fractions import Fraction
 from importlib import metadata
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from requirements.errors import PilotageError
 
 GROUP = "pilotage.job_types"
@@ -26,13 +28,14 @@ class UnfitJob(PilotageError):
     code = "unfit_job"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteLimits:
-    """A site's settings for grid jobs of one type."""
+class SiteLimits(BaseModel):
+    """A site's settings for grid jobs of one type, in the file of its gateway."""
 
-    max_cpu_per_job: float | None = None  #: maximum seconds of CPU that one local job should take
-    cpu_per_event: float | None = None  #: seconds of CPU, default where the user states none
-    max_local_jobs: int = 10_000  #: per grid job
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_cpu_per_job: float | None = Field(default=None, gt=0)  #: maximum seconds that a local job should take
+    cpu_per_event: float | None = Field(default=None, gt=0)  #: seconds, default where the user states none
+    max_local_jobs: int = Field(default=10_000, ge=1)  #: per grid job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +65,15 @@ class Handler(Protocol):
 
         Raise `UnfitJob` with a message for the user: which keyword, which value, which are allowed.
         """
-        ...
 
     def number_of_jobs(self, job: HandledJob, site: SiteLimits) -> int:
         """Number of local jobs for a grid job; `UnfitJob` if it cannot run at this site."""
-        ...
 
     def prepare_work_area(self, job: HandledJob, n: int) -> Mapping[str, bytes]:
         """Small files to add to the work directory of local job `n`, by name."""
-        ...
 
     def command(self, job: HandledJob, n: int) -> LocalCommand:
         """The command of local job `n`."""
-        ...
 
 
 def installed_handlers() -> dict[str, Handler]:

@@ -154,7 +154,9 @@ class Journal:
         """Record in one transaction a grid job, some of its local jobs, and log lines."""
         with self._writing() as database:
             if entry is not None:
-                database.execute(_UPDATE, (*_columns(entry), *key))
+                outcome = None if entry.outcome is None else json.dumps(asdict(entry.outcome))
+                values = (entry.number, entry.digest, entry.gathering, entry.output, outcome)
+                database.execute(_UPDATE, (*values, *key))
             database.executemany(_PUT, [_row(each) for each in local_jobs])
             self._log(database, key, log)
 
@@ -214,11 +216,6 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise StateUnusable(f"{path}: {error}") from error
     return connection
-
-
-def _columns(entry: GridJobEntry) -> tuple[object, ...]:
-    outcome = None if entry.outcome is None else json.dumps(asdict(entry.outcome))
-    return (entry.number, entry.digest, entry.gathering, entry.output, outcome)
 
 
 def _entry(row: sqlite3.Row) -> GridJobEntry:

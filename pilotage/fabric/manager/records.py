@@ -63,11 +63,6 @@ class LocalJob:
         return Handle(stamp=self.stamp, reference=self.reference)
 
     @property
-    def is_to_submit(self) -> bool:
-        """Whether this try is not known to have reached the batch system."""
-        return self.state in (LocalState.UNSUBMITTED, LocalState.INTENDED)
-
-    @property
     def lives(self) -> bool:
         """Whether the batch system may have this try."""
         return self.state in (LocalState.INTENDED, LocalState.WAITING, LocalState.RUNNING)
@@ -116,7 +111,8 @@ def grid_job_status(entry: GridJobEntry, local_jobs: Sequence[LocalJob]) -> Grid
 
 
 def _phase(entry: GridJobEntry, local_jobs: Sequence[LocalJob]) -> ManagerPhase:
-    to_submit = [each for each in local_jobs if each.is_to_submit]
+    not_known_to_be_there = (LocalState.UNSUBMITTED, LocalState.INTENDED)
+    to_submit = [each for each in local_jobs if each.state in not_known_to_be_there]
     if entry.outcome is not None:
         return ManagerPhase.ENDED
     if entry.gathering:

@@ -187,7 +187,6 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
 def _ask_handler(
     context: ManagerContext, entry: GridJobEntry, n: int
 ) -> tuple[LocalCommand, Mapping[str, bytes]]:
-    """Command and files of local job `n`."""
     handler, taken = _handler(context, entry), entry.taken
     job = HandledJob(job_id=taken.job_id, description=taken.description, number=entry.number or 0)
     files = handlers.call_handler(handler, lambda: handlers.checked_files(handler.prepare_work_area(job, n)))

@@ -49,14 +49,9 @@ OUTPUTS = ("out", "err", "exit")
 
 
 def describe(job: BatchJob, environments: Sequence[str]) -> bytes:
-    """A job as ADL: data only, whatever its values are.
+    """A job as ADL: data only, whatever its values are; `SubmissionRefused` where ADL has no word for them.
 
-    Args:
-        job: Its stamp becomes its name.
-        environments: Runtime environments, each with its options after it, besides those of the job's flags.
-
-    Raises:
-        SubmissionRefused: It asks for what ARC has no word for.
+    Runtime environments have their options after them; the job's flags are further ones.
     """
     root = Xml.Element("ActivityDescription", xmlns=_NAMESPACE)
     _add(_add(root, "ActivityIdentification"), "Name", job.stamp)
@@ -121,9 +116,7 @@ def capacity_of(document: Item) -> Mapping[str, Capacity]:
     """The queues by name.
 
     GLUE counts the cores of the whole CE, free ones for each queue; a queue that does not take jobs has none.
-
-    Raises:
-        BatchSystemAway: The document has no queue: it is not made yet, or not whole.
+    A document without queues is not made yet, or not whole: `BatchSystemAway`.
     """
     service: Any = document
     for name in _PATH:

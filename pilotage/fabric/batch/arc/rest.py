@@ -24,6 +24,8 @@ Item = Mapping[str, Any]
 Connect = Callable[[ssl.SSLContext], httpx.BaseTransport]
 #: Jobs in one request: A-REX reads a megabyte of it at most.
 _AT_ONCE = 1000
+#: Seconds that an answer may take.
+_PATIENCE = 30.0
 
 
 def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
@@ -63,12 +65,9 @@ class Credentials(BaseModel):
 class ArcRest:
     """Connection to one CE with a token or a certificate."""
 
-    def __init__(
-        self, url: str, credentials: Credentials, *, patience: float = 30.0, connect: Connect = connect
-    ) -> None:
+    def __init__(self, url: str, credentials: Credentials, *, connect: Connect = connect) -> None:
         self.url = f"{url.rstrip('/')}/rest/1.0"
         self._credentials = credentials
-        self._patience = patience
         self._connect = connect
         self._http: httpx.Client | None = None
         self._age: tuple[int, ...] = ()
@@ -82,9 +81,7 @@ class ArcRest:
     def create(self, description: bytes) -> Item:
         """Hand in a job (ADL); what A-REX says of it: a `status-code` of 201 with an `id`, else a `reason`.
 
-        Raises:
-            NoAnswer: It may have taken the job.
-            BatchSystemAway: It has not.
+        After `NoAnswer` it may have taken the job, after other errors it has not.
         """
         headers = {"Content-Type": "application/xml"}
         response = self._send("POST", "/jobs", params={"action": "new"}, content=description, headers=headers)
@@ -101,14 +98,9 @@ class ArcRest:
         return self._items(self._send("GET", "/jobs", params=asked))
 
     def each(self, action: str, references: Sequence[str]) -> Mapping[str, Item]:
-        """Do something with each of many jobs, or ask for it; what A-REX answers, by job.
+        """Apply `status`, `info`, `kill` or `clean` to many jobs; what A-REX answers, by job.
 
-        Args:
-            action: `status`, `info`, `kill` or `clean`.
-            references: A job that is not there is answered with a `status-code` of 404.
-
-        Raises:
-            BatchSystemAway: Also where it answers for some of them only.
+        A job that is not there is answered with a `status-code` of 404; an answer for some of them is none.
         """
         found: dict[str, Item] = {}
         for begin in range(0, len(references), _AT_ONCE):
@@ -188,7 +180,7 @@ class ArcRest:
         if self._http is None or age != self._age:
             self.close()
             transport = self._connect(self._credentials.context())
-            self._http = httpx.Client(transport=transport, timeout=self._patience, trust_env=False)
+            self._http = httpx.Client(transport=transport, timeout=_PATIENCE, trust_env=False)
             self._age = age
         return self._http
 

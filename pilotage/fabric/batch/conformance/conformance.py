@@ -23,7 +23,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultySystem, InjectedFaults
+from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultyHttp, FaultyShell, FaultySystem
 from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 
 
@@ -37,7 +37,7 @@ class Bench:
 
     system: BatchSystem
     queue: str
-    faults: InjectedFaults | None = None  #: in what the system works through; None: they are made at the seam
+    faults: FaultyShell | FaultyHttp | None = None  #: behind the system; None: at its interface
     resources: JobResources = field(default_factory=JobResources)
     poll: float = 0.2  #: seconds between two looks at a job
     gentle: bool = True  #: a kill leaves a job the time to end by itself

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import httpx
 
@@ -34,12 +34,6 @@ class Fault(StrEnum):
     PARTIAL = "partial"  #: half of a listing
     DOUBLED = "doubled"  #: every line of a listing twice
     FULL = "full"  #: nothing can be written
-
-
-class InjectedFaults(Protocol):
-    """The faults to inject now."""
-
-    glitch: Fault | None
 
 
 @dataclass(slots=True, kw_only=True)

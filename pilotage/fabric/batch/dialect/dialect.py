@@ -72,9 +72,8 @@ Words = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\
 Command = Annotated[Words, Field(min_length=1)]
 
 
-def groups(pattern: str) -> frozenset[str]:
-    """The names of a pattern's groups."""
-    return frozenset(restrictions.compiled(pattern, "m").groupindex)
+def _groups(*patterns: str) -> frozenset[str]:
+    return frozenset(name for each in patterns for name in restrictions.compiled(each, "m").groupindex)
 
 
 class InvalidDialect(InvalidInput):
@@ -112,7 +111,7 @@ class SubmitCommand(_Data):
     @field_validator("reference")
     @classmethod
     def _has_its_group(cls, pattern: str) -> str:
-        if groups(pattern) != {"reference"}:
+        if _groups(pattern) != {"reference"}:
             raise ValueError("it has to have a group (?P<reference>…) and no other one")
         return pattern
 
@@ -141,11 +140,6 @@ class RecordSource(_Data):
     def _has_known_places(cls, words: tuple[str, ...]) -> tuple[str, ...]:
         return _check(words, frozenset())
 
-    @property
-    def groups(self) -> frozenset[str]:
-        """All that its patterns may find."""
-        return frozenset[str]().union(*map(groups, self.patterns))
-
 
 #: What a word for a job's state may mean; how one that *ended* did is said by its status, else by its marks.
 Meaning = Literal["waiting", "running", "done", "failed", "killed", "ended", "unknown"]
@@ -161,7 +155,7 @@ class ListingCommand(RecordSource):
     @field_validator("patterns")
     @classmethod
     def _find_what_is_needed(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        found = frozenset[str]().union(*map(groups, patterns))
+        found = _groups(*patterns)
         needed, more = {"reference", "name", "state"}, {"exit", "message"}
         if not needed <= found <= needed | more:
             raise ValueError(
@@ -189,7 +183,7 @@ class Amounts(RecordSource):
     @field_validator("patterns")
     @classmethod
     def _find_amounts(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        found = frozenset[str]().union(*map(groups, patterns))
+        found = _groups(*patterns)
         if not found or not found <= _OF_AMOUNTS:
             raise ValueError(
                 f"the groups are {', '.join(sorted(found)) or 'none'}; allowed are"
@@ -223,19 +217,6 @@ class Dialect(_Data):
     kill: KillCommand
     capacity: tuple[Amounts, ...] = ()
     away: Pattern | None = None  #: words with which a server that is away is told from one that refuses
-
-
-#: What settings of a dialect may be within.
-PARTS: tuple[type[BaseModel], ...] = (
-    Dialect,
-    SubmitCommand,
-    JoinedOption,
-    ListingCommand,
-    AccountingCommand,
-    Amounts,
-    KillCommand,
-    Excuse,
-)
 
 
 def merge_dialect(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

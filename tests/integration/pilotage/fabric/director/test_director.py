@@ -29,7 +29,7 @@ from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultySyste
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 from pilotage.fabric.client import ApiError, Client
-from pilotage.fabric.director.cycle_summary import DirectorSummary
+from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.targets import (
     Broker,

@@ -20,7 +20,7 @@ from pilotage.fabric.batch.batch_system import (
 )
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
-from pilotage.fabric.batch.dialect.dialect import PARTS, Dialect, InvalidDialect, merge_dialect
+from pilotage.fabric.batch.dialect.dialect import Dialect, InvalidDialect, merge_dialect
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.batch.shell import Completed
 from pilotage.fabric.batch.work_area import WorkAreas
@@ -68,7 +68,7 @@ def job(**asked: Any) -> BatchJob:
 
 def read(**changes: Any) -> Dialect:
     content = merge_dialect(dialect.shipped_content("pbs"), changes)
-    return configuration.validate_file(Dialect, content, "pbs.yaml", InvalidDialect, PARTS)
+    return configuration.validate_file(Dialect, content, "pbs.yaml", InvalidDialect)
 
 
 BIG = JobResources(cores=4, memory=4001, wall_time=3601, gpus=2, whole_node=True)
@@ -456,6 +456,6 @@ def test_the_example_of_the_documentation_is_right() -> None:
     [farm] = yaml.safe_load(next(each for each in examples if "dialect:" in each))["systems"].values()
 
     assert (
-        configuration.validate_file(SystemSettings, farm, "batch-systems.md", InvalidDialect, PARTS).dialect
+        configuration.validate_file(SystemSettings, farm, "batch-systems.md", InvalidDialect).dialect
         is not None
     )

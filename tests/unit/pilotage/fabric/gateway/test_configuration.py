@@ -37,7 +37,7 @@ def test_the_queues_and_all_above_them_are_advertised_unless_others_are_named() 
 
 def test_what_a_site_says_of_a_job_type_reaches_its_handler() -> None:
     told = configuration.read_file(said(job_types={"montecarlo": {"cpu_per_event": 2.5}}), "g.yaml")
-    limits = told.job_types["montecarlo"].limits()
+    limits = told.job_types["montecarlo"]
     assert (limits.cpu_per_event, limits.max_cpu_per_job) == (2.5, None)
 
 

@@ -1,7 +1,7 @@
-"""Summary of one cycle of a director."""
+"""Summaries of the cycles of directors and gateways, as their logs show them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,10 +10,18 @@ from pilotage.fabric.client import ApiError
 
 
 @dataclass(slots=True, kw_only=True)
-class DirectorSummary:
-    """Counts and problems of one cycle."""
+class CycleProblems:
+    """Begin, errors and problems of any cycle."""
 
     at: datetime
+    away: list[str] = field(default_factory=list)  #: errors of what could not be reached
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectorSummary(CycleProblems):
+    """Counts and problems of one cycle of a director."""
+
     jobs: int = 0  #: that wait and that some queue of ours could take
     waiting: int = 0  #: pilots, at the begin of the cycle
     running: int = 0
@@ -25,13 +33,11 @@ class DirectorSummary:
     ended: Counter[str] = field(default_factory=Counter)  #: by how
     killed: int = 0  #: batch jobs whose pilots had ended
     paused: list[str] = field(default_factory=list)  #: queues that get nothing after bad experience
-    away: list[str] = field(default_factory=list)  #: what could not be asked
-    problems: list[str] = field(default_factory=list)
     refusals: dict[str, ApiError] = field(default_factory=dict)  #: by VO, the first that the service refused
 
     @contextmanager
     def noting_refusals(self, vo: str) -> Iterator[None]:
-        """What is done for a VO; where the service refuses something of it, the others' work goes on."""
+        """Work for a VO; where the service refuses something of it, the others' work goes on."""
         try:
             yield
         except ApiError as error:
@@ -51,7 +57,38 @@ class DirectorSummary:
             "killed": self.killed,
             **{f"now {status}": number for status, number in sorted(self.ended.items())},
         }
-        told += [f"{number} {what}" for what, number in counts.items() if number]
+        told += _list_counts(counts)
         if self.paused:
             told.append(f"paused: {', '.join(self.paused)}")
         return "; ".join(told)
+
+
+@dataclass(slots=True, kw_only=True)
+class GatewaySummary(CycleProblems):
+    """Counts and problems of one cycle of a gateway."""
+
+    grid_jobs: Counter[str] = field(default_factory=Counter)  #: by phase
+    local_jobs: Counter[str] = field(default_factory=Counter)  #: by state
+    taken: int = 0
+    killed: int = 0  #: the service has requested their end
+    lost: int = 0  #: the service has closed their attempts
+    refused: Counter[str] = field(default_factory=Counter)  #: empty responses by reason
+    advertised: int = 0  #: scopes
+
+    def __str__(self) -> str:
+        told = [
+            f"grid jobs: {_join_counts(self.grid_jobs) or 'none'}",
+            f"local jobs: {_join_counts(self.local_jobs) or 'none'}",
+        ]
+        told += _list_counts({"taken": self.taken, "to be killed": self.killed, "lost": self.lost})
+        if self.refused:
+            told.append(f"no work: {_join_counts(self.refused)}")
+        return "; ".join(told)
+
+
+def _list_counts(counts: Mapping[str, int]) -> list[str]:
+    return [f"{number} {what}" for what, number in counts.items() if number]
+
+
+def _join_counts(counted: Counter[str]) -> str:
+    return ", ".join(_list_counts(dict(sorted(counted.items()))))
