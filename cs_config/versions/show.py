@@ -1,14 +1,24 @@
-"""Content of `config show`: the tree below a path, or the effective values of a VO with their origins."""
+"""Content of `config show`, and completion of its paths.
 
-from collections.abc import Iterator, Mapping, Sequence
+Shown is the tree below a path, or the effective values of a VO with their origins. A path is completed by
+existing names, and by names that have a meaning at that position.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, get_args, get_origin
 
+from pydantic import BaseModel
+
+from cs_config import validate
 from cs_config.errors import PathNotFound
+from cs_config.options import registry
 from cs_config.options.operations import DEFAULTS
-from cs_config.source.sections import Leaf, LeafValue, Section, merge_sections
-from cs_config.tree import inheritance
+from cs_config.options.options import DeclaredName, VoOptions
+from cs_config.source.sections import Leaf, LeafValue, Section, Tree, merge_sections
+from cs_config.tree import inheritance, parameters, resources
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.inheritance import Level, Parameter
+from cs_config.tree.throttle import Throttle
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.patch import find_entry
 from requirements.errors import did_you_mean
@@ -17,8 +27,10 @@ from requirements.values import Value, fold
 _SITES = ("Resources", "Sites")
 #: Section names before the name of a site, a CE, a queue.
 _KINDS = ("Sites", "CEs", "Queues")
-#: Path length of a site, a CE, a queue.
-_DEPTHS = (3, 5, 7)
+#: Name of the level by the length of its path.
+_LEVELS = {3: "Site", 5: "CE", 7: "Queue"}
+#: Maximum number of completions.
+_MOST_COMPLETIONS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +70,7 @@ def list_lines(config: Configuration, path: str = "", vo: str | None = None) -> 
     """
     names = split_path(config, path)
     if vo is not None:
-        if names[:2] == _SITES and len(names) in _DEPTHS:
+        if names[:2] == _SITES and len(names) in _LEVELS:
             return tuple(_effective(config, names, vo))
         if names[:1] == ("Operations",):
             return tuple(_options(config, names, vo))
@@ -76,7 +88,7 @@ def split_path(config: Configuration, path: str) -> tuple[str, ...]:
 def is_queue(config: Configuration, path: str) -> bool:
     """Whether a path is a queue's."""
     names = split_path(config, path)
-    return len(names) == _DEPTHS[-1] and "/".join(names) in config.nodes
+    return _LEVELS.get(len(names)) == "Queue" and "/".join(names) in config.nodes
 
 
 def _entry(root: Section, names: tuple[str, ...]) -> Leaf | Section:
@@ -105,24 +117,15 @@ def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterat
     if "/".join(names) not in config.nodes:
         _entry(config.root, names)
         raise PathNotFound("/".join(names))
-    levels = _list_levels(config, names)
-    parameters = inheritance.effective_parameters(levels, fold(vo))
-    for name, parameter in sorted(parameters.items(), key=lambda item: fold(item[0])):
-        places = tuple(part.path for part in parameter.parts or (parameter,))
-        yield ShownLine(path=name, value=parameter.value, origin=describe_origin(parameter), places=places)
+    levels = [config.nodes["/".join(names[:depth])] for depth in _LEVELS if depth <= len(names)]
+    effective = inheritance.effective_parameters(levels, fold(vo))
+    for name, parameter in sorted(effective.items(), key=lambda item: fold(item[0])):
+        parts = parameter.parts or (parameter,)  # of a united set, all
+        origin = "; ".join(f"{part.level}, {part.file}:{part.line}" for part in parts)
+        places = tuple(part.path for part in parts)
+        yield ShownLine(path=name, value=parameter.value, origin=origin, places=places)
     if vo and not inheritance.is_usable(levels, fold(vo)):
         yield ShownLine(path="(usable)", value=False, origin=f"not enabled, or not for {vo}")
-
-
-def _list_levels(config: Configuration, names: tuple[str, ...]) -> tuple[Level, ...]:
-    """The levels from the site to the named node."""
-    return tuple(config.nodes["/".join(names[:depth])] for depth in _DEPTHS if depth <= len(names))
-
-
-def describe_origin(parameter: Parameter) -> str:
-    """The origin of a parameter; of a united set, all origins."""
-    parts = parameter.parts or (parameter,)
-    return "; ".join(f"{part.level}, {part.file}:{part.line}" for part in parts)
 
 
 def _options(config: Configuration, names: tuple[str, ...], vo: str) -> Iterator[ShownLine]:
@@ -139,3 +142,92 @@ def _place(config: Configuration, tops: Sequence[str], names: tuple[str, ...]) -
     paths = [("Operations", top, *names) for top in tops]
     written = [path for path in paths if find_entry(config.tree, path) is not ABSENT]
     return ("/".join(written[-1]),) if written else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """An existing or possible path, from the top."""
+
+    path: str  #: a section's path ends in `/`
+    meaning: str = ""  #: description for people
+
+
+def complete_path(tree: Tree, written: str, vos: Collection[str]) -> list[Completion]:
+    """Complete a partly typed path, in any case of letters, in the tree that members of the VOs see."""
+    *names, begun = written.lstrip("/").split("/")
+    entry = find_entry(tree, names)
+    content = entry.items() if isinstance(entry, dict) else ()
+    found = {f"{name}/" if isinstance(below, dict) else name: "" for name, below in content}
+    for name, meaning in _meaningful(tuple(names), vos):
+        known = next((each for each in found if fold(each.rstrip("/")) == fold(name.rstrip("/"))), name)
+        found[known] = found.get(known) or meaning
+    matching = [name for name in found if fold(name).startswith(fold(begun))]
+    return [
+        Completion(path="/".join((*names, name)), meaning=found[name])
+        for name in matching[:_MOST_COMPLETIONS]
+    ]
+
+
+def _meaningful(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
+    if not names:
+        yield from ((f"{each}/", "") for each in validate.TOP)
+    elif names == _SITES[:1]:
+        yield "Sites/", ""
+    elif names[:2] == _SITES and len(names) > 2:
+        yield from _node_names(names, vos)
+    elif names[0] == "Operations":
+        yield from _option_names(names[1:], vos)
+    elif names[0] == "Registry":
+        yield from _fields(_model_at(registry.RegistryOptions, names[1:]))
+
+
+def _node_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
+    if (kind := _LEVELS.get(len(names))) is not None:
+        yield from ((f"{each}/", "") for each in resources.BELOW[kind])
+        yield from _parameters()
+    elif names[-1] == "VOs":
+        yield from ((f"{each}/", "values for this VO only") for each in sorted(vos))
+    elif names[-2] == "VOs":
+        yield from _parameters()
+    elif names[-1] == "Throttle":
+        yield from _fields(Throttle)
+
+
+def _parameters() -> Iterator[tuple[str, str]]:
+    return ((each.name, f"{each.meaning}: {each.allowed}") for each in parameters.KNOWN)
+
+
+def _option_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
+    if not names:
+        yield from ((f"{each}/", "") for each in (DEFAULTS, *sorted(vos)))
+    elif names[1:2] == ("JobDescription",) and len(names) == 3:
+        yield from _fields(DeclaredName)
+    else:
+        # Declared names are directly in the section.
+        yield from (each for each in _fields(_model_at(VoOptions, names[1:])) if each[0] != "Declared/")
+
+
+def _model_at(annotation: Any, names: tuple[str, ...]) -> type[BaseModel] | None:
+    """The model of the section at a path below an annotated field; None if there is none."""
+    model = _model_in(annotation)
+    if not names:
+        return model
+    if model is not None:
+        fields = {str(field.alias): field.annotation for field in model.model_fields.values()}
+        return _model_at(fields.get(names[0]), names[1:])
+    return _model_at(get_args(annotation)[1], names[1:]) if _is_mapping(annotation) else None
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _fields(model: type[BaseModel] | None) -> Iterator[tuple[str, str]]:
+    for field in model.model_fields.values() if model is not None else ():
+        is_section = _model_in(field.annotation) is not None or _is_mapping(field.annotation)
+        yield f"{field.alias}/" if is_section else str(field.alias), field.description or ""
+
+
+def _is_mapping(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    return isinstance(origin, type) and issubclass(origin, Mapping)

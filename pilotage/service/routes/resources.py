@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from cs_config.classes import queue_selection
+from cs_config.classes import class_index
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Capability, Role
 from pilotage.service.configuring import queue_switch
@@ -26,7 +26,7 @@ def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) ->
         raise InvalidRequest(
             [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
         )
-    tree = queue_selection.get_eligible_nodes(
+    tree = class_index.get_eligible_nodes(
         parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue
     )
     return NodeTree(tree)

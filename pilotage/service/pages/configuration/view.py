@@ -11,9 +11,8 @@ from fastapi.responses import HTMLResponse, Response
 from cs_config.source import yaml_writer
 from cs_config.source.sections import Tree
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import completion, diff, patch, permissions
+from cs_config.versions import diff, patch, permissions
 from cs_config.versions import show as config_show
-from cs_config.versions import show as versions_show
 from cs_config.versions.diff import ABSENT, Difference, Entry
 from cs_config.versions.permissions import Rights
 from cs_config.versions.store import Version
@@ -172,7 +171,7 @@ def effective(view: ConfigurationView, found: Iterable[Blamed], vo: str, rights:
     return [
         Effective(
             name=each.line.path,
-            value=versions_show.format_value(each.line.value),
+            value=config_show.format_value(each.line.value),
             origin=each.line.origin,
             place=each.line.places[0] if each.line.places else view.path,
             since=each.since,
@@ -293,7 +292,9 @@ def paths(page: PageOf, path: PathOf = "") -> Response:
     """List possible continuations of a path, for the field in which it is typed."""
     allowed = in_force.rights_of(page.caller)
     config = in_force.readable(page.parts)
-    found = completion.complete_path(permissions.visible_tree(config, allowed), path, vos_of(config, allowed))
+    found = config_show.complete_path(
+        permissions.visible_tree(config, allowed), path, vos_of(config, allowed)
+    )
     return page.render("configuration/paths.html", found=found)
 
 
