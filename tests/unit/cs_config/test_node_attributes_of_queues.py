@@ -153,5 +153,5 @@ def test_eligible_nodes_are_those_where_some_node_would_do() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_path_and_line(said: str, problem: str) -> None:
-    found = validate.check(f"Resources: {{Sites: {{A.B.ch: {{{said}}}}}}}", "grid.yaml")
+    found = validate.report(f"Resources: {{Sites: {{A.B.ch: {{{said}}}}}}}", "grid.yaml").errors
     assert [each for each in found if problem in str(each)], [str(each) for each in found]
