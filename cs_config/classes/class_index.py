@@ -149,7 +149,6 @@ class QueueClassIndex:
         return known[1]
 
     def _reuse_results(self, before: "QueueClassIndex") -> None:
-        """Reuse the results of an earlier index, extended to the new classes."""
         new = [(slot, each) for slot, each in self.classes.items() if before.slots.get(each.digest) != slot]
         same = self.everything & ~mask_from([slot for slot, _ in new])
         for key, (part, found) in before._results.items():  # noqa: SLF001  # its own class

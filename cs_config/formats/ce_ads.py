@@ -99,8 +99,6 @@ def _read_ad(written: WrittenAd, file: str) -> CeAd:
 
 
 class _AdReader:
-    """Reads the attributes of an ad about itself, and collects problems."""
-
     def __init__(
         self, *, file: str, line: int, headers: Mapping[str, AdEntry], attributes: Mapping[str, AdEntry]
     ) -> None:

@@ -364,7 +364,6 @@ def _list_items(section: Section, name: str) -> list[str]:
 
 
 def _communities(section: Section) -> frozenset[str]:
-    """Every VO in some `Communities`, folded."""
     found: set[str] = set()
     for name, entry in section.entries.items():
         if isinstance(entry, Section):

@@ -90,8 +90,8 @@ def names(raw: object) -> tuple[str, ...]:
 
 def whole_number(raw: object) -> int:
     """An integer, also as text."""
-    text = raw.strip() if isinstance(raw, str) else raw
-    number = as_number(text) if isinstance(text, str | int | float) else text
+    written = raw.strip() if isinstance(raw, str) else raw
+    number = as_number(written) if isinstance(written, str | int | float) else written
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or abs(number) > MAX_INTEGER:

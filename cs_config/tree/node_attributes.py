@@ -81,7 +81,6 @@ def _read_attribute(
 def _attribute(
     name: str, entry: Leaf | Section, parameters: ParameterReader, path: str
 ) -> NodeAttributes | None:
-    """One attribute; None, and a problem, if it is invalid."""
     if fold(name) in _NEVER:
         parameters.error(path, entry.line, f"{name} is an access rule and cannot differ between nodes")
         return None
@@ -100,7 +99,6 @@ def _attribute(
 
 
 def _fault(name: str, option: Option) -> str | None:
-    """The problem of one value of a node attribute, if any."""
     if isinstance(option, str) and fold(option) == UNKNOWN:
         return f"{option} is no value of a node; in place of the list it means that the values are unknown"
     return None if option is None else tree_parameters.find_fault(fold(name), option)

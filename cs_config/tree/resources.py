@@ -67,7 +67,6 @@ def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> Res
 
 
 def _checks(section: Section) -> Iterator[str]:
-    """Folded names that `Checks` below a section list."""
     for name, entry in section.entries.items():
         if isinstance(entry, Section):
             yield from _checks(entry)

@@ -230,6 +230,7 @@ _FIRST = 1
 
 def find_blame(conn: Connection, paths: Iterable[str], *, newest: int) -> Mapping[str, Version]:
     """The latest version that changed each path, spelled as in the tree, or a section around it."""
+    # Each path with its enclosing sections.
     left = {path: frozenset(accumulate(path.split("/"), "{}/{}".format)) for path in paths}
     found: dict[str, Version] = {}
     for number, noted in list_changes_between(conn, newest, oldest=_FIRST + 1):

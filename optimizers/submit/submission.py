@@ -174,7 +174,6 @@ def _check_sandboxes(conn: Connection, checked: Sequence[CheckedJobs], now: date
 
 
 def _count_new_jobs(checked: Sequence[CheckedJobs]) -> Counter[tuple[str, str]]:
-    """Count the new jobs by VO and owner."""
     new: Counter[tuple[str, str]] = Counter()
     for each in checked:
         new[each.submitted.whose.vo, each.submitted.whose.owner] += len(each.submitted.members)
