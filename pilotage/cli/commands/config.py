@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cs_config.formats import ce_ads, dirac_import, dirac_text, glidein_factory
+from cs_config.formats import ce_ads, dirac_text
 from pilotage.cli import options, output
 from pilotage.cli.commands import config_change, config_import, config_request, config_show
 from pilotage.cli.commands.config_change import Guards, Message
@@ -91,7 +91,7 @@ def import_dirac(
     import_options = ImportOptions(
         apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
     )
-    config_import.import_file(dirac_import.propose_dirac, file, import_options, home=home, url=url)
+    config_import.import_file("dirac", file, import_options, home=home, url=url)
 
 
 def export_dirac(
@@ -141,4 +141,4 @@ def import_osg(
     import_options = ImportOptions(
         apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
     )
-    config_import.import_file(glidein_factory.propose_factory, file, import_options, home=home, url=url)
+    config_import.import_file("osg", file, import_options, home=home, url=url)

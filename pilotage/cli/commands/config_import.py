@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Group
 
-from cs_config.formats import ce_ads_import
+from cs_config.formats import ce_ads_import, importers
 from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
-from cs_config.formats.importers import Importer
 from cs_config.versions import patch, show
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import options, output
@@ -66,16 +65,16 @@ class ImportOptions:
 
 
 def import_file(
-    propose: Importer,
+    format_name: str,
     file: Path,
     import_options: ImportOptions,
     *,
     home: Path | None,
     url: str | None,
 ) -> None:
-    """Show what a file of another system would change, as `propose` reads it; with --apply, store it."""
+    """Show what a file of another system would change, in an installed format; with --apply, store it."""
     config = config_request.configuration_from(import_options.against, home=home, url=url)
-    found = propose(config, {str(file): read_text(file)})
+    found = importers.installed_importers()[format_name](config, {str(file): read_text(file)})
     present_import(
         import_options.offer(found.proposal, found.notes, file.name), import_options, home=home, url=url
     )

@@ -301,3 +301,10 @@ def test_any_value_goes_out_and_in_again(values: dict[str, Value]) -> None:
     config = parse(yaml_writer.to_yaml(tree))
     again = imported(ce_ads.export_ads(config).text)
     assert again.tree == config.tree or not section
+
+
+def test_an_ad_changes_the_queue_of_its_address_in_any_case() -> None:
+    tree = "Resources: {Sites: {A: {CEs: {ce: {Queues: {q: {MaxRAM: 1}}}}}}}\n"
+    proposal = propose(parse(tree), '[id = "CE/Q"; MaxRAM = 2]', site="a")
+    assert [(str(each.queue), each.before, each.after) for each in proposal.changes] == [("A/ce/q", 1, 2)]
+    assert (proposal.new, proposal.notes) == ((), ())
