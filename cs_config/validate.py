@@ -40,11 +40,6 @@ def parse(text: str | bytes, file: str = "config", version: int = 0, author: str
     return found.configuration
 
 
-def check(text: str | bytes, file: str) -> tuple[Problem, ...]:
-    """The errors of a text; `report` has the warnings too."""
-    return report(text, file).errors
-
-
 def load_file(path: Path) -> Configuration:
     """The configuration in a file."""
     return parse(read_bytes(path), path.name)
@@ -59,13 +54,9 @@ def read_bytes(path: Path) -> bytes:
         raise one_problem(str(path), f"cannot be read: {error.strerror or error}") from error
 
 
+@gc_tuning.pause_collection()
 def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> Report:
     """All errors and warnings of a text, and the configuration if there are no errors."""
-    with gc_tuning.pause_collection():
-        return _report(text, file, version, author)
-
-
-def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
     reading = yaml_reader.read_yaml(text, file)
     root = reading.root
     options, wrong_options = operations.read_operations(root.section("Operations"), file)

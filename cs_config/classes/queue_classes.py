@@ -36,13 +36,6 @@ class QueueClass:
     )
 
 
-@derived
-def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
-    """The classes of all queues that the VO may use now, by their first queue."""
-    with gc_tuning.pause_collection():
-        return _compute_classes(config, vo)
-
-
 def find_class(config: Configuration, vo: str, address: QueueAddress) -> QueueClass | None:
     """The class of a queue; None if the VO may not use it now."""
     return _classes_by_queue(config, vo).get(address)
@@ -53,7 +46,10 @@ def _classes_by_queue(config: Configuration, vo: str) -> Mapping[QueueAddress, Q
     return {queue: each for each in queue_classes(config, vo) for queue in each.queues}
 
 
-def _compute_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
+@derived
+@gc_tuning.pause_collection()
+def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
+    """The classes of all queues that the VO may use now, by their first queue."""
     members: dict[str, list[QueueAddress]] = {}
     contents = _Contents(fold(vo))
     known: dict[object, str | None] = {}  # by the content of all levels of a queue; few contents differ

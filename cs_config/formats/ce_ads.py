@@ -8,7 +8,7 @@ under `Derived`, so that an import of the ads gives the original tree.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cs_config.errors import PathNotFound
@@ -99,8 +99,6 @@ def _read_ad(written: WrittenAd, file: str) -> CeAd:
 
 
 class _AdReader:
-    """Reads the attributes of an ad about itself, and collects problems."""
-
     def __init__(
         self, *, file: str, line: int, headers: Mapping[str, AdEntry], attributes: Mapping[str, AdEntry]
     ) -> None:
@@ -261,16 +259,11 @@ def _format_ad(config: Configuration, queue: QueueAddress, vo: str, excluded: tu
     expressions = list_expressions({fold(name): value for name, value in stated.items()})
     info = {name: value for name, value in {**stated, **derived}.items() if name != EXPRESSIONS}
     lines = [f"  {_name(name)} = {_format_value(value)};" for name, value in headers.items()]
-    inside = (
-        f"    {_name(name)} = {_format_attribute(name, value, expressions)};" for name, value in info.items()
-    )
+    inside: list[str] = []
+    for name, value in info.items():
+        is_expression = isinstance(value, str) and fold(name) in expressions and _is_expression(value)
+        inside.append(f"    {_name(name)} = {value if is_expression else _format_value(value)};")
     return "\n".join(["[", *lines, f"  {INFO} = [", *inside, "  ]", "]", ""])
-
-
-def _format_attribute(name: str, value: Value, expressions: Iterable[str]) -> str:
-    if isinstance(value, str) and fold(name) in expressions and _is_expression(value):
-        return value
-    return _format_value(value)
 
 
 def _is_expression(text: str) -> bool:

@@ -7,6 +7,7 @@ restricts it in a way that the tree cannot represent.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cs_config.formats import ce_ads, importers, restrictions
 from cs_config.formats.ce_ads import EXPRESSIONS, CeAd
@@ -18,6 +19,7 @@ from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Parameter
 from cs_config.versions import patch
 from cs_config.versions.diff import ABSENT
+from cs_config.versions.patch import Edit
 from cs_config.versions.proposals import Proposal
 from requirements.classad.classad_files import AdEntry
 from requirements.errors import InvalidInput, Problem
@@ -108,7 +110,7 @@ def propose_ads(config: Configuration, files: Mapping[str, str], *, site: str | 
     ads = {file: ce_ads.read_ads(text, file) for file, text in files.items()}
     planned = (_plan(config, ad, file, queue, notes) for ad, file, queue in _place_ads(config, ads, site))
     plans = [plan for plan in planned if plan is not None]
-    tree: dict[str, object] = {}
+    tree: dict[str, Any] = {}
     places: dict[str, tuple[str, int]] = {}
     for plan in plans:
         _write_plan(config, plan, tree)
@@ -125,12 +127,10 @@ def propose_ads(config: Configuration, files: Mapping[str, str], *, site: str | 
     )
 
 
-def _write_plan(config: Configuration, plan: _Plan, tree: dict[str, object]) -> None:
+def _write_plan(config: Configuration, plan: _Plan, tree: dict[str, Any]) -> None:
     section = tree
     for name in plan.queue.path.split("/"):
-        below = section.setdefault(name, {})
-        assert isinstance(below, dict)  # noqa: S101, all are paths of queues
-        section = below
+        section = section.setdefault(name, {})
     for name, value in plan.settings.items():
         section[name] = ABSENT if value is None else list(value) if isinstance(value, tuple) else value
     if plan.lost:
@@ -161,13 +161,22 @@ def _place_ads(
     for file, of_file in ads.items():
         for ad in of_file:
             at = ad.site or site or _find_site(config, ad.ce)
-            if fault := _site_fault(at) or _twice(found.get(QueueAddress(site=at, ce=ad.ce, queue=ad.queue))):
+            queue = _spell_address(config, (at, ad.ce, ad.queue))
+            if fault := _site_fault(at) or _twice(found.get(queue)):
                 problems.append(Problem(path=f"CE ad {ad.id}", message=fault, file=file, line=ad.line))
             else:
-                found[QueueAddress(site=at, ce=ad.ce, queue=ad.queue)] = (ad, file)
+                found[queue] = (ad, file)
     if problems:
         raise InvalidInput(problems)
     return [(ad, file, queue) for queue, (ad, file) in found.items()]
+
+
+def _spell_address(config: Configuration, names: tuple[str, str, str]) -> QueueAddress:
+    """The address with existing names spelled as in the tree, where case makes no difference."""
+    path = QueueAddress(site=names[0], ce=names[1], queue=names[2]).path
+    [edit] = patch.respell_edits(config.tree, [Edit(names=tuple(path.split("/")), value=ABSENT)])
+    site, ce, queue = edit.names[2::2]
+    return QueueAddress(site=site, ce=ce, queue=queue)
 
 
 def _find_site(config: Configuration, ce: str) -> str:

@@ -72,9 +72,8 @@ def fill(node: dict[str, object], above: _Options, defaults: _Options) -> None:
         folded = fold(name)
         here = spelled.get(folded)
         if folded in _UNITED:
-            node[here or name] = _split_items(node.get(here or name)) + [
-                each for each in _split_items(value) if each not in _split_items(node.get(here or name))
-            ]
+            own = _split_items(node.get(here or name))
+            node[here or name] = own + [each for each in _split_items(value) if each not in own]
         elif here is not None:
             continue
         elif folded == _VO:
@@ -128,9 +127,8 @@ class DiracLayout:
     def _resources(self, section: Section) -> dict[str, object]:
         self.vos |= _communities(section)
         tree: dict[str, object] = {}
-        for name, entry in self._select_allowed(
-            section, "Resources", (*_BELOW["Resources"], "Domains")
-        ).sections():
+        allowed = (*_BELOW["Resources"], "Domains")
+        for name, entry in self._select_allowed(section, "Resources", allowed).sections():
             if name == "Sites":
                 tree[name] = self._all_sites(entry)
             elif name == "Computing":
@@ -171,9 +169,8 @@ class DiracLayout:
             for name, below in entry.sections() if isinstance(entry, Section) else ():
                 path = f"Resources/Computing/{kind}/{name}"
                 if restrictions.is_restriction(name) or _restricts(below):
-                    self._refuse(
-                        path, below.line, "a restriction in a section of CE defaults: set it at the CEs"
-                    )
+                    message = "a restriction in a section of CE defaults: set it at the CEs"
+                    self._refuse(path, below.line, message)
                 self._note(path, below.line, "not carried over: a section among the defaults of CEs")
         used = write_defaults(sites, options) if isinstance(sites, dict) else frozenset()
         for name in sorted(left.keys() - used):
@@ -193,10 +190,8 @@ class DiracLayout:
         found: dict[str, object] = {}
         for name, site in self._sites(section):
             if name in found:
-                path = f"Resources/Sites/{name}"
-                self._refuse(
-                    path, section.line, "the site is defined twice, and each definition may restrict access"
-                )
+                message = "the site is defined twice, and each definition may restrict access"
+                self._refuse(f"Resources/Sites/{name}", section.line, message)
             found[name] = site
         return found
 
@@ -331,11 +326,8 @@ class DiracLayout:
     def _leave_out(self, path: str, entry: Leaf | Section, why: str) -> None:
         """Record an entry that cannot be imported; a restriction of all sites is refused."""
         name = path.rpartition("/")[2]
-        if (
-            isinstance(entry, Leaf)
-            and path.startswith("Resources/")
-            and _restricts(Section(0, {name: entry}))
-        ):
+        is_of_resources = isinstance(entry, Leaf) and path.startswith("Resources/")
+        if is_of_resources and _restricts(Section(0, {name: entry})):
             self._refuse(path, entry.line, "a restriction that cannot be imported: set it at the sites")
         self._note(path, entry.line, f"not carried over: {why}")
 
@@ -348,9 +340,8 @@ class DiracLayout:
 
 def _restricts(section: Section) -> bool:
     """Whether a section has a restriction of its own, not only in sections below."""
-    return restrictions.restricts_directly(
-        {name: leaf.value for name, leaf in section.leaves() if leaf.value}
-    )
+    stated = {name: leaf.value for name, leaf in section.leaves() if leaf.value}
+    return restrictions.restricts_directly(stated)
 
 
 def _is_grid(section: Section) -> bool:
@@ -373,7 +364,6 @@ def _list_items(section: Section, name: str) -> list[str]:
 
 
 def _communities(section: Section) -> frozenset[str]:
-    """Every VO in some `Communities`, folded."""
     found: set[str] = set()
     for name, entry in section.entries.items():
         if isinstance(entry, Section):

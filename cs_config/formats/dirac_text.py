@@ -60,10 +60,7 @@ class _CfgReader:
             self._part(part, number)
 
     def end(self) -> None:
-        if self.name is not None:
-            self._problem(
-                self.name[1], f"{self.name[0]!r:.60} is neither an option nor a section: no = and no {{"
-            )
+        self._no_name_is_left()
         if len(self.stack) > 1:
             self._problem(self.stack[-1][1].line, "the section is not closed: } is missing")
 
@@ -242,8 +239,7 @@ class _Writer:
         for name, entry in tree.items():
             path = (*names, name)
             if not is_name(name):
-                self._leave_out(path, "a name with a character that has a meaning there")
-                self._restrict(path, entry)
+                self._leave_out(path, entry, "a name with a character that has a meaning there")
             elif path == _SITES and isinstance(entry, Mapping):
                 written[name] = self._sites(entry)
             elif isinstance(entry, Mapping):
@@ -267,25 +263,21 @@ class _Writer:
     def _option(self, written: dict[str, object], path: tuple[str, ...], value: LeafValue) -> None:
         text = write_value(path[-1], value)
         if fold(path[-1]) == "vo" and value == []:
-            self._leave_out(path, f"an empty list admits all VOs there: written as {_OFF}")
-            self._restrict(path, value)
+            self._leave_out(path, value, f"an empty list admits all VOs there: written as {_OFF}")
         elif text is None:
-            self._leave_out(path, _unsayable_reason(value))
-            self._restrict(path, value)
+            self._leave_out(path, value, _unsayable_reason(value))
         else:
             written[path[-1]] = text
 
-    def _restrict(self, path: tuple[str, ...], entry: object) -> None:
-        """Record the node that loses a restriction, unless the value enables it."""
+    def _leave_out(self, path: tuple[str, ...], entry: object, why: str) -> None:
+        """Record what is left out, and the node that loses a restriction, unless the value enables it."""
+        self.left_out.append(f"{'/'.join(path)}: {why}")
         node = restrictions.node_of(path)
         if node is not None and entry is not None and restrictions.is_restriction(path[-1], self.checks):
             self.restricted.add(node)
             self.left_out.append(
                 f"{'/'.join(node)}/{restrictions.ENABLED}: {_OFF}, because {path[-1]} is left out"
             )
-
-    def _leave_out(self, path: tuple[str, ...], why: str) -> None:
-        self.left_out.append(f"{'/'.join(path)}: {why}")
 
 
 def _unsayable_reason(value: LeafValue) -> str:

@@ -27,8 +27,7 @@ from requirements.values import fold
 _HOST: Final = re.compile(r"(?:\w+://)?([^:/\s]+)")
 _RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
 #: The attribute that lists the allowed VOs.
-SUPPORTED_VOS: Final = "GLIDEIN_Supported_VOs"
-_LIMIT_NAMES: Final = ("glideins", "idle")
+_VOS: Final = "GLIDEIN_Supported_VOs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +38,10 @@ class FactoryEntry:
     site: str = ""  #: default, if no attribute names another
     host: str = ""  #: host of its gatekeeper
     grid_type: str = ""
-    is_enabled: bool = True
+    enabled: str = "True"  #: as written
     queue: str = ""  #: of the batch system
     attributes: Mapping[str, str] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)  #: `glideins` in total, and those `idle`
+    limits: Mapping[str, str] = field(default_factory=dict)  #: `glideins` in total, and those `idle`
     unread: tuple[str, ...] = ()  #: possible restrictions that cannot be read, each with its value
 
     def attribute(self, name: str) -> str:
@@ -70,26 +69,22 @@ def _read_xml(text: str, file: str) -> Iterator[FactoryEntry]:
         attributes = [
             (each.get("name", ""), each.get("value", "").strip()) for each in element.findall("attrs/attr")
         ]
-        limits = {} if most is None else most.attrib
-        enabled = element.get("enabled", "True")
         frontends = [each.get("name", "") for each in element.iter("allow_frontend")]
         yield FactoryEntry(
             name=element.get("name", ""),
             host=host.group(1) if host else "",
             grid_type=element.get("gridtype", ""),
-            is_enabled=_is_true(enabled),
+            enabled=element.get("enabled", "True"),
             queue=queue.group(1) if queue else "",
             attributes=dict(attributes),
-            limits=_read_limits(limits),
+            limits={} if most is None else most.attrib,
             unread=(
-                *_unread_flag(enabled),
-                *_unread_limits(limits),
                 *(f"allow_frontend {name}" for name in frontends),
                 *_ambiguous_attributes(attributes),
                 *(
                     f"{each.get('name')} is an expression"
                     for each in element.findall("attrs/attr")
-                    if each.get("type") == "expr" and fold(each.get("name", "")) == fold(SUPPORTED_VOS)
+                    if each.get("type") == "expr" and fold(each.get("name", "")) == fold(_VOS)
                 ),
             ),
         )
@@ -116,8 +111,6 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
     submit = entry.get("submit_attrs")
     queue = submit.get("+queue", "") if isinstance(submit, dict) else ""
     limits = dict(_sections(entry.get("limits"))).get("entry", {})
-    numbers = {each: _text(number) for each, number in limits.items()}
-    enabled = str(entry.get("enabled", True))
     known = attributes.items() if isinstance(attributes, dict) else ()
     frontends = entry.get("allow_frontends")
     return FactoryEntry(
@@ -125,13 +118,11 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
         site=site,
         host=host,
         grid_type=str(entry.get("gridtype") or ""),
-        is_enabled=_is_true(enabled),
+        enabled=str(entry.get("enabled", True)),
         queue=html.unescape(str(queue or "")).strip('"'),
         attributes={each: _text(_value(about)) for each, about in known if about is not None},
-        limits=_read_limits(numbers),
+        limits={each: _text(number) for each, number in limits.items()},
         unread=(
-            *_unread_flag(enabled),
-            *_unread_limits(numbers),
             *((f"allow_frontends {frontends!r:.60}",) if frontends else ()),
             *(() if isinstance(attributes, dict) else (f"attrs {attributes!r:.60}",)),
         ),
@@ -142,17 +133,6 @@ def _value(about: object) -> object:
     """The value of an attribute, from its section or plain; a list becomes comma-separated."""
     value = about.get("value") if isinstance(about, dict) else about
     return ",".join(map(_text, value)) if isinstance(value, list) else value
-
-
-def _unread_flag(enabled: str) -> Iterator[str]:
-    if enabled.strip().lower() not in ("true", "false"):
-        yield f"enabled {enabled!r:.60}"
-
-
-def _unread_limits(limits: Mapping[str, str]) -> Iterator[str]:
-    yield from (
-        f"{name} {limits[name]!r:.60}" for name in _LIMIT_NAMES if not limits.get(name, "0").isdecimal()
-    )
 
 
 def _ambiguous_attributes(attributes: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -172,14 +152,6 @@ def _text(value: object) -> str:
     return "" if value is None else str(value).strip()
 
 
-def _is_true(text: str) -> bool:
-    return text.strip().lower() == "true"
-
-
-def _read_limits(limits: Mapping[str, str]) -> dict[str, int]:
-    return {name: int(limits[name]) for name in _LIMIT_NAMES if limits.get(name, "").isdecimal()}
-
-
 _GRID: Final = "OSG"
 #: Types of CEs by `gridtype`.
 _CE_TYPES: Final = {"condor": "HTCondorCE", "arc": "AREX", "nordugrid": "ARC", "cream": "CREAM"}
@@ -190,7 +162,6 @@ _NUMBERS: Final = {
     "GLIDEIN_Max_Walltime": "maxWallClockTime",
 }
 _LIMIT_PARAMETERS: Final = {"glideins": "MaxTotalJobs", "idle": "MaxWaitingJobs"}
-_VOS: Final = SUPPORTED_VOS
 _CMS_SITE: Final = "GLIDEIN_CMSSite"
 _SITE: Final = "GLIDEIN_Site"
 _COUNTRY: Final = "GLIDEIN_Country"
@@ -220,12 +191,14 @@ def propose_factory(
 def _add(
     sites: dict[str, Any], entry: FactoryEntry, notes: list[Problem], file: str, config: Configuration
 ) -> None:
+    def note(message: str, name: str = entry.name) -> None:
+        notes.append(Problem(path=f"entry {name}", message=message, file=file))
+
     site = entry.attribute(_SITE) or entry.site
     country = entry.attribute(_COUNTRY).lower()
     address = (".".join(filter(None, (_GRID, site, country))), entry.host, entry.name)
     if not site or not all(NAME.fullmatch(each) for each in address):
-        message = "not carried over: it needs a name, a gatekeeper and GLIDEIN_Site"
-        notes.append(Problem(path=f"entry {entry.name!r:.80}", message=message, file=file))
+        note("not carried over: it needs a name, a gatekeeper and GLIDEIN_Site", f"{entry.name!r:.80}")
         return
     level = sites.setdefault(address[0], {"Name": site, "CEs": {}})
     if country:
@@ -233,16 +206,16 @@ def _add(
     queues = level["CEs"].setdefault(entry.host, {"Queues": {}})["Queues"]
     is_again = entry.name in queues
     queues[entry.name] = queue = dict(_parameters(entry))
-    place = QueueAddress(site=address[0], ce=entry.host, queue=entry.name)
-    notes += (Problem(path=f"entry {entry.name}", message=each, file=file) for each in _unread(entry))
+    for message in _unread(entry):
+        note(message)
     if reasons := [*_reasons(entry), *(["it is defined twice"] if is_again else [])]:
         restrictions.close(queue)
-        message = f"closed, {restrictions.ENABLED}: false, restrictions that cannot be imported: "
-        notes.append(Problem(path=f"entry {entry.name}", message=message + "; ".join(reasons), file=file))
+        closed = f"closed, {restrictions.ENABLED}: false, restrictions that cannot be imported"
+        note(f"{closed}: {'; '.join(reasons)}")
+    place = QueueAddress(site=address[0], ce=entry.host, queue=entry.name)
     if not entry.attribute(_VOS) and not _has_vos(config, place):
         queue["VO"] = []
-        message = f"no VO in {_VOS}: no VO is admitted, VO: []"
-        notes.append(Problem(path=f"entry {entry.name}", message=message, file=file))
+        note(f"no VO in {_VOS}: no VO is admitted, VO: []")
 
 
 def _unread(entry: FactoryEntry) -> Iterator[str]:
@@ -256,6 +229,11 @@ def _unread(entry: FactoryEntry) -> Iterator[str]:
 
 def _reasons(entry: FactoryEntry) -> Iterator[str]:
     """Restrictions of the entry that our tree cannot represent."""
+    if entry.enabled.strip().lower() not in ("true", "false"):
+        yield f"enabled {entry.enabled!r:.60}"
+    for name in _LIMIT_PARAMETERS:
+        if not (number := entry.limits.get(name, "0")).isdecimal():
+            yield f"{name} {number!r:.60}"
     yield from entry.unread
     for name in (_START, _DOWNTIME):
         if (value := entry.attribute(name)) and (name, value.lower()) != (_DOWNTIME, "false"):
@@ -276,16 +254,14 @@ def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
             yield ours, int(entry.attribute(theirs))
     if vos := entry.attribute(_VOS):
         yield "VO", [each.lower() for each in _SEPARATORS.split(vos) if each]
-    if systems := _items(entry.attribute(_SYSTEM)):
-        yield "OS", systems
+    systems = (each.strip() for each in entry.attribute(_SYSTEM).split(","))
+    if listed := [each for each in systems if each]:
+        yield "OS", listed
     if cms_site := entry.attribute(_CMS_SITE):
         yield "VOs", {"cms": {"SiteName": cms_site}}
     if entry.queue:
         yield "BatchQueue", entry.queue
-    for theirs, number in entry.limits.items():
-        yield _LIMIT_PARAMETERS[theirs], number
-    yield "Enabled", entry.is_enabled
-
-
-def _items(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
+    for theirs, ours in _LIMIT_PARAMETERS.items():
+        if (number := entry.limits.get(theirs, "")).isdecimal():
+            yield ours, int(number)
+    yield "Enabled", entry.enabled.strip().lower() == "true"

@@ -3,9 +3,9 @@
 An importer translates files to our layout and calls `merge_import`. Importers are found by the entry point
 `pilotage.formats`; ours are there like anybody's.
 
-Imported values win, everything else stays.
-Values that our tree does not allow are dropped and reported among the notes. A node that loses a restriction
-this way is disabled; where there is no node to disable, the import is refused.
+Imported values win, everything else stays. Values that our tree does not allow are dropped and reported among
+the notes. A node that loses a restriction this way is disabled; where there is no node to disable, the import
+is refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

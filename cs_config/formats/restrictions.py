@@ -116,23 +116,19 @@ def node_of(names: Sequence[str]) -> tuple[str, ...] | None:
     return tuple(names[:end])
 
 
-def nodes(sites: object) -> Iterator[tuple[tuple[str, ...], dict[str, object]]]:
-    """Every site, CE and queue, and every VO there, with its path."""
-    yield from _nodes(sites, _SITES, ("CEs", "Queues"))
-
-
-def _nodes(
-    section: object, path: tuple[str, ...], below: Sequence[str]
+def nodes(
+    section: object, path: tuple[str, ...] = _SITES, below: Sequence[str] = ("CEs", "Queues")
 ) -> Iterator[tuple[tuple[str, ...], dict[str, object]]]:
+    """Every site, CE and queue below all sites, and every VO there, with its path."""
     for name, node in section.items() if isinstance(section, dict) else ():
         if not isinstance(node, dict):
             continue
         here = (*path, name)
         yield here, node
         if path[-1] != "VOs":
-            yield from _nodes(node.get("VOs"), (*here, "VOs"), ())
+            yield from nodes(node.get("VOs"), (*here, "VOs"), ())
         if below:
-            yield from _nodes(node.get(below[0]), (*here, below[0]), below[1:])
+            yield from nodes(node.get(below[0]), (*here, below[0]), below[1:])
 
 
 def close(node: dict[str, object], under: object = None) -> None:
@@ -140,18 +136,17 @@ def close(node: dict[str, object], under: object = None) -> None:
     _switch_off(node)
     own = node.get("VOs")
     before = under.get("VOs") if isinstance(under, Mapping) else None
-    names = [name for vos in (own, before) if isinstance(vos, Mapping) for name in _switched_on(vos)]
-    for name in dict.fromkeys(names):
+    enabled = [
+        name
+        for vos in (own, before)
+        for name, settings in (vos.items() if isinstance(vos, Mapping) else ())
+        if isinstance(settings, Mapping) and any(fold(each) == fold(ENABLED) for each in settings)
+    ]
+    for name in dict.fromkeys(enabled):
         vos = node.setdefault("VOs", {})
         below = vos.setdefault(name, {}) if isinstance(vos, dict) else None
         if isinstance(below, dict):
             _switch_off(below)
-
-
-def _switched_on(vos: Mapping[str, object]) -> Iterator[str]:
-    for name, settings in vos.items():
-        if isinstance(settings, Mapping) and any(fold(each) == fold(ENABLED) for each in settings):
-            yield name
 
 
 def _switch_off(node: dict[str, object]) -> None:

@@ -90,9 +90,8 @@ def names(raw: object) -> tuple[str, ...]:
 
 def whole_number(raw: object) -> int:
     """An integer, also as text."""
-    number = (
-        as_number(raw.strip() if isinstance(raw, str) else raw) if isinstance(raw, str | int | float) else raw
-    )
+    written = raw.strip() if isinstance(raw, str) else raw
+    number = as_number(written) if isinstance(written, str | int | float) else written
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or abs(number) > MAX_INTEGER:
@@ -161,8 +160,15 @@ class Keyword:
     also: tuple[str, ...] = ()  #: spellings beside singular and plural
 
 
-def _number(name: str, attribute: str, low: float, high: float | None = None, *also: str) -> Keyword:
-    return Keyword(name=name, attribute=attribute, read=whole_number, minimum=low, maximum=high, also=also)
+def _number(
+    name: str,
+    attribute: str,
+    low: float,
+    high: float | None = None,
+    *also: str,
+    read: Callable[[object], float] = whole_number,
+) -> Keyword:
+    return Keyword(name=name, attribute=attribute, read=read, minimum=low, maximum=high, also=also)
 
 
 def _plain(name: str, attribute: str, read: Callable[[object], object], *also: str) -> Keyword:
@@ -187,14 +193,7 @@ KEYWORDS = (
     _plain("Owner", "owner", filled_text),
     _plain("OwnerGroup", "owner_group", filled_text),
     _plain("VO", "vo", filled_text, "VirtualOrganization", "VirtualOrganisation"),
-    Keyword(
-        name="Priority",
-        attribute="priority",
-        read=number,
-        minimum=0,
-        maximum=10,
-        also=("UserPriority",),
-    ),
+    _number("Priority", "priority", 0, 10, "UserPriority", read=number),
     _plain("JobPath", "job_path", names),
     # Input and output.
     _plain("InputData", "input_data", logical_names),
@@ -224,7 +223,7 @@ KEYWORDS = (
     _number("EventsPerJob", "events_per_job", 1, 10**12),
     _number("FirstEvent", "first_event", 0, 10**12),
     _number("Seed", "seed", 0, 2**31 - 1),
-    Keyword(name="CPUPerEvent", attribute="cpu_per_event", read=number, minimum=0, maximum=10**12),
+    _number("CPUPerEvent", "cpu_per_event", 0, 10**12, read=number),
 )
 
 #: Keywords that are individual to each job: they affect neither where it may run nor whether it is valid.

@@ -4,7 +4,7 @@ Source: DIRAC's `Operations` section, where it has the option.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any
@@ -31,6 +31,13 @@ def _as_tuple(value: object) -> object:
 
 
 _OneOrMore = BeforeValidator(_as_tuple)
+
+
+def _section_of(read: Callable[[Mapping[str, object]], Iterable[object]]) -> BeforeValidator:
+    """Values read from a section; those that are read already stay as they are."""
+    return BeforeValidator(lambda raw: tuple(read(raw)) if isinstance(raw, Mapping) else raw)
+
+
 Texts = Annotated[tuple[str, ...], _OneOrMore, Field(max_length=bounds.LISTED)]
 
 #: Boundaries of the CPU time intervals of task queues, in seconds (DIRAC).
@@ -293,13 +300,13 @@ class JobSchedulingOptions(Options):
     """The corrections, by any names; without any there is one between groups with the defaults."""
     running_limit: Annotated[
         tuple[RunningLimit, ...],
-        BeforeValidator(place_limits.running_limits),
+        _section_of(place_limits.read_limits),
         Field(max_length=bounds.NAMED),
     ] = ()
     """`<Site>/<Attribute>/<value>: N` and `<Site>/CEs/<CE>/<Attribute>/<value>: N`, jobs at a time."""
     matching_delay: Annotated[
         tuple[MatchingDelay, ...],
-        BeforeValidator(place_limits.matching_delays),
+        _section_of(place_limits.read_delays),
         Field(max_length=bounds.NAMED),
     ] = ()
     """`<Site>/<Attribute>/<value>: S`, seconds between matches; `<Site>/Burst/<Attribute>/<value>: k`."""

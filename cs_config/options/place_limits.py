@@ -38,17 +38,8 @@ class MatchingDelay:
     burst: int
 
 
-def running_limits(raw: object) -> object:
-    """Parse the section `RunningLimit`, or raise ValueError; values parsed already stay as they are."""
-    return tuple(_read_limit(raw)) if isinstance(raw, Mapping) else raw
-
-
-def matching_delays(raw: object) -> object:
-    """Parse the section `MatchingDelay`, or raise ValueError; values parsed already stay as they are."""
-    return tuple(_read_delay(raw)) if isinstance(raw, Mapping) else raw
-
-
-def _read_limit(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
+def read_limits(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
+    """The limits of a section `RunningLimit`; ValueError if it is wrong."""
     for site, entry in raw.items():
         below = _section(entry, site)
         of_ces = _section(below.get(_CES, {}), f"{site}/{_CES}")
@@ -64,7 +55,8 @@ def _read_limit(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
                 yield RunningLimit(scope=scope, attribute=attribute, value=value, most=most)
 
 
-def _read_delay(raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
+def read_delays(raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
+    """The delays of a section `MatchingDelay`; ValueError if it is wrong."""
     for site, entry in raw.items():
         below = _section(entry, site)
         bursts = {

@@ -86,11 +86,11 @@ class RegistryOptions(Options):
 
 def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]:
     """The VOs and groups of the section, and its problems."""
-    problems = [
-        Problem(path=f"Registry/VO/{vo}", message=_not_a_name(vo), file=file, line=entry.line)
-        for vo, entry in section.section("VO").entries.items()
-        if not NAME.fullmatch(vo)
-    ]
+    problems: list[Problem] = []
+    for vo, entry in section.section("VO").entries.items():
+        if not NAME.fullmatch(vo):
+            message = f"{vo!r} is no name of a VO, allowed are {NAME_ALLOWED}"
+            problems.append(Problem(path=f"Registry/VO/{vo}", message=message, file=file, line=entry.line))
     try:
         options = RegistryOptions.model_validate(_model_input(section))
     except ValidationError as error:
@@ -98,10 +98,6 @@ def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]
         options = RegistryOptions.model_validate({})
     groups = {name: _build_group(name, group) for name, group in options.groups.items()}
     return Registry(vos=frozenset(fold(vo) for vo in options.vo), groups=groups), problems
-
-
-def _not_a_name(vo: str) -> str:
-    return f"{vo!r} is no name of a VO, allowed are {NAME_ALLOWED}"
 
 
 def _model_input(section: Section) -> dict[str, object]:

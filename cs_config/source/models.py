@@ -91,15 +91,13 @@ def _suggestion(kind: str, location: Location, model: type[BaseModel]) -> str | 
         return None
     here: type[BaseModel] | None = model
     for name in location[:-1]:
-        here = _below(here, name)
+        here = here and _below(here, name)
     names = (field.alias or name for name, field in here.model_fields.items()) if here else ()
     return did_you_mean(location[-1], names)
 
 
-def _below(model: type[BaseModel] | None, name: str) -> type[BaseModel] | None:
+def _below(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     """The model of the section `name`; the same model where the names are data."""
-    if model is None:
-        return None
     for field in model.model_fields.values():
         if field.alias == name:
             annotation = field.annotation
@@ -110,14 +108,13 @@ def _below(model: type[BaseModel] | None, name: str) -> type[BaseModel] | None:
 
 
 def model_section(section: Section) -> dict[str, object]:
-    """A section as model input; an option with an empty value counts as not given."""
+    """A section as model input, its lists as tuples; an option with an empty value counts as not given."""
     return {
-        name: model_value(entry.value) if isinstance(entry, Leaf) else model_section(entry)
+        name: _model_value(entry.value) if isinstance(entry, Leaf) else model_section(entry)
         for name, entry in section.entries.items()
         if not (isinstance(entry, Leaf) and entry.value is None)
     }
 
 
-def model_value(leaf: LeafValue) -> object:
-    """A value as model input: lists as tuples."""
+def _model_value(leaf: LeafValue) -> object:
     return tuple(leaf) if isinstance(leaf, list) else leaf

@@ -100,8 +100,6 @@ class TooManyProblemsError(Exception):
 
 @dataclass(slots=True)
 class _Frame:
-    """A section or list that is being read."""
-
     section: Section | None  #: None for a list
     items: list[Any] = field(default_factory=list)
     name: str | None = None  #: name whose value comes next

@@ -29,24 +29,16 @@ class _Dumper(yaml.CSafeDumper):
 _Dumper.add_implicit_resolver("!special", looks_special, list("-+.0123456789"))
 
 
-def to_yaml(tree: Mapping[str, object]) -> str:
-    """A configuration tree as YAML text."""
+def to_yaml(tree: Mapping[str, object], *, in_one_line: bool = False) -> str:
+    """A configuration tree as YAML text: in blocks, or in one line with braces."""
     return yaml.dump(
-        dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
-    )
-
-
-def to_flow_yaml(tree: Mapping[str, object]) -> str:
-    """A tree as YAML in one line, in braces."""
-    text = yaml.dump(
         dict(tree),
         Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
-        default_flow_style=True,
-        width=2**31 - 1,
+        default_flow_style=in_one_line,
+        width=2**31 - 1 if in_one_line else None,
     )
-    return str(text).rstrip("\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,4 +133,4 @@ def read_value(written: str, path: str) -> object:
 
 def write_value(value: object) -> str:
     """Format a single value so that `read_value` restores it."""
-    return to_flow_yaml({_NAME: value})[len(_NAME) + 3 : -1]
+    return to_yaml({_NAME: value}, in_one_line=True).rstrip("\n")[len(_NAME) + 3 : -1]

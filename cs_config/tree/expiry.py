@@ -7,11 +7,11 @@ All other attributes stay.
 Source: gLite's CE ads.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from cs_config.source.sections import Leaf, Section, as_list
-from cs_config.tree.inheritance import EXPIRY_TIME, TIMES, UPDATE_TIME, Level, Parameter, Settings
+from cs_config.tree.inheritance import TIMES, UPDATE_TIME, Level, Parameter, Settings
 from requirements.errors import Problem
 from requirements.values import fold
 
@@ -89,30 +89,30 @@ def list_moments(levels: Iterable[Level], which: Dynamic) -> tuple[float, ...]:
         for level in levels
         if _may_expire(level)
         for settings in (level.plain, *level.by_vo.values())
-        if (moment := _moment(level, settings)) is not None and any(_expiring(settings, which))
+        if (moment := _moment(level, settings)) is not None and _expiring(settings, which)
     }
     return tuple(sorted(found))
 
 
 def drop_expired(level: Level, moment: float, which: Dynamic) -> Level:
     """A level without the values that have expired; the level itself if none have."""
-    gone = dict(_expired_names(level, moment, which))
+    gone = dict(_list_expired(level, moment, which))
     if not gone:
         return level
     return replace(
         level,
-        plain=_without(level.plain, gone.get("", ())),
-        by_vo={vo: _without(settings, gone.get(vo, ())) for vo, settings in level.by_vo.items()},
-        expired={vo: tuple(_parameters(level, vo, names)) for vo, names in gone.items()},
+        plain={**level.plain, **dict.fromkeys(gone.get("", ()))},
+        by_vo={vo: {**own, **dict.fromkeys(gone.get(vo, ()))} for vo, own in level.by_vo.items()},
+        expired={vo: tuple(parameters.values()) for vo, parameters in gone.items()},
     )
 
 
-def _expired_names(level: Level, moment: float, which: Dynamic) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The folded names that have expired, under the VO whose values they are, or the empty name."""
+def _list_expired(level: Level, moment: float, which: Dynamic) -> Iterator[tuple[str, dict[str, Parameter]]]:
+    """The expired parameters, under the VO whose values they are, or the empty name."""
     for vo, settings in (("", level.plain), *level.by_vo.items()):
         end = _moment(level, settings)
-        if end is not None and end <= moment and (names := tuple(_expiring(settings, which))):
-            yield vo, names
+        if end is not None and end <= moment and (expired := _expiring(settings, which)):
+            yield vo, expired
 
 
 def _may_expire(level: Level) -> bool:
@@ -124,27 +124,12 @@ def _may_expire(level: Level) -> bool:
 
 def _moment(level: Level, settings: Settings) -> float | None:
     """When dynamic attributes of a section expire; a VO uses the common times unless it sets its own."""
-    times = [_seconds(settings, name) for name in (UPDATE_TIME, EXPIRY_TIME)]
-    if settings is not level.plain and times == [None, None]:
+    stated = [parameter.value for name in TIMES if (parameter := settings.get(name)) is not None]
+    known = [time for time in stated if isinstance(time, int | float) and not isinstance(time, bool)]
+    if settings is not level.plain and not known:
         return _moment(level, level.plain)
-    known = [time for time in times if time is not None]
-    return sum(known) if len(known) == len(times) else None
+    return sum(known) if len(known) == len(TIMES) else None
 
 
-def _seconds(settings: Settings, name: str) -> float | None:
-    parameter = settings.get(name)
-    value = None if parameter is None else parameter.value
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _expiring(settings: Settings, which: Dynamic) -> Iterator[str]:
-    return (name for name, parameter in settings.items() if parameter is not None and which.has(name))
-
-
-def _without(settings: Settings, names: Collection[str]) -> Settings:
-    return {**settings, **dict.fromkeys(names)} if names else settings
-
-
-def _parameters(level: Level, vo: str, names: Iterable[str]) -> Iterator[Parameter]:
-    settings: Mapping[str, Parameter | None] = level.by_vo[vo] if vo else level.plain
-    return (parameter for name in names if (parameter := settings[name]) is not None)
+def _expiring(settings: Settings, which: Dynamic) -> dict[str, Parameter]:
+    return {name: each for name, each in settings.items() if each is not None and which.has(name)}

@@ -81,7 +81,6 @@ def _read_attribute(
 def _attribute(
     name: str, entry: Leaf | Section, parameters: ParameterReader, path: str
 ) -> NodeAttributes | None:
-    """One attribute; None, and a problem, if it is invalid."""
     if fold(name) in _NEVER:
         parameters.error(path, entry.line, f"{name} is an access rule and cannot differ between nodes")
         return None
@@ -100,21 +99,15 @@ def _attribute(
 
 
 def _fault(name: str, option: Option) -> str | None:
-    """The problem of one value of a node attribute, if any."""
     if isinstance(option, str) and fold(option) == UNKNOWN:
         return f"{option} is no value of a node; in place of the list it means that the values are unknown"
     return None if option is None else tree_parameters.find_fault(fold(name), option)
 
 
 def _format_options(options: tuple[Option, ...] | None) -> Value:
-    return (
-        UNKNOWN
-        if options is None
-        else tuple(
-            format_option(option) if option is None or isinstance(option, tuple) else option
-            for option in options
-        )
-    )
+    if options is None:
+        return UNKNOWN
+    return tuple(format_option(each) if each is None or isinstance(each, tuple) else each for each in options)
 
 
 FORWARDING: Final = "Forwarding"
@@ -139,7 +132,7 @@ def read_forwarding(
             parameters.error(below, entry.line, message)
         return
     try:
-        mapping = parse_mapping(_raw(entry), below)
+        mapping = parse_mapping({name: _raw(each, name) for name, each in entry.entries.items()}, below)
     except InvalidInput as error:
         for problem in error.problems:
             inside = tuple(problem.path.removeprefix(f"{below}/").split("/"))
@@ -156,29 +149,13 @@ def read_forwarding(
     )
 
 
-def _raw(section: Section) -> dict[str, object]:
+def _raw(entry: Leaf | Section, *names: str) -> object:
     """As plain data; names that stand for values of nodes become these values."""
-    return {
-        name: _mapped_attributes(below) if name == "Attributes" else to_plain(below)
-        for name, below in section.entries.items()
-    }
-
-
-def _mapped_attributes(entry: Leaf | Section) -> object:
     if isinstance(entry, Leaf):
         return entry.value
-    return {name: _mapped_attribute(below) for name, below in entry.entries.items()}
-
-
-def _mapped_attribute(entry: Leaf | Section) -> object:
-    if isinstance(entry, Leaf):
-        return entry.value
-    return {
-        name: {_value_of(ours): to_plain(theirs) for ours, theirs in below.entries.items()}
-        if name in _KEYED_BY_VALUES and isinstance(below, Section)
-        else to_plain(below)
-        for name, below in entry.entries.items()
-    }
+    if names[:1] == ("Attributes",) and len(names) == 3 and names[2] in _KEYED_BY_VALUES:
+        return {_value_of(ours): to_plain(theirs) for ours, theirs in entry.entries.items()}
+    return {name: _raw(below, *names, name) for name, below in entry.entries.items()}
 
 
 def _value_of(name: str) -> Scalar:

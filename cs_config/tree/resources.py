@@ -67,7 +67,6 @@ def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> Res
 
 
 def _checks(section: Section) -> Iterator[str]:
-    """Folded names that `Checks` below a section list."""
     for name, entry in section.entries.items():
         if isinstance(entry, Section):
             yield from _checks(entry)
@@ -128,7 +127,10 @@ class _Reader:
             if fold(name) in _STRUCTURE_FOLDED:
                 self._structure(name, entry, path, level)
             elif isinstance(entry, Section):
-                self._unknown_section(name, entry, path, level)
+                allowed = ", ".join(BELOW[level])
+                message = f"unknown level, allowed here are {allowed} and parameters with a value"
+                suggestion = did_you_mean(name, BELOW[level])
+                self.parameters.error(f"{path}/{name}", entry.line, message, suggestion)
             else:
                 self.parameters.read(plain, name, entry, path=path, level=level)
         self._read_node_sections(plain, node, path, level)
@@ -188,17 +190,11 @@ class _Reader:
     def _structure(self, name: str, entry: Leaf | Section, path: str, level: str) -> None:
         """Check the name of a structural section: spelling and position."""
         right = _STRUCTURE_FOLDED[fold(name)]
-        if right in BELOW[level]:
-            if name != right:
-                self.parameters.error(f"{path}/{name}", entry.line, "unknown level", right)
-            return
-        allowed = ", ".join(BELOW[level])
-        self.parameters.error(f"{path}/{name}", entry.line, f"unknown level, allowed here are {allowed}")
-
-    def _unknown_section(self, name: str, entry: Section, path: str, level: str) -> None:
-        allowed = BELOW[level]
-        message = f"unknown level, allowed here are {', '.join(allowed)} and parameters with a value"
-        self.parameters.error(f"{path}/{name}", entry.line, message, did_you_mean(name, allowed))
+        if right not in BELOW[level]:
+            message = f"unknown level, allowed here are {', '.join(BELOW[level])}"
+            self.parameters.error(f"{path}/{name}", entry.line, message)
+        elif name != right:
+            self.parameters.error(f"{path}/{name}", entry.line, "unknown level", right)
 
 
 _PLATFORMS = "Resources/Computing/OSCompatibility"

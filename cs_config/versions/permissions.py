@@ -86,7 +86,12 @@ class Rights:
         return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _ACCESS_PARAMETERS)
 
     def _may_change_site(self, names: tuple[str, ...]) -> bool:
-        return names[:2] == _SITES and names[2:3] != () and names[2] in self.sites and not _has_vos(names)
+        return (
+            names[:2] == _SITES
+            and names[2:3] != ()
+            and names[2] in self.sites
+            and _depth_of_vos(names) is None
+        )
 
     def sees_path(self, config: Configuration, names: tuple[str, ...]) -> bool:
         """Whether a path is visible: paths of other VOs are not."""
@@ -112,24 +117,21 @@ class Rights:
 
 def _values_of_vo(names: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     """The VO to whose section below a site, CE or queue a path belongs, if any, and the rest of it."""
-    if names[:2] != _SITES:
+    depth = _depth_of_vos(names)
+    if depth is None or names[depth] != _VO_SECTION or len(names) <= depth + 1:
         return None, ()
-    for depth, below in _NODES:
-        if names[depth : depth + 1] == (_VO_SECTION,) and len(names) > depth + 1:
-            return fold(names[depth + 1]), names[depth + 2 :]
-        if names[depth : depth + 1] != (below,):
-            break
-    return None, ()
+    return fold(names[depth + 1]), names[depth + 2 :]
 
 
-def _has_vos(names: tuple[str, ...]) -> bool:
-    """Whether a path below a site belongs to a single VO."""
-    for depth, below in _NODES:
-        if fold("".join(names[depth : depth + 1])) == fold(_VO_SECTION):
-            return True
-        if names[depth : depth + 1] != (below,):
+def _depth_of_vos(names: tuple[str, ...]) -> int | None:
+    """The number of names before the section of VOs, in any case of letters, on a path below a site."""
+    for depth, below in _NODES if names[:2] == _SITES else ():
+        here = names[depth : depth + 1]
+        if fold("".join(here)) == fold(_VO_SECTION):
+            return depth
+        if here != (below,):
             break
-    return False
+    return None
 
 
 def check_edits(rights: Rights, edits: Iterable[Edit]) -> None:
@@ -149,15 +151,10 @@ def check_differences(config: Configuration, rights: Rights, differences: Iterab
 def _list_refused(config: Configuration, rights: Rights, differences: Iterable[Difference]) -> Iterator[str]:
     for difference in differences:
         for names in list_leaves(difference):
-            if not (rights.may_change(names) and _is_there(config, names)) or _reopens(names, difference):
+            vo, _ = _values_of_vo(names)
+            is_there = vo is None or "/".join(names[: _depth_of_vos(names)]) in config.nodes
+            if not (rights.may_change(names) and is_there) or _reopens(names, difference):
                 yield "/".join(names)
-
-
-def _is_there(config: Configuration, names: tuple[str, ...]) -> bool:
-    """Whether the site, CE or queue of a VO's value exists."""
-    vo, _ = _values_of_vo(names)
-    depth = next((depth for depth, _ in _NODES if names[depth : depth + 1] == (_VO_SECTION,)), 0)
-    return vo is None or "/".join(names[:depth]) in config.nodes
 
 
 def _reopens(names: tuple[str, ...], difference: Difference) -> bool:
@@ -174,9 +171,6 @@ def _reopens(names: tuple[str, ...], difference: Difference) -> bool:
 def _refuse(rights: Rights, paths: Iterable[str]) -> None:
     if refused := list(paths):
         raise EditNotAllowed(refused, rights.allowed)
-
-
-_VOS = "VOs"
 
 
 def visible_tree(config: Configuration, rights: Rights) -> Mapping[str, object]:
@@ -199,7 +193,7 @@ def _visible_section(
         here = (*names, name)
         if rights.sees_path(config, here):
             shown = _visible_section(config, rights, entry, here) if isinstance(entry, Section) else entry
-            if not (name == _VOS and _is_emptied(entry, shown)):
+            if not (name == _VO_SECTION and _is_emptied(entry, shown)):
                 entries[name] = shown
     return Section(section.line, entries)
 

@@ -7,9 +7,11 @@ last changed it.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 
 from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
@@ -208,19 +210,14 @@ def list_changes_between(
         for row in rows:
             if row.version < oldest:
                 return
-            noted = row.changed
-            yield (
-                row.version,
-                _compare_versions(conn, row.version) if noted is None else tuple(json.loads(noted)),
-            )
+            changed: tuple[str, ...] | None = None
+            if row.changed is not None:
+                changed = tuple(json.loads(row.changed))
+            else:
+                with suppress(ConfigError, VersionNotFound):
+                    changed = list_changes(conn, row.version)
+            yield row.version, changed
         newest = rows[-1].version - 1
-
-
-def _compare_versions(conn: Connection, version: int) -> tuple[str, ...] | None:
-    try:
-        return list_changes(conn, version)
-    except (ConfigError, VersionNotFound):
-        return None
 
 
 def text_digest(text: str) -> str:
@@ -233,7 +230,8 @@ _FIRST = 1
 
 def find_blame(conn: Connection, paths: Iterable[str], *, newest: int) -> Mapping[str, Version]:
     """The latest version that changed each path, spelled as in the tree, or a section around it."""
-    left = {path: _enclosing_paths(path) for path in paths}
+    # Each path with its enclosing sections.
+    left = {path: frozenset(accumulate(path.split("/"), "{}/{}".format)) for path in paths}
     found: dict[str, Version] = {}
     for number, noted in list_changes_between(conn, newest, oldest=_FIRST + 1):
         if not left:
@@ -247,12 +245,6 @@ def find_blame(conn: Connection, paths: Iterable[str], *, newest: int) -> Mappin
     if left and _FIRST <= newest <= current_version(conn):
         found |= dict.fromkeys(left, read_version(conn, _FIRST))
     return found
-
-
-def _enclosing_paths(path: str) -> frozenset[str]:
-    """The path and its enclosing sections."""
-    names = path.split("/")
-    return frozenset("/".join(names[:length]) for length in range(1, len(names) + 1))
 
 
 #: Attempts of an import while others store versions too.

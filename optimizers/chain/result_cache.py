@@ -114,7 +114,6 @@ def find_result(
 
 
 def _job_key(job: PreparingJob, context: ChainContext) -> Hashable | None:
-    """Cache key of a job; None: not cacheable."""
     kind = _description_key(job.body, job.vo, context, shared=job.parameters is not None)
     if kind is None or (job.parameters is not None and not _readable(job.parameters)):
         return None

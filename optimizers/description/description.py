@@ -260,8 +260,6 @@ def keyword_as_json(keyword: Keyword, value: object) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reader:
-    """Parses the keywords of one description and collects the problems."""
-
     operations: VoOptions
     problems: list[Problem]
     spelled: dict[str, str]  #: attribute to its spelling in the description
@@ -362,7 +360,6 @@ class _Reader:
 
 
 def _contradictions(description: JobDescription, operations: VoOptions) -> Iterator[tuple[str, str]]:
-    """Yield keyword and message of problems between several keywords."""
     return operations.job_description.contradictions(
         {name: getattr(description, name) for name in _CONTRADICTING}
     )

@@ -108,8 +108,11 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
 
     InvalidJob shows line, column and the line itself.
     """
-    if fault := _size_fault(text):
-        raise InvalidJob([Problem(path="description", message=fault, file=file)])
+    if not text.strip():
+        raise InvalidJob([Problem(path="description", message="is empty", file=file)])
+    if len(text) > MOST_TEXT:
+        message = f"{len(text)} characters are too many, allowed are {MOST_TEXT}"
+        raise InvalidJob([Problem(path="description", message=message, file=file)])
     try:
         SourceText(text=text, path="description", file=file).check_characters()
     except InvalidInput as invalid:
@@ -131,11 +134,3 @@ def is_jdl(text: str) -> bool:
     while comment := _COMMENT.match(rest):
         rest = rest[comment.end() :]
     return bool(_ASSIGNMENT.match(rest) or _EMPTY_AD.fullmatch(rest))
-
-
-def _size_fault(text: str) -> str | None:
-    if not text.strip():
-        return "is empty"
-    if len(text) > MOST_TEXT:
-        return f"{len(text)} characters are too many, allowed are {MOST_TEXT}"
-    return None

@@ -104,8 +104,6 @@ def _split(keyword: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reader:
-    """Parses the parameters of one description and collects the problems."""
-
     most: int
     problems: list[Problem]
 

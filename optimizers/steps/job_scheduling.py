@@ -200,7 +200,6 @@ def job_scheduling(candidate: JobContext, context: ChainContext) -> Outcome:
 
 
 def _delay(candidate: JobContext, context: ChainContext) -> timedelta | None:
-    """Return the delay of the n-th rescheduling, unless it has passed."""
     delays = context.operations(candidate.vo).job_scheduling.reschedule_delays
     if not candidate.reschedules or candidate.held_by == STEP_NAME or not delays:
         return None

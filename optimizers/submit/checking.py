@@ -147,7 +147,6 @@ class _Checking:
         return checked
 
     def _expanded(self, each: _Placed) -> Iterator[CheckedJobs]:
-        """Yield the jobs of one source, which may hold several descriptions."""
         for raw in each.text.raws:
             for submitted in expansion.expand_description(raw, self.submitter, self.config, self.sandbox):
                 yield CheckedJobs(source=each.text.text, path=each.path, submitted=submitted)

@@ -8,7 +8,7 @@ to the workers.
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -67,18 +67,15 @@ def accept(
         with database.reading(engine) as conn:
             _require_room(conn, config, declared, now)
 
+    checked = None
     try:
         checked = check_sources(config, submitter, sources, sandbox=sandbox, require_room=require_room)
     except (InvalidJob, QuotaExceeded):
+        # It may have been accepted under this key before, with another configuration or when there was room.
         if key is None:
             raise
-        # It may have been accepted under this key before, with another configuration or when there was room.
-        with database.writing(engine) as conn:
-            return submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox)
     with database.writing(engine) as conn:
-        return _store_once(
-            conn, submitter, key, sources, sandbox, lambda: _store(conn, config, checked, now), now
-        )
+        return submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox, checked=checked)
 
 
 def submit(
@@ -90,42 +87,29 @@ def submit(
     now: datetime,
     key: str | None = None,
     sandbox: str | None = None,
+    checked: Sequence[CheckedJobs] | None = None,
 ) -> Accepted:
     """Store the jobs of a submission of JDL, YAML or JSON texts, or records; each may make many jobs.
 
     `key`: idempotency key, repeating the submission with it returns the same ids. `sandbox`: reference of
     the archive that is the input sandbox of all jobs that name no other. Raises InvalidJob with the problems
-    of every description, QuotaExceeded, or IdempotencyConflict; nothing is stored then.
+    of every description, QuotaExceeded, or IdempotencyConflict; nothing is stored then. `checked`: the same
+    submission, if it has been checked already.
     """
+    if key is not None:
+        digest = _digest(sources, sandbox)
+        known = submission.reserve_key(conn, subject=submitter.subject, key=key, body_digest=digest, now=now)
+        if known is not None:
+            return Accepted(job_ids=known)
 
     def require_room(declared: Mapping[tuple[str, str], int]) -> None:
         _require_room(conn, config, declared, now)
 
-    def store() -> Accepted:
+    if checked is None:
         checked = check_sources(config, submitter, sources, sandbox=sandbox, require_room=require_room)
-        return _store(conn, config, checked, now)
-
-    return _store_once(conn, submitter, key, sources, sandbox, store, now)
-
-
-def _store_once(
-    conn: Connection,
-    submitter: Submitter,
-    key: str | None,
-    sources: Sequence[Source],
-    sandbox: str | None,
-    store: Callable[[], Accepted],
-    now: datetime,
-) -> Accepted:
-    """Return the ids stored for the key before, else those that `store` creates."""
-    if key is None:
-        return store()
-    digest = _digest(sources, sandbox)
-    known = submission.reserve_key(conn, subject=submitter.subject, key=key, body_digest=digest, now=now)
-    if known is not None:
-        return Accepted(job_ids=known)
-    stored = store()
-    submission.fulfil_key(conn, subject=submitter.subject, key=key, job_ids=stored.job_ids)
+    stored = _store(conn, config, checked, now)
+    if key is not None:
+        submission.fulfil_key(conn, subject=submitter.subject, key=key, job_ids=stored.job_ids)
     return stored
 
 
@@ -173,7 +157,6 @@ def _check_sandboxes(conn: Connection, checked: Sequence[CheckedJobs], now: date
 
 
 def _count_new_jobs(checked: Sequence[CheckedJobs]) -> Counter[tuple[str, str]]:
-    """Count the new jobs by VO and owner."""
     new: Counter[tuple[str, str]] = Counter()
     for each in checked:
         new[each.submitted.whose.vo, each.submitted.whose.owner] += len(each.submitted.members)

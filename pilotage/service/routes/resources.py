@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field, RootModel
 
-from cs_config.classes import queue_selection
+from cs_config.classes import class_index
 from cs_config.tree.address import QueueAddress
 from pilotage.service import configuring
 from pilotage.service.auth.access import EVERY_ROLE, allow
@@ -67,7 +67,7 @@ def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) ->
         raise InvalidRequest(
             [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
         )
-    tree = queue_selection.get_eligible_nodes(
+    tree = class_index.get_eligible_nodes(
         parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue
     )
     return NodeTree(tree)

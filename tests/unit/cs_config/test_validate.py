@@ -25,7 +25,7 @@ def ce_with(line: str) -> str:
 
 
 def errors(text: str) -> list[str]:
-    return [str(problem) for problem in validate.check(text, "resources.yaml")]
+    return [str(problem) for problem in validate.report(text, "resources.yaml").errors]
 
 
 def test_a_misspelled_parameter_is_an_error_that_names_the_right_one() -> None:
@@ -179,7 +179,7 @@ def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
         ce_with("MaxRAM: much\n          CEType: 5")
         + "Operation: {}\nRegistry: {Groups: {g: {JobShare: -1}}}\n"
     )
-    assert [problem.line for problem in validate.check(text, "r.yaml")] == [6, 7, 10, 11]
+    assert [problem.line for problem in validate.report(text, "r.yaml").errors] == [6, 7, 10, 11]
 
 
 def test_parse_raises_with_all_problems() -> None:

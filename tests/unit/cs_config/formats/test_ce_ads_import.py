@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config import validate
-from cs_config.classes import queue_selection
+from cs_config.classes import class_index
 from cs_config.errors import PathNotFound
 from cs_config.formats import ce_ads, ce_ads_import
 from cs_config.formats.ce_ads_import import AdProposal
@@ -94,9 +94,9 @@ def test_our_parameters_follow_in_our_units(milano: Configuration) -> None:
 
 def test_the_requirements_of_the_document_are_true_of_it(milano: Configuration) -> None:
     asked = parse_expression(REQUIREMENTS)
-    assert queue_selection.eligible_queues(milano, "egee", asked) == {MILANO}
+    assert class_index.eligible_queues(milano, "egee", asked) == {MILANO}
     poorer = imported(SEED.replace("MaxCPUTime = 172800", "MaxCPUTime = 1500"), site=MILANO.site)
-    assert queue_selection.eligible_queues(poorer, "egee", asked) == frozenset()
+    assert class_index.eligible_queues(poorer, "egee", asked) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -301,3 +301,10 @@ def test_any_value_goes_out_and_in_again(values: dict[str, Value]) -> None:
     config = parse(yaml_writer.to_yaml(tree))
     again = imported(ce_ads.export_ads(config).text)
     assert again.tree == config.tree or not section
+
+
+def test_an_ad_changes_the_queue_of_its_address_in_any_case() -> None:
+    tree = "Resources: {Sites: {A: {CEs: {ce: {Queues: {q: {MaxRAM: 1}}}}}}}\n"
+    proposal = propose(parse(tree), '[id = "CE/Q"; MaxRAM = 2]', site="a")
+    assert [(str(each.queue), each.before, each.after) for each in proposal.changes] == [("A/ce/q", 1, 2)]
+    assert (proposal.new, proposal.notes) == ((), ())

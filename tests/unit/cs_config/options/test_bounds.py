@@ -21,7 +21,7 @@ _READ_ELSEWHERE = {"min", "max", "default"}
 
 
 def errors(text: str) -> list[str]:
-    return [str(problem) for problem in validate.check(text, "c.yaml")]
+    return [str(problem) for problem in validate.report(text, "c.yaml").errors]
 
 
 def _unbounded(model: type[BaseModel]) -> Iterator[str]:

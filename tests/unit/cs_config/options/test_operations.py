@@ -8,7 +8,7 @@ from requirements.record.declarations import MatchRule, ValueKind
 
 
 def errors(operations: str) -> list[str]:
-    return [str(problem) for problem in validate.check(f"Operations: {operations}\n", "o.yaml")]
+    return [str(problem) for problem in validate.report(f"Operations: {operations}\n", "o.yaml").errors]
 
 
 def test_without_anything_said_the_defaults_hold() -> None:
@@ -175,7 +175,7 @@ def test_what_a_vo_only_inherits_is_reported_once() -> None:
 
 def test_the_line_of_a_wrong_option_is_the_one_of_its_name() -> None:
     text = "Operations:\n  Defaults:\n    Pools:\n      RefreshInterval: 5\n      GraceTime: x\n"
-    assert [problem.line for problem in validate.check(text, "o.yaml")] == [5]
+    assert [problem.line for problem in validate.report(text, "o.yaml").errors] == [5]
 
 
 def test_options_do_not_change() -> None:
@@ -219,7 +219,7 @@ def test_a_vo_with_options_that_resembles_a_named_one_is_a_warning() -> None:
 )
 def test_a_default_that_no_description_could_have_is_refused_with_its_line(declared: str, said: str) -> None:
     text = f"Operations:\n  cms:\n    JobDescription: {{{declared}}}\n"
-    [found] = validate.check(text, "o.yaml")
+    [found] = validate.report(text, "o.yaml").errors
     assert f"Operations/cms/{said}".replace("cms/MinRAM", "cms/JobDescription/MinRAM") in str(found)
     assert found.line == 3
 

@@ -50,7 +50,7 @@ def test_a_group_without_a_vo_has_the_one_of_its_token() -> None:
     ],
 )
 def test_wrong_entries_are_errors(text: str, said: str) -> None:
-    found = [str(problem) for problem in validate.check(f"Registry: {text}", "r.yaml")]
+    found = [str(problem) for problem in validate.report(f"Registry: {text}", "r.yaml").errors]
     assert len(found) == 1
     assert said in found[0]
 

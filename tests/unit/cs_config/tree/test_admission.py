@@ -126,7 +126,7 @@ def test_checks_are_those_that_the_queue_names_and_has() -> None:
     ],
 )
 def test_what_is_no_safe_expression_is_no_configuration(text: str, wrong: str) -> None:
-    problems = validate.check(_one(text), "grid.yaml")
+    problems = validate.report(_one(text), "grid.yaml").errors
     assert any(wrong in str(problem) and "grid.yaml:6" in str(problem) for problem in problems), problems
 
 
