@@ -201,6 +201,7 @@ class ConfigEditor:
 
     def _replace_unreadable(self, draft: ConfigDraft, *, message: str) -> StoredChange:
         """Replace a version that this release cannot read: nothing can be compared with it."""
+        self._require_rights(draft)
         with database.writing(self.engine) as conn:
             number = store.store_text(
                 conn,
