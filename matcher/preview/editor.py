@@ -52,6 +52,7 @@ class ConfigEditor:
     rights: Rights
     #: Lists the classes with waiting jobs of VOs.
     list_waiting: Callable[[Connection, Collection[str]], Sequence[WaitingClass]]
+    audit: Callable[[StoredChange], None]
 
     def read(self) -> Configuration:
         """The newest version that this release can read, as written, with expired sections."""
@@ -196,11 +197,11 @@ class ConfigEditor:
                 now=self.clock(),
                 changed=proposal.paths,
             )
-        self.read()
-        return StoredChange(version=number, differences=proposal.differences, message=message)
+        return self._finish(number, proposal.differences, message)
 
     def _replace_unreadable(self, draft: ConfigDraft, *, message: str) -> StoredChange:
         """Replace a version that this release cannot read: nothing can be compared with it."""
+        self._require_rights(draft)
         with database.writing(self.engine) as conn:
             number = store.store_text(
                 conn,
@@ -211,7 +212,13 @@ class ConfigEditor:
                 expected=draft.version,
                 now=self.clock(),
             )
-        return StoredChange(version=number, differences=(), message=message)
+        return self._finish(number, (), message)
+
+    def _finish(self, number: int, differences: tuple[Difference, ...], message: str) -> StoredChange:
+        self.read()
+        change = StoredChange(version=number, differences=differences, message=message)
+        self.audit(change)
+        return change
 
     def switch_queue(self, address: QueueAddress, *, drained: bool, message: str = "") -> StoredChange:
         """Drain a queue for all VOs by `Enabled: false`, or remove that: running jobs go on to their end.

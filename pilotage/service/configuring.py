@@ -3,7 +3,7 @@
 Long lists of a preview are cut, and jobs of other VOs are only counted.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
@@ -11,11 +11,9 @@ from typing import Any, Final
 from cs_config.tree.address import QueueAddress
 from cs_config.versions import diff
 from cs_config.versions.diff import Difference
-from cs_config.versions.drafts import ConfigDraft
 from cs_config.versions.permissions import Rights
 from cs_config.versions.proposals import Proposal
 from matcher.preview.editor import ConfigEditor, StoredChange
-from matcher.preview.guards import Guard
 from matcher.preview.history import Blamed
 from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift
@@ -47,7 +45,7 @@ _AUDITED_CHARACTERS: Final = 4000
 
 
 def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
-    """Build the editor that acts with the caller's rights."""
+    """Build the editor that acts with the caller's rights; what it stores is audited."""
     return ConfigEditor(
         engine=parts.engine,
         live=parts.live,
@@ -55,6 +53,7 @@ def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
         author=caller.user or caller.subject,
         rights=rights_of(caller),
         list_waiting=partial(explanations.classes, parts),
+        audit=partial(_audit, caller),
     )
 
 
@@ -69,26 +68,9 @@ def rights_of(caller: Caller) -> Rights:
     )
 
 
-def store(
-    parts: Services, caller: Caller, draft: ConfigDraft, *, message: str, guards: Sequence[Guard] = ()
-) -> StoredChange:
-    """Store a draft as the version in force, and audit it."""
-    return _audit(caller, editor_of(parts, caller).store(draft, message=message, guards=guards))
-
-
-def switch_queue(
-    parts: Services, caller: Caller, address: QueueAddress, *, drained: bool, message: str = ""
-) -> int:
-    """Drain or resume a queue, audit that, and return the version in force."""
-    changed = editor_of(parts, caller).switch_queue(address, drained=drained, message=message)
-    return _audit(caller, changed).version
-
-
-def _audit(caller: Caller, changed: StoredChange) -> StoredChange:
-    if changed.is_new:
-        paths = ", ".join(diff.list_paths(changed.differences))[:_AUDITED_CHARACTERS]
-        audit.done(caller, "configuration", version=changed.version, message=changed.message, paths=paths)
-    return changed
+def _audit(caller: Caller, change: StoredChange) -> None:
+    paths = ", ".join(diff.list_paths(change.differences))[:_AUDITED_CHARACTERS]
+    audit.done(caller, "configuration", version=change.version, message=change.message, paths=paths)
 
 
 def answer_blamed(blamed: Blamed) -> BlamedValue:

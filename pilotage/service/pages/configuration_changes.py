@@ -77,9 +77,7 @@ def apply(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Store the draft as the version in force."""
     try:
         conditions = read_guards(filled.guard)
-        changed = configuring.store(
-            page.parts, page.caller, filled.draft, message=filled.message, guards=conditions
-        )
+        changed = page.editor.store(filled.draft, message=filled.message, guards=conditions)
     except _REFUSALS as error:
         _audit_refusal(page, error)
         return _refuse(page, filled, error)
@@ -183,7 +181,7 @@ def rollback(
     """Restore a version as far as the person may change it."""
     draft = ConfigDraft(version=expected, restored=version)
     try:
-        changed = configuring.store(page.parts, page.caller, draft, message="", guards=read_guards(guard))
+        changed = page.editor.store(draft, message="", guards=read_guards(guard))
     except (VersionConflict, GuardFailed) as error:
         _audit_refusal(page, error)
         return _show_rollback(page, version, guard=guard, error=error)

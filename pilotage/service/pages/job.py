@@ -54,15 +54,16 @@ def spans(entries: Sequence[LogEntry], *, now: datetime) -> list[TimelineSpan]:
     ends: list[datetime | None] = [stay[0].at for stay in stays[1:]]
     if stays:
         ends.append(None if stays[-1][0].to_status in FINAL else max(now, stays[-1][0].at))
-    widths = _widths([_seconds(stay[0].at, end) for stay, end in zip(stays, ends, strict=True)])
+    lengths = [None if end is None else end - stay[0].at for stay, end in zip(stays, ends, strict=True)]
+    widths = _widths([max(0.0, length.total_seconds()) if length else 0.0 for length in lengths])
     found: list[TimelineSpan] = []
     x, epoch = 0.0, 0
-    for stay, end, width in zip(stays, ends, widths, strict=True):
+    for stay, length, width in zip(stays, lengths, widths, strict=True):
         first, last = stay[0], stay[-1]
         span = TimelineSpan(
             status=first.to_status,
             since=first.at,
-            lasted=None if end is None else end - first.at,
+            lasted=length,
             minors=list(dict.fromkeys(entry.minor_status for entry in stay if entry.minor_status)),
             epoch=last.epoch,
             is_new_attempt=last.epoch > epoch,
@@ -72,10 +73,6 @@ def spans(entries: Sequence[LogEntry], *, now: datetime) -> list[TimelineSpan]:
         found.append(span)
         x, epoch = x + span.width, last.epoch
     return found
-
-
-def _seconds(since: datetime, end: datetime | None) -> float:
-    return 0.0 if end is None else max(0.0, (end - since).total_seconds())
 
 
 def _widths(seconds: Sequence[float]) -> list[float]:
@@ -162,7 +159,7 @@ class ExplainedJob:
         return self.found.status in _STILL_TO_GO
 
     @property
-    def verdict(self) -> tuple[str, str]:
+    def summary(self) -> tuple[str, str]:
         """A sentence, and its tone: `good` or `bad`."""
         eligible, candidates = self.found.eligible_queues, self.found.candidate_queues
         if not self.is_to_go:

@@ -25,6 +25,7 @@ from requirements.errors import InvalidInput, InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import search
+from taskqueue.jobs.search import JobSelector
 from taskqueue.states import JobStatus, may_come_from
 
 _ALL = frozenset({Role.USER, Role.VO_ADMIN, Role.OPERATOR})
@@ -154,13 +155,12 @@ class ConfirmedChange(JobChangeForm):
 @allow(Role.USER, Role.VO_ADMIN)
 def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResponse:
     """Show which jobs would change; nothing is changed."""
-    _refuse_empty(change)
-    wanted = _WANTED[change.do]
-    which = jobs.concerned(page.caller, change.filter, wanted)
+    which = _select(page, change)
     with database.reading(page.parts.engine) as conn:
         counts = search.count_by_status(conn, which, most=_MOST)
         seen = search.read_page(conn, which, limit=_SHOWN)
-    possible = {status: count for status, count in counts.items() if status in may_come_from(wanted)}
+    changeable = may_come_from(_WANTED[change.do])
+    possible = {status: count for status, count in counts.items() if status in changeable}
     return page.render(
         "jobs/change.html",
         change=change,
@@ -176,20 +176,7 @@ def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResp
 @allow(Role.USER, Role.VO_ADMIN)
 def change_jobs(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTMLResponse:
     """Change the jobs and show the result."""
-    _refuse_empty(change)
-    _refuse_too_many(page, change)
-    changed = jobs.change_many(page.parts, page.caller, change.filter, _WANTED[change.do])
-    return page.render("jobs/changed.html", change=change, changed=changed, most=_SHOWN)
-
-
-def _refuse_empty(change: JobChangeForm) -> None:
-    if change.filter.is_empty:
-        message = "no job is selected: tick some, or filter the list first"
-        raise InvalidRequest([Problem(path="jobs", message=message)])
-
-
-def _refuse_too_many(page: PageContext, change: JobChangeForm) -> None:
-    which = jobs.concerned(page.caller, change.filter, _WANTED[change.do])
+    which = _select(page, change)
     with database.reading(page.parts.engine) as conn:
         total = search.sum_counts(search.count_by_status(conn, which, most=_MOST))
     if total.more or total.jobs > _MOST:
@@ -198,6 +185,16 @@ def _refuse_too_many(page: PageContext, change: JobChangeForm) -> None:
             f"`pilotage job {change.do}` with --status, --owner, --vo, --site or --pool"
         )
         raise InvalidRequest([Problem(path="jobs", message=message)])
+    changed = jobs.change_many(page.parts, page.caller, change.filter, _WANTED[change.do])
+    return page.render("jobs/changed.html", change=change, changed=changed, most=_SHOWN)
+
+
+def _select(page: PageContext, change: JobChangeForm) -> JobSelector:
+    """The jobs to change; `InvalidRequest` without any condition."""
+    if change.filter.is_empty:
+        message = "no job is selected: tick some, or filter the list first"
+        raise InvalidRequest([Problem(path="jobs", message=message)])
+    return jobs.concerned(page.caller, change.filter, _WANTED[change.do])
 
 
 #: Job ids in the address of the list after a submission.

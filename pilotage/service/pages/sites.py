@@ -14,7 +14,6 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.preview import editor, history
 from matcher.preview.history import Blamed
-from pilotage.service import configuring
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.auth.callers import Caller, Role
@@ -237,7 +236,7 @@ def _whole(
 @allow(Role.SITE_ADMIN)
 def drain(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
     """Disable the queue for new jobs."""
-    configuring.switch_queue(page.parts, page.caller, address, drained=True, message=message)
+    page.editor.switch_queue(address, drained=True, message=message)
     return RedirectResponse(f"/sites/{address}", 303)
 
 
@@ -245,7 +244,7 @@ def drain(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
 @allow(Role.SITE_ADMIN)
 def resume(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
     """Enable the queue again."""
-    configuring.switch_queue(page.parts, page.caller, address, drained=False, message=message)
+    page.editor.switch_queue(address, drained=False, message=message)
     return RedirectResponse(f"/sites/{address}", 303)
 
 

@@ -56,8 +56,8 @@ def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
 def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch = None) -> NewVersion:
     """Replace the whole configuration; an invalid one changes nothing."""
     draft = ConfigDraft(version=_required(if_match), text=text_of(body), file=body.source)
-    changed = configuring.store(
-        parts, caller, draft, message=body.message, guards=guards.read_guards(body.guard)
+    changed = configuring.editor_of(parts, caller).store(
+        draft, message=body.message, guards=guards.read_guards(body.guard)
     )
     return NewVersion(version=changed.version)
 
@@ -71,9 +71,8 @@ def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None
     is 409 with the difference, and nothing is changed.
     """
     draft = ConfigDraft(version=_required(if_match), edits=patch.read_edits(body.set, body.remove))
-    return _changed(
-        configuring.store(parts, caller, draft, message=body.message, guards=guards.read_guards(body.guard))
-    )
+    editor, conditions = configuring.editor_of(parts, caller), guards.read_guards(body.guard)
+    return _changed(editor.store(draft, message=body.message, guards=conditions))
 
 
 @router.get("/versions")
@@ -144,7 +143,7 @@ def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch
     """Restore an older version, as far as the caller may change it; for an operator, its whole text."""
     expected = None if if_match is None else _expected(if_match)
     draft = ConfigDraft(version=expected, restored=body.version)
-    return _changed(configuring.store(parts, caller, draft, message=body.message))
+    return _changed(configuring.editor_of(parts, caller).store(draft, message=body.message))
 
 
 def _changed(change: StoredChange) -> ChangedConfig:

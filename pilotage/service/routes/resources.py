@@ -118,8 +118,8 @@ def _switch(
     parts: PartsOf, caller: Caller, address: QueueAddress, body: Switch | None, *, drained: bool
 ) -> NewVersion:
     message = body.message if body else ""
-    version = configuring.switch_queue(parts, caller, address, drained=drained, message=message)
-    return NewVersion(version=version)
+    editor = configuring.editor_of(parts, caller)
+    return NewVersion(version=editor.switch_queue(address, drained=drained, message=message).version)
 
 
 def _vo(caller: Caller, named: str | None) -> str | None:
