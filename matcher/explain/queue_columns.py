@@ -149,8 +149,7 @@ class QueueColumns:
         # A name that no queue has distinguishes none.
         folded = tuple(sorted(self.present.intersection(map(fold, names))))
         return self._column(
-            ("values", folded),
-            lambda queue: tuple(self._comparable_value(queue, name) for name in folded),
+            ("values", folded), lambda queue: tuple(self._comparable_value(queue, name) for name in folded)
         )
 
     def group_by_admission(self) -> Column:
