@@ -65,8 +65,13 @@ _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
 #: Fields of a resource with the names that it accepts, and their keywords; and those that it bans.
 _ACCEPTED = {
-    **{"sites": "site", "grid_ces": "ce", "platforms": "platforms", "job_types": "job_types"},
-    **{"owners": "owners", "owner_groups": "owner_groups", "vos": "vo"},
+    "sites": "site",
+    "grid_ces": "ce",
+    "platforms": "platforms",
+    "job_types": "job_types",
+    "owners": "owners",
+    "owner_groups": "owner_groups",
+    "vos": "vo",
 }
 _BANNED = {
     "BannedSite": "banned_sites",
