@@ -239,7 +239,11 @@ class ClassIndex:
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
         """The same as a bitmap, valid until a class is added or removed."""
         mask = self._by_resource.find(resource, self._evaluate, lambda asked: rules.fits(asked, resource))
-        of_pools = self._by_pools.find(pools, self._pools.naming_of, lambda asked: asked.submit_pool in pools)
+        of_pools = 0
+        if pools:
+            of_pools = self._by_pools.find(
+                pools, self._pools.naming_of, lambda asked: asked.submit_pool in pools
+            )
         return mask & self._present & (self._without_pool | of_pools)
 
     def is_in(self, mask: int, class_id: int) -> bool:

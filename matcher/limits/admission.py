@@ -113,9 +113,9 @@ class AdmissionPolicies:
 
 
 def _build_policy(config: Configuration, place: Location, vos: frozenset[str]) -> AdmissionPolicy | None:
-    asking = [
+    checking = [
         queue
         for queue in place_pools.list_queues(config, place)
         if any(config.usable(queue, vo) and config.admission(queue, vo) for vo in vos)
     ]
-    return AdmissionPolicy(config, asking) if asking else None
+    return AdmissionPolicy(config, checking) if checking else None
