@@ -187,7 +187,6 @@ def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
 
 
 def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
-    """Queues that would be eligible if they were enabled."""
     survey = situation.survey
     drained = survey.admitted & ~survey.enabled
     for failure in survey.failures(situation.demand):
@@ -211,7 +210,6 @@ def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
 
 
 def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
-    """Queues where the decision depends on the node."""
     survey, asked = situation.survey, situation.demand.requirements
     undecided = survey.undecided(situation.demand) & situation.eligible
     if asked is None or not undecided:
@@ -259,7 +257,6 @@ def count_recent_pilots(
 
 
 def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
-    """Bans, limits, delays and throttles that close eligible queues."""
     survey, eligible = situation.survey, situation.eligible
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
     closed = 0

@@ -317,7 +317,6 @@ class ClassIndex:
         return self._tags.naming(values) if name == "tags" else self._restrictions[name].naming(values)
 
     def _write(self, entry: _ClassEntry, *, add: bool) -> None:
-        """Set or clear the class's bit in all bitmaps."""
         bit, pool = 1 << entry.slot, entry.asked.submit_pool
         for name, restriction in self._restrictions.items():
             restriction.write(bit, entry.names[name], add=add)
