@@ -43,13 +43,7 @@ class LostResult:
         return self != LostResult()
 
 
-def cycle(
-    engine: Engine,
-    config: Configuration,
-    *,
-    now: datetime,
-    holder: str,
-) -> LostResult | None:
+def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> LostResult | None:
     """Handle every job whose pilot is overdue; None while another process is the leader."""
     leadership = leader.acquire(engine, NAME, holder=holder, now=now)
     if leadership is None:

@@ -251,8 +251,7 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         # Before any is refreshed: an earlier cycle may have been killed before it updated the jobs of these.
         unreported = frozenset(mapping.list_refreshed(conn, leadership.last))
     refreshed = leadership.serve_each(
-        vos,
-        lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo]),
+        vos, lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo])
     )
     changes = refreshed.values()
     seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)

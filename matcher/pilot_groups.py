@@ -43,10 +43,7 @@ class PilotGroups:
         self._known: Cache[tuple[str, str], Flags] = Cache(_CACHED)
 
     def find_groups(
-        self,
-        conn: Connection,
-        config: Configuration,
-        mapped: Mapping[QueueAddress, Collection[MappedPool]],
+        self, conn: Connection, config: Configuration, mapped: Mapping[QueueAddress, Collection[MappedPool]]
     ) -> Mapping[QueueAddress, tuple[PilotGroup, ...]]:
         """The groups of each queue's pools, those without flags first."""
         # Computed once per queue class and pool.

@@ -16,14 +16,8 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 #: Name of a condition; they are listed in the order in which people check them.
 Condition = str
 
-#: Names that a class lists, by field of a resource.
-NAMED: Mapping[str, Callable[[RequirementClass], frozenset[str]]] = {
-    "sites": lambda asked: asked.sites,
-    "grid_ces": lambda asked: asked.grid_ces,
-    "platforms": lambda asked: asked.platforms,
-    "job_types": lambda asked: asked.job_types,
-    "tags": lambda asked: asked.tags,
-}
+#: Fields of a class with names; a resource has fields of the same names.
+NAMED = ("sites", "grid_ces", "platforms", "job_types", "tags")
 _OWNERS = frozenset({"owners", "owner_groups"})
 #: Minimum that a class needs, by condition.
 NEEDS: Mapping[str, Callable[[RequirementClass], float]] = {
@@ -133,7 +127,7 @@ def _job_type(asked: RequirementClass, resource: Resource) -> bool:
 
 
 def _names(asked: RequirementClass) -> dict[str, frozenset[str]]:
-    return {name: fold_names(of(asked)) for name, of in NAMED.items()}
+    return {name: fold_names(getattr(asked, name)) for name in NAMED}
 
 
 def _excludes(exclusion: Exclusion, names: Mapping[str, frozenset[str]]) -> bool:

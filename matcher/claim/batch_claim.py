@@ -29,7 +29,6 @@ from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner, TransactionRunner
 from taskqueue.leases import claim as leases_claim
 from taskqueue.leases import claim_batch
-from taskqueue.leases.assignment import TakeRequest
 from taskqueue.leases.claim_batch import BatchClaim, BatchClaimResult
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -88,12 +87,7 @@ def build_claim(prepared: ClaimRequest, task_queue: TaskQueue) -> BatchClaim:
     filling.take(task_queue.requirement_class, 1)
     [allotment] = filling.allotments()
     return BatchClaim(
-        want=TakeRequest(
-            task_queue_id=task_queue.task_queue_id,
-            count=1,
-            place=prepared.place,
-            has_pool=task_queue.requirement_class.submit_pool is not None,
-        ),
+        want=prepared.build_take(task_queue, 1),
         holder=prepared.holder,
         lease=leases_claim.generate_lease(),
         allotment=allotment,
@@ -248,21 +242,16 @@ class BatchClaimer:
     def _claim_limited(
         self, requests: Sequence[ClaimRequest], config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
-        maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         try:
-            with self.doubts.about(maybe), database.writing(self._engine) as conn:
-                results = claim_limited(conn, requests, config=config, now=now)
-                maybe += (
-                    (requests[number].request, tuple(each.lease for each in result.claimed))
-                    for number, result in results.items()
-                )
+            return self._in_transaction(
+                requests, lambda conn: claim_limited(conn, requests, config=config, now=now)
+            )
         except DBAPIError as error:
             if database.is_unavailable(error):
                 raise
-            for prepared in requests:
-                prepared.drawn.reset()
+            for each in requests:
+                each.drawn.reset()
             return {}
-        return {id(requests[number].request): result for number, result in results.items()}
 
     def _claim_unlimited(
         self, requests: Sequence[ClaimRequest], _config: Configuration, now: datetime
@@ -273,14 +262,21 @@ class BatchClaimer:
     def _step_by_step(
         self, requests: Sequence[ClaimRequest], config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
+        found = self._in_transaction(
+            requests,
+            lambda conn: dict(enumerate(claim_loop.claim_all(conn, requests, config=config, now=now))),
+        )
+        return {id(each.request): each.complete(found[id(each.request)]) for each in requests}
+
+    def _in_transaction(
+        self, requests: Sequence[ClaimRequest], claim: Callable[[Connection], dict[int, ClaimResult]]
+    ) -> dict[int, ClaimResult]:
+        """Claim in one transaction; if its commit is not confirmed, the claims are in doubt."""
         maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         with self.doubts.about(maybe), database.writing(self._engine) as conn:
-            results = claim_loop.claim_all(conn, requests, config=config, now=now)
+            results = claim(conn)
             maybe += (
-                (prepared.request, tuple(each.lease for each in result.claimed))
-                for prepared, result in zip(requests, results, strict=True)
+                (requests[number].request, tuple(each.lease for each in result.claimed))
+                for number, result in results.items()
             )
-        return {
-            id(prepared.request): prepared.complete(result)
-            for prepared, result in zip(requests, results, strict=True)
-        }
+        return {id(requests[number].request): result for number, result in results.items()}

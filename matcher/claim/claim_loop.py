@@ -54,6 +54,15 @@ class ClaimRequest:
         """Whether one batch statement may claim for it: one job, and any will do."""
         return self.request.count == 1 and self.admission is None and self.job_id is None
 
+    def build_take(self, task_queue: TaskQueue, count: int) -> TakeRequest:
+        """The statement's request for jobs of a task queue."""
+        return TakeRequest(
+            task_queue_id=task_queue.task_queue_id,
+            count=count,
+            place=self.place,
+            has_pool=task_queue.requirement_class.submit_pool is not None,
+        )
+
     def complete(self, result: "ClaimResult") -> "ClaimResult":
         """Add the default reason to a result without jobs and reason."""
         silent = not result.claimed and result.refused is None and not result.in_other_hands
@@ -125,14 +134,6 @@ class _Claim:
 
     def _fits(self, task_queue: TaskQueue) -> bool:
         return bool(self.filling.most(task_queue.requirement_class, 1))
-
-    def build_request(self, task_queue: TaskQueue) -> TakeRequest:
-        return TakeRequest(
-            task_queue_id=task_queue.task_queue_id,
-            count=self.most(task_queue),
-            place=self.prepared.place,
-            has_pool=task_queue.requirement_class.submit_pool is not None,
-        )
 
     def add(self, task_queue: TaskQueue, taken: Sequence[TakenRow]) -> None:
         """Account for taken jobs of a task queue."""
@@ -215,7 +216,7 @@ def _take(conn: Connection, claims: Sequence[_Claim], now: datetime) -> None:
             for each in claims
             if each.missing > 0 and len(each.tried) < _DIRECT_TRIES and (found := each.next()) is not None
         ]
-        batch = [each.build_request(found) for each, found in tries]
+        batch = [each.prepared.build_take(found, each.most(found)) for each, found in tries]
         for (each, found), taken in zip(tries, assignment.take_batch(conn, batch, now=now), strict=True):
             each.add(found, taken)
     for claim in claims:

@@ -100,11 +100,7 @@ def _holder(view: Snapshot, request: MatchRequest, place: Location) -> LeaseHold
     if stated and pilots.is_at(view.conn, stated, site=place.site, vos=vos):
         stamp = stated
     leases = options_for(view.config, min(vos) if len(vos) == 1 else None).leases
-    return LeaseHolder(
-        subject=request.caller.subject,
-        stamp=stamp,
-        lease_time=timedelta(seconds=leases.time),
-    )
+    return LeaseHolder(subject=request.caller.subject, stamp=stamp, lease_time=timedelta(seconds=leases.time))
 
 
 def _cache_no_match(

@@ -126,39 +126,32 @@ class Snapshot:
 
         None: the queue serves none of the VOs now. `cache_key` is `MatchRequest.cache_key`.
         """
+        places = self.memory.places
         location = None if cache_key is None else self.memory.locations.find(cache_key, self.config)
         if location is None:
             presented = place_pools.respell_place(presented, self.config)
             address = _queue_address(presented, caller, self.config)
             resource = _restrict_to_caller(presented.resource, caller, self.config)
             if address is None:
-                resource = replace(
-                    resource, vos=place_pools.usable_vos(resource.named_vos, presented, self.config)
-                )
-                return self._served_without_queue(presented, resource), resource
+                vos = place_pools.usable_vos(resource.named_vos, presented, self.config)
+                resource = replace(resource, vos=vos)
+                if not vos:
+                    return None, resource
+                with self.memory.lock:
+                    served = places.served_without_queue(
+                        self.reading, self.config, presented, vos, age=self.age
+                    )
+                return served, resource
             location = _locate(address, resource, presented.node_facts, self.config)
             if cache_key is not None:
                 self.memory.locations.store(cache_key, location, self.config)
-        return self._served(location), location.resource
-
-    def _served(self, location: PilotLocation) -> PlacePools | None:
-        usable = location.resource.named_vos
-        if not usable:
-            return None
+        if not (vos := location.resource.named_vos):
+            return None, location.resource
         with self.memory.lock:
-            places = self.memory.places
-            return places.served(
-                self.reading, self.config, location.address, usable, location.facts, age=self.age
+            served = places.served(
+                self.reading, self.config, location.address, vos, location.facts, age=self.age
             )
-
-    def _served_without_queue(self, presented: StatedResource, resource: Resource) -> PlacePools | None:
-        if not resource.vos:
-            return None
-        with self.memory.lock:
-            places = self.memory.places
-            return places.served_without_queue(
-                self.reading, self.config, presented, resource.vos, age=self.age
-            )
+        return served, location.resource
 
     def require_one_place(self, presented: StatedResource, caller: MatchCaller) -> None:
         """Refuse a request with several places where that matters."""

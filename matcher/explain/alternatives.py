@@ -186,10 +186,7 @@ def _requirement_alternatives(
         ):
             if not budget.spend(size):
                 break
-            yield (
-                text,
-                replace(demand, requirements=evaluator.replace_operand(whole, failure.wanted, new)),
-            )
+            yield (text, replace(demand, requirements=evaluator.replace_operand(whole, failure.wanted, new)))
         budget.spend(size)
         left = evaluator.replace_operand(whole, failure.wanted, None)
         yield f"leave out `{failure.wanted}` of the Requirements", replace(demand, requirements=left)

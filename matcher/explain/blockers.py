@@ -15,6 +15,7 @@ from cs_config.tree.configuration import Configuration
 from matcher import rules
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
+from matcher.explain.rewrites import list_items
 from matcher.limits import place_policy, running_limits, throttle_state, throttles
 from matcher.limits.job_groups import JobView
 from requirements import evaluator
@@ -169,7 +170,7 @@ def _places(_: Connection, situation: JobSituation) -> Iterator[str]:
 
 def _unknown(names: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str | None]]:
     """Unknown names, at most `MOST_HINTS`, each with the likely spelling."""
-    folded = set(map(fold, known)) if names else set()
+    folded = rules.fold_names(known) if names else ()
     for name in sorted(name for name in names if fold(name) not in folded)[:MOST_HINTS]:
         yield name, did_you_mean(name, known)
 
@@ -177,8 +178,7 @@ def _unknown(names: Collection[str], known: Collection[str]) -> Iterator[tuple[s
 def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
     """Unknown platforms. A queue that states none accepts such a job all the same."""
     offered = situation.survey.distinct("Platform", situation.survey.everything)
-    listed = (value if isinstance(value, tuple) else (value,) for value in offered)
-    known = [str(name) for names in listed for name in names]
+    known = [str(name) for value in offered for name in list_items(value)]
     for platform, others in situation.config.os_compatibility.items():
         known += [platform, *others]
     for name, meant in _unknown(situation.demand.asked.platforms, known):
@@ -187,7 +187,6 @@ def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
 
 
 def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
-    """Queues that would be eligible if they were enabled."""
     survey = situation.survey
     drained = survey.admitted & ~survey.enabled
     for failure in survey.failures(situation.demand):
@@ -211,7 +210,6 @@ def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
 
 
 def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
-    """Queues where the decision depends on the node."""
     survey, asked = situation.survey, situation.demand.requirements
     undecided = survey.undecided(situation.demand) & situation.eligible
     if asked is None or not undecided:
@@ -259,7 +257,6 @@ def count_recent_pilots(
 
 
 def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
-    """Bans, limits, delays and throttles that close eligible queues."""
     survey, eligible = situation.survey, situation.eligible
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
     closed = 0
@@ -294,14 +291,6 @@ def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
 
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
-    _optimizers,
-    _queues,
-    _places,
-    _platforms,
-    _switched_off,
-    _undeclared,
-    _closures,
-    _nodes,
-    _pilots,
-    _queue_position,
+    *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared),
+    *(_closures, _nodes, _pilots, _queue_position),
 )

@@ -190,7 +190,6 @@ def _order(change: SuggestedChange) -> tuple[int, bool, int, str]:
 
 
 def _group_queues(failures: Sequence[UnmetCondition], queues: int) -> dict[tuple[int, ...], int]:
-    """Group queues by the numbers of the failures that they have."""
     groups: dict[tuple[int, ...], int] = {(): queues} if queues else {}
     for number, failure in enumerate(failures):
         split: dict[tuple[int, ...], int] = {}
@@ -226,7 +225,6 @@ def _combine_alternatives(
 def _changes_by_admins(
     survey: QueueSet, vo: str, failures: Sequence[UnmetCondition]
 ) -> Iterator[SuggestedChange]:
-    """Changes that the admins of a site can make."""
     fits = survey.everything & ~survey.faulty
     for failure in failures:
         fits &= ~failure.queues

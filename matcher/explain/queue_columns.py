@@ -62,8 +62,8 @@ class QueueView:
     @cached_property
     def resource(self) -> Resource:
         """A pilot's offer there, including site and CE."""
-        place = {"sites": _address_name(self.address.site), "grid_ces": _address_name(self.address.ce)}
-        return replace(self.offered, **place)  # type: ignore[arg-type]  # both are sets of names
+        site, ce = frozenset({fold(self.address.site)}), frozenset({fold(self.address.ce)})
+        return replace(self.offered, sites=site, grid_ces=ce)
 
 
 def queue_views(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[QueueView, ...]:
@@ -111,13 +111,8 @@ def describe_queue(kind: ConditionKind, queue: QueueView) -> str | None:
     name = "Tag" if kind is job_conditions.WHOLE_NODE else kind.requirement
     value = getattr(queue.resource, kind.resource_fields[0])
     if isinstance(value, frozenset):
-        spelled = next((v for n, v in queue.values.items() if fold(n) == fold(name.removesuffix("s"))), None)
-        return None if spelled is None else format_value(spelled)
+        value = lookup(queue.values, name.removesuffix("s"))
     return None if value is None else format_value(value)
-
-
-def _address_name(name: str) -> frozenset[str]:
-    return frozenset({fold(name)})
 
 
 #: Groups of equal queues: the first queue's number, and the group as a bit set.
@@ -154,8 +149,7 @@ class QueueColumns:
         # A name that no queue has distinguishes none.
         folded = tuple(sorted(self.present.intersection(map(fold, names))))
         return self._column(
-            ("values", folded),
-            lambda queue: tuple(self._comparable_value(queue, name) for name in folded),
+            ("values", folded), lambda queue: tuple(self._comparable_value(queue, name) for name in folded)
         )
 
     def group_by_admission(self) -> Column:
@@ -202,9 +196,8 @@ class QueueColumns:
 
     @cached_property
     def _spellings(self) -> Mapping[str, list[str]]:
-        names = set[str]().union(*(queue.plain for queue in self._queues))
         found: defaultdict[str, list[str]] = defaultdict(list)
-        for name in sorted(names):
+        for name in sorted(set[str]().union(*(queue.plain for queue in self._queues))):
             found[fold(name)].append(name)
         return found
 
@@ -219,17 +212,11 @@ class QueueColumns:
         With `ordered`, results are 1-tuples of a number, sorted; None sorts last, as unlimited.
         """
         if key not in self._columns:
-            masks: dict[Hashable, int] = {}
-            firsts: dict[Hashable, int] = {}
             members: defaultdict[Hashable, list[int]] = defaultdict(list)
             for number, queue in enumerate(self._queues):
-                value = of(queue)
-                firsts.setdefault(value, number)
-                members[value].append(number)
-            for value, numbers in members.items():
-                masks[value] = mask_from(numbers)
-            values = sorted(masks, key=_capacity) if ordered else list(masks)
-            self._columns[key] = [(firsts[value], masks[value]) for value in values]
+                members[of(queue)].append(number)
+            values = sorted(members, key=_capacity) if ordered else members
+            self._columns[key] = [(members[value][0], mask_from(members[value])) for value in values]
         return self._columns[key]
 
 

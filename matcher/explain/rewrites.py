@@ -59,9 +59,10 @@ def rewrite_condition(
     for each in edit_expression.comparisons(condition):
         if not budget.spend(SEARCH):
             return
+        present = condition[each.whole.start : each.whole.end]
         for changed in _values(each, queues, survey):
             new = edit_expression.replace_part(condition, each.whole, changed)
-            yield f"write `{changed}` instead of `{_render(condition, each)}`", new
+            yield f"write `{changed}` instead of `{present}`", new
 
 
 def _names(condition: str, survey: QueueSet, budget: ExplanationBudget) -> Iterator[Rewrite]:
@@ -120,16 +121,9 @@ def _numbers(comparison: AttributeComparison, wanted: float, here: dict[Value, i
 def _unquoted_number(wanted: Scalar, here: dict[Value, int]) -> Scalar:
     """The number in a quoted value, where queues have numbers."""
     numbers = any(isinstance(item, int | float) for value in here for item in list_items(value))
-    if not numbers or not isinstance(wanted, str):
-        return wanted
-    number = as_number(wanted)
-    return wanted if isinstance(number, str) else number
+    return as_number(wanted) if numbers else wanted
 
 
 def list_items(value: Value) -> tuple[Scalar, ...]:
     """The items of a list, or the single value."""
     return value if isinstance(value, tuple) else (value,)
-
-
-def _render(condition: str, comparison: AttributeComparison) -> str:
-    return condition[comparison.whole.start : comparison.whole.end]

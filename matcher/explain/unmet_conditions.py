@@ -147,7 +147,6 @@ class UnmetConditions:
         return found
 
     def _misses(self, part: AdmissionCondition) -> Iterator[_Reason]:
-        """The queues' conditions that the job does not fulfil."""
         for queue, mask in self._columns.group_by_admission():
             admission = self._queues[queue].admission
             for miss in () if admission is None else admission.misses(part.job):

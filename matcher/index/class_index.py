@@ -100,6 +100,8 @@ _FEW = 32
 _RECORDED = 10_000
 
 
+#: Fields of a class with names, one of which a resource must offer.
+_RESTRICTED_BY = ("sites", "grid_ces", "platforms", "job_types")
 #: Cached results by resource; the cache is cleared when full.
 _CACHED = 10_000
 #: Cached results by set of pools; most queues of a site share one set.
@@ -170,7 +172,7 @@ class ClassIndex:
         self._free_slots: list[int] = []
         self._everything = 0
         self._present = 0  # classes with jobs
-        self._restrictions = {name: NameBitmap() for name in _RESTRICTIONS}
+        self._restrictions = {name: NameBitmap() for name in ("vo", *_RESTRICTED_BY)}
         self._banned_sites = NameBitmap()
         self._tags = NameBitmap()
         self._pools = NameBitmap()
@@ -196,7 +198,8 @@ class ClassIndex:
         entry = _ClassEntry(
             slot=slot,
             asked=asked,
-            names={name: rules.fold_names(of(asked)) for name, of in _RESTRICTIONS.items()},
+            names={name: rules.fold_names(getattr(asked, name)) for name in _RESTRICTED_BY}
+            | {"vo": frozenset({fold(asked.vo)})},
             banned_sites=rules.fold_names(asked.banned_sites),
             tags=rules.fold_names(asked.tags),
         )
@@ -236,7 +239,11 @@ class ClassIndex:
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
         """The same as a bitmap, valid until a class is added or removed."""
         mask = self._by_resource.find(resource, self._evaluate, lambda asked: rules.fits(asked, resource))
-        of_pools = self._by_pools.find(pools, self._pools.naming_of, lambda asked: asked.submit_pool in pools)
+        of_pools = 0
+        if pools:
+            of_pools = self._by_pools.find(
+                pools, self._pools.naming_of, lambda asked: asked.submit_pool in pools
+            )
         return mask & self._present & (self._without_pool | of_pools)
 
     def is_in(self, mask: int, class_id: int) -> bool:
@@ -310,7 +317,6 @@ class ClassIndex:
         return self._tags.naming(values) if name == "tags" else self._restrictions[name].naming(values)
 
     def _write(self, entry: _ClassEntry, *, add: bool) -> None:
-        """Set or clear the class's bit in all bitmaps."""
         bit, pool = 1 << entry.slot, entry.asked.submit_pool
         for name, restriction in self._restrictions.items():
             restriction.write(bit, entry.names[name], add=add)
@@ -323,12 +329,3 @@ class ClassIndex:
         self._everything = self._everything & ~bit | here
         self._without_pool = self._without_pool & ~bit | (here if pool is None else 0)
         self._whole_node = self._whole_node & ~bit | (here if entry.asked.whole_node else 0)
-
-
-_RESTRICTIONS: Mapping[str, Callable[[RequirementClass], Collection[str]]] = {
-    "vo": lambda asked: (fold(asked.vo),),
-    "sites": lambda asked: asked.sites,
-    "grid_ces": lambda asked: asked.grid_ces,
-    "platforms": lambda asked: asked.platforms,
-    "job_types": lambda asked: asked.job_types,
-}

@@ -63,7 +63,6 @@ class AdmissionPolicy:
         return all(each.admits(identity) for each in rules if reads_owner_only(each.asks))
 
     def _closed(self, conn: Connection, task_queue_ids: Sequence[int]) -> set[int]:
-        """The task queues of which every job group is refused."""
         rows = selection.list_kinds(conn, task_queue_ids, most=job_groups.MOST)
         if len(rows) == job_groups.MOST:
             return set()
@@ -113,9 +112,9 @@ class AdmissionPolicies:
 
 
 def _build_policy(config: Configuration, place: Location, vos: frozenset[str]) -> AdmissionPolicy | None:
-    asking = [
+    checking = [
         queue
         for queue in place_pools.list_queues(config, place)
         if any(config.usable(queue, vo) and config.admission(queue, vo) for vo in vos)
     ]
-    return AdmissionPolicy(config, asking) if asking else None
+    return AdmissionPolicy(config, checking) if checking else None

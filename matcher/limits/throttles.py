@@ -79,10 +79,7 @@ REQUIREMENTS = "Requirements"
 BOUNDS: Mapping[Policy, tuple[tuple[tuple[str, ...], str], ...]] = {
     Policy.LEVEL0: (((SUBMITTING,), "MaxSubmittingJobs"),),
     Policy.LEVEL1: (((SUBMITTING, GATHERING), "MaxSubmittingAndOutputGatheringJobs"),),
-    Policy.LEVEL2: (
-        ((JOBS,), "MaxJobs"),
-        ((SUBMITTING, GATHERING), "MaxSubmittingAndOutputGatheringJobs"),
-    ),
+    Policy.LEVEL2: (((JOBS,), "MaxJobs"), ((SUBMITTING, GATHERING), "MaxSubmittingAndOutputGatheringJobs")),
     Policy.BROKERING: (((JOBS,), "MaxJobs"), ((SUBMITTING,), "MaxSubmittingJobs")),
     Policy.PENDING: (((PENDING,), "MaxPendingJobs"),),
     Policy.SIMPLE: (((JOBS,), "MaxJobs"),),

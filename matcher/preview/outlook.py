@@ -113,7 +113,6 @@ def list_closed_places(
 def _closed_throttles(
     conn: Connection, config: Configuration, names: Collection[str], now: datetime
 ) -> Mapping[str, str]:
-    """Scopes whose throttle leaves no room, with the reason."""
     rooms = (
         (scope, standing.room())
         for scope, standing in throttle_state.iterate_standings(conn, config, names, now)

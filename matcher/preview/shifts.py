@@ -82,7 +82,6 @@ class VersionComparison:
 
     @cached_property
     def _elsewhere(self) -> QueueSet:
-        """All unchanged queues."""
         rest = [each for each in self._after.addresses if each not in self._changed]
         return _usable_queues(self._after, self._vo, rest)
 

@@ -63,6 +63,16 @@ _MOST_POOLS = 3000
 _ANY = re.compile(r"[\W_]*a[\W_]*n[\W_]*y[\W_]*", re.IGNORECASE)
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
+#: Fields of a resource with the names that it accepts, and their keywords; and those that it bans.
+_ACCEPTED = {
+    "sites": "site",
+    "grid_ces": "ce",
+    "platforms": "platforms",
+    "job_types": "job_types",
+    "owners": "owners",
+    "owner_groups": "owner_groups",
+    "vos": "vo",
+}
 _BANNED = {
     "BannedSite": "banned_sites",
     "BannedGridCE": "banned_grid_ces",
@@ -285,14 +295,11 @@ def _build_resource(keywords: RequestKeywords) -> Resource:
             keywords.spelling("required_tags"),
             f"{sorted(required)} are required of jobs but not all offered under Tag",
         )
-    names: dict[str, Any] = {
-        field: keywords.values(keyword)
-        for field, keyword in (("sites", "site"), ("grid_ces", "ce"), ("vos", "vo"))
-    }
-    names |= {name: keywords.values(name) for name in ("platforms", "job_types", "owners", "owner_groups")}
-    names |= {name: keywords.values(name) or frozenset() for name in _BANNED.values()}
+    cpu_time = keywords.cpu_time()
+    names: dict[str, Any] = {field: keywords.values(keyword) for field, keyword in _ACCEPTED.items()}
+    names |= {field: keywords.values(field) or frozenset() for field in _BANNED.values()}
     return Resource(
-        cpu_time=keywords.cpu_time(),
+        cpu_time=cpu_time,
         tags=offered,
         required_tags=required,
         max_ram=keywords.whole_number("max_ram", 0, LARGEST),
