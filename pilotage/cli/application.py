@@ -27,6 +27,8 @@ class CommandGroup:
 
     help: str
     commands: Mapping[str, "str | CommandGroup"]  #: a function in `commands/`, as `module:name`, or a group
+    #: Group of entry points whose names are commands too, and the function in `commands/` that makes them.
+    installed: tuple[str, str] | None = None
 
 
 #: Only the module of the command that is run is imported: a client command must not wait until a database and
@@ -93,6 +95,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
                     "dirac": "config_formats:import_dirac",
                     "osg": "config_formats:import_osg",
                 },
+                ("pilotage.formats", "config_formats:make_import"),
             ),
             "export": CommandGroup(
                 "Export the configuration to formats of other systems.",
@@ -213,6 +216,8 @@ def _add_commands(
         if isinstance(command, CommandGroup):
             group = typer.Typer(help=command.help)
             _add_commands(group, command.commands, path[1:])
+            if command.installed is not None:
+                _add_installed(group, command, *command.installed)
             app.add_typer(group, name=name)
         elif isinstance(command, str):
             app.command(name)(_import_function(f"commands.{command}"))
@@ -220,6 +225,16 @@ def _add_commands(
             own = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
             context = own if command.reads_own_options else None
             app.command(name, context_settings=context)(_import_function(command.function))
+
+
+def _add_installed(app: typer.Typer, group: CommandGroup, points: str, maker: str) -> None:
+    from importlib import metadata  # slow, and needed here only
+
+    module, _, name = maker.partition(":")
+    make = getattr(import_module(f"pilotage.cli.commands.{module}"), name)
+    for point in metadata.entry_points(group=points):
+        if point.name not in group.commands:
+            app.command(point.name)(options.expand_groups(make(point.name)))
 
 
 def _import_function(place: str) -> options.CommandFunction:

@@ -1,6 +1,6 @@
 """`pilotage config import` and `export`: formats of other systems; an import shows its effects first."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Group
 
-from cs_config.formats import ce_ads, ce_ads_import, dirac_import, dirac_text, glidein_factory
+from cs_config.formats import ce_ads, ce_ads_import, dirac_text, importers
 from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
-from cs_config.formats.importers import Importer
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import options, output
@@ -47,15 +46,18 @@ class ImportOptions:
             raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
 
 
-def _import_file(
-    propose: Importer,
-    file: Path,
+def _import_files(
+    format_name: str,
+    files: Sequence[Path],
     wanted: ImportOptions,
     service: ServiceOptions,
+    *,
+    site: str | None = None,
 ) -> None:
-    """Show what a file of another system would change, as `propose` reads it; with --apply, store it."""
+    """Show what files in an installed format would change; with --apply, store it."""
+    propose = importers.installed_importers()[format_name]
     config = config_request.configuration_from(wanted.against, service)
-    found = propose(config, {str(file): _read_text(file)})
+    found = propose(config, {str(each): _read_text(each) for each in files}, site=site)
     proposal = found.proposal
     _print_notes(found.notes, service)
     if wanted.as_text and not service.as_json:
@@ -63,7 +65,7 @@ def _import_file(
         return
     preview, version = None, config.version
     if wanted.against is None and proposal.differences:
-        preview, version = _preview_and_store(proposal, file.name, wanted, service)
+        preview, version = _preview_and_store(proposal, _name_files(files), wanted, service)
     applied = wanted.apply and bool(proposal.differences)
     changes = config_request.list_changes(proposal.differences)
     data = {
@@ -141,7 +143,7 @@ def import_dirac(
     listed. A node whose restriction cannot be translated is disabled (Enabled: false), else the import is
     refused.
     """
-    _import_file(dirac_import.propose_dirac, file, wanted, service)
+    _import_files("dirac", [file], wanted, service)
 
 
 def import_osg(
@@ -157,7 +159,29 @@ def import_osg(
     An entry becomes a queue with the same name; settings without an equivalent are listed. An entry whose
     restriction cannot be translated is disabled (Enabled: false).
     """
-    _import_file(glidein_factory.propose_factory, file, wanted, service)
+    _import_files("osg", [file], wanted, service)
+
+
+def make_import(format_name: str) -> Callable[..., None]:
+    """The command for an importer of another package, found by the entry point `pilotage.formats`."""
+
+    def import_files(
+        files: Annotated[list[Path], options.argument("FILE…", "Files to import; - is standard input.")],
+        *,
+        site: Annotated[str | None, options.option("SITE", _SITE_HELP)] = None,
+        wanted: ImportOptions,
+        service: ServiceOptions,
+    ) -> None:
+        _import_files(format_name, files, wanted, service, site=site)
+
+    import_files.__doc__ = (
+        f"Show what files in the format {format_name} would change; with --apply, store it."
+    )
+    return import_files
+
+
+def _name_files(files: Sequence[Path]) -> str:
+    return ", ".join(each.name for each in files)
 
 
 _SITE_HELP = "Site of CEs whose ads name none; a CE that exists already keeps its site."
@@ -182,8 +206,7 @@ def import_classad(
     proposal = ce_ads_import.propose_ads(config, texts, site=site)
     preview, version = None, config.version
     if wanted.against is None and proposal.changes:
-        names = ", ".join(each.name for each in files)
-        preview, version = _preview_and_store(proposal.proposal, names, wanted, service)
+        preview, version = _preview_and_store(proposal.proposal, _name_files(files), wanted, service)
     _print_notes(proposal.notes, service)
     if wanted.as_text and not service.as_json:
         typer.echo(proposal.text, nl=False)
