@@ -158,7 +158,7 @@ def _read_questions(
     conn: Connection, index: QueueClassIndex, pool_ids: Iterable[str]
 ) -> dict[str, RequirementQuestion]:
     """Return the requirements of the pools; deleted pools are left out."""
-    found = {pool_id: index.find_answer(pool_id) for pool_id in pool_ids}
+    found = {pool_id: index.read_question(pool_id) for pool_id in pool_ids}
     for pool_id, text in pools.read_originals(conn, [each for each in found if found[each] is None]).items():
         found[pool_id] = index.question_of(pool_id, canonical.from_json(text))
     return {pool_id: question for pool_id, question in found.items() if question is not None}

@@ -94,7 +94,7 @@ class QueueClassIndex:
         """Every name, folded, that some class has."""
         return frozenset(self._spellings).union(self._node_values)
 
-    def find_answer(self, pool_id: str) -> RequirementQuestion | None:
+    def read_question(self, pool_id: str) -> RequirementQuestion | None:
         """The cached question of a pool."""
         return self._questions.find(pool_id)
 

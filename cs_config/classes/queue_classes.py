@@ -55,7 +55,7 @@ def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     known: dict[object, str | None] = {}  # by the content of all levels of a queue; few contents differ
     for address in config.addresses:
         key: object = address
-        if not config.find_address(vo):
+        if not config.has_address(vo):
             key = tuple(map(contents.number, config.levels[address]))
         if key not in known:
             known[key] = _digest(config, address, vo) if config.usable(address, vo) else None
@@ -101,7 +101,7 @@ def _content(setting: tuple[str, Parameter | None]) -> object:
 
 def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:
     """Digest of the parameters; GLUE names follow from them, except those that follow from the address."""
-    values = config.ad(address, vo) if config.find_address(vo) else config.values(address, vo)
+    values = config.ad(address, vo) if config.has_address(vo) else config.values(address, vo)
     section = config.parameters(address, vo).get(FORWARDING)
     rules = str(section.value) if section is not None and section.forwarding is not None else ""
     return digest(values, config.node_attributes(address, vo), rules)

@@ -173,9 +173,9 @@ class Configuration:
         them; attributes that differ between nodes are not included.
         """
         alike = self.node_attributes(address, vo).without_these(self.values(address, vo))
-        return glue.build_ad(alike, address if self.find_address(vo) else None)
+        return glue.build_ad(alike, address if self.has_address(vo) else None)
 
-    def find_address(self, vo: str) -> bool:
+    def has_address(self, vo: str) -> bool:
         """Whether the VO's jobs may select queues by address, so that no two queues are equal."""
         return self.vo_operations.get(fold(vo), self.default_operations).pools.by_address
 

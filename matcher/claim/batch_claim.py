@@ -123,7 +123,7 @@ def claim_limited(
         DBAPIError: No job was claimed.
     """
     policies = place_policy.lock_policies(conn, config, {prepared.place for prepared in requests}, now)
-    left = [_LimitedRequest(prepared, policies.find_policy(prepared.place)) for prepared in requests]
+    left = [_LimitedRequest(prepared, policies.policy_at(prepared.place)) for prepared in requests]
     found: dict[int, ClaimResult] = {}
     for _ in range(_TRIES):
         batch = {

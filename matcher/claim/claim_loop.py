@@ -167,7 +167,7 @@ def claim_all(
         _Claim(
             prepared=prepared,
             filling=SlotAllotment(prepared.resource),
-            gate=policies.find_policy(prepared.place, prepared.admission),
+            gate=policies.policy_at(prepared.place, prepared.admission),
         )
         for prepared in requests
     ]

@@ -24,7 +24,7 @@ from matcher.errors import Unserved
 from matcher.index import place_pools
 from matcher.index.waiting import FeedFreshness, FeedRead
 from matcher.pilot_groups import PilotGroup
-from matcher.request.match_request import RETRY_AFTER, MatchCaller, MatchRequest, MatchResult
+from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from matcher.request.resource import StatedResource
 from requirements.errors import PilotageError
 from taskqueue.db import database
@@ -236,7 +236,7 @@ def build_answer(request: MatchRequest, result: ClaimResult) -> MatchResult:
     if result.claimed:
         return MatchResult(matches=result.claimed, warnings=warnings)
     reason = result.refused or NO_TASK_QUEUE
-    return MatchResult(reason=reason, retry_after=RETRY_AFTER, warnings=warnings)
+    return MatchResult(reason=reason, warnings=warnings)
 
 
 def _find_duplicates(batch: Sequence[MatchRequest]) -> list[int]:

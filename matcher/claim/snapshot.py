@@ -178,7 +178,7 @@ class Snapshot:
         self, place: Location, resource: Resource, candidates: Sequence[TaskQueue]
     ) -> tuple[Sequence[TaskQueue], AdmissionPolicy | None]:
         """The task queues that the queues of the place may admit, and the policy if jobs must be checked."""
-        policy = self.memory.admission_policies.find_policy(self.config, place, resource.named_vos)
+        policy = self.memory.admission_policies.policy_at(self.config, place, resource.named_vos)
         if policy is None:
             return candidates, None
         admitted = policy.open_to(self.conn, candidates)
@@ -194,7 +194,7 @@ class Snapshot:
             return None
         return place_policy.read_policies(
             self.conn, self.config, [place], self.now, banned=self.banned
-        ).find_policy(place, policy)
+        ).policy_at(place, policy)
 
 
 def _queue_address(

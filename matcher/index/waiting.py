@@ -283,7 +283,7 @@ def draw_candidates(task_queues: Sequence[TaskQueue], random: Random) -> Iterato
 
 
 def iterate_candidates(task_queues: Sequence[TaskQueue]) -> Iterator[TaskQueue]:
-    """Lazily iterate all matches."""
+    """All candidate task queues, in no particular order; those of an index are found while you iterate."""
     return task_queues.iterate_all() if isinstance(task_queues, Candidates) else iter(task_queues)
 
 

@@ -98,7 +98,7 @@ class AdmissionPolicies:
     def __init__(self) -> None:
         self._known: Cache[tuple[Location, frozenset[str]], AdmissionPolicy | None] = Cache(_PLACES)
 
-    def find_policy(
+    def policy_at(
         self, config: Configuration, place: Location, vos: frozenset[str]
     ) -> AdmissionPolicy | None:
         """The policy of a place; None: no queue there has conditions on jobs.

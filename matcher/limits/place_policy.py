@@ -229,7 +229,7 @@ class PlacePolicies:
         self._banned = banned
         self._policies: list[PlacePolicy] = []
 
-    def find_policy(self, place: Location, admission: AdmissionPolicy | None = None) -> PlacePolicy | None:
+    def policy_at(self, place: Location, admission: AdmissionPolicy | None = None) -> PlacePolicy | None:
         """The policy of a place; None: it has no conditions."""
         names = _scopes_of_place(place)
         standing = [self._standing[name] for name in names if name in self._standing]

@@ -51,7 +51,6 @@ class MatchResult:
 
     matches: tuple[ClaimedJob, ...] = ()
     reason: str | None = None  #: reason code if there are none: no_task_queue, not_usable, banned
-    retry_after: int | None = None  #: seconds
     warnings: tuple[str, ...] = ()
 
 

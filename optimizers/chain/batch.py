@@ -185,7 +185,7 @@ def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) 
         settled = list(_status_updates(mine, context, matchable))
         optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)
         enqueue.enqueue(conn, arriving, places)
-    return _count_new_jobs(chain_results, mine)
+    return _summarize(chain_results, mine)
 
 
 def _status_updates(
@@ -201,7 +201,7 @@ def _status_updates(
         yield job, update
 
 
-def _count_new_jobs(chain_results: _Results, mine: _Results) -> BatchResult:
+def _summarize(chain_results: _Results, mine: _Results) -> BatchResult:
     written = {job.job_id for job, _ in mine}
     jobs = Counter(id(chain_result) for _, chain_result in mine)
     distinct = {id(chain_result): chain_result for _, chain_result in mine}

@@ -196,6 +196,9 @@ def _truths(part: FoldedPart) -> Outcomes:
 
 
 def truth_of(part: FoldedPart) -> bool | None:
-    """Return the certain truth of a part; None: it may differ, or is neither true nor false."""
+    """Whether a partially evaluated part is certainly true or certainly false.
+
+    None: its outcome is open, or certain but undefined or an error.
+    """
     known = certain(part.outcomes, Care.TRUTH)
     return known is TruthValue.TRUE if known in (TruthValue.TRUE, TruthValue.FALSE) else None

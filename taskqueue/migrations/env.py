@@ -1,4 +1,4 @@
-"""What Alembic runs: the migrations, in the transaction that `taskqueue.schema` opened."""
+"""What Alembic runs: the migrations, in the transaction that `taskqueue.db.database.upgrade` opened."""
 
 from alembic import context
 

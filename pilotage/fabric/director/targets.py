@@ -89,7 +89,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """An ended pilot whose success or failure is known."""
+    """A pilot whose success or failure is known; it may still run."""
 
     sent_at: datetime
     known_at: datetime

@@ -27,7 +27,7 @@ _PENDING = frozenset({LocalState.UNSUBMITTED, LocalState.INTENDED, LocalState.WA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayAdvertising:
-    """Sends advertisements and updates the limits."""
+    """Reports how many grid jobs are here, and fetches how many may be submitted and gathered at once."""
 
     service: GatewayService
     manager: Manager

@@ -37,7 +37,7 @@ _POOL_QUEUES = 2000
 
 
 class PoolsShown(ListPage):
-    """Query of the list."""
+    """Query parameters of the page that lists pools."""
 
     vo: str = Field(default="", description="Empty: all visible VOs.")
     after: str = Field(default="", max_length=64)

@@ -138,7 +138,7 @@ class PilotSummaryRow(AnswerModel):
 
 
 class PilotSummary(BaseModel):
-    """Numbers of pilots."""
+    """Numbers of pilots, one row for each value of the columns in `by`."""
 
     summary: list[PilotSummaryRow]
 

@@ -7,7 +7,7 @@ import pytest
 
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome
 from optimizers.steps import replica_catalogue
-from optimizers.steps.checks import input_data
+from optimizers.steps.input_data import input_data
 from optimizers.steps.replica_catalogue import CatalogueUnavailableError, FileCatalogue
 
 Make = Callable[..., JobContext]
