@@ -249,6 +249,10 @@ def test_what_would_take_long_to_read_is_refused_where_it_becomes_too_much(text:
     assert "too long, allowed are 12000 names, numbers, operators and brackets (job.jdl:1:" in refused(text)
 
 
+def test_a_brace_in_a_text_with_an_escape_does_not_end_the_list() -> None:
+    assert parse_ad(r'A = {"", "}\134"}; B = 1') == {"A": ["", "}\\"], "B": 1}
+
+
 @given(st.lists(st.text(alphabet='a ,"\\{}/*#\n', max_size=6), max_size=6))
 def test_a_list_of_texts_is_read_as_any_other_list(texts: list[str]) -> None:
     written = ", ".join(render(Literal(value=text, start=0, end=0)) for text in texts)

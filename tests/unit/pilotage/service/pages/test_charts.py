@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.service.models.accounting import AccountingAnswer, AccountingRow
+from pilotage.service.queries.accounting import AccountingAnswer, AccountingRow
 from pilotage.service.pages import accounting, templating
 from taskqueue.accounting.report import TimeBucket
 
