@@ -63,7 +63,7 @@ def test_people_are_told_of_a_later_schema_and_processes_start_on_it(
         pass
     found = {each.subject: each for each in database.check_database(chosen, now)}
     assert found["schema"].health is Health.WARNING
-    db.check(chosen, as_json=False)
+    db.check(database_url=database_url, home=tmp_path, as_json=False)
     assert "made by a later release" in capsys.readouterr().out
 
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from pilotage.service.queries.accounting import AccountingAnswer, AccountingRow
 from pilotage.service.pages import accounting, templating
+from pilotage.service.queries.accounting import AccountingAnswer, AccountingRow
 from taskqueue.accounting.report import TimeBucket
 
 NOON = datetime(2026, 3, 28, 12, 30, tzinfo=UTC)
