@@ -130,7 +130,7 @@ def _settings(kind: str, directory: Path | None, files: Mapping[str, Path | None
     known = _load_kind(kind)
     for name, file in files.items():
         if file is not None and not known.has(name):
-            kinds = ", ".join(each for each in settings.installed_kinds() if _load_kind(each).has(name))
+            kinds = ", ".join(settings.list_kinds_with(name))
             raise WrongUsage(f"--{name}: {kind} has none" + (f", it is for {kinds}" if kinds else ""))
         if file is None and name in known.needed and kind not in dialect_dialect.SHIPPED:
             raise WrongUsage(f"{kind}: give its --{name}")

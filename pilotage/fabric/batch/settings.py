@@ -4,8 +4,8 @@ A kind is an entry point of the group `pilotage.batch`: its name is the `kind` o
 `BatchSystemKind`. Those that come with the program are registered like any others.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -41,11 +41,21 @@ def load_kind(name: str) -> "BatchSystemKind":
         raise ValueError(f"no such kind of batch system is installed, only {', '.join(names)}{hint}")
     try:
         kind = entry.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # other people's code
         raise ValueError(f"{GROUP}: {entry.value} cannot be loaded: {error}") from error
     if not isinstance(kind, BatchSystemKind):
         raise ValueError(f"{GROUP}: {name} = {entry.value} is no BatchSystemKind")  # noqa: TRY004 - of a validator
     return kind
+
+
+def list_kinds_with(setting: str) -> Sequence[str]:
+    """The installed kinds with a setting; those that cannot be loaded are left out."""
+    found = []
+    for name in installed_kinds():
+        with suppress(ValueError):
+            if load_kind(name).has(setting):
+                found.append(name)
+    return found
 
 
 def _check_kind(name: str) -> str:
@@ -100,7 +110,7 @@ class SystemSettings(BaseModel):
             raise ValueError(f"systems of the kind {self.kind} need {' and '.join(missing)}")
         for name in sorted(self.model_fields_set - {"kind"}):
             if getattr(self, name) and not kind.has(name):
-                kinds = ", ".join(each for each in installed_kinds() if load_kind(each).has(name))
+                kinds = ", ".join(list_kinds_with(name))
                 where = f": it is for {kinds}" if kinds else ""
                 raise ValueError(f"systems of the kind {self.kind} have no {name}{where}")
         if self.directory is not None and not self.directory.is_absolute():

@@ -111,7 +111,8 @@ class Tally:
         found.update({name: _number(record.get(name)) for name in ("running", "waiting")})
         if not record.get("down"):
             used, free = _number(record.get("used")), _number(record.get("free"))
-            cores = _number(record["cores"]) if "cores" in record else used + free
+            counts_both = "cores" not in record and "free" in record
+            cores = used + free if counts_both else _number(record.get("cores"))
             if record.get("full"):
                 used = cores
             elif "free" in record:
@@ -268,7 +269,7 @@ def _stdout(command: Sequence[str], done: Completed, excuse: Excuse | None) -> s
 def _is_excused(done: Completed, excuse: Excuse | None) -> bool:
     if excuse is None or done.status < 0 or done.status not in (excuse.statuses or (done.status,)):
         return False
-    return _is_found(excuse.said, done.stderr.strip() or done.stdout.strip())
+    return _is_found(excuse.said, f"{done.stdout}\n{done.stderr}".strip())
 
 
 def _is_found(pattern: str, text: str) -> bool:

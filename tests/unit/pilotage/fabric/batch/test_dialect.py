@@ -400,6 +400,17 @@ def test_the_accounting_of_grid_engine_is_read(failed: str, status: str, state: 
     assert report.message == f"failed {failed.strip()} exit_status {status}".replace("  ", " ")
 
 
+def test_fields_between_those_of_grid_engine_are_passed_over() -> None:
+    told = ACCOUNTING.format(stamp=STAMP, failed="37 : qmaster enforced h_rt limit", status="137")
+    told = told.replace("exit_status  137", "deleted_by   NONE\nexit_status  137")
+    empty = re.sub(r"    <job_list.*</job_list>\n", "", GRID_ENGINE, flags=re.DOTALL)
+    system, _ = speaking("gridengine", qstat=said(empty), qacct=said(told))
+
+    report = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    assert (report.state, report.reference, report.exit_code) == (State.FAILED, "17", 137)
+
+
 def test_grid_engine_is_asked_for_resources_in_one_option_unless_some_are_soft() -> None:
     system, shell = speaking("gridengine", qsub=said("17\n"))
 
