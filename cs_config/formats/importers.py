@@ -10,7 +10,6 @@ is refused.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Protocol
@@ -27,6 +26,8 @@ from cs_config.versions.proposals import Proposal
 from requirements.errors import Problem
 from requirements.values import fold
 
+#: Group of the entry points of importers.
+GROUP = "pilotage.formats"
 #: Maximum validation passes: each removal may uncover other errors.
 _ROUNDS = 20
 
@@ -53,11 +54,22 @@ class Importer(Protocol):
         ...
 
 
-@cache
-def installed_importers() -> Mapping[str, Importer]:
-    """The installed importers by the name of the format."""
-    points = entry_points(group="pilotage.formats")
-    return MappingProxyType({point.name: point.load() for point in points})
+def installed_formats() -> Sequence[str]:
+    """The names of the formats with an installed importer."""
+    return sorted({point.name for point in entry_points(group=GROUP)})
+
+
+def load_importer(format_name: str) -> Importer:
+    """The importer of a format; a `ValueError` tells why it cannot be used. No other one is loaded."""
+    points = entry_points(group=GROUP, name=format_name)
+    if not points:
+        names = ", ".join(installed_formats())
+        raise ValueError(f"{format_name}: no such format is installed, only {names}")
+    try:
+        importer: Importer = next(iter(points)).load()
+    except Exception as error:  # other people's code
+        raise ValueError(f"{format_name}: its importer cannot be loaded: {error}") from error
+    return importer
 
 
 def require_one(files: Mapping[str, str], site: str | None) -> tuple[str, str]:
@@ -131,11 +143,19 @@ class _Overlay:
             if (taken := _remove_path(self.tree, names)) is not None:
                 found = True
                 path, removed = taken
+                self._forget_expression(path)
                 meant = f", did you mean {error.suggestion}?" if error.suggestion else ""
                 message = f"not carried over: {error.message}{meant}"
                 problem = Problem(path="/".join(path), message=message, suggestion=error.suggestion)
                 self._lose(path, removed, problem)
         return found
+
+    def _forget_expression(self, path: tuple[str, ...]) -> None:
+        """Drop the name of a removed value from the list of `Expressions` beside it."""
+        beside = _section(self.tree, path[:-1]) or {}
+        if isinstance(listed := beside.get("Expressions"), list):
+            left = [name for name in listed if fold(str(name)) != fold(path[-1])]
+            beside["Expressions"] = left or ABSENT
 
     def _lose(self, names: tuple[str, ...], removed: object, problem: Problem) -> bool:
         """Record a dropped value and disable its node if the value restricts it: returns whether it did."""

@@ -114,6 +114,9 @@ class EventReader:
     """
 
     too_deep = f"nested more than {MAX_DEPTH} deep"
+    nothing = "there are only comments; a section Resources, Operations or Registry is needed"
+    #: Thousands of queues use the same words. Those of users are not interned: Python 3.12 keeps them.
+    share_word = staticmethod(intern)
 
     def __init__(self, file: str | None) -> None:
         self.file = file
@@ -130,7 +133,7 @@ class EventReader:
             if kind is yaml.ScalarEvent:
                 self.read_scalar(event)
             elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
-                self._start(event)
+                self.start_collection(event)
             elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
                 self._end()
             elif kind is yaml.AliasEvent:
@@ -139,7 +142,7 @@ class EventReader:
                 started += 1
                 self.start_document(started, event)
         if not started:
-            self._stop("there are only comments; a section Resources, Operations or Registry is needed", None)
+            self._stop(self.nothing, None)
 
     def start_document(self, number: int, event: Any) -> None:
         """Refuse a second document."""
@@ -182,7 +185,7 @@ class EventReader:
         if event.anchor is not None or event.tag not in (None, "!"):
             self.refuse_decoration(event)
         if frame is not None and frame.section is not None and frame.name is None:
-            self._name(frame, frame.section, intern(event.value), event)
+            self._name(frame, frame.section, self.share_word(event.value), event)
         elif frame is None:
             self.refuse_top_value(self._resolved(event), event)
         else:
@@ -191,11 +194,10 @@ class EventReader:
             self.report("the character NUL is not allowed", event)
 
     def _resolved(self, event: Any) -> Scalar | None:
-        # Interned: thousands of queues use the same words.
         if not event.implicit[0]:  # quoted, or a block of text
-            return intern(str(event.value))
+            return self.share_word(str(event.value))
         try:
-            return resolve_word(intern(event.value))
+            return resolve_word(self.share_word(event.value))
         except ValueError as error:
             self.report(str(error), event)
             return None
@@ -220,7 +222,8 @@ class EventReader:
             frame.section.entries.setdefault(frame.name, entry)
             frame.name = None
 
-    def _start(self, event: Any) -> None:
+    def start_collection(self, event: Any) -> None:
+        """Begin a list or a section."""
         if len(self._stack) + self._ignored >= MAX_DEPTH:
             self._stop(self.too_deep, event)
         if self._ignored:

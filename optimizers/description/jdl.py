@@ -45,14 +45,17 @@ class _JobReader(EventReader):
     """Reads descriptions as strictly as a configuration, with records in lists; the first problem ends it."""
 
     too_deep = "nested too deeply"
+    nothing = "contains no description"
+    share_word = staticmethod(str)
 
     def __init__(self, text: str, file: str | None) -> None:
         super().__init__(file)
         self._lines = text.splitlines()
         self._values = 0
 
-    def start_document(self, number: int, event: Any) -> None:
+    def start_document(self, number: int, event: Any) -> None:  # noqa: ARG002
         """Allow several documents."""
+        self._count(event)
 
     def find_misplacement(self, parent: Section | list[Any] | None, *, is_list: bool) -> str | None:  # noqa: ARG002
         """Allow lists and records everywhere."""
@@ -68,11 +71,20 @@ class _JobReader(EventReader):
             super().refuse_decoration(event)
 
     def read_scalar(self, event: Any) -> None:
-        """Refuse more values than anyone writes."""
+        """Read a name or a value."""
+        self._count(event)
+        super().read_scalar(event)
+
+    def start_collection(self, event: Any) -> None:
+        """Begin a list or a record."""
+        self._count(event)
+        super().start_collection(event)
+
+    def _count(self, event: Any) -> None:
+        """Refuse more names, values, lists and records than anyone writes, before they are built."""
         self._values += 1
         if self._values > _MOST:
             self.report(f"too long, allowed are {_MOST} names and values", event)
-        super().read_scalar(event)
 
     def report(self, message: str, event: Any) -> None:
         """End with this problem."""

@@ -55,7 +55,10 @@ def _import_files(
     site: str | None = None,
 ) -> None:
     """Show what files in an installed format would change; with --apply, store it."""
-    propose = importers.installed_importers()[format_name]
+    try:
+        propose = importers.load_importer(format_name)
+    except ValueError as error:
+        raise CommandRefused(str(error)) from None
     config = config_request.configuration_from(wanted.against, service)
     found = propose(config, {str(each): _read_text(each) for each in files}, site=site)
     proposal = found.proposal

@@ -14,12 +14,12 @@ TEXTS = {
 
 
 def test_our_formats_are_found_like_anybodys() -> None:
-    assert importers.installed_importers().keys() >= TEXTS.keys()
+    assert set(importers.installed_formats()) >= TEXTS.keys()
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_importer_merges_a_tree(name: str) -> None:
-    propose = importers.installed_importers()[name]
+    propose = importers.load_importer(name)
     found = propose(NOTHING, {"file": TEXTS[name]}, site="A" if name == "classad" else None)
     [queue] = found.proposal.after.addresses
     assert str(queue) == "A/ce1/q"
@@ -29,4 +29,9 @@ def test_every_importer_merges_a_tree(name: str) -> None:
 @pytest.mark.parametrize("name", ["dirac", "osg"])
 def test_a_format_of_one_file_refuses_two(name: str) -> None:
     with pytest.raises(ConfigError, match="one file"):
-        importers.installed_importers()[name](NOTHING, {"a": TEXTS[name], "b": TEXTS[name]})
+        importers.load_importer(name)(NOTHING, {"a": TEXTS[name], "b": TEXTS[name]})
+
+
+def test_an_unknown_format_names_those_that_are_installed() -> None:
+    with pytest.raises(ValueError, match="only classad, dirac, osg"):
+        importers.load_importer("vulgar")

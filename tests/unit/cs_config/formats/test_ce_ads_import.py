@@ -308,3 +308,11 @@ def test_an_ad_changes_the_queue_of_its_address_in_any_case() -> None:
     proposal = propose(parse(tree), '[id = "CE/Q"; MaxRAM = 2]', site="a")
     assert [(str(each.queue), each.before, each.after) for each in proposal.changes] == [("A/ce/q", 1, 2)]
     assert (proposal.new, proposal.notes) == ((), ())
+
+
+def test_a_dropped_expression_is_not_listed() -> None:
+    before = parse("Resources: {Sites: {A: {CEs: {ce: {Queues: {q: {CPUTime: 1}}}}}}}")
+    found = propose(before, '[id = "ce/q"; info = [Requiremnts = other.Owner == "x"; MaxRAM = 1]]')
+    [queue] = found.proposal.after.addresses
+    assert "Expressions" not in found.proposal.after.values(queue, "")
+    assert found.notes

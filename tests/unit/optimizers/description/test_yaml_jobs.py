@@ -99,8 +99,16 @@ def test_jdl_is_told_from_yaml_by_its_first_assignment(text: str, expected: bool
     [
         ("Executable: " + "[" * 100_000 + "]" * 100_000, "nested too deeply"),
         ("Executable: [" + "1," * 200_000 + "]", "too long, allowed are 50000 names and values"),
+        ("InputData: [" + "[]," * 200_000 + "]", "too long, allowed are 50000 names and values"),
+        ("[" + "{}," * 200_000 + "]", "too long, allowed are 50000 names and values"),
+        ("--- {}\n" * 100_000, "too long, allowed are 50000 names and values"),
     ],
 )
 def test_what_would_take_long_to_read_is_refused(text: str, wrong: str) -> None:
     with pytest.raises(InvalidJob, match=wrong):
         jdl.read_yaml(text)
+
+
+def test_a_text_of_comments_is_no_description() -> None:
+    with pytest.raises(InvalidJob, match="contains no description"):
+        jdl.read_yaml("# nothing\n")
