@@ -55,7 +55,7 @@ class _JobReader(EventReader):
 
     def start_document(self, number: int, event: Any) -> None:  # noqa: ARG002
         """Allow several documents."""
-        self._count(event)
+        self._count(event, ends=True)
 
     def find_misplacement(self, parent: Section | list[Any] | None, *, is_list: bool) -> str | None:  # noqa: ARG002
         """Allow lists and records everywhere."""
@@ -77,12 +77,12 @@ class _JobReader(EventReader):
 
     def start_collection(self, event: Any) -> None:
         """Begin a list or a record."""
-        self._count(event)
+        self._count(event, ends=True)
         super().start_collection(event)
 
-    def _count(self, event: Any) -> None:
-        """Refuse more names, values, lists and records than anyone writes, before they are built."""
-        self._values += 1
+    def _count(self, event: Any, *, ends: bool = False) -> None:
+        """Refuse more than anyone writes, before it is built; what has an end of its own counts twice."""
+        self._values += 1 + ends
         if self._values > _MOST:
             self.report(f"too long, allowed are {_MOST} names and values", event)
 

@@ -85,6 +85,10 @@ def _import_files(
         typer.echo(number if changes else f"nothing changes{left}")
 
 
+def _name_files(files: Sequence[Path]) -> str:
+    return ", ".join(each.name for each in files)
+
+
 def _read_text(file: Path) -> str:
     """The content of a file; `-` is standard input."""
     if str(file) == "-":
@@ -165,6 +169,9 @@ def import_osg(
     _import_files("osg", [file], wanted, service)
 
 
+_SITE_HELP = "Site of CEs whose ads name none; a CE that exists already keeps its site."
+
+
 def make_import(format_name: str) -> Callable[..., None]:
     """The command for an importer of another package, found by the entry point `pilotage.formats`."""
 
@@ -181,13 +188,6 @@ def make_import(format_name: str) -> Callable[..., None]:
         f"Show what files in the format {format_name} would change; with --apply, store it."
     )
     return import_files
-
-
-def _name_files(files: Sequence[Path]) -> str:
-    return ", ".join(each.name for each in files)
-
-
-_SITE_HELP = "Site of CEs whose ads name none; a CE that exists already keeps its site."
 
 
 def import_classad(

@@ -99,7 +99,7 @@ def test_jdl_is_told_from_yaml_by_its_first_assignment(text: str, expected: bool
     [
         ("Executable: " + "[" * 100_000 + "]" * 100_000, "nested too deeply"),
         ("Executable: [" + "1," * 200_000 + "]", "too long, allowed are 50000 names and values"),
-        ("InputData: [" + "[]," * 200_000 + "]", "too long, allowed are 50000 names and values"),
+        ("InputData: [" + "[]," * 25_000 + "]", "too long, allowed are 50000 names and values"),
         ("[" + "{}," * 200_000 + "]", "too long, allowed are 50000 names and values"),
         ("--- {}\n" * 100_000, "too long, allowed are 50000 names and values"),
     ],
