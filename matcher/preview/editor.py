@@ -215,9 +215,9 @@ class ConfigEditor:
         return self._finish(number, (), message)
 
     def _finish(self, number: int, differences: tuple[Difference, ...], message: str) -> StoredChange:
-        self.read()
         change = StoredChange(version=number, differences=differences, message=message)
-        self.audit(change)
+        self.audit(change)  # first: the change is in force, also if the database fails now
+        self.read()
         return change
 
     def switch_queue(self, address: QueueAddress, *, drained: bool, message: str = "") -> StoredChange:
