@@ -1,4 +1,7 @@
-"""A private OpenSSH server for the tests, for the user who runs them; it listens on 127.0.0.1 only."""
+"""A private OpenSSH server for the tests, for the user who runs them; it listens on 127.0.0.1 only.
+
+Its logins have the home `directory`, so that they do not read startup files of the user's own shell.
+"""
 
 import getpass
 import os
@@ -25,6 +28,7 @@ KbdInteractiveAuthentication no
 PermitRootLogin yes
 MaxSessions 200
 PidFile none
+SetEnv HOME={directory}
 Subsystem sftp internal-sftp
 """
 

@@ -1,11 +1,12 @@
 """Servers that come as packages of Debian: what each needs, whether it is here, and how to get it."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,10 @@ _POLICY = Path("/usr/sbin/policy-rc.d")
 _NO = 101  #: the answer that forbids it
 #: Servers are not in everybody's path.
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
+
+#: Files in a home that shells read at their start.
+_STARTUP_FILES = (".bashrc", ".profile", ".bash_profile", ".bash_login")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,17 @@ def aside(package: str) -> Path:
     """Where the files of a package lie that is unpacked and not installed."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "pilotage" / "debian" / package
+
+
+def without_startup_files(command: Sequence[str]) -> list[str]:
+    """Start a program for which our own home has no startup files of shells; it takes root.
+
+    A batch system reads them for each job. What somebody wrote there may take a minute, or wait for a lock of
+    a shell that was killed (`pyenv init` does).
+    """
+    present = [str(file) for name in _STARTUP_FILES if (file := Path.home() / name).is_file()]
+    hide = "".join(f"mount --bind /dev/null {shlex.quote(file)} && " for file in present)
+    return ["unshare", "--mount", "sh", "-c", f'{hide}exec "$@"', "sh", *command]
 
 
 def install(suites: Iterable[Suite]) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 
-from examples.servers.debian import PATH, Suite
+from examples.servers.debian import PATH, Suite, without_startup_files
 from examples.servers.starting import free_port, wait_until
 
 SUITE = Suite(
     about="the batch system Slurm",
-    programs=("slurmctld", "slurmd", "munged", "sbatch"),
-    packages=("slurm-wlm", "munge"),
+    programs=("slurmctld", "slurmd", "munged", "sbatch", "unshare", "mount"),
+    packages=("slurm-wlm", "munge", "util-linux", "mount"),
     needs_root=True,
 )
 #: Features, cores and MB of each node.
@@ -93,7 +93,7 @@ class Slurm:
         (self.directory / "slurm.conf").write_text(self._configuration())
         self.start_controller()
         for node in NODES:
-            self._run("slurmd", "-N", node)
+            self._run(*without_startup_files(["slurmd", "-N", node]))
         self.wait_until_up()
 
     def _check_path(self) -> None:
