@@ -52,6 +52,10 @@ QUEUE_SIZES = ((1, 1, 37), (2, 10, 42), (11, 100, 52), (101, 1_000, 131), (1_001
 BASE = 500
 #: Share of the classes that ask for tags.
 TAGGED = 0.15
+#: MB that every second base class asks for in Requirements: half of the classes have a SubmitPool.
+POOLS = tuple(range(1_000, 13_500, 250))
+#: Share of each owner group, so that task queues differ in priority.
+SHARES = (1_000, 4_000, 500, 2_000, 1_000)
 #: Tags that the nodes of a site offer.
 _OFFERED = 256
 _QUEUES_A_SITE = 4
@@ -101,6 +105,11 @@ def sizes(classes: int, waiting: int, seed: int = 0) -> list[int]:
     spare, whole = waiting - classes, sum(weights)
     ends = [round(spare * reached / whole) for reached in accumulate(weights)]
     return [1 + end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def requirements(number: int) -> dict[str, object]:
+    """What the description of the base class with this number adds, so that its jobs have a SubmitPool."""
+    return {"Requirements": {"MaxRAM": POOLS[number // 2 % len(POOLS)]}} if number % 2 else {}
 
 
 def description(asked: RequirementClass) -> dict[str, object]:
@@ -169,5 +178,8 @@ def tree(*, limited: int = 0) -> str:
         lines += ["    JobScheduling:", "      RunningLimit:"]
         lines += [f"        {site}: {{JobType: {{MCSimulation: 1000000}}}}" for site in SITES[:limited]]
     lines += ["Registry:", f"  VO: {{{VO}: {{}}}}", "  Groups:"]
-    lines += [f"    {group}: {{VO: {VO}, Properties: [NormalUser]}}" for _, group in OWNERS]
+    lines += [
+        f"    {group}: {{VO: {VO}, Properties: [NormalUser], JobShare: {share}}}"
+        for (_, group), share in zip(OWNERS, SHARES, strict=True)
+    ]
     return "\n".join(lines)

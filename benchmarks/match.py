@@ -52,7 +52,7 @@ def run(*, quick: bool) -> Iterator[Result]:
         with servers.fresh_database(server, "match_main") as url:
             engine = _filled(url, _MAIN)
             yield from _beside_bare(server, url, seconds)
-            yield from match_http.run(url, quick=quick)
+            yield from match_http.run(server, url, quick=quick)
             yield from _flaws(engine, _MAIN)
             engine.dispose()
     yield from match_dirac.run(seconds=seconds)

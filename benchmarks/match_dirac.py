@@ -35,7 +35,7 @@ def _measured(server: Postgres, queues: int, seconds: float) -> Iterator[Result]
         dirac.filled(classes, sizes) as peer,
     ):
         engine = database.connect(url)
-        population.fill(engine, classes=queues, waiting=_WAITING, tagged=0)
+        population.fill(engine, classes=queues, waiting=_WAITING, tagged=0, pooled=False)
         with clients.all_of(partial(matching.singly, url, dirac.offers()), max(_CLIENTS)) as most:
             most.wait()
             for count in _CLIENTS:

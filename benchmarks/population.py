@@ -5,6 +5,7 @@ of their rows, made inside the database, so that whatever a submission leaves th
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Engine, text
@@ -37,13 +38,28 @@ class NotWaiting(PilotageError):
     """The optimizers did not let a job through."""
 
 
-def fill(engine: Engine, *, classes: int, waiting: int, seed: int = 0, tagged: float = lhcb.TAGGED) -> None:
-    """Put so many jobs of LHCb's shape into task queues of so many requirement classes; PostgreSQL only."""
+def fill(
+    engine: Engine,
+    *,
+    classes: int,
+    waiting: int,
+    seed: int = 0,
+    tagged: float = lhcb.TAGGED,
+    pooled: bool = True,
+) -> None:
+    """Put so many jobs of LHCb's shape into task queues of so many requirement classes; PostgreSQL only.
+
+    `pooled`: half of the classes have Requirements, and so a SubmitPool.
+    """
     if waiting < classes:
         raise TooFewJobs(f"{waiting} jobs do not fill {classes} classes")
     asked = requirement_classes(classes, seed, tagged=tagged)
     base, others = asked[: lhcb.BASE], asked[lhcb.BASE :]
-    firsts = submit(engine, validate.parse(lhcb.tree()), [lhcb.description(each) for each in base])
+    described = [
+        lhcb.description(each) | (lhcb.requirements(number) if pooled else {})
+        for number, each in enumerate(base)
+    ]
+    firsts = submit(engine, validate.parse(lhcb.tree()), described)
     sizes = lhcb.sizes(classes, waiting, seed)
     with database.writing(engine) as conn:
         conn.execute(text("SET LOCAL statement_timeout = 0"))
@@ -51,6 +67,11 @@ def fill(engine: Engine, *, classes: int, waiting: int, seed: int = 0, tagged: f
         wanted = [
             Wanted(original=job_id, task_queue_id=own[job_id], copies=size - 1)
             for job_id, size in zip(firsts, sizes, strict=False)
+        ]
+        pools = _pools_of(conn, firsts)
+        others = [
+            replace(each, submit_pool=pools[firsts[number % len(firsts)]])
+            for number, each in enumerate(others)
         ]
         made = _more_task_queues(conn, others, firsts)
         wanted += [
@@ -89,6 +110,13 @@ def _task_queues_of(conn: Connection, job_ids: Sequence[int]) -> Mapping[int, in
         text("SELECT job_id, task_queue_id FROM jobs WHERE job_id = ANY(:ids)"), {"ids": list(job_ids)}
     )
     return {row.job_id: row.task_queue_id for row in found}
+
+
+def _pools_of(conn: Connection, job_ids: Sequence[int]) -> Mapping[int, str | None]:
+    found = conn.execute(
+        text("SELECT job_id, submit_pool FROM jobs WHERE job_id = ANY(:ids)"), {"ids": list(job_ids)}
+    )
+    return {row.job_id: row.submit_pool for row in found}
 
 
 _MORE_TASK_QUEUES = text("""

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from taskqueue.db import database
 from tests.postgres import Postgres
 
@@ -32,6 +34,14 @@ def postgres() -> Iterator[Postgres]:
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def cpu_seconds(server: Postgres) -> float:
+    """What the processes of a server have used so far, with those that have ended."""
+    main = psutil.Process(int((server.directory / "data" / "postmaster.pid").read_text().split()[0]))
+    used = main.cpu_times()
+    alive = sum(sum(each.cpu_times()[:2]) for each in main.children(recursive=True))
+    return float(sum(used[:4]) + alive)
 
 
 @contextmanager
