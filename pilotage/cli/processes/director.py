@@ -46,9 +46,9 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
         }
         sites = DirectorTargets(
             outlets={each.queue: each.outlet() for each in described.queues},
-            brokers={name: each.broker(name) for name, each in described.brokers.items()},
+            brokers=described.brokers,
             systems=systems,
-            habits=described.habits(),
+            habits=described,
             script=_script(described),
         )
         yield Director(sites=sites, clients=clients)

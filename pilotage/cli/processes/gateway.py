@@ -54,7 +54,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
         service = GatewayService(Transport(described.url, token, context=_tls(described, file)), kept.write)
         permits = Permits()
         context = ManagerContext(
-            options=described.habits(),
+            options=described,
             journal=journal,
             systems={
                 name: _open_batch_system(described, name, Connections(stack=stack))

@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
@@ -35,6 +35,8 @@ from pilotage.fabric.director.targets import DirectorTargets, PilotIntent, Targe
 from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
 
 _Pools = Mapping[TargetGroup, tuple[str, ...]]
+#: How long pilots that ended are looked at.
+_MEMORY = timedelta(days=1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class Director:
                 continue
             with summary.noting_refusals(vo):
                 # Those that live first: who ends between the two queries is in both, not in neither.
-                pilots = (*of_vo.active(), *of_vo.ended(summary.at - habits.memory))
+                pilots = (*of_vo.active(), *of_vo.ended(summary.at - _MEMORY))
                 found |= {pilot.stamp: pilot for pilot in pilots}
         return [pilot for pilot in found.values() if parse_stamp(pilot.stamp, habits.name) is not None]
 
@@ -115,7 +117,7 @@ class Director:
     ) -> tuple[Mapping[TargetGroup, int], _Pools]:
         """The numbers of new pilots, and the pools that they are for."""
         habits = self.sites.habits
-        bad = director_pilots.bad_landings(pilots, habits.name, habits.pause, summary.at)
+        bad = director_pilots.bad_landings(pilots, habits.name, habits.back_off, summary.at)
         summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
         wanted = self._ask(bad, summary)
         work = [each for of_vo in wanted for each in of_vo.work]
@@ -177,7 +179,7 @@ class Director:
         now: datetime,
     ) -> Mapping[TargetGroup, int]:
         lifetimes = {group: seconds for each in wanted for group, seconds in each.lifetimes.items()}
-        soon = self.sites.habits.soon
+        soon = timedelta(seconds=self.sites.habits.soon)
         return {
             group: sum(
                 director_pilots.will_take_a_job(pilot, now, lifetime=lifetimes[group], soon=soon)
@@ -189,7 +191,7 @@ class Director:
     def _most(
         self, by_group: Mapping[TargetGroup, Iterable[DirectorPilot]], summary: DirectorSummary
     ) -> Mapping[TargetGroup, int]:
-        pause = self.sites.habits.pause
+        pause = self.sites.habits.back_off
         found = {
             group: targets.most_to_send(director_pilots.list_trials(pilots), pause, summary.at)
             for group, pilots in by_group.items()
