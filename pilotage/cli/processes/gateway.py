@@ -23,7 +23,7 @@ from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.pulling import GridJobPulling, RequestNames
+from pilotage.fabric.gateway.pulling import GridJobPulling
 from pilotage.fabric.gateway.service import GatewayService, KeptToken
 from pilotage.fabric.manager import handlers
 from pilotage.fabric.manager.context import ManagerContext
@@ -80,7 +80,6 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
                 service=service,
                 manager=manager,
                 permits=permits,
-                requests=RequestNames(described.directory / "requests.json"),
                 queues=described.queues,
                 vos=described.vos,
                 job_types=tuple(sorted(known)),

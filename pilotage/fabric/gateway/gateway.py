@@ -1,8 +1,7 @@
 """A gateway: cycles with the service, of delivering output, and of its job manager's work.
 
 The three run in threads of their own, so that none waits for another: a batch system that hangs or a long
-upload must not delay heartbeats. All state that has to outlive the process is in the manager's journal and in
-the file of request ids.
+upload must not delay heartbeats. All state that has to outlive the process is in the manager's journal.
 """
 
 from collections import Counter
