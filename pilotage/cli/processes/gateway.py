@@ -155,9 +155,9 @@ def gateway(
 
 def _once(made: Gateway, *, as_json: bool) -> None:
     summary = made.talk(datetime.now(UTC))
-    made.work()
+    made.manager.advance()
     try:
-        made.deliver()
+        made.leases.deliver()
     except Away as error:
         summary.away.append(str(error))
     output.report_cycle(summary, as_json=as_json)
@@ -166,7 +166,10 @@ def _once(made: Gateway, *, as_json: bool) -> None:
 def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
     stop = process_setup.stop_on_signals()
     every = described.work_every
-    with _repeat_in_thread("work", made.work, every), _repeat_in_thread("delivery", made.deliver, every):
+    with (
+        _repeat_in_thread("work", made.manager.advance, every),
+        _repeat_in_thread("delivery", made.leases.deliver, every),
+    ):
         while not stop.is_set():
             _isolate_errors(
                 "talk", lambda: output.report_cycle(made.talk(datetime.now(UTC)), as_json=as_json)

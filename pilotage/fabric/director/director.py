@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystemAway,
+    JobResources,
     SubmissionRefused,
     SubmissionUncertain,
 )
@@ -31,8 +32,9 @@ from pilotage.fabric.director import pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import VoDemand
 from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, Pilots, Status
-from pilotage.fabric.director.targets import DirectorTargets, PilotIntent, TargetGroup, parse_stamp
+from pilotage.fabric.director.targets import DirectorTargets, TargetGroup, parse_stamp
 from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
+from pilotage.fabric.node_script import PilotScript
 
 _Pools = Mapping[TargetGroup, tuple[str, ...]]
 #: How long pilots that ended are looked at.
@@ -216,17 +218,17 @@ class Director:
     def _send_one(self, group: TargetGroup, pools: tuple[str, ...], summary: DirectorSummary) -> bool:
         pilots, outlet = self._pilots[group.vo], self.sites.door(group)
         stamp = targets.new_stamp(self.sites.habits.name, group.flags, group.broker)
-        secret = pilots.intend(stamp, group)
-        intent = PilotIntent(
+        script = PilotScript(
             stamp=stamp,
-            outlet=outlet,
-            pools=pools,
+            secret=pilots.intend(stamp, group),
+            queue=outlet.queue,
             landings=self.sites.landings(group),
-            secret=secret,
+            pools=pools,
+            words=_slot_arguments(outlet.resources),
         )
         job = BatchJob(
             stamp=stamp,
-            script=self.sites.script(intent),
+            script=self.sites.script(script),
             queue=outlet.batch_queue,
             resources=outlet.resources,
             flags=(*outlet.flags, *group.flags),
@@ -242,6 +244,17 @@ class Director:
         pilots.tell(stamp, Status.WAITING, reference=reference)
         summary.submitted += 1
         return True
+
+
+def _slot_arguments(asked: JobResources) -> tuple[str, ...]:
+    """Options for the size of the slot; for all others the pilot takes the parameters of the queue."""
+    known = {
+        "--lifetime": asked.wall_time,
+        "--max-ram": asked.memory,
+        "--processors": asked.cores if asked.cores > 1 else None,
+        "--gpus": asked.gpus or None,
+    }
+    return tuple(f"{name}={value}" for name, value in known.items() if value is not None)
 
 
 def _widest_limits(wanted: Iterable[VoDemand]) -> Mapping[str, QueueLimits]:

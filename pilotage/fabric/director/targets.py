@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 from pilotage.fabric.batch.settings import Flags
+from pilotage.fabric.node_script import PilotScript
 from requirements.values import fold
 
 #: What a director may be called: its name is part of the name of every batch job.
@@ -190,21 +191,6 @@ class Broker(SlotSettings):
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PilotIntent:
-    """A pilot about to be submitted."""
-
-    stamp: str
-    outlet: QueueTarget
-    pools: tuple[str, ...]  #: SubmitPools that it is sent for; none: what its queue serves
-    landings: Mapping[str, str] = field(default_factory=dict)  #: by batch queue, where a broker picks
-    secret: str = field(repr=False)  #: for which it gets its token, once
-
-
-#: Makes the text that the batch system runs.
-PilotScript = Callable[[PilotIntent], str]
-
-
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
 
 
@@ -234,7 +220,7 @@ class DirectorTargets:
     outlets: Mapping[str, QueueTarget]  #: by queue
     systems: Mapping[str, ReliableSystem]  #: by name
     habits: DirectorOptions
-    script: PilotScript = field(repr=False)
+    script: Callable[[PilotScript], str] = field(repr=False)  #: makes the text that a batch system runs
     brokers: Mapping[str, Broker] = field(default_factory=dict)  #: by name
 
     def all_outlets(

@@ -39,14 +39,6 @@ class Gateway:
         _count(self.manager.grid_jobs(), summary)
         return summary
 
-    def work(self) -> None:
-        """Run one cycle of the job manager."""
-        self.manager.advance()
-
-    def deliver(self) -> int:
-        """Deliver outputs and outcomes of ended grid jobs; return the number delivered."""
-        return self.leases.deliver()
-
     def _talk(self, summary: GatewaySummary) -> None:
         grid_jobs = self.manager.grid_jobs()
         self.permits.observe(grid_jobs)

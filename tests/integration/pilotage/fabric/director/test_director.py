@@ -35,9 +35,9 @@ from pilotage.fabric.director.targets import (
     Broker,
     DirectorOptions,
     DirectorTargets,
-    PilotIntent,
     QueueTarget,
 )
+from pilotage.fabric.node_script import PilotScript
 from pilotage.service.services import utc_now
 from tests.running_service import Service, running
 
@@ -117,7 +117,7 @@ class Ground:
         self.ahead = timedelta(0)  #: of the real time
         self.ticks = 0.0
         self.clients: list[Client] = []
-        self.intents: list[PilotIntent] = []
+        self.intents: list[PilotScript] = []
 
     def director(
         self,
@@ -150,7 +150,7 @@ class Ground:
         )
         return Director(sites=sites, clients=clients, chance=random.Random(1), clock=lambda: self.ticks)
 
-    def _script(self, intent: PilotIntent) -> str:
+    def _script(self, intent: PilotScript) -> str:
         assert intent.secret
         self.intents.append(intent)
         return self.script
@@ -474,7 +474,7 @@ def test_a_brokers_pilot_that_has_landed_is_counted_where_it_is(ground: Ground) 
     assert ground.statuses()["Running"] >= 1
 
 
-def landed(ground: Ground, intent: PilotIntent, queue: str) -> httpx.Client:
+def landed(ground: Ground, intent: PilotScript, queue: str) -> httpx.Client:
     """Speak for a pilot as it does where it lands."""
     exchange = {"request_id": "12345678-1234-5678-1234-567812345678"}
     path = f"/api/v1/pilots/{intent.stamp}/token"
