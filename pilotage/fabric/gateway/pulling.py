@@ -98,7 +98,7 @@ class GridJobPulling:
             raise
         taken = [self._typed(match, queue) for match in work.matches]
         for each in taken:
-            self.manager.take(each)
+            self.manager.journal.take(each)
             log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, queue)
         if taken:
             self.manager.journal.close_request(wanted)

@@ -119,19 +119,19 @@ class Journal:
         self._opened.close()
 
     def take(self, taken: PulledGridJob) -> None:
-        """Record a grid job; one that is recorded already stays unchanged."""
+        """Record a grid job before any action for it; one that is recorded already stays unchanged."""
         with self._writing() as database:
             if database.execute(_TAKE, (*taken.key, json.dumps(asdict(taken)))).rowcount:
                 self._log(database, taken.key, [f"taken for {taken.queue}"])
 
     def cancel(self, key: AttemptKey) -> None:
-        """Record that a grid job is to be cancelled."""
+        """Cancel a grid job: later cycles kill its local jobs, and gather their output."""
         with self._writing() as database:
             if database.execute(_CANCEL, key).rowcount:
                 self._log(database, key, ["its end is wanted"])
 
     def forget(self, key: AttemptKey) -> None:
-        """Record that the service has acknowledged the end of a grid job."""
+        """Record that the service has acknowledged the end of a grid job; later cycles remove its files."""
         with self._writing() as database:
             database.execute(_FORGET, key)
 
