@@ -4,7 +4,7 @@ import io
 import tarfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -87,6 +87,7 @@ class Site:
         )
         return ManagerContext(
             options=options,
+            grace=2,
             journal=journal,
             systems={"farm": SharedBatchSystem(system=ideal, shell=self.shell, directory=str(self.shared))},
             queues={self.queue: outlet},
@@ -97,8 +98,8 @@ class Site:
     def manager(self) -> Manager:
         """A manager that has just been started; the one before is no more."""
         self.close()
-        habits = ManagerOptions(name="test", directory=self.directory / "state", settle=0, beat=1, grace=2)
-        habits = replace(habits, **self.habits)
+        usual = {"name": "test", "directory": self.directory / "state", "settle": 0, "beat": 1}
+        habits = ManagerOptions(**{**usual, **self.habits})
         self.opened = self.book(habits.directory)
         return Manager(self.context(habits, self.opened))
 

@@ -93,19 +93,20 @@ class NodeScript:
 class PilotScript:
     """Parameters of a pilot's script."""
 
-    url: str  #: of the service
     stamp: str
     secret: str = field(repr=False)  #: exchanged once for the pilot's token
     queue: str = ""  #: `Site/CE/Queue`; empty where a broker picks it
     landings: Mapping[str, str] = field(default_factory=dict)  #: possible queues of a broker, by batch queue
     pools: tuple[str, ...] = ()  #: ids of SubmitPools to serve; empty: from the service
-    authorities: str | None = None  #: CA certificates (PEM); None: the host's
     words: tuple[str, ...] = ()  #: further arguments of `pilotage pilot`, readable by everybody on the host
 
 
-def pilot_text(script: PilotScript, zipapp: bytes) -> str:
-    """Generate the script of a pilot around its archive, `pilot.bundle.content()`."""
-    named = {"--url": script.url, "--stamp": script.stamp}
+def pilot_text(script: PilotScript, zipapp: bytes, *, url: str, authorities: str | None = None) -> str:
+    """Generate the script of a pilot around its archive, `pilot.bundle.content()`.
+
+    With the address of the service, and the CA certificates (PEM) to trust; None: those of the host.
+    """
+    named = {"--url": url, "--stamp": script.stamp}
     if script.queue:
         named |= dict(zip(("--site", "--ce", "--queue"), script.queue.split("/"), strict=True))
     words = [shlex.quote(f"{name}={value}") for name, value in named.items()]
@@ -117,9 +118,9 @@ def pilot_text(script: PilotScript, zipapp: bytes) -> str:
     if script.landings:
         words.append('--landings="$area/landings.json"')
         files["landings.json"] = json.dumps(dict(script.landings)).encode()
-    if script.authorities is not None:
+    if authorities is not None:
         words.append('--ca="$area/authorities.pem"')
-        files["authorities.pem"] = script.authorities.encode()
+        files["authorities.pem"] = authorities.encode()
     return NodeScript(
         name="pilot",
         about="A pilot. Its secret is good for one start: a second one ends at once and touches nothing.",

@@ -16,7 +16,7 @@ from pilotage.fabric.batch.dialect.dialect import shipped_dialect
 from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
-from pilotage.fabric.manager.grid_job import GridJob, LocalState
+from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, LocalState
 from tests import manager_process
 from tests.grid_engine import GridEngine
 from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, until
@@ -46,7 +46,7 @@ def test_local_jobs_run_once_whenever_their_manager_is_killed(tmp_path: Path) ->
     site = manager_process.site(tmp_path)
     site.sandboxes.content = sandbox(run__sh=_COUNT.format(executed=executed))
     manager = site.manager()
-    manager.take(montecarlo(2000, 250))
+    manager.journal.take(montecarlo(2000, 250))
     manager.advance()  # the sandbox is packed: the service is not needed any more
     site.close()
     chance = random.Random(3)
@@ -87,7 +87,7 @@ def test_a_local_job_that_is_cancelled_in_slurm_is_tried_again(slurm: Slurm, tmp
     site.sandboxes.content = sandbox(run__sh=_WAIT_ONCE.format(begun=begun))
     manager = site.manager()
     try:
-        manager.take(montecarlo(250, 250))
+        manager.journal.take(montecarlo(250, 250))
         until(manager, lambda _: begun.exists())
         [number] = slurm.ask("squeue", "--noheader", "--me", "--states=RUNNING", "--format=%i").split()
         slurm.ask("scancel", number)
@@ -128,19 +128,19 @@ def _runs_one_and_kills_another(site: Site) -> None:
     site.sandboxes.content = sandbox(run__sh=_WAIT)
     manager = site.manager()
     try:
-        manager.take(montecarlo(500, 250))
-        manager.take(replace(montecarlo(500, 250, Arguments="300"), job_id=8))
+        manager.journal.take(montecarlo(500, 250))
+        manager.journal.take(replace(montecarlo(500, 250, Arguments="300"), job_id=8))
         job = until(manager, ended)
         assert job.local == {LocalState.DONE: 2}, job.outcome
         assert sorted(_events(job)) == ["1 250\n", "251 250\n"]
 
         until(manager, lambda job: job.local.get(LocalState.RUNNING) == 2 and bool(job.progress), job_id=8)
-        manager.cancel(8, 1)
+        manager.journal.cancel(AttemptKey(8, 1))
         killed = until(manager, ended, job_id=8)
         assert killed.local == {LocalState.KILLED: 2}
         assert len(_events(killed)) == 2, "what it had written came back"
         for each in manager.grid_jobs():
-            manager.forget(each.taken.job_id, each.taken.epoch)
+            manager.journal.forget(each.taken.key)
         manager.advance()
         assert not list(site.shared.glob("grid-*"))
     finally:

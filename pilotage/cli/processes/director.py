@@ -4,8 +4,9 @@ Builds the parts of a director from its file: clients, batch systems and the scr
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,7 @@ from pilotage.fabric.client import ApiError, Client, ServiceAway
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
 from pilotage.fabric.director.director import Director
-from pilotage.fabric.director.targets import DirectorTargets, PilotIntent
+from pilotage.fabric.director.targets import DirectorTargets
 from pilotage.fabric.node_script import PilotScript
 from pilotage.fabric.pilot import bundle
 from requirements.values import fold
@@ -46,9 +47,9 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
         }
         sites = DirectorTargets(
             outlets={each.queue: each.outlet() for each in described.queues},
-            brokers={name: each.broker(name) for name, each in described.brokers.items()},
+            brokers=described.brokers,
             systems=systems,
-            habits=described.habits(),
+            habits=described,
             script=_script(described),
         )
         yield Director(sites=sites, clients=clients)
@@ -61,37 +62,17 @@ def _client(described: DirectorFile, vo: str, file: Path) -> Client:
     )
 
 
-def _script(described: DirectorFile) -> Callable[[PilotIntent], str]:
+def _script(described: DirectorFile) -> Callable[[PilotScript], str]:
     """The function that builds the script of a pilot, which contains the whole program."""
     zipapp = bundle.content()
     authorities = None if described.authorities is None else described.authorities.read_text(encoding="ascii")
 
-    def script(intent: PilotIntent) -> str:
-        wanted = PilotScript(
-            url=described.pilot_url or described.url,
-            stamp=intent.stamp,
-            secret=intent.secret,
-            queue=intent.outlet.queue,
-            landings=intent.landings,
-            pools=intent.pools,
-            authorities=authorities,
-            words=(*_slot_arguments(intent), *described.pilot),
-        )
-        return node_script.pilot_text(wanted, zipapp)
+    def script(pilot: PilotScript) -> str:
+        whole = replace(pilot, words=(*pilot.words, *described.pilot))
+        url = described.pilot_url or described.url
+        return node_script.pilot_text(whole, zipapp, url=url, authorities=authorities)
 
     return script
-
-
-def _slot_arguments(intent: PilotIntent) -> list[str]:
-    """Options for the size of the slot; for all others the pilot takes the parameters of the queue."""
-    asked = intent.outlet.resources
-    known: Mapping[str, int | None] = {
-        "--lifetime": asked.wall_time,
-        "--max-ram": asked.memory,
-        "--processors": asked.cores if asked.cores > 1 else None,
-        "--gpus": asked.gpus or None,
-    }
-    return [f"{name}={value}" for name, value in known.items() if value is not None]
 
 
 log = logging.getLogger(__name__)

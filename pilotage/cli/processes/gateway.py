@@ -23,7 +23,7 @@ from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.pulling import GridJobPulling, RequestNames
+from pilotage.fabric.gateway.pulling import GridJobPulling
 from pilotage.fabric.gateway.service import GatewayService, KeptToken
 from pilotage.fabric.manager import handlers
 from pilotage.fabric.manager.context import ManagerContext
@@ -54,7 +54,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
         service = GatewayService(Transport(described.url, token, context=_tls(described, file)), kept.write)
         permits = Permits()
         context = ManagerContext(
-            options=described.habits(),
+            options=described,
             journal=journal,
             systems={
                 name: _open_batch_system(described, name, Connections(stack=stack))
@@ -80,7 +80,6 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
                 service=service,
                 manager=manager,
                 permits=permits,
-                requests=RequestNames(described.directory / "requests.json"),
                 queues=described.queues,
                 vos=described.vos,
                 job_types=tuple(sorted(known)),
@@ -156,9 +155,9 @@ def gateway(
 
 def _once(made: Gateway, *, as_json: bool) -> None:
     summary = made.talk(datetime.now(UTC))
-    made.work()
+    made.manager.advance()
     try:
-        made.deliver()
+        made.leases.deliver()
     except Away as error:
         summary.away.append(str(error))
     output.report_cycle(summary, as_json=as_json)
@@ -167,7 +166,10 @@ def _once(made: Gateway, *, as_json: bool) -> None:
 def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
     stop = process_setup.stop_on_signals()
     every = described.work_every
-    with _repeat_in_thread("work", made.work, every), _repeat_in_thread("delivery", made.deliver, every):
+    with (
+        _repeat_in_thread("work", made.manager.advance, every),
+        _repeat_in_thread("delivery", made.leases.deliver, every),
+    ):
         while not stop.is_set():
             _isolate_errors(
                 "talk", lambda: output.report_cycle(made.talk(datetime.now(UTC)), as_json=as_json)

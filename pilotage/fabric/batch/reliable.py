@@ -7,6 +7,7 @@ time but is never wrong. Source: SAM-Grid, batch idealizers.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
@@ -73,10 +74,44 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(slots=True, kw_only=True)
-class ReliableSystem:
-    """A batch system whose `status` never raises, and reports *gone* for *missing* on agreeing evidence."""
+class ForwardingSystem(ABC):
+    """A batch system that hands each question on to another one by `_ask`."""
 
     system: BatchSystem
+
+    @abstractmethod
+    def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask the other one, and decide what its errors mean."""
+
+    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """The references of the jobs that bear one of the stamps."""
+        return self._ask(lambda: self.system.find(stamps))
+
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps of our jobs that have not ended."""
+        return self._ask(lambda: self.system.stamps(prefix))
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        """End jobs wherever they are."""
+        self._ask(lambda: self.system.kill(handles))
+
+    def output(self, handle: Handle) -> Output:
+        """What the job wrote."""
+        return self._ask(lambda: self.system.output(handle))
+
+    def forget(self, handles: Sequence[Handle]) -> None:
+        """Remove what is kept of jobs that ended."""
+        self._ask(lambda: self.system.forget(handles))
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the queues have."""
+        return self._ask(self.system.capacity)
+
+
+@dataclass(slots=True, kw_only=True)
+class ReliableSystem(ForwardingSystem):
+    """A batch system whose `status` never raises, and reports *gone* for *missing* on agreeing evidence."""
+
     evidence: Evidence = field(default_factory=Evidence)
     tries: int = 3  #: of a question; submissions are never repeated here
     pause: float = 1.0  #: seconds before the second try, doubled with each
@@ -92,36 +127,16 @@ class ReliableSystem:
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """How jobs stand; all *unknown* if the batch system cannot be asked."""
         try:
-            found = self._again(lambda: self.system.status(handles))
+            found = self._ask(lambda: self.system.status(handles))
         except BatchSystemAway as error:
             return {handle.stamp: JobReport(state=State.UNKNOWN, message=str(error)) for handle in handles}
         return {stamp: self._judged(stamp, report) for stamp, report in found.items()}
 
-    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """The references of the jobs that bear one of the stamps."""
-        return self._again(lambda: self.system.find(stamps))
-
-    def stamps(self, prefix: str) -> frozenset[str]:
-        """The stamps of our jobs that have not ended."""
-        return self._again(lambda: self.system.stamps(prefix))
-
-    def kill(self, handles: Sequence[Handle]) -> None:
-        """End jobs wherever they are."""
-        self._again(lambda: self.system.kill(handles))
-
-    def output(self, handle: Handle) -> Output:
-        """What the job wrote."""
-        return self._again(lambda: self.system.output(handle))
-
     def forget(self, handles: Sequence[Handle]) -> None:
         """Remove what is kept of jobs that ended."""
-        self._again(lambda: self.system.forget(handles))
+        ForwardingSystem.forget(self, handles)
         for handle in handles:
             self._missed.end(handle.stamp)
-
-    def capacity(self) -> Mapping[str, Capacity]:
-        """What the queues have."""
-        return self._again(self.system.capacity)
 
     def _judged(self, stamp: str, report: JobReport) -> JobReport:
         if report.state is not State.MISSING:
@@ -133,7 +148,7 @@ class ReliableSystem:
         why = f"in none of {missed.times} listings for {missed.seconds:.0f} s, nor known as ended"
         return replace(report, state=State.GONE, message=why)
 
-    def _again(self, ask: Callable[[], _Answer]) -> _Answer:
+    def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
         """Ask, and ask again: all verbs but a submission may be repeated."""
         for number in range(self.tries - 1):
             try:

@@ -1,81 +1,29 @@
 """Configuration file of a director: the service, the VOs, the batch systems, the queues and the brokers."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from pilotage.fabric.batch import settings
-from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.batch.reliable import Evidence
-from pilotage.fabric.batch.settings import Flags, SystemSettings
-from pilotage.fabric.director.targets import BROKER, NAME, Broker, DirectorOptions, Pause, QueueTarget
+from pilotage.fabric.batch.settings import SystemSettings
+from pilotage.fabric.director.targets import (
+    BROKER,
+    Address,
+    Broker,
+    DirectorOptions,
+    FileSection,
+    QueueTarget,
+    Seconds,
+    SlotSettings,
+)
 from pilotage.fabric.pilot import arguments
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.values import fold
 
-Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@+-]+(/[A-Za-z0-9._:@+-]+){2}$")]
-
-
-class FileSection(BaseModel):
-    """A section of a file; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SlotSettings(FileSection):
-    """Resources that a pilot requests from the batch system."""
-
-    cores: int = Field(default=1, ge=1)
-    memory: int | None = Field(default=None, ge=1)  #: MB of a slot
-    wall_time: int | None = Field(default=None, ge=60)  #: seconds of a slot
-    gpus: int = Field(default=0, ge=0)
-    whole_node: bool = False
-    flags: Flags = ()
-
-    @property
-    def resources(self) -> JobResources:
-        """As batch systems take it."""
-        return JobResources(
-            cores=self.cores,
-            memory=self.memory,
-            wall_time=self.wall_time,
-            gpus=self.gpus,
-            whole_node=self.whole_node,
-        )
-
-
 BrokerName = Annotated[str, Field(pattern=f"^{BROKER.pattern}$")]
-BatchQueue = Annotated[str, Field(pattern=r"^[^\s,]+$", max_length=200)]
-
-
-class BrokerSettings(SlotSettings):
-    """A broker, with the queues of the tree where its pilots may start."""
-
-    system: str
-    queues: dict[Address, BatchQueue] = Field(min_length=1)  #: with what each is called there
-    entry: BatchQueue | None = None  #: takes all pilots; none: a list of those that would do
-    vos: tuple[str, ...] = ()  #: that it is for; none: all of the director
-
-    @model_validator(mode="after")
-    def _tells_queues_apart(self) -> Self:
-        if len(set(self.queues.values())) < len(self.queues):
-            raise ValueError("queues: two have the same batch queue, so a pilot could not tell where it is")
-        return self
-
-    def broker(self, name: str) -> Broker:
-        """As the director uses it."""
-        return Broker(
-            name=name,
-            system=self.system,
-            queues=self.queues,
-            entry=self.entry,
-            resources=self.resources,
-            flags=self.flags,
-            vos=frozenset(map(fold, self.vos)),
-        )
 
 
 def _list_broker_contradictions(told: "DirectorFile", file: str) -> list[Problem]:
@@ -91,13 +39,12 @@ def _list_broker_contradictions(told: "DirectorFile", file: str) -> list[Problem
             wrong.append(Problem(path=f"brokers/{name}/entry", message=message, file=file))
         wrong += [
             Problem(path=f"brokers/{name}/vos", message=f"{vo} is not in vos", file=file)
-            for vo in sorted(set(map(fold, broker.vos)).difference(map(fold, told.vos)))
+            for vo in sorted(broker.vos.difference(map(fold, told.vos)))
         ]
     return wrong
 
 
 _URL = r"^https?://[^\s]+$"
-Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
 
 
 class InvalidDirector(InvalidInput):
@@ -115,13 +62,7 @@ class DirectorQueue(SlotSettings):
 
     def outlet(self) -> QueueTarget:
         """As the director uses it."""
-        return QueueTarget(
-            queue=self.queue,
-            system=self.system,
-            batch_queue=self.batch_queue or self.queue.rpartition("/")[2],
-            resources=self.resources,
-            flags=self.flags,
-        )
+        return self.target(self.queue, self.system, self.batch_queue or self.queue.rpartition("/")[2])
 
 
 class Vo(FileSection):
@@ -130,23 +71,16 @@ class Vo(FileSection):
     token_file: Path  #: of a director's token for it, readable by its owner only
 
 
-class DirectorFile(FileSection):
+class DirectorFile(DirectorOptions):
     """The configuration file of a director."""
 
     url: str = Field(pattern=_URL)
-    name: str = Field(pattern=f"^{NAME.pattern}$")
     vos: dict[str, Vo] = Field(min_length=1)
     systems: dict[str, SystemSettings] = Field(min_length=1)
     queues: tuple[DirectorQueue, ...] = ()  #: that pilots are sent straight to
-    brokers: dict[BrokerName, BrokerSettings] = Field(default_factory=dict)  #: that pick the queue
+    brokers: dict[BrokerName, Broker] = Field(default_factory=dict)  #: that pick the queue
     every: Seconds = 60
-    at_once: int = Field(default=100, ge=1)
-    soon: Seconds = 900
-    pause: Seconds = 120
-    longest_pause: Seconds = 3600
-    keep_output: Seconds = 6 * 3600
     gone: Evidence = Evidence()
-    orphans: Evidence = Evidence(listings=5, seconds=1800)  #: that a batch job of ours is nobody's pilot
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
@@ -162,20 +96,6 @@ class DirectorFile(FileSection):
         if not self.queues and not self.brokers:
             raise ValueError("queues, brokers: one of them has to say where pilots are sent")
         return self
-
-    def habits(self) -> DirectorOptions:
-        """How the director is to go about it."""
-        return DirectorOptions(
-            name=self.name,
-            at_once=self.at_once,
-            pause=Pause(
-                first=timedelta(seconds=self.pause),
-                longest=timedelta(seconds=max(self.pause, self.longest_pause)),
-            ),
-            soon=timedelta(seconds=self.soon),
-            keep_output=timedelta(seconds=self.keep_output),
-            orphans=self.orphans,
-        )
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

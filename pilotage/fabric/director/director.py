@@ -16,11 +16,12 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystemAway,
+    JobResources,
     SubmissionRefused,
     SubmissionUncertain,
 )
@@ -31,10 +32,13 @@ from pilotage.fabric.director import pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import VoDemand
 from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, Pilots, Status
-from pilotage.fabric.director.targets import DirectorTargets, PilotIntent, TargetGroup, parse_stamp
+from pilotage.fabric.director.targets import DirectorTargets, TargetGroup, parse_stamp
 from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
+from pilotage.fabric.node_script import PilotScript
 
 _Pools = Mapping[TargetGroup, tuple[str, ...]]
+#: How long pilots that ended are looked at.
+_MEMORY = timedelta(days=1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +93,7 @@ class Director:
                 continue
             with summary.noting_refusals(vo):
                 # Those that live first: who ends between the two queries is in both, not in neither.
-                pilots = (*of_vo.active(), *of_vo.ended(summary.at - habits.memory))
+                pilots = (*of_vo.active(), *of_vo.ended(summary.at - _MEMORY))
                 found |= {pilot.stamp: pilot for pilot in pilots}
         return [pilot for pilot in found.values() if parse_stamp(pilot.stamp, habits.name) is not None]
 
@@ -115,7 +119,7 @@ class Director:
     ) -> tuple[Mapping[TargetGroup, int], _Pools]:
         """The numbers of new pilots, and the pools that they are for."""
         habits = self.sites.habits
-        bad = director_pilots.bad_landings(pilots, habits.name, habits.pause, summary.at)
+        bad = director_pilots.bad_landings(pilots, habits.name, habits.back_off, summary.at)
         summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
         wanted = self._ask(bad, summary)
         work = [each for of_vo in wanted for each in of_vo.work]
@@ -177,7 +181,7 @@ class Director:
         now: datetime,
     ) -> Mapping[TargetGroup, int]:
         lifetimes = {group: seconds for each in wanted for group, seconds in each.lifetimes.items()}
-        soon = self.sites.habits.soon
+        soon = timedelta(seconds=self.sites.habits.soon)
         return {
             group: sum(
                 director_pilots.will_take_a_job(pilot, now, lifetime=lifetimes[group], soon=soon)
@@ -189,7 +193,7 @@ class Director:
     def _most(
         self, by_group: Mapping[TargetGroup, Iterable[DirectorPilot]], summary: DirectorSummary
     ) -> Mapping[TargetGroup, int]:
-        pause = self.sites.habits.pause
+        pause = self.sites.habits.back_off
         found = {
             group: targets.most_to_send(director_pilots.list_trials(pilots), pause, summary.at)
             for group, pilots in by_group.items()
@@ -214,17 +218,17 @@ class Director:
     def _send_one(self, group: TargetGroup, pools: tuple[str, ...], summary: DirectorSummary) -> bool:
         pilots, outlet = self._pilots[group.vo], self.sites.door(group)
         stamp = targets.new_stamp(self.sites.habits.name, group.flags, group.broker)
-        secret = pilots.intend(stamp, group)
-        intent = PilotIntent(
+        script = PilotScript(
             stamp=stamp,
-            outlet=outlet,
-            pools=pools,
+            secret=pilots.intend(stamp, group),
+            queue=outlet.queue,
             landings=self.sites.landings(group),
-            secret=secret,
+            pools=pools,
+            words=_slot_arguments(outlet.resources),
         )
         job = BatchJob(
             stamp=stamp,
-            script=self.sites.script(intent),
+            script=self.sites.script(script),
             queue=outlet.batch_queue,
             resources=outlet.resources,
             flags=(*outlet.flags, *group.flags),
@@ -240,6 +244,17 @@ class Director:
         pilots.tell(stamp, Status.WAITING, reference=reference)
         summary.submitted += 1
         return True
+
+
+def _slot_arguments(asked: JobResources) -> tuple[str, ...]:
+    """Options for the size of the slot; for all others the pilot takes the parameters of the queue."""
+    known = {
+        "--lifetime": asked.wall_time,
+        "--max-ram": asked.memory,
+        "--processors": asked.cores if asked.cores > 1 else None,
+        "--gpus": asked.gpus or None,
+    }
+    return tuple(f"{name}={value}" for name, value in known.items() if value is not None)
 
 
 def _widest_limits(wanted: Iterable[VoDemand]) -> Mapping[str, QueueLimits]:

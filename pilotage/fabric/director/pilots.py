@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from pilotage.fabric.batch.batch_system import Handle
 from pilotage.fabric.client import ApiError, Client
 from pilotage.fabric.director.demand import QueueLimits
@@ -116,21 +118,12 @@ def _words(statuses: Iterable[Status]) -> str:
     return ",".join(sorted(statuses))
 
 
+_PILOT = TypeAdapter(DirectorPilot)
+
+
 def _pilot(said: Mapping[str, Any]) -> DirectorPilot:
-    seen = said["last_seen_at"]
-    return DirectorPilot(
-        stamp=said["stamp"],
-        vo=said["vo"],
-        queue=f"{said['site']}/{said['ce']}/{said['queue']}" if said["site"] else "",
-        status=Status(said["status"]),
-        reference=said["reference"],
-        jobs=said["jobs"],
-        created_at=datetime.fromisoformat(said["created_at"]),
-        updated_at=datetime.fromisoformat(said["updated_at"]),
-        last_seen_at=None if seen is None else datetime.fromisoformat(seen),
-        landings=tuple(said["landings"]),
-        has_output=said["has_output"],
-    )
+    queue = f"{said['site']}/{said['ce']}/{said['queue']}" if said["site"] else ""
+    return _PILOT.validate_python({**said, "queue": queue})
 
 
 _BAD = frozenset({Status.FAILED, Status.ABORTED})

@@ -10,12 +10,18 @@ import json
 import random
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
+from pilotage.fabric.batch.settings import Flags
+from pilotage.fabric.node_script import PilotScript
+from requirements.values import fold
 
 #: What a director may be called: its name is part of the name of every batch job.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,29}")
@@ -133,66 +139,78 @@ class QueueTarget:
     broker: str = ""  #: that may pick it; empty: pilots are sent straight there
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """A batch system that chooses the queue itself, among the given ones. Source: DIRAC, gLite WMS."""
+class FileSection(BaseModel):
+    """A section of a file; unknown keys are errors."""
 
-    name: str
-    system: str
-    queues: Mapping[str, str]  #: `Site/CE/Queue` where pilots may land → what it is called there
-    entry: str | None = None  #: the batch queue that takes them all; None: a list of those that would do
-    resources: JobResources = field(default_factory=JobResources)
-    flags: tuple[str, ...] = ()
-    vos: frozenset[str] = frozenset()  #: none: all of the director
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def outlets(self) -> Iterator[QueueTarget]:
-        """Each queue where its pilots may land."""
-        for queue, batch_queue in self.queues.items():
-            yield self._outlet(queue, batch_queue)
 
-    def door(self, queues: tuple[str, ...]) -> QueueTarget:
-        """How pilots are handed over that may land in these queues."""
-        return self._outlet("", self.entry or ",".join(self.queues[queue] for queue in queues))
+class SlotSettings(FileSection):
+    """Resources that a pilot requests from the batch system."""
 
-    def _outlet(self, queue: str, batch_queue: str) -> QueueTarget:
+    cores: int = Field(default=1, ge=1)
+    memory: int | None = Field(default=None, ge=1)  #: MB of a slot
+    wall_time: int | None = Field(default=None, ge=60)  #: seconds of a slot
+    gpus: int = Field(default=0, ge=0)
+    whole_node: bool = False
+    flags: Flags = ()
+
+    def target(self, queue: str, system: str, batch_queue: str, *, broker: str = "") -> QueueTarget:
+        """How pilots are submitted to a batch queue."""
+        asked = self.model_dump(include={each.name for each in fields(JobResources)})
         return QueueTarget(
             queue=queue,
-            system=self.system,
+            system=system,
             batch_queue=batch_queue,
-            resources=self.resources,
+            resources=JobResources(**asked),
             flags=self.flags,
-            broker=self.name,
+            broker=broker,
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PilotIntent:
-    """A pilot about to be submitted."""
-
-    stamp: str
-    outlet: QueueTarget
-    pools: tuple[str, ...]  #: SubmitPools that it is sent for; none: what its queue serves
-    landings: Mapping[str, str] = field(default_factory=dict)  #: by batch queue, where a broker picks
-    secret: str = field(repr=False)  #: for which it gets its token, once
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@+-]+(/[A-Za-z0-9._:@+-]+){2}$")]
+BatchQueue = Annotated[str, Field(pattern=r"^[^\s,]+$", max_length=200)]
 
 
-#: Makes the text that the batch system runs.
-PilotScript = Callable[[PilotIntent], str]
+class Broker(SlotSettings):
+    """A batch system that chooses the queue itself, among the given ones. Source: DIRAC, gLite WMS."""
+
+    system: str
+    queues: dict[Address, BatchQueue] = Field(
+        min_length=1
+    )  #: where pilots may start → what it is called there
+    entry: BatchQueue | None = None  #: takes all pilots; none: a list of those that would do
+    vos: Annotated[frozenset[str], AfterValidator(lambda vos: frozenset(map(fold, vos)))] = (
+        frozenset()
+    )  #: that it is for; none: all of the director
+
+    @model_validator(mode="after")
+    def _tells_queues_apart(self) -> Self:
+        if len(set(self.queues.values())) < len(self.queues):
+            raise ValueError("queues: two have the same batch queue, so a pilot could not tell where it is")
+        return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectorOptions:
+Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
+
+
+class DirectorOptions(FileSection):
     """Options of a director."""
 
-    name: str  #: part of every stamp: two directors must not share it
-    at_once: int = 100  #: pilots per queue and cycle at most
-    pause: Pause = field(default_factory=Pause)
-    soon: timedelta = timedelta(minutes=15)  #: a running pilot that is free so soon counts as being there
-    memory: timedelta = timedelta(days=1)  #: how long pilots that ended are looked at
-    keep_output: timedelta = timedelta(hours=6)  #: of pilots that failed
-    grace: timedelta = timedelta(minutes=2)  #: that a batch job may go on after its pilot said that it ends
+    name: str = Field(pattern=f"^{NAME.pattern}$")  #: part of every stamp: two directors must not share it
+    at_once: int = Field(default=100, ge=1)  #: pilots per queue and cycle at most
+    soon: Seconds = 900  #: a running pilot that is free so soon counts as being there
+    pause: Seconds = 120  #: after failed pilots; doubled up to the longest
+    longest_pause: Seconds = 3600
+    keep_output: Seconds = 6 * 3600  #: of pilots that failed
     #: What it takes to end a batch job that bears our name, but is no pilot that anybody knows to be alive.
-    orphans: Evidence = field(default_factory=lambda: Evidence(listings=5, seconds=1800))
+    orphans: Evidence = Evidence(listings=5, seconds=1800)
+
+    @property
+    def back_off(self) -> Pause:
+        """Pauses after failed pilots."""
+        longest = timedelta(seconds=max(self.pause, self.longest_pause))
+        return Pause(first=timedelta(seconds=self.pause), longest=longest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +220,7 @@ class DirectorTargets:
     outlets: Mapping[str, QueueTarget]  #: by queue
     systems: Mapping[str, ReliableSystem]  #: by name
     habits: DirectorOptions
-    script: PilotScript = field(repr=False)
+    script: Callable[[PilotScript], str] = field(repr=False)  #: makes the text that a batch system runs
     brokers: Mapping[str, Broker] = field(default_factory=dict)  #: by name
 
     def all_outlets(
@@ -212,20 +230,22 @@ class DirectorTargets:
 
         `without` are VO, broker and queue that a broker is not to pick now if it gets a list of queues.
         """
-        brokers = [each for each in self.brokers.values() if vo is None or not each.vos or vo in each.vos]
         picked = [
-            outlet
-            for each in brokers
-            for outlet in each.outlets()
-            if each.entry is not None or (vo, each.name, outlet.queue) not in without
+            each.target(queue, each.system, batch_queue, broker=name)
+            for name, each in self.brokers.items()
+            if vo is None or not each.vos or vo in each.vos
+            for queue, batch_queue in each.queues.items()
+            if each.entry is not None or (vo, name, queue) not in without
         ]
         return [*self.outlets.values(), *picked]
 
     def door(self, post: TargetGroup) -> QueueTarget:
         """How the pilots of a post are submitted."""
-        if post.broker:
-            return self.brokers[post.broker].door(post.queues)
-        return self.outlets[post.queues[0]]
+        if not post.broker:
+            return self.outlets[post.queues[0]]
+        broker = self.brokers[post.broker]
+        batch_queue = broker.entry or ",".join(broker.queues[queue] for queue in post.queues)
+        return broker.target("", broker.system, batch_queue, broker=post.broker)
 
     def trial(self, post: TargetGroup, chance: random.Random) -> TargetGroup:
         """Where a pilot is sent to see whether it is better now: to one queue, so that it is known which."""

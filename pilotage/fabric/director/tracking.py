@@ -30,6 +30,8 @@ _KEPT = 16_000  #: bytes of its standard output, and of its standard error, that
 _BROKEN = frozenset({Status.FAILED, Status.ABORTED})
 #: A pilot that contacted the service so lately is not gone, whatever a batch system says.
 _LATELY = timedelta(minutes=5)
+#: That a batch job may go on after its pilot said that it ends.
+_GRACE = timedelta(minutes=2)
 #: So long after an intent was given up its batch job may still appear.
 _LATE = timedelta(hours=1)
 
@@ -86,11 +88,10 @@ class PilotTracking:
         summary: DirectorSummary,
     ) -> None:
         """End batch jobs whose pilots have ended, and remove what ended ones leave."""
-        grace = self.sites.habits.grace
         orphans = [
             Handle(stamp=pilot.stamp, reference=report.reference)
             for pilot, report in over
-            if report.state in (State.WAITING, State.RUNNING) and summary.at - pilot.updated_at > grace
+            if report.state in (State.WAITING, State.RUNNING) and summary.at - pilot.updated_at > _GRACE
         ]
         if orphans:
             system.kill(orphans)
@@ -114,8 +115,8 @@ class PilotTracking:
         ago = now - pilot.updated_at
         if report.state is State.GONE and pilot.reference is None:
             return ago > _LATE
-        keep = timedelta(0) if pilot.status is Status.DONE else self.sites.habits.keep_output
-        return report.state in ENDED and ago >= keep
+        keep = 0 if pilot.status is Status.DONE else self.sites.habits.keep_output
+        return report.state in ENDED and ago >= timedelta(seconds=keep)
 
 
 def _last_words(system: ReliableSystem, pilot: DirectorPilot, report: JobReport) -> str:

@@ -1,23 +1,20 @@
 """Configuration file of a gateway: the service, the batch systems, the queues and the job types."""
 
-import re
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import FileSection, Seconds
-from pilotage.fabric.director.targets import NAME
-from pilotage.fabric.manager.context import ManagerOptions, Retries
+from pilotage.fabric.director.targets import Seconds
+from pilotage.fabric.manager.context import ManagerOptions
 from pilotage.fabric.manager.handlers import SiteLimits
 from requirements.errors import InvalidInput, Problem, did_you_mean
 
 _NAME = r"[A-Za-z0-9._:@+-]+"
 Scope = Annotated[str, Field(pattern=f"^{_NAME}(/{_NAME}){{0,2}}$")]
-_URL = re.compile(r"^https?://[^\s]+$")
 
 
 class InvalidGateway(InvalidInput):
@@ -32,49 +29,20 @@ class GatewayQueue(configuration.DirectorQueue):
     max_grid_jobs: int = Field(default=10, ge=1, le=10_000)  #: at a time
 
 
-class GatewayFile(FileSection):
+class GatewayFile(ManagerOptions):
     """The configuration file of a gateway."""
 
-    url: str = Field(pattern=_URL.pattern)
-    name: str = Field(pattern=f"^{NAME.pattern}$")
+    url: str = Field(pattern=r"^https?://[^\s]+$")
     token_file: Path  #: file with a gateway's token, readable by its owner only
     vos: tuple[str, ...] = Field(min_length=1)
-    directory: Path  #: of its own, on a local disk
     systems: dict[str, SystemSettings] = Field(min_length=1)
     queues: tuple[GatewayQueue, ...] = Field(min_length=1)
     job_types: dict[str, SiteLimits] = Field(default_factory=dict)  #: types left out have defaults
     advertise: tuple[Scope, ...] | None = None  #: none: the queues, their CEs and sites
     every: Seconds = 20  #: between two rounds with the service, which may wish a shorter interval
     work_every: Seconds = 5  #: between two rounds of the job manager
-    at_once: int = Field(default=50, ge=1)
-    retries: Retries = Retries()
     gone: Evidence = Evidence()
-    beat: Seconds = 10  #: between two status reports of a local job
-    settle: float = Field(default=60, ge=0, le=3600)  #: seconds until files of a node are visible everywhere
-    sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
-    output_limit: int = Field(default=4 << 30, ge=1)  #: bytes per grid job, before compression
-    local_output_limit: int = Field(default=256 << 20, ge=1)  #: bytes per local job
     authorities: Path | None = None  #: file or directory of CA certificates; none: the system's
-
-    @model_validator(mode="after")
-    def _directories_are_absolute(self) -> Self:
-        if not self.directory.is_absolute():
-            raise ValueError(f"directory: {self.directory} is not absolute")
-        return self
-
-    def habits(self) -> ManagerOptions:
-        """Options of the job manager."""
-        return ManagerOptions(
-            name=self.name,
-            directory=self.directory,
-            at_once=self.at_once,
-            retries=self.retries,
-            beat=self.beat,
-            settle=self.settle,
-            sandbox_limit=self.sandbox_limit,
-            local_output_limit=self.local_output_limit,
-            output_limit=self.output_limit,
-        )
 
     def scopes(self) -> tuple[str, ...]:
         """Scopes to advertise: sites before their CEs, and CEs before their queues."""

@@ -1,8 +1,7 @@
 """A gateway: cycles with the service, of delivering output, and of its job manager's work.
 
 The three run in threads of their own, so that none waits for another: a batch system that hangs or a long
-upload must not delay heartbeats. All state that has to outlive the process is in the manager's journal and in
-the file of request ids.
+upload must not delay heartbeats. All state that has to outlive the process is in the manager's journal.
 """
 
 from collections import Counter
@@ -39,14 +38,6 @@ class Gateway:
             summary.away.append(str(error))
         _count(self.manager.grid_jobs(), summary)
         return summary
-
-    def work(self) -> None:
-        """Run one cycle of the job manager."""
-        self.manager.advance()
-
-    def deliver(self) -> int:
-        """Deliver outputs and outcomes of ended grid jobs; return the number delivered."""
-        return self.leases.deliver()
 
     def _talk(self, summary: GatewaySummary) -> None:
         grid_jobs = self.manager.grid_jobs()

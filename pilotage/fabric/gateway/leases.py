@@ -154,7 +154,7 @@ class GatewayLeases:
     def _obey(self, answer: News, lease: GridJobLease, summary: GatewaySummary) -> None:
         self.heartbeat_seconds = answer.heartbeat_seconds or self.heartbeat_seconds
         if KILL in answer.commands:
-            self.manager.cancel(*lease.taken.key)
+            self.manager.journal.cancel(lease.taken.key)
             summary.killed += 1
             if not lease.told_to_end:
                 log.warning("job %d: the service wants it to end", lease.taken.job_id)
@@ -162,7 +162,7 @@ class GatewayLeases:
 
     def _close(self, lease: GridJobLease, why: Refused, summary: GatewaySummary) -> None:
         """Cancel a grid job whose attempt is closed: the results of its local jobs are of no use."""
-        self.manager.cancel(*lease.taken.key)
+        self.manager.journal.cancel(lease.taken.key)
         lease.closed = True
         summary.lost += 1
         log.warning("job %d: the attempt is closed, its local jobs are ended: %s", lease.taken.job_id, why)
@@ -176,7 +176,7 @@ class GatewayLeases:
                 log.error("job %d cannot be finished: %s", taken.job_id, error)  # noqa: TRY400 - theirs
                 return False
             log.warning("job %d: the attempt is over: %s", taken.job_id, error)
-        self.manager.forget(*taken.key)
+        self.manager.journal.forget(taken.key)
         self.permits.remove(taken)
         with self._turn:
             self._held.pop(taken.key, None)

@@ -1,80 +1,25 @@
 """Pulling of grid jobs: one per request, for each queue and VO as long as there is room.
 
 One per request, since the parameters of a queue describe one node, and jobs of one request would have to
-share it. Request ids are stored on disk before the request and removed once its jobs are recorded: a gateway
+share it. Request ids are in the journal before the request and removed once its jobs are recorded: a gateway
 that was killed repeats the request under the same id and gets the same jobs, so no job is lost with a
 response.
 """
 
-import json
 import logging
-import os
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.director import matcher_client
 from pilotage.fabric.gateway.configuration import GatewayQueue
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.manager.grid_job import GridJob, PulledGridJob, job_type
-from pilotage.fabric.manager.journal import StateUnusable
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.service.service_client import Match, Service
 from pilotage.fabric.pilot.service.transport import Refused
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace
-
-
-@dataclass(slots=True)
-class RequestNames:
-    """The file of request ids of one gateway process; `StateUnusable` if it cannot be read or written."""
-
-    file: Path
-    _names: dict[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._names = self._read()
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """Ids of open requests, by VO and queue; those of an earlier process may have been answered."""
-        return self._names
-
-    def name(self, wanted: str) -> str:
-        """The id of the request for `wanted`, on disk when it returns."""
-        if wanted not in self._names:
-            self._write({**self._names, wanted: str(uuid.uuid4())})
-        return self._names[wanted]
-
-    def done(self, wanted: str) -> None:
-        """Remove the id of a request whose jobs are recorded."""
-        self._write({each: name for each, name in self._names.items() if each != wanted})
-
-    def _read(self) -> dict[str, str]:
-        try:
-            content = json.loads(self.file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            raise StateUnusable(f"{self.file}: {error}") from error
-        if not isinstance(content, dict):
-            raise StateUnusable(f"{self.file}: holds {content!r:.60}, no names of requests")
-        return {str(wanted): str(name) for wanted, name in content.items()}
-
-    def _write(self, names: dict[str, str]) -> None:
-        aside = self.file.with_suffix(".new")
-        try:
-            with aside.open("w", encoding="utf-8") as file:
-                json.dump(names, file)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(self.file)
-        except OSError as error:
-            raise StateUnusable(f"{self.file}: {error.strerror}") from error
-        self._names = names
-
 
 log = logging.getLogger(__name__)
 
@@ -86,14 +31,13 @@ class GridJobPulling:
     service: Service
     manager: Manager
     permits: Permits
-    requests: RequestNames
     queues: Sequence[GatewayQueue]
     vos: Sequence[str]
     job_types: tuple[str, ...]  #: with a handler
     _turn: int = 0  #: rounds so far: rotates the order of VOs
 
     def __post_init__(self) -> None:
-        for wanted, request_id in self.requests.names.items():
+        for wanted, request_id in self.manager.journal.requests.items():
             self.permits.expect_again(request_id, wanted.partition(" ")[2])
 
     def pull(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> list[PulledGridJob]:
@@ -119,7 +63,7 @@ class GridJobPulling:
         queue, wanted = gate.queue, f"{vo} {gate.queue}"
         offer: Mapping[str, object] | None = None
         while self._has_room(gate, wanted, here):
-            request_id = self.requests.name(wanted)
+            request_id = self.manager.journal.open_request(wanted)
             if not self.permits.expect(request_id, queue):
                 summary.refused["permit"] += 1
                 return
@@ -131,7 +75,7 @@ class GridJobPulling:
 
     def _has_room(self, gate: GatewayQueue, wanted: str, here: Mapping[str, int]) -> bool:
         """Whether one more may come; an open request is repeated in any case."""
-        name = self.requests.names.get(wanted)
+        name = self.manager.journal.requests.get(wanted)
         if name is not None and self.permits.is_coming(name):
             return True
         return here[gate.queue] + self.permits.coming(gate.queue) < gate.max_grid_jobs
@@ -154,10 +98,10 @@ class GridJobPulling:
             raise
         taken = [self._typed(match, queue) for match in work.matches]
         for each in taken:
-            self.manager.take(each)
+            self.manager.journal.take(each)
             log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, queue)
         if taken:
-            self.requests.done(wanted)
+            self.manager.journal.close_request(wanted)
         else:
             summary.refused[work.reason] += 1
         self.permits.came(request_id, taken)

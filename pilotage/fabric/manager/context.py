@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
 
-from pilotage.fabric.director.targets import QueueTarget
+from pilotage.fabric.director.targets import NAME, FileSection, QueueTarget, Seconds
 from pilotage.fabric.manager.grid_job import PulledGridJob
 from pilotage.fabric.manager.handlers import Handler, SiteLimits, UnfitJob
 from pilotage.fabric.manager.journal import Journal
@@ -15,29 +16,31 @@ from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
 from pilotage.fabric.pilot.payload.preparation import Sandboxes
 
 
-class Retries(BaseModel):
+class Retries(FileSection):
     """Policy for retries of failed local jobs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tries: int = Field(default=3, ge=1, le=100)  #: maximum tries of a local job, including the first
     exit_codes: bool = False  #: retry also after a failure of the payload, not only of the site
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerOptions:
+class ManagerOptions(FileSection):
     """Options of a manager."""
 
-    name: str  #: part of every stamp
+    name: str = Field(pattern=f"^{NAME.pattern}$")  #: part of every stamp
     directory: Path  #: its own, on a local disk: journal, and outputs until they are delivered
-    at_once: int = 50  #: maximum submissions and outputs per grid job and cycle
-    retries: Retries = field(default_factory=Retries)
-    settle: float = 60.0  #: seconds until a file written on a node is visible in the shared directory
-    beat: float = 10.0  #: seconds between two status reports of a local job
-    grace: float = 10.0  #: seconds between TERM and KILL for a payload
-    sandbox_limit: int = 256 << 20  #: maximum bytes of an input sandbox
-    local_output_limit: int = 256 << 20  #: maximum bytes of one local job's output
-    output_limit: int = 4 << 30  #: maximum bytes of a grid job's output, before compression
+    at_once: int = Field(default=50, ge=1)  #: maximum submissions and outputs per grid job and cycle
+    retries: Retries = Retries()
+    settle: float = Field(default=60, ge=0, le=3600)  #: seconds until files of a node are visible everywhere
+    beat: Seconds = 10  #: between two status reports of a local job
+    sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
+    local_output_limit: int = Field(default=256 << 20, ge=1)  #: bytes per local job
+    output_limit: int = Field(default=4 << 30, ge=1)  #: bytes per grid job, before compression
+
+    @model_validator(mode="after")
+    def _directories_are_absolute(self) -> Self:
+        if not self.directory.is_absolute():
+            raise ValueError(f"directory: {self.directory} is not absolute")
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class ManagerContext:
     """Environment of a gateway's manager. Source: SAM, the site's installation."""
 
     options: ManagerOptions
+    grace: float = 10.0  #: seconds between TERM and KILL for a payload
     journal: Journal
     systems: Mapping[str, SharedBatchSystem]  #: by name of the batch system
     queues: Mapping[str, QueueTarget]  #: by `Site/CE/Queue`

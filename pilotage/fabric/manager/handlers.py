@@ -15,8 +15,9 @@ from fractions import Fraction
 from importlib import metadata
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from pilotage.fabric.director.targets import FileSection
 from requirements.errors import PilotageError
 
 GROUP = "pilotage.job_types"
@@ -28,10 +29,8 @@ class UnfitJob(PilotageError):
     code = "unfit_job"
 
 
-class SiteLimits(BaseModel):
+class SiteLimits(FileSection):
     """A site's settings for grid jobs of one type, in the file of its gateway."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_cpu_per_job: float | None = Field(default=None, gt=0)  #: maximum seconds that a local job should take
     cpu_per_event: float | None = Field(default=None, gt=0)  #: seconds, default where the user states none

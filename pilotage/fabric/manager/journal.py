@@ -1,4 +1,4 @@
-"""The journal of a job manager: grid jobs and local jobs, recorded before each action.
+"""The journal of a job manager: requests, grid jobs and local jobs, recorded before each action.
 
 One SQLite file in the manager's directory, locked by its one writer. Every change is one transaction that is
 on disk when the call returns, so a manager that was killed at any point continues from the journal.
@@ -10,17 +10,19 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from pilotage.fabric.manager.grid_job import AttemptKey, LocalState, PulledGridJob
+from pydantic import TypeAdapter
+
+from pilotage.fabric.manager.grid_job import AttemptKey, PulledGridJob
 from pilotage.fabric.manager.records import GridJobEntry, LocalJob
 from pilotage.fabric.pilot.payload.payload import Report
-from pilotage.fabric.runner import progress
 from requirements.errors import PilotageError
 
 #: Seconds to wait for the lock: a child that a killed manager was starting holds it until its `exec`.
@@ -68,10 +70,10 @@ CREATE TABLE IF NOT EXISTS grid_jobs (
     cancelled INTEGER NOT NULL DEFAULT 0, gathering INTEGER NOT NULL DEFAULT 0, output TEXT, outcome TEXT,
     forgotten INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', PRIMARY KEY (job_id, epoch));
 CREATE TABLE IF NOT EXISTS local_jobs (
-    job_id INTEGER, epoch INTEGER, number INTEGER, stamp TEXT NOT NULL UNIQUE, tries INTEGER NOT NULL,
-    was_submitted INTEGER NOT NULL, state TEXT NOT NULL, reference TEXT, exit_code INTEGER,
-    message TEXT NOT NULL, size INTEGER, progress TEXT NOT NULL, tail TEXT NOT NULL,
+    job_id INTEGER, epoch INTEGER, number INTEGER, stamp TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
     PRIMARY KEY (job_id, epoch, number));
+CREATE TABLE IF NOT EXISTS requests (  -- for grid jobs, that are open: by VO and queue
+    wanted TEXT PRIMARY KEY, id TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS log (  -- of a grid job, returned with its output
     job_id INTEGER, epoch INTEGER, at TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
@@ -85,8 +87,8 @@ _TROUBLE = "UPDATE grid_jobs SET problem=? WHERE job_id=? AND epoch=?"
 #: Cancels as well, in case the job has not ended.
 _FORGET = "UPDATE grid_jobs SET forgotten=1, cancelled=1 WHERE job_id=? AND epoch=? AND NOT forgotten"
 _ENTRIES = "SELECT * FROM grid_jobs ORDER BY job_id, epoch"
-_LOCAL_JOBS = "SELECT * FROM local_jobs WHERE job_id=? AND epoch=? ORDER BY number"
-_PUT = "INSERT OR REPLACE INTO local_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_LOCAL_JOBS = "SELECT record FROM local_jobs WHERE job_id=? AND epoch=? ORDER BY number"
+_PUT = "INSERT OR REPLACE INTO local_jobs VALUES (?, ?, ?, ?, ?)"
 _LOG = "INSERT INTO log VALUES (?, ?, ?, ?)"
 _LOGGED = "SELECT at, text FROM log WHERE job_id=? AND epoch=? ORDER BY rowid LIMIT 200000"
 _REMOVE = (
@@ -96,6 +98,7 @@ _REMOVE = (
 )
 #: Maximum characters of a log line.
 _LONGEST = 2000
+_RECORD = TypeAdapter(LocalJob)
 
 
 class Journal:
@@ -116,19 +119,19 @@ class Journal:
         self._opened.close()
 
     def take(self, taken: PulledGridJob) -> None:
-        """Record a grid job; one that is recorded already stays unchanged."""
+        """Record a grid job before any action for it; one that is recorded already stays unchanged."""
         with self._writing() as database:
             if database.execute(_TAKE, (*taken.key, json.dumps(asdict(taken)))).rowcount:
                 self._log(database, taken.key, [f"taken for {taken.queue}"])
 
     def cancel(self, key: AttemptKey) -> None:
-        """Record that a grid job is to be cancelled."""
+        """Cancel a grid job: later cycles kill its local jobs, and gather their output."""
         with self._writing() as database:
             if database.execute(_CANCEL, key).rowcount:
                 self._log(database, key, ["its end is wanted"])
 
     def forget(self, key: AttemptKey) -> None:
-        """Record that the service has acknowledged the end of a grid job."""
+        """Record that the service has acknowledged the end of a grid job; later cycles remove its files."""
         with self._writing() as database:
             database.execute(_FORGET, key)
 
@@ -157,7 +160,9 @@ class Journal:
                 outcome = None if entry.outcome is None else json.dumps(asdict(entry.outcome))
                 values = (entry.number, entry.digest, entry.gathering, entry.output, outcome)
                 database.execute(_UPDATE, (*values, *key))
-            database.executemany(_PUT, [_row(each) for each in local_jobs])
+            for each in local_jobs:
+                record = _RECORD.dump_json(replace(each, message=each.message[:_LONGEST])).decode()
+                database.execute(_PUT, (*each.key, each.number, each.stamp, record))
             self._log(database, key, log)
 
     def entries(self) -> list[GridJobEntry]:
@@ -166,11 +171,27 @@ class Journal:
 
     def local_jobs(self, key: AttemptKey) -> list[LocalJob]:
         """The local jobs of a grid job."""
-        return [_local_job(row) for row in self._read(_LOCAL_JOBS, key)]
+        return [_RECORD.validate_json(row["record"]) for row in self._read(_LOCAL_JOBS, key)]
 
     def log(self, key: AttemptKey) -> str:
         """The log of a grid job."""
         return "".join(f"{row['at']} {row['text']}\n" for row in self._read(_LOGGED, key))
+
+    @property
+    def requests(self) -> Mapping[str, str]:
+        """Ids of open requests, by VO and queue; those of an earlier process may have been answered."""
+        return {row["wanted"]: row["id"] for row in self._read("SELECT * FROM requests", ())}
+
+    def open_request(self, wanted: str) -> str:
+        """The id of the request for `wanted`, on disk when it returns."""
+        with self._writing() as database:
+            database.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", (wanted, str(uuid.uuid4())))
+        return self.requests[wanted]
+
+    def close_request(self, wanted: str) -> None:
+        """Remove the id of a request whose jobs are recorded."""
+        with self._writing() as database:
+            database.execute("DELETE FROM requests WHERE wanted=?", (wanted,))
 
     def _key(self) -> str:
         with self._writing() as database:
@@ -230,27 +251,4 @@ def _entry(row: sqlite3.Row) -> GridJobEntry:
         outcome=None if outcome is None else Report(**json.loads(outcome)),
         forgotten=bool(row["forgotten"]),
         problem=row["problem"],
-    )
-
-
-def _row(job: LocalJob) -> tuple[object, ...]:
-    phases = json.dumps([[each.name, each.done, each.of] for each in job.progress])
-    facts = (job.reference, job.exit_code, job.message[:_LONGEST], job.size, phases, job.tail)
-    return (*job.key, job.number, job.stamp, job.tries, job.was_submitted, job.state.value, *facts)
-
-
-def _local_job(row: sqlite3.Row) -> LocalJob:
-    return LocalJob(
-        key=AttemptKey(row["job_id"], row["epoch"]),
-        number=row["number"],
-        stamp=row["stamp"],
-        tries=row["tries"],
-        was_submitted=bool(row["was_submitted"]),
-        state=LocalState(row["state"]),
-        reference=row["reference"],
-        exit_code=row["exit_code"],
-        message=row["message"],
-        size=row["size"],
-        progress=progress.progress_from_status(json.loads(row["progress"])),
-        tail=row["tail"],
     )

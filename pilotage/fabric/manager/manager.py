@@ -1,8 +1,9 @@
-"""The job manager of a gateway: one cycle over all its grid jobs, and the calls of its gateway.
+"""The job manager of a gateway: one cycle over all its grid jobs, and their current status.
 
 In a cycle each grid job is advanced a bit and none holds up the others: a failure concerns its own job only,
-and a batch system that hangs is not called again in the same cycle. The calls return at once; one thread
-calls `advance` repeatedly for the slow work. Every action is recorded in the journal first, so a manager that
+and a batch system that hangs is not called again in the same cycle. Gateways record new, cancelled and
+finished grid jobs in the journal, which returns at once; one thread calls `advance` repeatedly for the slow
+work. Every action is recorded in the journal first, so a manager that
 was killed continues from there.
 """
 
@@ -16,7 +17,7 @@ from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.manager import output, polling, records, submission
 from pilotage.fabric.manager.context import ManagerContext
-from pilotage.fabric.manager.grid_job import ENDED, AttemptKey, GridJob, PulledGridJob
+from pilotage.fabric.manager.grid_job import ENDED, AttemptKey, GridJob
 from pilotage.fabric.manager.handlers import UnfitJob
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.polling import Polling
@@ -69,18 +70,6 @@ class Manager:
     def journal(self) -> Journal:
         """The records of its grid jobs."""
         return self.context.journal
-
-    def take(self, taken: PulledGridJob) -> None:
-        """Record a grid job before any action for it; the same attempt again changes nothing."""
-        self.journal.take(taken)
-
-    def cancel(self, job_id: int, epoch: int) -> None:
-        """Cancel a grid job: its local jobs are killed, and their output is gathered."""
-        self.journal.cancel(AttemptKey(job_id, epoch))
-
-    def forget(self, job_id: int, epoch: int) -> None:
-        """Record that the service has acknowledged the end of a grid job; later cycles remove its files."""
-        self.journal.forget(AttemptKey(job_id, epoch))
 
     def grid_jobs(self) -> Sequence[GridJob]:
         """Status of all grid jobs except forgotten ones."""

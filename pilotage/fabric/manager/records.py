@@ -156,18 +156,16 @@ def job_outcome(entry: GridJobEntry, jobs: Sequence[LocalJob]) -> Report:
     return Report(payload.FAILED, PARTIAL if done else payload.ERRORS, why, code)
 
 
+#: Fields of a local job that readers of the output see by their names.
+_TOLD = ("state", "tries", "stamp", "reference", "exit_code", "message", "size")
+
+
 def outcome_table(jobs: Sequence[LocalJob]) -> bytes:
     """The end of each local job as JSON, for readers of the output."""
     rows = [
         {
             "local_job": each.number,
-            "state": each.state,
-            "tries": each.tries,
-            "stamp": each.stamp,
-            "reference": each.reference,
-            "exit_code": each.exit_code,
-            "message": each.message,
-            "size": each.size,
+            **{name: getattr(each, name) for name in _TOLD},
             "progress": [str(phase) for phase in each.progress],
         }
         for each in jobs

@@ -170,7 +170,7 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         memory=queue.resources.memory,
         wall_time=queue.resources.wall_time,
         beat=options.beat,
-        grace=options.grace,
+        grace=context.grace,
         sandbox_limit=options.sandbox_limit,
         output_limit=options.local_output_limit,
     )

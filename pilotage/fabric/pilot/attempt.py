@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Callable, TypeVar
 
@@ -15,7 +16,7 @@ from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import archives, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.archives import PackedOutput
 from pilotage.fabric.pilot.payload.description import PayloadDescription, UnfitDescription
-from pilotage.fabric.pilot.payload.monitor import Excess, Execution, MonitoredEnd, SlotMemory
+from pilotage.fabric.pilot.payload.monitor import Excess, MonitoredEnd, SlotMemory
 from pilotage.fabric.pilot.payload.payload import NotStarted, Report
 from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
@@ -183,18 +184,20 @@ class _Attempt:
         allowed = monitor.job_limits(
             ready.description, seconds_left=self.seconds_left(), max_ram=self.around.offer.max_ram
         )
-        try:
-            execution = Execution(ready, area, allowed, self.around.memory.account(self.share.ram_mb))
-        except UnfitDescription as error:
-            return self._finish(payload.failure_report(payload.UNFIT, str(error)))
-        except NotStarted as error:
-            return self._finish(payload.failure_report(payload.NOT_FOUND, str(error)))
-        # Heartbeats go on while the output is sent, which may take long when the service is away.
-        every = min(self.around.care.heartbeat, max(1.0, self.match.lease_seconds / _BEATS_IN_LEASE))
-        heart = Heartbeat(self.around.service, self.match.lease, every=every, news=execution.news)
-        heart.obey(news)
-        with execution, heart.beating():
-            watched = execution.monitor.until_end(heart, self.around.stop, grace=self.around.care.grace)
+        account = self.around.memory.account(self.share.ram_mb)
+        with ExitStack() as stack:
+            try:
+                running = stack.enter_context(monitor.run_payload(ready, area, allowed, account))
+            except UnfitDescription as error:
+                return self._finish(payload.failure_report(payload.UNFIT, str(error)))
+            except NotStarted as error:
+                return self._finish(payload.failure_report(payload.NOT_FOUND, str(error)))
+            # Heartbeats go on while the output is sent, which may take long when the service is away.
+            every = min(self.around.care.heartbeat, max(1.0, self.match.lease_seconds / _BEATS_IN_LEASE))
+            heart = Heartbeat(self.around.service, self.match.lease, every=every, news=running.news)
+            heart.obey(news)
+            stack.enter_context(heart.beating())
+            watched = running.until_end(heart, self.around.stop, grace=self.around.care.grace)
             return self._settle(watched, ready, area)
 
     def _settle(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:

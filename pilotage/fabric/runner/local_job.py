@@ -23,7 +23,7 @@ from pilotage.fabric.pilot.allotment import Allotment
 from pilotage.fabric.pilot.errors import HOST, HostTrouble
 from pilotage.fabric.pilot.payload import monitor, payload, work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
-from pilotage.fabric.pilot.payload.monitor import Execution, SlotMemory
+from pilotage.fabric.pilot.payload.monitor import SlotMemory
 from pilotage.fabric.pilot.payload.payload import NotStarted
 from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
@@ -184,15 +184,16 @@ class LocalJob:
     def _execute(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
         order = self._order
         allowed = monitor.job_limits(ready.description, seconds_left=order.wall_time, max_ram=order.memory)
-        with Execution(ready, area, allowed, SlotMemory(order.memory).account(order.memory)) as execution:
+        account = SlotMemory(order.memory).account(order.memory)
+        with monitor.run_payload(ready, area, allowed, account) as running:
 
             def news() -> dict[str, object]:
                 self._phases = progress.read_progress(payload.tail_of_path(area.progress), self._phases)
-                return status_files.news(execution.news, self._phases)
+                return status_files.news(running.news, self._phases)
 
             heart = Heartbeat(self._marks, "", every=order.beat, news=news)
             with heart.beating():
-                watched = execution.monitor.until_end(heart, self._stop, grace=order.grace)
+                watched = running.until_end(heart, self._stop, grace=order.grace)
             packed = attempt.pack_output(ready.description, area, limit=order.output_limit)
             self._persistently(lambda: self._marks.heartbeat("", news()))
         self._persistently(lambda: self._marks.output(area.output))

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from pilotage.cli import application
+from pilotage.fabric.manager.grid_job import AttemptKey
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests.grid_gateway import Ground
@@ -58,11 +59,11 @@ def test_the_example_is_submitted_and_planned_as_eighty_local_jobs(
     queues = [{"queue": QUEUE, "system": "host", "batch_queue": "local", "memory": 1}]
     with ground.gateway(vos=["dzero"], queues=queues, systems={"host": farm}, at_once=1) as gateway:
         assert not gateway.talk(utc_now()).problems
-        gateway.work()
+        gateway.manager.advance()
         [grid_job] = gateway.manager.grid_jobs()
         gateway.talk(utc_now())
-        gateway.manager.cancel(job_id, 1)
-        gateway.work()
+        gateway.manager.journal.cancel(AttemptKey(job_id, 1))
+        gateway.manager.advance()
     assert sum(grid_job.local.values()) == 80
     job = ground.job(job_id)
     assert job["status"] == "Running"

@@ -2,7 +2,7 @@
 
 import json
 import ssl
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -12,15 +12,13 @@ import httpx
 from pilotage.fabric.batch.arc import rest as arc_rest
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
-    BatchSystem,
     BatchSystemAway,
-    Capacity,
     Handle,
     JobReport,
-    Output,
     State,
     SubmissionUncertain,
 )
+from pilotage.fabric.batch.reliable import ForwardingSystem
 from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
 
 _Answer = TypeVar("_Answer")
@@ -81,10 +79,9 @@ class FaultyShell:
 
 
 @dataclass(slots=True, kw_only=True)
-class FaultySystem:
+class FaultySystem(ForwardingSystem):
     """A batch system of any kind with injected faults."""
 
-    system: BatchSystem
     glitch: Fault | None = None
 
     def submit(self, job: BatchJob) -> str:
@@ -100,38 +97,14 @@ class FaultySystem:
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """How jobs stand."""
-        found = self._asked(lambda: self.system.status(handles))
+        found = self._ask(lambda: self.system.status(handles))
         if self.glitch is not Fault.PARTIAL:
             return found
         kept = set(list(found)[: len(found) // 2])
         missing = JobReport(state=State.MISSING)
         return {stamp: report if stamp in kept else missing for stamp, report in found.items()}
 
-    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """The references of the jobs that bear one of the stamps."""
-        return self._asked(lambda: self.system.find(stamps))
-
-    def stamps(self, prefix: str) -> frozenset[str]:
-        """The stamps of jobs that have not ended."""
-        return self._asked(lambda: self.system.stamps(prefix))
-
-    def kill(self, handles: Sequence[Handle]) -> None:
-        """End jobs wherever they are."""
-        self._asked(lambda: self.system.kill(handles))
-
-    def output(self, handle: Handle) -> Output:
-        """What the job wrote."""
-        return self._asked(lambda: self.system.output(handle))
-
-    def forget(self, handles: Sequence[Handle]) -> None:
-        """Remove what is kept of jobs that ended."""
-        self._asked(lambda: self.system.forget(handles))
-
-    def capacity(self) -> Mapping[str, Capacity]:
-        """What the queues have."""
-        return self._asked(self.system.capacity)
-
-    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+    def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
         if self.glitch is Fault.TIMEOUT:
             raise BatchSystemAway("no answer, on purpose")
         answer = ask()

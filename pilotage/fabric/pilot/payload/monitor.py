@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Callable
 
 from pilotage.fabric.pilot.node.linux import Usage
@@ -148,6 +149,9 @@ _MEASURE = 1.0
 #: Maximum seconds by which the pilot's own signal may come after the payload's.
 _ORDERED_TOGETHER = 2.0
 
+#: Characters of progress that are sent.
+_LONGEST = 500
+
 #: Reasons to end a payload, besides an `Excess`.
 KILL_WANTED, STALE, STOPPED = "killed", "stale", "stopped"
 
@@ -163,11 +167,21 @@ class MonitoredEnd:
 class PayloadMonitor:
     """Monitors one payload."""
 
-    def __init__(self, payload: Payload, limits: Limits, memory: MemoryAccount) -> None:
+    def __init__(
+        self,
+        payload: Payload,
+        limits: Limits,
+        memory: MemoryAccount,
+        area: WorkArea,
+        files: dict[str, int],
+    ) -> None:
+        """With the descriptors of its standard files, by name."""
         self.usage = Usage(processes=0, cpu_seconds=0.0, resident=0)  #: as last measured
         self._payload = payload
         self._limits = limits
         self._memory = memory
+        self._area = area
+        self._files = files
         self._began = self._measure_at = time.monotonic()
 
     @property
@@ -210,60 +224,42 @@ class PayloadMonitor:
             resident, proportional
         )
 
-
-#: Characters of progress that are sent.
-_LONGEST = 500
-
-
-class Execution:
-    """Starts the payload when created; a context manager that closes its files."""
-
-    def __init__(self, ready: Prepared, area: WorkArea, limits: Limits, memory: MemoryAccount) -> None:
-        """Start the payload; raises `UnfitDescription`, `NotStarted` or `HostTrouble`."""
-        asked = ready.description
-        self._area = area
-        output, error = asked.std_output, asked.std_error
-        self._files = work_area.make_standard_files(area.home, output=output, error=error)
-        try:
-            self._payload = Payload(
-                SupervisorOrder(
-                    words=ready.words,
-                    directory=str(area.home),
-                    environment=ready.environment,
-                    output=self._files[output],
-                    error=self._files[error],
-                    area=str(area.top),
-                )
-            )
-        except BaseException:
-            self._close_files()
-            raise
-        self.monitor = PayloadMonitor(self._payload, limits, memory)
-
-    def __enter__(self) -> Execution:  # noqa: PYI034 - Self is of Python 3.11
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._payload.close()
-        self._close_files()
-
-    def _close_files(self) -> None:
-        for descriptor in self._files.values():
-            os.close(descriptor)
-
     def news(self) -> dict[str, object]:
         """The content of a heartbeat."""
-        usage, elapsed = self.monitor.usage, self.monitor.elapsed
+        usage, elapsed = self.usage, self.elapsed
         measured = f"{elapsed:.0f} s, CPU {usage.cpu_seconds:.0f} s, {usage.resident >> 20} MB"
+        progress = payloads.last_line(payloads.tail_of_path(self._area.progress)) or measured
         return {
-            "progress": payloads.printable(
-                payloads.last_line(payloads.tail_of_path(self._area.progress)) or measured, _LONGEST
-            ),
+            "progress": payloads.printable(progress, _LONGEST),
             "output_tail": payloads.tail_of_files(self._files),
             "cpu_seconds": round(usage.cpu_seconds, 1),
             "wall_seconds": round(elapsed, 1),
             "memory_mb": usage.resident >> 20,
             "processes": usage.processes,
         }
+
+
+@contextmanager
+def run_payload(
+    ready: Prepared, area: WorkArea, limits: Limits, memory: MemoryAccount
+) -> Iterator[PayloadMonitor]:
+    """Start a payload, and end it and close its files after the `with` block.
+
+    Raises `UnfitDescription`, `NotStarted` or `HostTrouble` if it cannot be started.
+    """
+    output, error = ready.description.std_output, ready.description.std_error
+    files = work_area.make_standard_files(area.home, output=output, error=error)
+    order = SupervisorOrder(
+        words=ready.words,
+        directory=str(area.home),
+        environment=ready.environment,
+        output=files[output],
+        error=files[error],
+        area=str(area.top),
+    )
+    try:
+        with closing(Payload(order)) as payload:
+            yield PayloadMonitor(payload, limits, memory, area, files)
+    finally:
+        for descriptor in files.values():
+            os.close(descriptor)

@@ -34,8 +34,12 @@ def spy(program: str = SPY) -> bytes:
 
 
 def script(**said: object) -> PilotScript:
-    about = {"url": "http://service", "stamp": "p 1", "queue": "S/C/Q", "secret": SECRET}
+    about = {"stamp": "p 1", "queue": "S/C/Q", "secret": SECRET}
     return PilotScript(**{**about, **said})  # type: ignore[arg-type]
+
+
+def pilot_text(about: PilotScript, program: bytes, authorities: str | None = None) -> str:
+    return node_script.pilot_text(about, program, url="http://service", authorities=authorities)
 
 
 def run(text: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -55,9 +59,9 @@ def told(done: subprocess.CompletedProcess[str]) -> dict:
 
 def test_the_pilot_finds_its_files_and_nobody_else_reads_them(tmp_path: Path) -> None:
     pools = tuple(f"{number:064x}" for number in range(5000))
-    wanted = script(pools=pools, authorities="PEM\n", words=("--vo", "it's $HOME"))
+    wanted = script(pools=pools, words=("--vo", "it's $HOME"))
 
-    done = run(node_script.pilot_text(wanted, spy()), tmp_path)
+    done = run(pilot_text(wanted, spy(), "PEM\n"), tmp_path)
 
     assert done.returncode == 7, done.stderr
     found = told(done)
@@ -83,7 +87,7 @@ def test_the_pilot_finds_its_files_and_nobody_else_reads_them(tmp_path: Path) ->
 def test_a_pilot_whose_queue_a_broker_picks_is_given_what_it_may_be(tmp_path: Path) -> None:
     landings = {"short": "LCG.A.org/ce1/short", "long": "LCG.A.org/ce1/long"}
 
-    found = told(run(node_script.pilot_text(script(queue="", landings=landings), spy()), tmp_path))
+    found = told(run(pilot_text(script(queue="", landings=landings), spy()), tmp_path))
 
     assert json.loads(found["files"]["landings.json"]) == landings
     assert f"--landings={found['area']}/landings.json" in found["words"]
@@ -91,7 +95,7 @@ def test_a_pilot_whose_queue_a_broker_picks_is_given_what_it_may_be(tmp_path: Pa
 
 
 def test_no_line_is_too_long_for_a_batch_system_and_none_is_taken_for_a_directive() -> None:
-    lines = node_script.pilot_text(script(pools=("a" * 64,) * 5000), spy()).splitlines()
+    lines = pilot_text(script(pools=("a" * 64,) * 5000), spy()).splitlines()
 
     assert max(map(len, lines)) < 1024
     assert next(line for line in lines if line.startswith("#")) == "#!/bin/sh"
@@ -104,7 +108,7 @@ def test_without_a_python_it_says_so_and_ends(tmp_path: Path) -> None:
     tools.mkdir()
     for name in ("uname", "mktemp", "rm"):
         (tools / name).symlink_to(f"/usr/bin/{name}")
-    text = node_script.pilot_text(script(), spy()).replace("/usr/bin/python3", "/nowhere/python3")
+    text = pilot_text(script(), spy()).replace("/usr/bin/python3", "/nowhere/python3")
 
     done = run(text, tmp_path, PATH=str(tools))
 
@@ -119,7 +123,7 @@ def test_a_python_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     (tools / "python3").write_text("#!/bin/sh\nexit 1\n")
     (tools / "python3").chmod(0o755)
 
-    done = run(node_script.pilot_text(script(), spy()), tmp_path, PATH=f"{tools}:{os.environ['PATH']}")
+    done = run(pilot_text(script(), spy()), tmp_path, PATH=f"{tools}:{os.environ['PATH']}")
 
     assert done.returncode == 7, done.stderr
 
@@ -136,7 +140,7 @@ print("ready", flush=True)
 sys.exit(signals[signal.sigwait(signals)])
 """
     file = tmp_path / "script"
-    file.write_text(node_script.pilot_text(script(), spy(waiting)), encoding="ascii")
+    file.write_text(pilot_text(script(), spy(waiting)), encoding="ascii")
     # A shell cannot trap what was ignored when it began, as HUP is under nohup.
     process = subprocess.Popen(
         ["env", "--default-signal", "sh", file],

@@ -35,9 +35,9 @@ from pilotage.fabric.director.targets import (
     Broker,
     DirectorOptions,
     DirectorTargets,
-    PilotIntent,
     QueueTarget,
 )
+from pilotage.fabric.node_script import PilotScript
 from pilotage.service.services import utc_now
 from tests.running_service import Service, running
 
@@ -117,7 +117,7 @@ class Ground:
         self.ahead = timedelta(0)  #: of the real time
         self.ticks = 0.0
         self.clients: list[Client] = []
-        self.intents: list[PilotIntent] = []
+        self.intents: list[PilotScript] = []
 
     def director(
         self,
@@ -125,7 +125,7 @@ class Ground:
         vos: Sequence[str] = ("cms",),
         resources: JobResources = JobResources(),  # noqa: B008 - frozen
         brokers: Mapping[str, Broker] = MappingProxyType({}),
-        **habits: object,
+        **habits: Any,
     ) -> Director:
         clients = {
             vo: Client(self.service.url, self.service.token("director", vo=vo, user="dora")) for vo in vos
@@ -145,12 +145,12 @@ class Ground:
             outlets=outlets,
             brokers=brokers,
             systems={"host": system},
-            habits=replace(DirectorOptions(name="north"), **habits),  # type: ignore[arg-type]
+            habits=DirectorOptions(**{"name": "north", **habits}),
             script=self._script,
         )
         return Director(sites=sites, clients=clients, chance=random.Random(1), clock=lambda: self.ticks)
 
-    def _script(self, intent: PilotIntent) -> str:
+    def _script(self, intent: PilotScript) -> str:
         assert intent.secret
         self.intents.append(intent)
         return self.script
@@ -392,14 +392,14 @@ def test_a_queue_whose_pilots_find_nothing_to_do_pauses_as_well(ground: Ground) 
 
 def test_a_batch_job_whose_pilot_has_ended_is_killed_and_its_files_go(ground: Ground) -> None:
     ground.submit(1)
-    director = ground.director(LONG, grace=timedelta(seconds=30))
+    director = ground.director(LONG, pause=600)
     ground.cycle(director)
     [pilot] = ground.pilots()
     told = {"status": "Done", "reason": "no work"}
     ground.service.operator().post(f"/api/v1/pilots/{pilot['stamp']}/status", json=told)
     assert ground.cycle(director).killed == 0, "it may still be on its way out"
 
-    ground.ahead = timedelta(minutes=1)
+    ground.ahead = timedelta(minutes=3)
     orphans = ground.cycle(director).killed
     ground.wait_until_ended()
     ground.cycle(director)
@@ -432,7 +432,6 @@ def test_another_directors_pilots_are_left_alone(ground: Ground) -> None:
 
 
 ROUTER = Broker(
-    name="wms",
     system="host",
     queues={LONG: "long", SHORT: "short"},
     entry="local",  # this host cannot be told which of several queues
@@ -475,7 +474,7 @@ def test_a_brokers_pilot_that_has_landed_is_counted_where_it_is(ground: Ground) 
     assert ground.statuses()["Running"] >= 1
 
 
-def landed(ground: Ground, intent: PilotIntent, queue: str) -> httpx.Client:
+def landed(ground: Ground, intent: PilotScript, queue: str) -> httpx.Client:
     """Speak for a pilot as it does where it lands."""
     exchange = {"request_id": "12345678-1234-5678-1234-567812345678"}
     path = f"/api/v1/pilots/{intent.stamp}/token"
@@ -491,7 +490,7 @@ def test_jobs_that_one_queue_alone_can_run_are_not_sent_to_a_broker_as_if_any_wo
 ) -> None:
     ground.submit(2, MinRAM=3000)
     ground.submit(1)
-    lists = replace(ROUTER, entry=None)
+    lists = ROUTER.model_copy(update={"entry": None})
     director = ground.director(brokers={"wms": lists})
 
     summary = ground.cycle(director)
@@ -607,7 +606,7 @@ class BlackHole:
 def test_a_queue_that_swallows_a_brokers_pilots_does_not_keep_the_jobs_from_another(ground: Ground) -> None:
     ground.submit(2)
     ground.system.system = FaultySystem(system=BlackHole(ground.host))  # type: ignore[arg-type]
-    director = ground.director(brokers={"wms": replace(ROUTER, entry=None)})
+    director = ground.director(brokers={"wms": ROUTER.model_copy(update={"entry": None})})
 
     for _ in range(12):
         ground.cycle(director)

@@ -145,9 +145,9 @@ class Burst:
             if which == "talk":
                 gateway.talk(utc_now())
             elif which == "work":
-                gateway.work()
+                gateway.manager.advance()
             else:
-                gateway.deliver()
+                gateway.leases.deliver()
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_a_kill_reaches_the_manager_and_the_job_stays_killed_with_its_output(
         assert "1 to be killed" in talk(gateway)
         assert phases(gateway) == {job_id: ManagerPhase.CANCELLING}
         end(gateway, job_id, PARTIAL, archive(tmp_path))
-        assert gateway.deliver() == 1
+        assert gateway.leases.deliver() == 1
         assert not gateway.manager.grid_jobs()
     assert ground.job(job_id)["status"] == "Killed"
     assert ground.service.user().get(f"/api/v1/jobs/{job_id}/output").is_success
@@ -163,7 +163,7 @@ def test_the_local_jobs_of_an_attempt_that_was_taken_away_are_ended_and_the_job_
             True
         ]
         end(gateway, job_id, DONE)
-        gateway.deliver()
+        gateway.leases.deliver()
         assert all(each.taken.epoch > 1 for each in gateway.manager.grid_jobs())
     assert ground.job(job_id)["status"] != "Done"
 
@@ -176,8 +176,8 @@ def test_what_has_ended_is_delivered_with_its_output_and_a_partial_success_says_
     with ground.gateway() as gateway:
         talk(gateway)
         end(gateway, job_id, report, archive(tmp_path))
-        assert gateway.deliver() == 1
-        assert gateway.deliver() == 0
+        assert gateway.leases.deliver() == 1
+        assert gateway.leases.deliver() == 0
         assert not gateway.manager.grid_jobs()
     job = ground.job(job_id)
     assert (job["status"], job["minor_status"]) == (status, report.minor_status)
@@ -198,9 +198,9 @@ def test_a_delivery_that_is_cut_off_anywhere_is_taken_up_by_the_next_process(
         assert ground.line is not None
         ground.line.loses = lost
         with pytest.raises(Exception, match="on purpose"):
-            gateway.deliver()
+            gateway.leases.deliver()
     with ground.gateway() as gateway:
-        gateway.deliver()
+        gateway.leases.deliver()
         assert not gateway.manager.grid_jobs()
     job = ground.job(job_id)
     assert (job["status"], job["epoch"], job["application_status"]) == (
@@ -215,7 +215,7 @@ def test_a_job_whose_output_is_gone_is_not_done(ground: Ground, tmp_path: Path) 
     with ground.gateway() as gateway:
         talk(gateway)
         end(gateway, job_id, DONE, tmp_path / "never.tar.gz")
-        gateway.deliver()
+        gateway.leases.deliver()
     assert ground.job(job_id)["minor_status"] == "Failed Uploading OutputSandbox"
 
 
@@ -242,7 +242,7 @@ def test_while_as_many_gather_as_may_nothing_new_is_asked_for(ground: Ground, tm
         end(gateway, first, DONE, archive(tmp_path))
         end(gateway, second, DONE, archive(tmp_path))
         assert "no work: 1 permit" in talk(gateway)
-        gateway.deliver()
+        gateway.leases.deliver()
         talk(gateway)
         assert len(gateway.manager.grid_jobs()) == 1
 
@@ -275,7 +275,7 @@ def test_a_token_that_was_revoked_ends_what_is_here(ground: Ground) -> None:
         assert gateway.talk(utc_now()).lost == 1
         assert [each.cancelled for each in gateway.manager.journal.entries()] == [True]
         end(gateway, job_id, DONE)
-        gateway.deliver()
+        gateway.leases.deliver()
         assert not gateway.manager.grid_jobs()
 
 
@@ -291,9 +291,9 @@ def test_a_result_waits_for_a_service_that_does_not_accept_the_token_for_a_while
         assert ground.line is not None
         ground.line.refuses = (path, TokenNotAccepted("not_authenticated", "the token is not one of ours"))
         with pytest.raises(Away, match="not one of ours"):
-            gateway.deliver()
+            gateway.leases.deliver()
         ground.line.refuses = None
-        assert gateway.deliver() == 1
+        assert gateway.leases.deliver() == 1
     assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Done", 1)
     assert ground.service.user().get(f"/api/v1/jobs/{job_id}/output").is_success
 
@@ -304,7 +304,7 @@ def test_a_report_that_is_refused_is_repeated_without_its_details(ground: Ground
     with ground.gateway() as gateway:
         talk(gateway)
         end(gateway, job_id, report)
-        assert gateway.deliver() == 1
+        assert gateway.leases.deliver() == 1
     job = ground.job(job_id)
     assert (job["status"], job["minor_status"]) == ("Failed", report.minor_status)
     assert job["application_status"].startswith("the full report was refused: ")
@@ -320,7 +320,7 @@ def test_a_token_for_one_vo_more_goes_on_with_what_is_here(ground: Ground) -> No
         assert "lost" not in talk(gateway)
         assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
         end(gateway, job_id, DONE)
-        gateway.deliver()
+        gateway.leases.deliver()
     assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Done", 1)
 
 
@@ -359,7 +359,7 @@ def test_an_output_that_does_not_get_through_keeps_no_other_from_being_delivered
         assert ground.line is not None
         ground.line.loses = f"{gateway.manager.grid_jobs()[0].taken.lease}/output"
         with pytest.raises(Away):
-            gateway.deliver()
+            gateway.leases.deliver()
         assert (ground.job(first)["status"], ground.job(second)["status"]) == ("Running", "Done")
 
 

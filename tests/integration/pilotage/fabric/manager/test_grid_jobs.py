@@ -9,7 +9,7 @@ import pytest
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager.context import Retries
-from pilotage.fabric.manager.grid_job import Aggregate, LocalState, ManagerPhase
+from pilotage.fabric.manager.grid_job import Aggregate, AttemptKey, LocalState, ManagerPhase
 from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
 
 
@@ -27,7 +27,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_a_montecarlo_job_comes_back_as_one_tar_with_every_event_once(site: Site) -> None:
     manager = site.manager()
-    manager.take(montecarlo(1000, 300, Seed=40, FirstEvent=0))
+    manager.journal.take(montecarlo(1000, 300, Seed=40, FirstEvent=0))
 
     job = until(manager, ended)
 
@@ -45,7 +45,7 @@ def test_a_montecarlo_job_comes_back_as_one_tar_with_every_event_once(site: Site
 
 def test_a_file_that_a_local_job_did_not_write_is_named_in_the_managers_log(site: Site) -> None:
     manager = site.manager()
-    manager.take(taken(JobType="generic", OutputSandbox=["events.txt", "plots.root"]))
+    manager.journal.take(taken(JobType="generic", OutputSandbox=["events.txt", "plots.root"]))
     log = output(until(manager, ended))["manager.log"]
     assert "local job 1: done: missing from OutputSandbox: plots.root" in log
 
@@ -59,7 +59,7 @@ def test_progress_and_the_end_of_the_output_are_seen_while_it_runs(site: Site) -
     go = site.directory / "go"
     site.sandboxes.content = sandbox(run__sh=script.format(go=go))
     manager = site.manager()
-    manager.take(montecarlo(500, 250))
+    manager.journal.take(montecarlo(500, 250))
 
     job = until(manager, lambda job: any(each.done for each in job.progress) and bool(job.tail))
 
@@ -83,7 +83,7 @@ def test_an_archive_that_somebody_changed_is_not_run(site: Site) -> None:
     site.shell = Tampering()
     site.habits = {"retries": Retries(tries=1)}
     manager = site.manager()
-    manager.take(taken(JobType="generic"))
+    manager.journal.take(taken(JobType="generic"))
 
     job = until(manager, ended)
 
@@ -96,7 +96,7 @@ def test_partial_success_is_reported_as_such_with_the_output_of_all(site: Site) 
         run__sh="#!/bin/sh\necho part >events.txt; exit $((LOCAL_JOB == 2 ? 3 : 0))\n"
     )
     manager = site.manager()
-    manager.take(taken(LocalJobs=3))
+    manager.journal.take(taken(LocalJobs=3))
 
     job = until(manager, ended)
 
@@ -119,7 +119,7 @@ def test_an_exit_status_is_tried_again_only_if_the_policy_says_so(site: Site) ->
     )
     site.habits = {"retries": Retries(tries=2, exit_codes=True)}
     manager = site.manager()
-    manager.take(taken())
+    manager.journal.take(taken())
 
     job = until(manager, ended)
 
@@ -133,7 +133,7 @@ def test_an_exit_status_is_tried_again_only_if_the_policy_says_so(site: Site) ->
 def test_a_payload_that_cannot_run_where_it_is_is_tried_again(site: Site) -> None:
     site.sandboxes.content = sandbox(run__sh="#!/bin/sh\nexit 222\n")
     manager = site.manager()
-    manager.take(taken())
+    manager.journal.take(taken())
 
     job = until(manager, ended)
 
@@ -148,10 +148,10 @@ def test_a_killed_grid_job_ends_all_local_jobs_and_brings_what_they_wrote(site: 
     )
     site.system = LocalHost(directory=str(site.shared / "batch"), cores=2, memory=8000)
     manager = site.manager()
-    manager.take(taken(LocalJobs=4))  # two run, two wait
+    manager.journal.take(taken(LocalJobs=4))  # two run, two wait
     until(manager, lambda job: sum(each.done for each in job.progress) == 2)
 
-    manager.cancel(7, 1)
+    manager.journal.cancel(AttemptKey(7, 1))
     assert manager.grid_jobs()[0].phase is ManagerPhase.CANCELLING
     job = until(manager, ended)
 
@@ -163,11 +163,11 @@ def test_a_killed_grid_job_ends_all_local_jobs_and_brings_what_they_wrote(site: 
 
 def test_nothing_of_a_grid_job_stays_once_it_is_forgotten(site: Site) -> None:
     manager = site.manager()
-    manager.take(taken(LocalJobs=2))
+    manager.journal.take(taken(LocalJobs=2))
     job = until(manager, ended)
     assert job.output is not None
 
-    manager.forget(7, 1)
+    manager.journal.forget(AttemptKey(7, 1))
     assert manager.grid_jobs() == []
     manager.advance()
 

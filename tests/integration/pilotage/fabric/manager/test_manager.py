@@ -58,7 +58,7 @@ def test_glitches_of_minutes_neither_fail_nor_double_anything(
     now = [0.0]
     manager = site.manager()
     manager.context.systems["farm"].system.clock = lambda: now[0]
-    manager.take(taken(LocalJobs=LOCAL_JOBS))
+    manager.journal.take(taken(LocalJobs=LOCAL_JOBS))
 
     for round_ in range(300):
         glitchy.glitch = shell.glitch = glitch if round_ % 12 < 8 else None
@@ -81,11 +81,11 @@ def test_a_kill_reaches_a_local_job_whose_reference_never_arrived(site: Site, ba
     glitchy = FaultySystem(system=batch, glitch=Fault.LATE)
     site.system = glitchy
     manager = site.manager()
-    manager.take(taken())
+    manager.journal.take(taken())
     manager.advance()
     assert set(batch.states.values()) == {State.WAITING}
 
-    manager.cancel(7, 1)
+    manager.journal.cancel(AttemptKey(7, 1))
     manager.advance()
 
     assert set(batch.states.values()) == {State.KILLED}
@@ -96,7 +96,7 @@ def test_a_grid_job_is_submitting_until_its_last_local_job_was_submitted(
 ) -> None:
     site.habits = {"at_once": 1}
     manager = site.manager()
-    manager.take(taken(LocalJobs=LOCAL_JOBS))
+    manager.journal.take(taken(LocalJobs=LOCAL_JOBS))
     phases = [the_one(manager).phase]
     for _ in range(LOCAL_JOBS):
         manager.advance()
@@ -108,7 +108,7 @@ def test_local_jobs_that_the_site_loses_are_submitted_again_and_that_is_no_submi
     site: Site, batch: PretendedBatch
 ) -> None:
     manager = site.manager()
-    manager.take(taken(LocalJobs=2))
+    manager.journal.take(taken(LocalJobs=2))
     manager.advance()
     first = next(iter(batch.states))
     batch.states[first] = State.FAILED  # no mark of its own: a node has died
@@ -129,7 +129,7 @@ def test_a_refused_submission_is_tried_as_often_as_the_policy_says(
 
     monkeypatch.setattr(batch, "submit", refuse)
     manager = site.manager()
-    manager.take(taken())
+    manager.journal.take(taken())
     for _ in range(4):
         manager.advance()
 
@@ -141,7 +141,7 @@ def test_a_refused_submission_is_tried_as_often_as_the_policy_says(
 
 def test_a_handler_that_refuses_ends_the_job_with_its_words(site: Site) -> None:
     manager = site.manager()
-    manager.take(taken(LocalJobs=0))
+    manager.journal.take(taken(LocalJobs=0))
     manager.advance()
     job = the_one(manager)
     assert job.outcome is not None
@@ -151,7 +151,7 @@ def test_a_handler_that_refuses_ends_the_job_with_its_words(site: Site) -> None:
 
 def test_a_job_type_without_a_handler_is_refused_by_name(site: Site) -> None:
     manager = site.manager()
-    manager.take(taken(JobType="alchemy"))
+    manager.journal.take(taken(JobType="alchemy"))
     manager.advance()
     job = the_one(manager)
     assert job.outcome is not None
@@ -161,7 +161,7 @@ def test_a_job_type_without_a_handler_is_refused_by_name(site: Site) -> None:
 def test_while_the_service_is_away_a_grid_job_waits_for_its_sandbox(site: Site) -> None:
     site.sandboxes.away = True
     manager = site.manager()
-    manager.take(taken())
+    manager.journal.take(taken())
     manager.advance()
     assert the_one(manager).phase is ManagerPhase.SUBMITTING
     assert "does not answer" in the_one(manager).problem
@@ -179,7 +179,7 @@ def test_a_gathering_waits_for_its_permit(site: Site, batch: PretendedBatch) -> 
         return len(asked) > 2
 
     object.__setattr__(manager.context, "may_gather", may_gather)
-    manager.take(taken())
+    manager.journal.take(taken())
     phases = []
     for _ in range(5):
         manager.advance()
@@ -193,7 +193,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
     site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = site.manager()
-    manager.take(taken())
+    manager.journal.take(taken())
     full = OSError(28, "No space left on device")
     with monkeypatch.context() as patched:
         patched.setattr("pilotage.fabric.runner.bundle.content", lambda _sandbox: (_ for _ in ()).throw(full))
@@ -208,7 +208,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
 
 def test_a_state_that_cannot_be_read_is_an_error_that_names_it(site: Site, tmp_path: Path) -> None:
     manager = site.manager()
-    manager.take(taken())
+    manager.journal.take(taken())
     site.close()
     book = tmp_path / "state" / "book.sqlite"
     content = book.read_bytes()
@@ -245,7 +245,7 @@ def test_a_batch_system_that_hangs_is_asked_once_in_a_round_for_all_grid_jobs(
 
     manager = site.manager()
     for job_id in (1, 2, 3):
-        manager.take(taken(job_id))
+        manager.journal.take(taken(job_id))
     with monkeypatch.context() as patched:
         patched.setattr(batch, "submit", hang)
         manager.advance()
@@ -263,7 +263,7 @@ def test_marks_that_a_shared_directory_shows_late_are_waited_for(site: Site, bat
     now = [0.0]
     manager = site.manager()
     manager._polling.monotonic = lambda: now[0]
-    manager.take(taken(LocalJobs=2))
+    manager.journal.take(taken(LocalJobs=2))
     manager.advance()
     batch.run()
     manager.advance()
@@ -287,7 +287,7 @@ def test_marks_that_a_shared_directory_shows_late_are_waited_for(site: Site, bat
 
 def test_a_shared_directory_that_is_not_mounted_costs_no_output(site: Site, batch: PretendedBatch) -> None:
     manager = site.manager()
-    manager.take(taken())
+    manager.journal.take(taken())
     manager.advance()
     batch.run()
     manager.advance()
@@ -309,17 +309,17 @@ def test_a_shared_directory_that_is_not_mounted_costs_no_output(site: Site, batc
 
 def test_a_book_that_cannot_grow_refuses_a_grid_job_and_keeps_what_it_has(site: Site) -> None:
     manager = site.manager()
-    manager.take(taken(1))
+    manager.journal.take(taken(1))
     manager.journal._connection.execute(
         "PRAGMA max_page_count = 1"
     )  # SQLite takes the number of pages there are
 
     with pytest.raises(StateUnusable, match=r"book\.sqlite: database or disk is full"):
-        manager.take(taken(2, Arguments="x" * 100_000))
+        manager.journal.take(taken(2, Arguments="x" * 100_000))
 
     manager = site.manager()
     assert [each.taken.job_id for each in manager.grid_jobs()] == [1]
-    manager.take(taken(2, Arguments="x" * 100_000))
+    manager.journal.take(taken(2, Arguments="x" * 100_000))
     assert [each.taken.job_id for each in manager.grid_jobs()] == [1, 2]
 
 
@@ -328,7 +328,7 @@ def test_of_a_local_job_that_was_cut_off_comes_what_the_batch_system_has(
 ) -> None:
     site.habits = {"retries": Retries(tries=1)}
     manager = site.manager()
-    manager.take(taken(LocalJobs=2))
+    manager.journal.take(taken(LocalJobs=2))
     manager.advance()
     batch.run()
     lost, _ = batch.states
@@ -352,12 +352,12 @@ def test_grid_jobs_of_a_queue_that_is_not_in_the_file_any_more_wait_until_it_is(
 ) -> None:
     site.habits = {"at_once": 1}
     manager = site.manager()
-    manager.take(taken(7, LocalJobs=LOCAL_JOBS))
+    manager.journal.take(taken(7, LocalJobs=LOCAL_JOBS))
     manager.advance()
 
     site.queue = "LCG.A.org/ce/other"
     manager = site.manager()
-    manager.take(taken(8, queue=site.queue))
+    manager.journal.take(taken(8, queue=site.queue))
     manager.advance()
     old, new = manager.grid_jobs()
     assert old.problem == f"{QUEUE}: this gateway does not serve that queue"
@@ -376,8 +376,8 @@ def test_a_fault_of_the_gateway_over_one_grid_job_holds_up_no_other(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = site.manager()
-    manager.take(taken(7))
-    manager.take(taken(8))
+    manager.journal.take(taken(7))
+    manager.journal.take(taken(8))
     text = submission.script_text
 
     def faulty(entry: GridJobEntry, *rest: Any) -> str:

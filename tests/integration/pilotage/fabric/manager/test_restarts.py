@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pilotage.fabric.batch.batch_system import BatchJob, Handle, JobReport, Output, State
-from pilotage.fabric.manager.grid_job import GridJob, LocalState
+from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, LocalState
 from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
 from tests.grid_jobs import Sandboxes, Site, ended, output, taken
@@ -103,9 +103,9 @@ def lives_on(site: Site, batch: PretendedBatch, job_id: int, *, cancel: bool = F
     for _ in range(200):
         try:
             manager = manager or site.manager()
-            manager.take(taken(job_id, LocalJobs=LOCAL_JOBS))
+            manager.journal.take(taken(job_id, LocalJobs=LOCAL_JOBS))
             if cancel and any(batch.states):
-                manager.cancel(job_id, 1)
+                manager.journal.cancel(AttemptKey(job_id, 1))
             manager.advance()
             batch.run()
             if ended(the_one(manager)):
@@ -125,7 +125,7 @@ def instants(site: Site, batch: PretendedBatch, job_id: int, **how: bool) -> int
 def forgotten(site: Site, job_id: int) -> None:
     FUSE.left = 0
     manager = site.manager()
-    manager.forget(job_id, 1)
+    manager.journal.forget(AttemptKey(job_id, 1))
     manager.advance()
     assert manager.grid_jobs() == []
 

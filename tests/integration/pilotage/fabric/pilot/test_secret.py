@@ -169,7 +169,6 @@ def script(service: Service, directory: Path) -> Path:
         secret = director.register_pilot(stamp="p1", queue=QUEUE, secret=True)["secret"]
         pools = director.pilot_groups([QUEUE])["pools"][QUEUE]
     about = PilotScript(
-        url=service.url,
         stamp="p1",
         secret=secret,
         queue=QUEUE,
@@ -177,7 +176,8 @@ def script(service: Service, directory: Path) -> Path:
         words=("--max-empty=1", "--grace=1", f"--work-dir={directory / 'work'}"),
     )
     file = directory / "script"
-    file.write_text(node_script.pilot_text(about, bundle.content()), encoding="ascii")
+    text = node_script.pilot_text(about, bundle.content(), url=service.url)
+    file.write_text(text, encoding="ascii")
     file.chmod(0o700)
     return file
 

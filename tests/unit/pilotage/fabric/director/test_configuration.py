@@ -6,6 +6,7 @@ import pytest
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
+from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, QueueTarget, TargetGroup
 
 FARM = {"kind": "slurm", "directory": "/shared"}
 HERE = {"kind": "local", "directory": "/here", "cores": 2, "memory": 4000}
@@ -133,20 +134,24 @@ def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str
 def test_a_broker_is_given_those_of_its_queues_that_would_do_or_its_entry() -> None:
     brokers = {"wms": broker(cores=4, vos=["CMS"]), "router": broker(entry="grid")}
     told = configuration.read_file(said(queues=[], brokers=brokers), "d.yaml").brokers
-    wms, router = (told[name].broker(name) for name in brokers)
+    options = DirectorOptions(name="north")
+    sites = DirectorTargets(outlets={}, systems={}, habits=options, script=lambda _: "", brokers=told)
+
+    def door(broker: str, *queues: str) -> QueueTarget:
+        return sites.door(TargetGroup(vo="cms", queues=queues, broker=broker))
 
     both = ("LCG.A.org/ce1/long", "LCG.A.org/ce1/short")
-    assert wms.door(both).batch_queue == "long,s"
-    assert wms.door(both[1:]).batch_queue == "s"
-    assert (wms.door(both).resources.cores, wms.vos) == (4, {"cms"})
-    assert router.door(both[1:]).batch_queue == "grid"
+    assert door("wms", *both).batch_queue == "long,s"
+    assert door("wms", *both[1:]).batch_queue == "s"
+    assert (door("wms", *both).resources.cores, told["wms"].vos) == (4, {"cms"})
+    assert door("router", *both[1:]).batch_queue == "grid"
 
 
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(InvalidDirector) as refused:
         configuration.read_file(said(every=0, at_once=0), "d.yaml")
 
-    assert [problem.path for problem in refused.value.problems] == ["every", "at_once"]
+    assert {problem.path for problem in refused.value.problems} == {"every", "at_once"}
 
 
 def test_a_file_without_settings_is_refused() -> None:

@@ -7,7 +7,7 @@ from tests.director_pilots import pilot
 
 SHORT, LONG, OTHER = "A/ce/short", "A/ce/long", "B/ce/all"
 AMD = ("--constraint=amd",)
-BROKER = Broker(name="wms", system="farm", queues={SHORT: "short", LONG: "long", OTHER: "all"})
+BROKER = Broker(system="farm", queues={SHORT: "short", LONG: "long", OTHER: "all"})
 
 
 def look(queue: str, *task_queues: tuple[int, str | None], broker: str = "wms", **flags: str) -> TargetWork:
@@ -45,7 +45,7 @@ def test_queues_with_other_flags_are_not_mixed() -> None:
 
 def test_behind_one_entry_pilots_may_land_in_any_queue() -> None:
     looks = [look(SHORT), look(LONG, (1, None)), look(OTHER)]
-    router = Broker(name="wms", system="farm", queues=BROKER.queues, entry="grid")
+    router = Broker(system="farm", queues=BROKER.queues, entry="grid")
 
     [work] = matcher_client.collect_work("cms", looks, {"wms": router})
 

@@ -1,46 +1,26 @@
-"""What a gateway keeps on its disk beside the manager's book: names of requests, and its token."""
+"""What a gateway keeps on its disk: names of requests in the manager's book, and its token."""
 
 import base64
 import json
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.gateway.pulling import RequestNames
 from pilotage.fabric.gateway.service import KeptToken
-from pilotage.fabric.manager.journal import StateUnusable
+from pilotage.fabric.manager.journal import Journal
 
 
 def test_a_request_keeps_its_name_over_a_restart_until_it_is_done(tmp_path: Path) -> None:
-    file = tmp_path / "requests.json"
-    name = RequestNames(file).name("cms A/b/c")
-    again = RequestNames(file)
-    assert again.name("cms A/b/c") == name
-    again.done("cms A/b/c")
-    assert RequestNames(file).names == {}
-    assert again.name("cms A/b/c") != name
-
-
-def test_different_questions_have_different_names(tmp_path: Path) -> None:
-    requests = RequestNames(tmp_path / "requests.json")
-    assert requests.name("cms A/b/c") != requests.name("dune A/b/c")
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '"x"'])
-def test_names_that_cannot_be_read_are_not_replaced(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "requests.json"
-    file.write_text(content)
-    with pytest.raises(StateUnusable, match=r"requests\.json"):
-        RequestNames(file)
-    assert file.read_text() == content
-
-
-def test_a_name_that_cannot_be_written_down_is_not_used(tmp_path: Path) -> None:
-    requests = RequestNames(tmp_path / "no such directory" / "requests.json")
-    with pytest.raises(StateUnusable):
-        requests.name("cms A/b/c")
-    assert requests.names == {}
+    with closing(Journal(tmp_path)) as journal:
+        name = journal.open_request("cms A/b/c")
+        assert journal.open_request("dune A/b/c") != name, "another question"
+    with closing(Journal(tmp_path)) as journal:
+        assert journal.open_request("cms A/b/c") == name
+        journal.close_request("cms A/b/c")
+        assert journal.requests.keys() == {"dune A/b/c"}
+        assert journal.open_request("cms A/b/c") != name
 
 
 def _token(**claims: object) -> str:

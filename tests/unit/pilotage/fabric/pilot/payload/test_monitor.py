@@ -1,6 +1,7 @@
 """How the end of a payload is judged when the slot may have been ended at the same time."""
 
 import threading
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pilotage.fabric.pilot.payload import monitor
 from pilotage.fabric.pilot.payload.monitor import Limits, MonitoredEnd, PayloadMonitor, SlotMemory
 from pilotage.fabric.pilot.payload.payload import Payload, PayloadEnd
+from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service.heartbeat import Heartbeat
 from pilotage.fabric.pilot.service.service_client import News
 
@@ -45,9 +47,9 @@ class Silent:
 
 
 def watched(end: PayloadEnd, stop: Stop) -> MonitoredEnd:
-    watch = PayloadMonitor(
-        cast(Payload, Ended(end)), Limits(wall_time=None, memory=None), SlotMemory(None).account(None)
-    )
+    unlimited, account = Limits(wall_time=None, memory=None), SlotMemory(None).account(None)
+    area = WorkArea(top=Path(), home=Path(), scratch=Path())
+    watch = PayloadMonitor(cast(Payload, Ended(end)), unlimited, account, area, {})
     heart = Heartbeat(Silent(), "lease", every=1.0, news=dict)
     return watch.until_end(heart, stop, grace=1.0)
 
