@@ -270,7 +270,7 @@ def export_classad(
     vo: Annotated[
         str, typer.Option(metavar="VO", help="Effective values for this VO.", show_default=False)
     ] = "",
-    file: config_request.InsteadOfRunning = None,
+    file: options.ConfigFile = None,
     service: ServiceOptions,
 ) -> None:
     """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
@@ -288,7 +288,7 @@ def export_classad(
     _print_export(found.text, data, notes, service)
 
 
-def export_dirac(*, file: config_request.InsteadOfRunning = None, service: ServiceOptions) -> None:
+def export_dirac(*, file: options.ConfigFile = None, service: ServiceOptions) -> None:
     """Print the configuration as a DIRAC .cfg in the current layout; `config import dirac` reads it.
 
     Parts that the format cannot express are listed on standard error.

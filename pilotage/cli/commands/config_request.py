@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from cs_config import validate
 from cs_config.source import yaml_writer
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, patch
 from cs_config.versions.diff import Difference
-from pilotage.cli import options
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
@@ -74,11 +73,6 @@ def list_changes(found: Iterable[Difference]) -> list[dict[str, object]]:
 
 #: A response of the service.
 Answer = dict[str, Any]
-
-#: Option of commands that only read a configuration.
-InsteadOfRunning = Annotated[
-    Path | None, options.option("FILE", "Read this file instead of the configuration in force.", "--file")
-]
 
 
 def configuration_from(file: Path | None, service: ServiceOptions) -> Configuration:
