@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import home_directory, last_seen, options, output, settings
+from pilotage.cli import home_directory, options, output, settings
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import callers, keys
@@ -17,6 +17,8 @@ from pilotage.service.auth.tokens import Tokens
 
 def mint_token(chosen: Settings, grant: Grant, *, now: datetime) -> tuple[str, datetime]:
     """A token for the grant, and when it expires."""
+    from pilotage.cli import last_seen  # imported late: commands for keys need no database
+
     home_directory.require_installation(chosen.home, chosen.key)
     seen = last_seen.read_last_seen(chosen)
     ring = keys.load_or_create(chosen.key)

@@ -117,24 +117,12 @@ class KeptAway(BaseModel):
     only_this: int = Field(description="Jobs that only this parameter excludes.")
 
 
-class OriginValue(BaseModel):
-    """A value and its origin."""
+class BlamedValue(BaseModel):
+    """A value, its origin, its author, and the jobs that it excludes."""
 
     path: str = Field(description="Relative to the requested path.")
     value: Any
     origin: str = Field(description="Level, file and line.")
-
-
-class ValuesAnswer(BaseModel):
-    """Values with their origin, in the order of the configuration."""
-
-    config_version: int
-    values: list[OriginValue]
-
-
-class BlamedValue(OriginValue):
-    """A value, its origin, its author, and the jobs that it excludes."""
-
     places: list[str] = Field(description="Full paths where it is written.")
     since: Since | None = Field(description="Null: a default that is not written in the configuration.")
     excludes: KeptAway | None = Field(description="For a queue's parameters; null for other values.")
@@ -238,3 +226,18 @@ class PreviewAnswer(BaseModel):
     running: list[GoingPreview]
     closed: list[ClosedPreview]
     in_vain: list[VainPreview]
+
+
+class OriginValue(BaseModel):
+    """A value and its origin."""
+
+    path: str = Field(description="Relative to the requested path.")
+    value: Any
+    origin: str = Field(description="Level, file and line.")
+
+
+class ValuesAnswer(BaseModel):
+    """Values with their origin, in the order of the configuration."""
+
+    config_version: int
+    values: list[OriginValue]
