@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 
@@ -22,6 +23,12 @@ class ServiceOptions:
     def connect(self) -> Client:
         """A client of the service; see `connect`."""
         return connect(home=self.home, url=self.url)
+
+    def show(self, fetch: Callable[[Client], Any], render: Callable[[Any], RenderableType]) -> None:
+        """Fetch an answer, and print it as JSON, or what `render` makes of it."""
+        with self.connect() as client:
+            answer = fetch(client)
+        self.emit(answer, lambda: render(answer))
 
     def emit(self, data: object, render: Callable[[], RenderableType]) -> None:
         """Print `data` as JSON, or what `render` makes of it."""

@@ -312,7 +312,11 @@ class _SettingsReader(EventReader):
     """Reads settings as strictly as a configuration; any content is allowed, and case makes a difference."""
 
     nothing = None
-    fold_name = staticmethod(str)
+
+    @staticmethod
+    def fold_name(text: str) -> str:
+        """Keep the name: those of variables may differ in case only."""
+        return text
 
     def find_misplacement(self, parent: Section | list[Any] | None, *, is_list: bool) -> str | None:  # noqa: ARG002
         """Allow lists and sections everywhere."""

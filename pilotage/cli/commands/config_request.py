@@ -1,6 +1,6 @@
 """Configuration changes from words or files as requests to the service, and the configuration in force."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,6 @@ def _parse_edit(word: str) -> tuple[str, object]:
         return path, yaml_writer.read_value(written, path)
     except InvalidRequest as error:
         raise WrongUsage(str(error)) from error
-
-
-def list_changes(found: Iterable[Difference]) -> list[dict[str, object]]:
-    """Differences in the form in which the service returns them."""
-    return [each.as_json() for each in found]
 
 
 #: A response of the service.

@@ -59,10 +59,8 @@ def show(
 
 def explain(queue: options.Queue, *, service: ServiceOptions) -> None:
     """Explain which waiting jobs a queue may run, what excludes the others, and what it could offer."""
-    address = QueueAddress.parse(queue)
-    with service.connect() as client:
-        found = client.explain_queue(str(address))
-    service.emit(found, lambda: job_show.explain_queue(found))
+    address = str(QueueAddress.parse(queue))
+    service.show(lambda client: client.explain_queue(address), job_show.explain_queue)
 
 
 def drain(
@@ -72,15 +70,13 @@ def drain(
     service: ServiceOptions,
 ) -> None:
     """Send no new jobs to a queue; running jobs continue. Sets `Enabled: false` at the queue."""
-    address = QueueAddress.parse(queue)
-    with service.connect() as client:
-        stored = client.drain_queue(str(address), message=reason)
-    service.emit(stored, lambda: f"{address}: gets no new jobs")
+    address = str(QueueAddress.parse(queue))
+    service.show(
+        lambda client: client.drain_queue(address, message=reason), lambda _: f"{address}: gets no new jobs"
+    )
 
 
 def resume(queue: options.Queue, *, service: ServiceOptions) -> None:
     """Send jobs to a drained queue again."""
-    address = QueueAddress.parse(queue)
-    with service.connect() as client:
-        stored = client.resume_queue(str(address))
-    service.emit(stored, lambda: f"{address}: gets jobs again")
+    address = str(QueueAddress.parse(queue))
+    service.show(lambda client: client.resume_queue(address), lambda _: f"{address}: gets jobs again")
