@@ -12,12 +12,13 @@ from pilotage.cli.settings import Settings
 from pilotage.service.auth import callers, keys
 from pilotage.service.auth.callers import Grant, Role
 from pilotage.service.auth.keys import KeyRing
-from pilotage.service.auth.tokens import Tokens
 
 
 def mint_token(chosen: Settings, grant: Grant, *, now: datetime) -> tuple[str, datetime]:
     """A token for the grant, and when it expires."""
-    from pilotage.cli import last_seen  # imported late: commands for keys need no database
+    # Imported late: commands for keys need no database.
+    from pilotage.cli import last_seen
+    from pilotage.service.auth.tokens import Tokens
 
     home_directory.require_installation(chosen.home, chosen.key)
     seen = last_seen.read_last_seen(chosen)
