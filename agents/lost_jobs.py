@@ -6,7 +6,7 @@ reschedulings is reached. All these times count only while at least one process 
 otherwise pilots had nowhere to send their heartbeats.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -53,23 +53,18 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         up = uptime.read(conn)
     # Give up before marking as stalled, so that no job goes through both in one cycle.
     given_up = leadership.serve_each(vos, lambda vo: _give_up(leadership, config, up, vo))
-    waiting = leadership.serve_each(
-        vos,
-        lambda vo: _change_silent(
-            expiry.expire_leases, leadership, up, vo, seconds=options_for(config, vo).leases.time
-        ),
-    )
-    closed = leadership.serve_each(
-        vos,
-        lambda vo: _change_silent(
-            expiry.close_killed, leadership, up, vo, seconds=options_for(config, vo).leases.time
-        ),
-    )
-    stalled = leadership.serve_each(
-        given_up,
-        lambda vo: _change_silent(
-            expiry.mark_stalled, leadership, up, vo, seconds=options_for(config, vo).leases.stalled_time
-        ),
+
+    def serve_silent(
+        vos: Iterable[str], change: Callable[..., Sequence[int]], seconds: Callable[[str], float]
+    ) -> dict[str, int]:
+        return leadership.serve_each(
+            vos, lambda vo: _change_silent(change, leadership, up, vo, seconds=seconds(vo))
+        )
+
+    waiting = serve_silent(vos, expiry.expire_leases, lambda vo: options_for(config, vo).leases.time)
+    closed = serve_silent(vos, expiry.close_killed, lambda vo: options_for(config, vo).leases.time)
+    stalled = serve_silent(
+        given_up, expiry.mark_stalled, lambda vo: options_for(config, vo).leases.stalled_time
     )
     result = LostResult(
         waiting=sum(waiting.values()),

@@ -85,6 +85,23 @@ class InvalidRequest(InvalidInput):
     """A request is invalid in another way: an unknown filter, a missing field."""
 
 
+def require_names(path: str, given: Sequence[str], known: Iterable[str]) -> None:
+    """Raise `InvalidRequest` unless there are names at `path`, and all of them are known."""
+    allowed = list(known)
+    listed = ", ".join(allowed)
+    problems = [
+        Problem(
+            path=path, message=f"{name!r:.80} is not among {listed}", suggestion=did_you_mean(name, allowed)
+        )
+        for name in given
+        if name not in allowed
+    ]
+    if not given:
+        problems = [Problem(path=path, message=f"names no column; {listed} are allowed")]
+    if problems:
+        raise InvalidRequest(problems)
+
+
 class NotAllowed(PilotageError):
     """The caller is authenticated but lacks the right; the service logs it."""
 

@@ -45,6 +45,10 @@ class OwnershipFilter:
 
 NO_OWNER = OwnershipFilter(vos=frozenset())
 
+#: Rows that a caller may see: those that match at least one of some filters.
+Visible = Sequence[OwnershipFilter]
+EVERY_ROW: Visible = (OwnershipFilter(),)
+
 
 def drop_contained(several: Sequence[OwnershipFilter]) -> tuple[OwnershipFilter, ...]:
     """Drop filters contained in others; the union stays the same."""
@@ -74,6 +78,17 @@ def match_values(wanted: Mapping[ColumnElement[Any], object]) -> list[ColumnElem
         elif value is not None:
             found.append(column == value)
     return found
+
+
+def match_visible(
+    visible: Visible,
+    *,
+    vo: ColumnElement[str],
+    at: Callable[[Collection[str]], ColumnElement[bool]] | None = None,
+    owner: ColumnElement[str] | None = None,
+) -> list[ColumnElement[bool]]:
+    """The condition that a row is visible; without a filter none is. Arguments as of `match_any`."""
+    return match_any(visible or (NO_OWNER,), vo=vo, at=at, owner=owner)
 
 
 def match_any(

@@ -61,6 +61,12 @@ ROUTES = [
         {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
     ),
     (
+        "GET",
+        "/resources/queues?vo=cms",
+        None,
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
+    (
         "POST",
         "/resources/getEligibleNodes",
         {},
@@ -74,6 +80,12 @@ ROUTES = [
     (
         "GET",
         f"/config/blame?path={QUEUE}&vo=cms",
+        None,
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
+    (
+        "GET",
+        f"/config/values?path={QUEUE}&vo=cms",
         None,
         {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
     ),

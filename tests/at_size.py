@@ -93,7 +93,7 @@ def agents(service: Service, *, later: timedelta = timedelta()) -> None:
         engine=parts.engine, current=lambda: parts.live.current, blobs=parts.blobs, holder="me"
     )
     for name in AGENTS.keys() - {"retention"}:
-        AGENTS[name].cycle(its, utc_now() + later)
+        AGENTS[name](its, utc_now() + later)
 
 
 @contextmanager

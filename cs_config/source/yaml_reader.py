@@ -114,7 +114,10 @@ class EventReader:
     """
 
     too_deep = f"nested more than {MAX_DEPTH} deep"
-    nothing = "there are only comments; a section Resources, Operations or Registry is needed"
+    #: Problem of a text without content; None: allowed.
+    nothing: str | None = "there are only comments; a section Resources, Operations or Registry is needed"
+    #: Names that are equal after this are the same.
+    fold_name = staticmethod(fold)
     #: Thousands of queues use the same words. Those of users are not interned: Python 3.12 keeps them.
     share_word = staticmethod(intern)
 
@@ -141,7 +144,7 @@ class EventReader:
             elif kind is yaml.DocumentStartEvent:
                 started += 1
                 self.start_document(started, event)
-        if not started:
+        if not started and self.nothing is not None:
             self._stop(self.nothing, None)
 
     def start_document(self, number: int, event: Any) -> None:
@@ -204,7 +207,7 @@ class EventReader:
 
     def _name(self, frame: _Frame, section: Section, name: str, event: Any) -> None:
         frame.name, frame.name_line = name, event.start_mark.line + 1
-        other = frame.folded.setdefault(fold(name), name)
+        other = frame.folded.setdefault(self.fold_name(name), name)
         first = section.entries.get(name)
         if name == "<<" and event.implicit[0]:
             self.report("merge keys are not supported: write the values out", event)

@@ -39,13 +39,17 @@ class ShownLine:
         return {"path": self.path, "value": value, "origin": self.origin}
 
 
-def list_lines(config: Configuration, path: str = "", vo: str | None = None) -> tuple[ShownLine, ...]:
+def list_lines(
+    config: Configuration, path: str = "", vo: str | None = None, *, inherited: bool = False
+) -> tuple[ShownLine, ...]:
     """The values at and below a path from the top, or the address of a site, CE or queue.
 
     With a VO (empty: none in particular) the effective values: parameters of a site, CE or queue; under
-    `Operations` the options of the VO over the defaults.
+    `Operations` the options of the VO over the defaults. `inherited`: those of a queue also without a VO.
     """
     names = split_path(config, path)
+    if vo is None and inherited and is_queue(config, path):
+        vo = ""
     if vo is not None:
         if names[:2] == _SITES and len(names) in _DEPTHS:
             return tuple(_effective(config, names, vo))

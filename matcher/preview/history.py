@@ -107,6 +107,9 @@ def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: 
     """
     _require_vo(editor.rights, config, path, vo)
     lines = _visible_lines(editor.rights, config, path, vo)
+    if len(lines) > _MOST_VALUES:
+        message = f"{len(lines)} values are there, at most {_MOST_VALUES} can be shown: give a longer path"
+        raise InvalidRequest([Problem(path=path, message=message)])
     with database.reading(editor.engine) as conn:
         since = _find_versions(conn, config, lines)
         kept = None
@@ -130,6 +133,14 @@ def blame_at_queues(
     return {queue: [_blame(line, since, None) for line in each] for queue, each in lines.items()}
 
 
+def list_values(
+    editor: ConfigEditor, config: Configuration, *, path: str, vo: str | None, inherited: bool
+) -> Sequence[ShownLine]:
+    """The visible values at and below a path, as `show.list_lines`; errors as of `blame_values`."""
+    _require_vo(editor.rights, config, path, vo or None)
+    return _visible_lines(editor.rights, config, path, vo, inherited=inherited)
+
+
 def _require_vo(rights: Rights, config: Configuration, path: str, vo: str | None) -> None:
     """Allow only the author's VOs; at its sites, every VO."""
     names = show.split_path(config, path)
@@ -138,9 +149,11 @@ def _require_vo(rights: Rights, config: Configuration, path: str, vo: str | None
         raise NotAllowed(f"{vo!r:.80} is not a VO of the token")
 
 
-def _visible_lines(rights: Rights, config: Configuration, path: str, vo: str | None) -> Sequence[ShownLine]:
+def _visible_lines(
+    rights: Rights, config: Configuration, path: str, vo: str | None, *, inherited: bool = False
+) -> Sequence[ShownLine]:
     try:
-        found = show.list_lines(config, path, vo)
+        found = show.list_lines(config, path, vo, inherited=inherited)
     except PathNotFound as error:
         # The suggestion could reveal a name of another VO.
         raise error if rights.everything else PathNotFound(path) from None
@@ -151,9 +164,6 @@ def _visible_lines(rights: Rights, config: Configuration, path: str, vo: str | N
     ]
     if found and not lines:
         raise PathNotFound(path)
-    if len(lines) > _MOST_VALUES:
-        message = f"{len(lines)} values are there, at most {_MOST_VALUES} can be shown: give a longer path"
-        raise InvalidRequest([Problem(path=path, message=message)])
     return lines
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 
@@ -20,35 +21,36 @@ class ServiceOptions:
     url: options.Url = None
 
     def connect(self) -> Client:
-        """A client of the service; see `connect`."""
-        return connect(home=self.home, url=self.url)
+        """A client of the service named by flags, environment or `client.env`.
+
+        The token in `client.env` is sent only to the URL in `client.env`: it must not reach another service.
+        """
+        chosen = home_directory.load_client_settings(home=self.home, url=self.url)
+        written = home_directory.read_client_env(chosen.home)
+        address = chosen.url or written.get("PILOTAGE_URL")
+        if address is None:
+            raise WrongUsage(
+                f"no service known: set PILOTAGE_URL, or start `pilotage up`, "
+                f"which writes {chosen.home / home_directory.CLIENT_ENV}"
+            )
+        own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None
+        token = chosen.token or own
+        if token is None:
+            raise WrongUsage(
+                f"no token for {address}: set PILOTAGE_TOKEN (an operator makes one: `pilotage token`)"
+            )
+        authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
+        try:
+            return Client(address, token, authorities=Path(authorities) if authorities else None)
+        except ValueError as error:
+            raise WrongUsage(str(error)) from None
+
+    def show(self, fetch: Callable[[Client], Any], render: Callable[[Any], RenderableType]) -> None:
+        """Fetch an answer, and print it as JSON, or what `render` makes of it."""
+        with self.connect() as client:
+            answer = fetch(client)
+        self.emit(answer, lambda: render(answer))
 
     def emit(self, data: object, render: Callable[[], RenderableType]) -> None:
         """Print `data` as JSON, or what `render` makes of it."""
         output.emit(data, as_json=self.as_json, render=render)
-
-
-def connect(*, home: Path | None, url: str | None) -> Client:
-    """A client of the service named by flags, environment or `client.env`.
-
-    The token in `client.env` is sent only to the URL in `client.env`: it must not reach another service.
-    """
-    chosen = home_directory.load_client_settings(home=home, url=url)
-    written = home_directory.read_client_env(chosen.home)
-    address = chosen.url or written.get("PILOTAGE_URL")
-    if address is None:
-        raise WrongUsage(
-            f"no service known: set PILOTAGE_URL, or start `pilotage up`, "
-            f"which writes {chosen.home / home_directory.CLIENT_ENV}"
-        )
-    own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None
-    token = chosen.token or own
-    if token is None:
-        raise WrongUsage(
-            f"no token for {address}: set PILOTAGE_TOKEN (an operator makes one: `pilotage token`)"
-        )
-    authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
-    try:
-        return Client(address, token, authorities=Path(authorities) if authorities else None)
-    except ValueError as error:
-        raise WrongUsage(str(error)) from None

@@ -48,6 +48,10 @@ JobIds = Annotated[
 JobId = Annotated[int, argument("ID", "Job id.")]
 Site = Annotated[str, argument("SITE", "Site, such as LCG.CERN.ch.")]
 Queue = Annotated[str, argument("Site/CE/Queue", "Batch queue, such as LCG.CERN.ch/ce01.cern.ch/long.")]
+#: Of commands that only read a configuration.
+ConfigFile = Annotated[
+    Path | None, option("FILE", "Read this file instead of the configuration in force.", "--file")
+]
 VoFilter = Annotated[str | None, option("VO", "Only jobs of this VO.", "--vo")]
 OwnerFilter = Annotated[str | None, option("NAME", "Only jobs of this owner.", "--owner")]
 SiteFilter = Annotated[str | None, option("SITE", "Only jobs at this site.", "--site")]

@@ -21,6 +21,8 @@ from pydantic import (
 )
 from typer.models import OptionInfo
 
+from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
+from cs_config.source.yaml_reader import EventReader, TooManyProblemsError, syntax_problem
 from pilotage.cli import options
 from pilotage.cli.home_directory import FILE, PREFIX, default_home
 from pilotage.cli.options import CommandFunction
@@ -287,8 +289,8 @@ def _variables(environment: Mapping[str, str]) -> dict[str, object]:
 def _structured(text: str) -> object:
     """The YAML value of a variable; text that is not YAML is returned as it is, for validation to reject."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return _read_yaml(text, "", InvalidSettings)
+    except InvalidSettings:
         return text
 
 
@@ -306,19 +308,45 @@ def _read(file: Path) -> dict[str, object]:
     return _checked_names(content, file)
 
 
-def load_yaml(
-    file: Path, invalid: type[InvalidInput], loader: type[yaml.SafeLoader] = yaml.SafeLoader
-) -> object:
+class _SettingsReader(EventReader):
+    """Reads settings as strictly as a configuration; any content is allowed, and case makes a difference."""
+
+    nothing = None
+
+    @staticmethod
+    def fold_name(text: str) -> str:
+        """Keep the name: those of variables may differ in case only."""
+        return text
+
+    def find_misplacement(self, parent: Section | list[Any] | None, *, is_list: bool) -> str | None:  # noqa: ARG002
+        """Allow lists and sections everywhere."""
+        return None
+
+    def refuse_top_value(self, value: LeafValue, event: Any) -> None:  # noqa: ARG002
+        """Keep it: what the content should be is checked later."""
+        self.documents.append(Leaf(value, 1))
+
+
+def load_yaml(file: Path, invalid: type[InvalidInput]) -> object:
     """The content of a YAML file; an error of the class `invalid` if it is not valid YAML."""
     try:
-        return yaml.load(file.read_text(encoding="utf-8"), loader)  # noqa: S506 - a safe one
+        text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise invalid([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
+    return _read_yaml(text, str(file), invalid)
+
+
+def _read_yaml(text: str, file: str, invalid: type[InvalidInput]) -> object:
+    reader = _SettingsReader(file)
+    try:
+        reader.read(text)
+    except TooManyProblemsError:
+        pass
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else None
-        what = getattr(error, "problem", None) or "is not YAML"
-        raise invalid([Problem(path="settings", message=what, file=str(file), line=line)]) from None
+        reader.problems.append(syntax_problem(error, text, file))
+    if reader.problems:
+        raise invalid(reader.problems)
+    return to_plain(reader.documents[0]) if reader.documents else None
 
 
 def _checked_names(content: Mapping[object, object], file: Path) -> dict[str, object]:

@@ -203,8 +203,12 @@ class Client:
         """One SubmitPool with its queues and jobs."""
         return self._call("GET", f"/pools/{quote(pool_id, safe='')}")
 
+    def queues(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
+        """One page of batch queues under `queues`, with their parameters."""
+        return self._page("/resources/queues", filters, limit=limit, after=after)
+
     def queue(self, address: str, vo: str) -> Json:
-        """The effective parameters of a queue, `Site/CE/Queue`, for a VO."""
+        """The effective parameters of a queue, `Site/CE/Queue`, for a VO (empty: for every VO)."""
         return self._call("GET", f"/resources/queues/{quote(address)}", params={"vo": vo})
 
     def pilot_groups(self, queues: Sequence[str]) -> Json:
@@ -337,6 +341,11 @@ class Client:
         """The latest versions of the configuration that changed something at a path, the newest first."""
         params = {"limit": str(limit), "path": path}
         return self._rows("GET", "/config/versions", "versions", params=params)
+
+    def config_values(self, path: str, vo: str | None, *, inherited: bool = False) -> list[Json]:
+        """The values at a path and where they are written; `inherited`: of a queue also without a VO."""
+        params = {"path": path, "inherited": str(inherited).lower()} | ({} if vo is None else {"vo": vo})
+        return self._rows("GET", "/config/values", "values", params=params)
 
     def config_blame(self, path: str, vo: str | None) -> Json:
         """Where the values at a path are written, by whom, and which jobs they keep away."""

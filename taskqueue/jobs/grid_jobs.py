@@ -1,7 +1,7 @@
 """Grid jobs of job managers, with the progress of their local jobs. Source: SAM-Grid."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from taskqueue import ownership
 from taskqueue.leases.lifecycle import GridJobPhase
-from taskqueue.ownership import OwnershipFilter
+from taskqueue.ownership import Visible
 from taskqueue.schema.tables import attempts, jobs
 
 _OPEN = attempts.c.closed_at.is_(None)
@@ -41,22 +41,6 @@ MANAGERS = (
     .group_by(*_PLACE)
     .order_by(*_PLACE)
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridJobFilter:
-    """Conditions on grid jobs; None: no condition, an empty set: matches nothing."""
-
-    vos: Collection[str] | None = None
-    sites: Collection[str] | None = None
-    owner: str | None = None
-    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
-
-    def clauses(self) -> list[ColumnElement[bool]]:
-        """SQL conditions on attempts and their jobs."""
-        vo, site, owner = attempts.c.vo, attempts.c.site, jobs.c.owner
-        own = ownership.match_values({vo: self.vos, site: self.sites, owner: self.owner})
-        return own + ownership.match_any(self.any_of, vo=vo, at=site.in_, owner=owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +79,23 @@ class JobManager:
 
 
 def list_grid_jobs(
-    conn: Connection, which: GridJobFilter, *, limit: int, after: int | None = None
+    conn: Connection, visible: Visible, *, limit: int, after: int | None = None
 ) -> list[ManagedGridJob]:
     """A page of grid jobs that are not done, newest first."""
-    statement = ALL.where(*which.clauses())
+    statement = ALL.where(*_match(visible))
     if after is not None:
         statement = statement.where(attempts.c.job_id < after)
     rows = conn.execute(statement.order_by(attempts.c.job_id.desc()).limit(limit)).mappings()
     return [_grid_job_from_row(dict(row)) for row in rows]
 
 
-def list_managers(conn: Connection, which: GridJobFilter) -> list[JobManager]:
+def list_managers(conn: Connection, visible: Visible) -> list[JobManager]:
     """The gateways that hold grid jobs, by site."""
-    return [JobManager(**row._asdict()) for row in conn.execute(MANAGERS.where(*which.clauses()))]
+    return [JobManager(**row._asdict()) for row in conn.execute(MANAGERS.where(*_match(visible)))]
+
+
+def _match(visible: Visible) -> list[ColumnElement[bool]]:
+    return ownership.match_visible(visible, vo=attempts.c.vo, at=attempts.c.site.in_, owner=jobs.c.owner)
 
 
 def _grid_job_from_row(row: dict[str, Any]) -> ManagedGridJob:

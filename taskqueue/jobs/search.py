@@ -26,7 +26,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from requirements.errors import InvalidRequest, Problem, did_you_mean
+from requirements.errors import require_names
 from taskqueue import ownership
 from taskqueue.jobs import jobs
 from taskqueue.jobs.jobs import Job
@@ -198,11 +198,9 @@ def _cut_page(page: Sequence[Job], end: int | None, limit: int, *, oldest_first:
 
 
 #: Columns that a summary may group by.
-SUMMARY_COLUMNS = frozenset(
-    {
-        *("status", "minor_status", "site", "vo", "owner", "owner_group"),
-        *("job_type", "job_group", "job_name", "submit_pool", "task_queue"),
-    }
+SUMMARY_COLUMNS = (
+    *("job_group", "job_name", "job_type", "minor_status", "owner", "owner_group"),
+    *("site", "status", "submit_pool", "task_queue", "vo"),
 )
 
 
@@ -221,8 +219,7 @@ def count_by_columns(
     conn: Connection, by: Sequence[str], which: JobSelector
 ) -> Counter[tuple[str | None, ...]]:
     """Number of jobs for each combination of values of the columns `by`; InvalidRequest if one is unknown."""
-    if problems := _find_problems(by):
-        raise InvalidRequest(problems)
+    require_names("by", by, SUMMARY_COLUMNS)
     columns = [_get_column(name) for name in by]
     rows = conn.execute(select(*columns, func.count()).where(*which.clauses()).group_by(*columns))
     return Counter({tuple(row[:-1]): row[-1] for row in rows})
@@ -247,21 +244,6 @@ def sum_waits(
 
 def _get_column(name: str) -> ColumnElement[str]:
     return table.c["task_queue_id" if name == "task_queue" else name]
-
-
-def _find_problems(by: Sequence[str]) -> list[Problem]:
-    allowed = ", ".join(sorted(SUMMARY_COLUMNS))
-    if not by:
-        return [Problem(path="by", message=f"names no column; {allowed} are allowed")]
-    return [
-        Problem(
-            path="by",
-            message=f"{name!r} is not among {allowed}",
-            suggestion=did_you_mean(name, SUMMARY_COLUMNS),
-        )
-        for name in by
-        if name not in SUMMARY_COLUMNS
-    ]
 
 
 #: Jobs counted for each status; beyond that the count is marked "more".

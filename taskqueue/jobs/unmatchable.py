@@ -41,7 +41,11 @@ _SOME = (
 )
 WAITING = select(func.count()).select_from(_SOME.subquery())
 
-_minor = jobs.c.minor_status
+#: Whether a job has a minor status, or another one.
+_HAS_MINOR = {
+    True: jobs.c.minor_status == bindparam("minor"),
+    False: jobs.c.minor_status != bindparam("minor"),
+}
 _IN_POOL = (
     select(jobs.c.job_id)
     .where(
@@ -56,14 +60,11 @@ _OF_POOL = exists().where(
     jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == JobStatus.WAITING.value
 )
 _POOLS = select(submit_pools.c.pool_id)
-POOLS_WITH_STATUS = IdListStatement(
-    submit_pools.c.pool_id, _POOLS.where(_OF_POOL.where(_minor == bindparam("minor"))).where
-)
-POOLS_WITH_OTHER_STATUS = IdListStatement(
-    submit_pools.c.pool_id, _POOLS.where(_OF_POOL.where(_minor != bindparam("minor"))).where
-)
-JOBS_WITH_STATUS = _IN_POOL.where(_minor == bindparam("minor"))
-JOBS_WITH_OTHER_STATUS = _IN_POOL.where(_minor != bindparam("minor"))
+POOLS_WITH_STATUS = {
+    saying: IdListStatement(submit_pools.c.pool_id, _POOLS.where(_OF_POOL.where(has)).where)
+    for saying, has in _HAS_MINOR.items()
+}
+JOBS_WITH_STATUS = {saying: _IN_POOL.where(has) for saying, has in _HAS_MINOR.items()}
 
 
 def read_has_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool]:
@@ -94,7 +95,7 @@ def find_pools_with_status(
     conn: Connection, pool_ids: Collection[str], minor: str, *, saying: bool
 ) -> frozenset[str]:
     """Pools with a waiting job that has this minor status (`saying`), or another one."""
-    statement = (POOLS_WITH_STATUS if saying else POOLS_WITH_OTHER_STATUS).to_statement(conn)
+    statement = POOLS_WITH_STATUS[saying].to_statement(conn)
     return frozenset(row.pool_id for row in sql.read_batches(conn, statement, pool_ids, minor=minor))
 
 
@@ -102,9 +103,8 @@ def list_waiting_jobs(
     conn: Connection, pool_id: str, minor: str, *, saying: bool, after: int = 0, most: int = sql.BATCH_SIZE
 ) -> list[int]:
     """A page of waiting jobs of a pool with this minor status (`saying`), or another one; their ids."""
-    statement = JOBS_WITH_STATUS if saying else JOBS_WITH_OTHER_STATUS
     values = {"pool_id": pool_id, "minor": minor, "after": after, "most": most}
-    return list(conn.execute(statement, values).scalars())
+    return list(conn.execute(JOBS_WITH_STATUS[saying], values).scalars())
 
 
 def set_minor_status(

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, false, func, or_, select
 
-from requirements.errors import InvalidRequest, Problem, did_you_mean
+from requirements.errors import require_names
 from taskqueue import ownership
-from taskqueue.ownership import OwnershipFilter
+from taskqueue.ownership import EVERY_ROW, Visible
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import ALL, Pilot
 from taskqueue.schema.tables import pilots as table
@@ -22,23 +22,20 @@ CHANGED_AT = select(table.c.updated_at).where(table.c.stamp == bindparam("stamp"
 class PilotFilter:
     """Conditions on pilots; None: no condition, an empty set: matches nothing."""
 
-    vos: Collection[str] | None = None
-    sites: Collection[str] | None = None
+    visible: Visible = EVERY_ROW
     statuses: Collection[PilotStatus] | None = None
     submitted_by: str | None = None
     since: datetime | None = None  #: changed then or later
-    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """SQL conditions on the table of pilots."""
-        found = ownership.match_values(
-            {table.c.vo: self.vos, table.c.status: self.statuses, table.c.submitted_by: self.submitted_by}
+        found = ownership.match_visible(self.visible, vo=table.c.vo, at=_may_be_at)
+        found += ownership.match_values(
+            {table.c.status: self.statuses, table.c.submitted_by: self.submitted_by}
         )
-        if self.sites is not None:
-            found.append(_may_be_at(self.sites))
         if self.since is not None:
             found.append(table.c.updated_at >= self.since)
-        return found + ownership.match_any(self.any_of, vo=table.c.vo, at=_may_be_at)
+        return found
 
 
 def list_pilots(conn: Connection, which: PilotFilter, *, limit: int, after: str = "") -> list[Pilot]:
@@ -145,8 +142,7 @@ def count_pilots(
 
     `ended_since` leaves out pilots that ended before. InvalidRequest: a name is unknown, or `by` is empty.
     """
-    if problems := _find_problems(by):
-        raise InvalidRequest(problems)
+    require_names("by", by, COLUMNS)
     columns = [COLUMNS[name] for name in by]
     clauses = which.clauses()
     if ended_since is not None:
@@ -157,16 +153,3 @@ def count_pilots(
         tuple(row[: len(by)]): PilotCounts(**dict(zip(names, map(int, row[len(by) :]), strict=True)))
         for row in rows
     }
-
-
-def _find_problems(by: Sequence[str]) -> list[Problem]:
-    allowed = ", ".join(COLUMNS)
-    if not by:
-        return [Problem(path="by", message=f"names nothing; {allowed} are allowed")]
-    return [
-        Problem(
-            path="by", message=f"{name!r:.80} is not among {allowed}", suggestion=did_you_mean(name, COLUMNS)
-        )
-        for name in by
-        if name not in COLUMNS
-    ]

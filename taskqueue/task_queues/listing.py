@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, case, fu
 
 from taskqueue import ownership
 from taskqueue.db import sql
-from taskqueue.ownership import OwnershipFilter
+from taskqueue.ownership import EVERY_ROW, Visible
 from taskqueue.pools import pools
 from taskqueue.schema.tables import descriptions, jobs, requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
@@ -20,23 +20,20 @@ from taskqueue.task_queues.task_queues import OCCUPIED, TaskQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueFilter:
-    """Conditions on task queues; None: no condition, an empty set: matches nothing."""
+    """Conditions on task queues; None: no condition."""
 
-    vos: frozenset[str] | None = None
-    owner: str | None = None
+    visible: Visible = EVERY_ROW  #: sites are ignored
     owner_group: str | None = None
     submit_pool: str | None = None
-    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any; sites are ignored
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """SQL conditions on task queues and their classes."""
-        found = ownership.match_values(
-            {table.c.vo: self.vos, table.c.owner: self.owner, table.c.owner_group: self.owner_group}
-        )
+        found = ownership.match_visible(self.visible, vo=table.c.vo, owner=table.c.owner)
+        found += ownership.match_values({table.c.owner_group: self.owner_group})
         if self.submit_pool is not None:
             # The definition is JSON; a pool's digest occurs nowhere else in it.
             found.append(requirement_classes.c.definition.contains(f'"{self.submit_pool}"', autoescape=True))
-        return found + ownership.match_any(self.any_of, vo=table.c.vo, owner=table.c.owner)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,22 +1,24 @@
-"""`pilotage config show`, `check` and `diff`."""
+"""`pilotage config show`, `check` and `diff`.
+
+What reads a configuration is imported where a file is read: it takes longer than a request.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.tree.configuration import Configuration
-from cs_config.versions import show as cs_show
 from cs_config.versions.diff import format_entry
 from pilotage.cli import options, output
-from pilotage.cli.commands import config_history, config_request
-from pilotage.cli.commands.config_request import Answer
+from pilotage.cli.commands import config_history
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WRONG, WrongUsage, one_line
-from pilotage.cli.output import Column
+from pilotage.cli.output import Column, Entry
+
+if TYPE_CHECKING:
+    from cs_config.tree.configuration import Configuration
 
 _PATH_HELP = "Path such as Operations or Resources/Sites/LCG.CERN.ch; also Site, Site/CE, Site/CE/Queue."
 _VO_HELP = "Effective values for this VO: parameters of a site, CE or queue; options of Operations."
@@ -38,7 +40,7 @@ def show(
             "--blame", help="Also show who set each value, when, and how many waiting jobs it excludes."
         ),
     ] = False,
-    file: config_request.InsteadOfRunning = None,
+    file: options.ConfigFile = None,
     service: ServiceOptions,
 ) -> None:
     """Show the configuration in force, or a part of it."""
@@ -49,19 +51,23 @@ def show(
             )
         _blame(path, vo, service)
         return
-    config = config_request.configuration_from(file, service)
-    if vo is None and origin and cs_show.is_queue(config, path):
-        vo = ""
-    lines = cs_show.list_lines(config, path, vo)
-    if not lines and not service.as_json:
+    if file is not None:
+        from cs_config import validate
+        from cs_config.versions.show import list_lines
+
+        lines = list_lines(validate.load_file(file), path, vo, inherited=origin)
+        values: list[Entry] = [line.as_json() for line in lines]
+    else:
+        with service.connect() as client:
+            values = list(client.config_values(path, vo, inherited=origin))
+    if not values and not service.as_json:
         _nothing_message(path)
     elif origin:
-        rows = ((line.path, format_entry(line.value), line.origin) for line in lines)
-        data = [line.as_json() for line in lines]
-        service.emit(data, lambda: output.table(("Name", "Value", "Written in"), rows))
+        service.emit(values, lambda: output.list_table(_VALUES, values))
     else:
-        values = {line.path: line.as_json()["value"] for line in lines}
-        service.emit(values, lambda: output.escape("\n".join(map(str, lines))))
+        texts = (f"{each['path']} = {format_entry(each['value'])}" for each in values)
+        data = {each["path"]: each["value"] for each in values}
+        service.emit(data, lambda: output.escape("\n".join(texts)))
 
 
 def _nothing_message(path: str) -> None:
@@ -77,10 +83,13 @@ def _blame(path: str, vo: str | None, service: ServiceOptions) -> None:
     service.emit(answer, lambda: output.list_table(_BLAME, answer["values"]))
 
 
-_BLAME: Mapping[str, Column] = {
+_VALUES: Mapping[str, Column] = {
     "Name": "path",
     "Value": lambda each: format_entry(each["value"]),
     "Written in": "origin",
+}
+_BLAME: Mapping[str, Column] = {
+    **_VALUES,
     "By": lambda each: (each["since"] or {}).get("author"),
     "Stored": lambda each: output.local_time((each["since"] or {}).get("stored_at")),
     "#Version": lambda each: (each["since"] or {}).get("version"),
@@ -97,6 +106,8 @@ def check(
 
     The exit status is 2 if there are errors, 0 if there are only warnings.
     """
+    from cs_config import validate
+
     found = validate.report(validate.read_bytes(file), str(file))
     if as_json:
         data = {
@@ -115,7 +126,7 @@ def check(
         typer.echo(f"{file}: {_count_nodes(found.configuration)}; nothing is wrong")
 
 
-def _count_nodes(config: Configuration) -> str:
+def _count_nodes(config: "Configuration") -> str:
     ces = {(address.site, address.ce) for address in config.addresses}
     return f"{len(config.sites)} sites, {len(ces)} CEs, {len(config.addresses)} queues, {len(config.vos)} VOs"
 
@@ -136,9 +147,15 @@ def diff(
         raise WrongUsage("give a FILE, or --from VERSION")
     with service.connect() as client:
         if file is not None:
+            from pilotage.cli.commands import config_request
+
             wanted = config_request.change_from_file(client, file)
-            changes: list[Answer] = config_request.list_changes(wanted.differences)
-            data: Answer = {"from_version": wanted.version, "file": str(file), "changes": changes}
+            changes = [each.as_json() for each in wanted.differences]
+            data: dict[str, Any] = {
+                "from_version": wanted.version,
+                "file": str(file),
+                "changes": changes,
+            }
         else:
             data = client.config_diff(before or 0, after)
     lines = list(config_history.change_lines(data["changes"])) or ["no difference"]

@@ -1,15 +1,16 @@
 """`pilotage config import` and `export`: formats of other systems; an import shows its effects first."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Group
 
-from cs_config.formats import ce_ads, ce_ads_import, dirac_text, importers
+from cs_config.formats import ce_ads, dirac_text, importers
 from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
+from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import options, output
@@ -20,7 +21,6 @@ from pilotage.cli.commands.config_request import Answer, ConfigChange
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
 from pilotage.fabric.client import ApiError, Client
-from requirements.errors import Problem
 
 _FORBIDDEN = 403
 
@@ -46,6 +46,15 @@ class ImportOptions:
             raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOutcome:
+    """What became of an import."""
+
+    applied: bool
+    version: int  #: in force afterwards
+    preview: Answer | None  #: None: compared with a file, nothing changes, or the caller may not change
+
+
 def _import_files(
     format_name: str,
     files: Sequence[Path],
@@ -61,32 +70,27 @@ def _import_files(
         raise CommandRefused(str(error)) from None
     config = config_request.configuration_from(wanted.against, service)
     found = propose(config, {str(each): _read_text(each) for each in files}, site=site)
-    proposal = found.proposal
-    _print_notes(found.notes, service)
+    outcome = ImportOutcome(applied=False, version=config.version, preview=None)
+    if wanted.against is None and found.proposal.differences:
+        outcome = _preview_and_store(found.proposal, ", ".join(each.name for each in files), wanted, service)
+    for note in found.notes if not service.as_json else ():
+        typer.echo(f"pilotage: {one_line(str(note))}", err=True)
     if wanted.as_text and not service.as_json:
-        typer.echo(proposal.after.source, nl=False)
-        return
-    preview, version = None, config.version
-    if wanted.against is None and proposal.differences:
-        preview, version = _preview_and_store(proposal, _name_files(files), wanted, service)
-    applied = wanted.apply and bool(proposal.differences)
-    changes = config_request.list_changes(proposal.differences)
-    data = {
-        "changes": changes,
-        "notes": [note.as_json() for note in found.notes],
-        "applied": applied,
-        "version": version,
-        "preview": preview,
-    }
-    service.emit(data, lambda: config_change.render_with_effects(changes, preview))
+        typer.echo(found.proposal.after.source, nl=False)
+    elif isinstance(found, AdProposal):
+        _show_ads(found, outcome, service)
+    else:
+        _show_changes(found, outcome, service)
+
+
+def _show_changes(found: ImportedConfiguration, outcome: ImportOutcome, service: ServiceOptions) -> None:
+    changes = [each.as_json() for each in found.proposal.differences]
+    data = {"changes": changes, "notes": [note.as_json() for note in found.notes], **asdict(outcome)}
+    service.emit(data, lambda: config_change.render_with_effects(changes, outcome.preview))
     if not service.as_json:
         left = f"; {len(found.notes)} things were not carried over" if found.notes else ""
-        number = f"{len(changes)} changes{left}; {_stored(version, applied=applied)}"
+        number = f"{len(changes)} changes{left}; {_stored(outcome)}"
         typer.echo(number if changes else f"nothing changes{left}")
-
-
-def _name_files(files: Sequence[Path]) -> str:
-    return ", ".join(each.name for each in files)
 
 
 def _read_text(file: Path) -> str:
@@ -99,22 +103,17 @@ def _read_text(file: Path) -> str:
         raise CommandRefused(f"{file}: {error.strerror or error}") from None
 
 
-def _print_notes(notes: Sequence[Problem], service: ServiceOptions) -> None:
-    for note in notes if not service.as_json else ():
-        typer.echo(f"pilotage: {one_line(str(note))}", err=True)
-
-
 def _preview_and_store(
     proposal: Proposal, name: str, wanted: ImportOptions, service: ServiceOptions
-) -> tuple[Answer | None, int]:
-    """The effects of an import, and the version in force afterwards; with --apply, the import is stored."""
+) -> ImportOutcome:
+    """The effects of an import; with --apply, it is stored."""
     with service.connect() as client:
         change = _change_from_proposal(client, proposal)
-        preview = _preview(client, change.body)
-        if not wanted.apply:
-            return preview, change.version
-        message = wanted.message or f"imported {name}"
-        return preview, config_change.store(client, change, message, wanted.guards)
+        preview, version = _preview(client, change.body), change.version
+        if wanted.apply:
+            message = wanted.message or f"imported {name}"
+            version = config_change.store(client, change, message, wanted.guards)
+    return ImportOutcome(applied=wanted.apply, version=version, preview=preview)
 
 
 def _change_from_proposal(client: Client, proposal: Proposal) -> ConfigChange:
@@ -134,8 +133,9 @@ def _preview(client: Client, change: Mapping[str, object]) -> Answer | None:
         return None
 
 
-def _stored(version: int, *, applied: bool) -> str:
-    return f"version {version} is in force" if applied else "nothing is stored, --apply does it"
+def _stored(outcome: ImportOutcome) -> str:
+    is_new = f"version {outcome.version} is in force"
+    return is_new if outcome.applied else "nothing is stored, --apply does it"
 
 
 def import_dirac(
@@ -204,35 +204,27 @@ def import_classad(
     Attributes become parameters of the queue. A queue whose restriction cannot be translated is disabled
     (Enabled: false).
     """
-    texts = {str(each): _read_text(each) for each in files}
-    config = config_request.configuration_from(wanted.against, service)
-    proposal = ce_ads_import.propose_ads(config, texts, site=site)
-    preview, version = None, config.version
-    if wanted.against is None and proposal.changes:
-        preview, version = _preview_and_store(proposal.proposal, _name_files(files), wanted, service)
-    _print_notes(proposal.notes, service)
-    if wanted.as_text and not service.as_json:
-        typer.echo(proposal.text, nl=False)
-        return
+    _import_files("classad", files, wanted, service, site=site)
+
+
+def _show_ads(proposal: AdProposal, outcome: ImportOutcome, service: ServiceOptions) -> None:
     counts = _counts(proposal)
     data = {
         "changes": [each.as_json() for each in proposal.changes],
         "counts": counts,
         "new": [str(each) for each in proposal.new],
         "notes": [each.as_json() for each in proposal.notes],
-        "applied": wanted.apply and bool(proposal.changes),
-        "version": version,
-        "preview": preview,
+        **asdict(outcome),
     }
-    outcome = f"{counts['new']} queues new, {counts['changed']} changed, {counts['same']} as they are; "
-    outcome += (
+    summary = f"{counts['new']} queues new, {counts['changed']} changed, {counts['same']} as they are; "
+    summary += (
         f"{counts['added']} parameters added, {counts['other']} changed, {counts['removed']} removed; "
-        f"{_stored(version, applied=wanted.apply)}"
+        f"{_stored(outcome)}"
         if proposal.changes
         else "nothing changes"
     )
     lines = output.escape("\n".join(_proposal_lines(proposal)))
-    service.emit(data, lambda: Group(lines, config_change.render_effects(preview), outcome))
+    service.emit(data, lambda: Group(lines, config_change.render_effects(outcome.preview), summary))
 
 
 def _proposal_lines(proposal: AdProposal) -> Iterator[str]:
@@ -270,7 +262,7 @@ def export_classad(
     vo: Annotated[
         str, typer.Option(metavar="VO", help="Effective values for this VO.", show_default=False)
     ] = "",
-    file: config_request.InsteadOfRunning = None,
+    file: options.ConfigFile = None,
     service: ServiceOptions,
 ) -> None:
     """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
@@ -288,7 +280,7 @@ def export_classad(
     _print_export(found.text, data, notes, service)
 
 
-def export_dirac(*, file: config_request.InsteadOfRunning = None, service: ServiceOptions) -> None:
+def export_dirac(*, file: options.ConfigFile = None, service: ServiceOptions) -> None:
     """Print the configuration as a DIRAC .cfg in the current layout; `config import dirac` reads it.
 
     Parts that the format cannot express are listed on standard error.

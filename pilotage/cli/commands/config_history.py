@@ -24,9 +24,10 @@ def history(
     service: ServiceOptions,
 ) -> None:
     """List the versions with changes that you may see, newest first."""
-    with service.connect() as client:
-        versions = client.config_versions(limit=limit, path=path)
-    service.emit({"versions": versions}, lambda: output.list_table(_VERSIONS, versions))
+    service.show(
+        lambda client: {"versions": client.config_versions(limit=limit, path=path)},
+        lambda found: output.list_table(_VERSIONS, found["versions"]),
+    )
 
 
 def _format_paths(paths: list[str] | None) -> str:

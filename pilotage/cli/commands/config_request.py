@@ -1,16 +1,15 @@
 """Configuration changes from words or files as requests to the service, and the configuration in force."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from cs_config import validate
 from cs_config.source import yaml_writer
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, patch
 from cs_config.versions.diff import Difference
-from pilotage.cli import options
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
@@ -67,18 +66,8 @@ def _parse_edit(word: str) -> tuple[str, object]:
         raise WrongUsage(str(error)) from error
 
 
-def list_changes(found: Iterable[Difference]) -> list[dict[str, object]]:
-    """Differences in the form in which the service returns them."""
-    return [each.as_json() for each in found]
-
-
 #: A response of the service.
 Answer = dict[str, Any]
-
-#: Option of commands that only read a configuration.
-InsteadOfRunning = Annotated[
-    Path | None, options.option("FILE", "Read this file instead of the configuration in force.", "--file")
-]
 
 
 def configuration_from(file: Path | None, service: ServiceOptions) -> Configuration:

@@ -150,16 +150,15 @@ def list_newest(
 
 def show(job_id: options.JobId, *, service: ServiceOptions) -> None:
     """Show all details of one job."""
-    with service.connect() as client:
-        found = client.job(job_id)
-    service.emit(found, lambda: _details(found))
+    service.show(lambda client: client.job(job_id), _details)
 
 
 def log(job_id: options.JobId, *, service: ServiceOptions) -> None:
     """Show every change of a job's status, in order."""
-    with service.connect() as client:
-        entries = client.job_log(job_id)
-    service.emit({"job_id": job_id, "log": entries}, lambda: output.list_table(_LOG, entries))
+    service.show(
+        lambda client: {"job_id": job_id, "log": client.job_log(job_id)},
+        lambda found: output.list_table(_LOG, found["log"]),
+    )
 
 
 def explain(
@@ -177,16 +176,13 @@ def explain(
 
     With a file, check its first description before it is submitted.
     """
-    with service.connect() as client:
-        found = (
-            client.explain(int(job), forwarding=forwarding)
-            if job.isdecimal()
-            else _explained_file(client, Path(job), forwarding=forwarding)
-        )
-    service.emit(found, lambda: explain_job(found))
+    if job.isdecimal():
+        service.show(lambda client: client.explain(int(job), forwarding=forwarding), explain_job)
+    else:
+        service.show(lambda client: _explain_file(client, Path(job), forwarding=forwarding), explain_job)
 
 
-def _explained_file(client: Client, file: Path, *, forwarding: bool) -> Entry:
+def _explain_file(client: Client, file: Path, *, forwarding: bool) -> Entry:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

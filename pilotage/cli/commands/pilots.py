@@ -89,10 +89,11 @@ def summary(
     names = [name.strip() for name in by.split(",") if name.strip()]
     since = datetime.now(UTC) - timedelta(hours=hours)
     given = options.given_options(filters) | {"since": since.isoformat()}
-    with service.connect() as client:
-        found = client.pilot_summary(by=names, filters=given)
     columns = {**{output.heading(name): name for name in names}, **_OUTCOMES}
-    service.emit({"summary": found}, lambda: output.list_table(columns, found))
+    service.show(
+        lambda client: {"summary": client.pilot_summary(by=names, filters=given)},
+        lambda found: output.list_table(columns, found["summary"]),
+    )
 
 
 _OUTCOMES: Mapping[str, Column] = {

@@ -38,9 +38,10 @@ def show(
     service: ServiceOptions,
 ) -> None:
     """Show one pool with all its queues."""
-    with service.connect() as client:
-        pool = client.pool(pool_id if len(pool_id) == 64 else _complete(client, pool_id.lower()))
-    service.emit(pool, lambda: _details(pool))
+    is_whole = len(pool_id) == 64
+    service.show(
+        lambda client: client.pool(pool_id if is_whole else _complete(client, pool_id.lower())), _details
+    )
 
 
 def _requirements(pool: Entry) -> str:

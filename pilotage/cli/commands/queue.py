@@ -1,16 +1,12 @@
 """`pilotage queue`: the batch queues of the resource tree."""
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated
 
 from cs_config.tree.address import QueueAddress
-from cs_config.tree.inheritance import Parameter
 from pilotage.cli import options, output
 from pilotage.cli.commands import job_show
 from pilotage.cli.connection import ServiceOptions
-
-if TYPE_CHECKING:
-    from cs_config.tree.configuration import Configuration
 
 #: Parameters in the list of queues.
 _SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", "OS")
@@ -23,16 +19,12 @@ def list_queues(
     service: ServiceOptions,
 ) -> None:
     """List the queues."""
-    config = _current(service)
-    found = [
-        address
-        for address in config.addresses
-        if (site is None or address.site == site) and (vo is None or config.usable(address, vo))
-    ]
-    data = [_as_json(config, address, vo) for address in found]
-    rows = (
-        (str(address), *(config.values(address, vo or "").get(name) for name in _SHOWN)) for address in found
-    )
+    filters = {name: value for name, value in (("vo", vo), ("site", site)) if value is not None}
+    with service.connect() as client:
+        found = output.read_pages("queues", partial(client.queues, filters)).entries
+    usable = {} if vo is None else {"usable": True}
+    data = [{"queue": each["queue"], **usable, "parameters": each["parameters"]} for each in found]
+    rows = ((each["queue"], *(each["parameters"].get(name) for name in _SHOWN)) for each in found)
     headings = ("Site/CE/Queue", *_SHOWN)
     service.emit({"queues": data}, lambda: output.table(headings, rows))
 
@@ -44,28 +36,31 @@ def show(
     service: ServiceOptions,
 ) -> None:
     """Show the effective parameters of a queue, each with the level and line where it is set."""
-    config = _current(service)
-    address = config.require(QueueAddress.parse(queue))
-    parameters = config.parameters(address, vo or "")
-    ordered = [parameters[name] for name in sorted(parameters, key=str.casefold)]
-    expired = config.expired(address, vo or "")
-    data = _as_json(config, address, vo) | {
-        "origins": {p.name: {"level": p.level, "file": p.file, "line": p.line} for p in ordered},
-        "expired": {p.name: p.value for p in expired.values()},
+    address = QueueAddress.parse(queue)
+    with service.connect() as client:
+        found = client.queue(str(address), vo or "")
+    parameters, expired = found["parameters"], found["expired"]
+    ordered = sorted(parameters.items(), key=lambda each: each[0].casefold())
+    data = {
+        "queue": found["queue"],
+        **({} if vo is None else {"usable": found["usable"]}),
+        "parameters": {name: each["value"] for name, each in parameters.items()},
+        "origins": {name: {key: each[key] for key in ("level", "file", "line")} for name, each in ordered},
+        "expired": {name: each["value"] for name, each in expired.items()},
     }
-    listed: list[tuple[Parameter, object]] = [(p, p.value) for p in ordered]
-    listed += [(p, f"expired, it was {output.cell(p.value)}") for p in expired.values()]
-    rows = ((p.name, value, p.level, f"{p.file}:{p.line}") for p, value in listed)
+    listed = [(name, each, each["value"]) for name, each in ordered]
+    listed += [
+        (name, each, f"expired, it was {output.cell(each['value'])}") for name, each in expired.items()
+    ]
+    rows = ((name, value, each["level"], f"{each['file']}:{each['line']}") for name, each, value in listed)
     headings = ("Parameter", "Value", "Level", "Written in")
     service.emit(data, lambda: output.table(headings, rows))
 
 
 def explain(queue: options.Queue, *, service: ServiceOptions) -> None:
     """Explain which waiting jobs a queue may run, what excludes the others, and what it could offer."""
-    address = QueueAddress.parse(queue)
-    with service.connect() as client:
-        found = client.explain_queue(str(address))
-    service.emit(found, lambda: job_show.explain_queue(found))
+    address = str(QueueAddress.parse(queue))
+    service.show(lambda client: client.explain_queue(address), job_show.explain_queue)
 
 
 def drain(
@@ -75,28 +70,13 @@ def drain(
     service: ServiceOptions,
 ) -> None:
     """Send no new jobs to a queue; running jobs continue. Sets `Enabled: false` at the queue."""
-    address = QueueAddress.parse(queue)
-    with service.connect() as client:
-        stored = client.drain_queue(str(address), message=reason)
-    service.emit(stored, lambda: f"{address}: gets no new jobs")
+    address = str(QueueAddress.parse(queue))
+    service.show(
+        lambda client: client.drain_queue(address, message=reason), lambda _: f"{address}: gets no new jobs"
+    )
 
 
 def resume(queue: options.Queue, *, service: ServiceOptions) -> None:
     """Send jobs to a drained queue again."""
-    address = QueueAddress.parse(queue)
-    with service.connect() as client:
-        stored = client.resume_queue(str(address))
-    service.emit(stored, lambda: f"{address}: gets jobs again")
-
-
-def _current(service: ServiceOptions) -> "Configuration":
-    """The configuration in force without expired values."""
-    from pilotage.cli.commands import config_request  # imported late: it needs more time than a request
-
-    return config_request.fetch_configuration(service).at_moment(datetime.now(UTC))
-
-
-def _as_json(config: "Configuration", address: QueueAddress, vo: str | None) -> dict[str, object]:
-    usable = {} if vo is None else {"usable": config.usable(address, vo)}
-    values = {p.name: p.value for p in config.parameters(address, vo or "").values()}
-    return {"queue": str(address), **usable, "parameters": values}
+    address = str(QueueAddress.parse(queue))
+    service.show(lambda client: client.resume_queue(address), lambda _: f"{address}: gets jobs again")

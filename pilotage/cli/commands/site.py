@@ -175,9 +175,7 @@ def list_sites(*, service: ServiceOptions) -> None:
 
 def show(site: options.Site, *, service: ServiceOptions) -> None:
     """Show the ban, throttles and latest advertisements of a site."""
-    with service.connect() as client:
-        found = client.site(site)
-    service.emit(found, lambda: _details(found))
+    service.show(lambda client: client.site(site), _details)
 
 
 def advertise(
@@ -225,16 +223,12 @@ def ban(
 ) -> None:
     """Send no jobs to a site, except those of type Test."""
     end = None if until is None else until.astimezone().isoformat()
-    with service.connect() as client:
-        found = client.ban(site, reason=reason, until=end)
-    service.emit(found, lambda: f"{site}: banned")
+    service.show(lambda client: client.ban(site, reason=reason, until=end), lambda _: f"{site}: banned")
 
 
 def allow(site: options.Site, *, service: ServiceOptions) -> None:
     """Send jobs to a banned site again."""
-    with service.connect() as client:
-        found = client.allow(site)
-    service.emit(found, lambda: f"{site}: allowed")
+    service.show(lambda client: client.allow(site), lambda _: f"{site}: allowed")
 
 
 def _scopes(site: Entry) -> list[Entry]:

@@ -6,17 +6,20 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import home_directory, last_seen, options, output, settings
+from pilotage.cli import home_directory, options, output, settings
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import callers, keys
 from pilotage.service.auth.callers import Grant, Role
 from pilotage.service.auth.keys import KeyRing
-from pilotage.service.auth.tokens import Tokens
 
 
 def mint_token(chosen: Settings, grant: Grant, *, now: datetime) -> tuple[str, datetime]:
     """A token for the grant, and when it expires."""
+    # Imported late: commands for keys need no database.
+    from pilotage.cli import last_seen
+    from pilotage.service.auth.tokens import Tokens
+
     home_directory.require_installation(chosen.home, chosen.key)
     seen = last_seen.read_last_seen(chosen)
     ring = keys.load_or_create(chosen.key)

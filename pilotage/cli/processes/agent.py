@@ -37,15 +37,9 @@ class AgentContext:
     ended: wait_times.WaitTimesState = field(default_factory=wait_times.WaitTimesState)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
-    """An agent: its cycle and how often it runs."""
-
-    every: float  #: seconds between two cycles
-    cycle: Callable[[AgentContext, datetime], object]
-
-
-_CYCLES: Mapping[str, Callable[[AgentContext, datetime], object]] = {
+#: The cycle of each agent, which returns None if another process holds its lease; `loop.INTERVALS` has how
+#: often it runs.
+AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "pools": lambda own, now: pools.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "lost-jobs": lambda own, now: lost_jobs.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "priorities": lambda own, now: priorities.cycle(
@@ -57,9 +51,6 @@ _CYCLES: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "retention": lambda own, now: retention.cycle(
         own.engine, own.current(), now=now, holder=own.holder, store=own.blobs
     ),
-}
-AGENTS: Mapping[str, Agent] = {
-    name: Agent(every=every, cycle=_CYCLES[name]) for name, every in loop.INTERVALS.items()
 }
 
 
@@ -73,15 +64,9 @@ def run_agents(names: Sequence[str], context: AgentContext) -> Iterator[None]:
     """Run each agent in its own thread until the end of the block."""
     with ExitStack() as stack:
         for name in names:
-            agent = AGENTS[name]
-            cycle = partial(agent.cycle, context)
-            stack.enter_context(wiring.repeat_in_thread(cycle, name=name, every=agent.every))
+            cycle = partial(AGENTS[name], context)
+            stack.enter_context(wiring.repeat_in_thread(cycle, name=name, every=loop.INTERVALS[name]))
         yield
-
-
-def run_once(name: str, context: AgentContext, now: datetime) -> object:
-    """Run one cycle of one agent; None if another process holds its lease."""
-    return AGENTS[name].cycle(context, now)
 
 
 @settings.command_with("database_url", "redis_url", "log_level")
@@ -133,7 +118,7 @@ def _check_names(names: list[str]) -> list[str]:
 
 def _run_each_once(names: list[str], context: AgentContext, chosen: Settings, *, as_json: bool) -> None:
     with cli_engine.translate_unreachable(chosen.database_url):
-        results = {name: run_once(name, context, utc_now()) for name in names}
+        results = {name: AGENTS[name](context, utc_now()) for name in names}
     data = {name: _facts(result) for name, result in results.items()}
     rows = (
         (name, "active in another process" if facts is None else _format_facts(facts))

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from pilotage.cli import application, options, output
+from pilotage.cli import settings as cli_settings
 from pilotage.cli.errors import REFUSED, WrongUsage
-from pilotage.cli.processes import site_file
 from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.arc.rest import ComputingElement
 from pilotage.fabric.batch.batch_system import (
@@ -156,7 +156,7 @@ def _load_kind(name: str) -> BatchSystemKind:
 
 def _read_dialect(kind: str, file: Path | None) -> Dialect:
     """The shipped dialect with the changes of the file, or the dialect of the file."""
-    content = {} if file is None else site_file.parse_file(file, InvalidDialect)
+    content = {} if file is None else cli_settings.load_yaml(file, InvalidDialect)
     if kind in dialect_dialect.SHIPPED and isinstance(content, Mapping):
         content = merge_dialect(dialect_dialect.shipped_content(kind), content)
     return configuration.validate_file(Dialect, content, str(file), InvalidDialect)
@@ -165,12 +165,12 @@ def _read_dialect(kind: str, file: Path | None) -> Dialect:
 def _read_ce(file: Path | None) -> ComputingElement | None:
     if file is None:
         return None
-    content = site_file.parse_file(file, InvalidDirector)
+    content = cli_settings.load_yaml(file, InvalidDirector)
     return configuration.validate_file(ComputingElement, content, str(file), InvalidDirector)
 
 
 def _read_options(file: Path | None) -> dict[str, object]:
-    content = {} if file is None else site_file.parse_file(file, InvalidDirector)
+    content = {} if file is None else cli_settings.load_yaml(file, InvalidDirector)
     if not isinstance(content, dict):
         raise WrongUsage(f"--options: {file} holds no settings by name")
     return content

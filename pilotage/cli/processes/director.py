@@ -29,7 +29,7 @@ from requirements.values import fold
 
 def read_director_file(file: Path) -> DirectorFile:
     """The settings in the file of a director."""
-    return configuration.read_file(site_file.parse_file(file, InvalidDirector), str(file))
+    return configuration.read_file(settings.load_yaml(file, InvalidDirector), str(file))
 
 
 @contextmanager

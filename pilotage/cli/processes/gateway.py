@@ -39,7 +39,7 @@ from requirements.errors import Problem, did_you_mean
 
 def read_gateway_file(file: Path) -> GatewayFile:
     """The settings in the file of a gateway."""
-    return configuration.read_file(site_file.parse_file(file, InvalidGateway), str(file))
+    return configuration.read_file(settings.load_yaml(file, InvalidGateway), str(file))
 
 
 @contextmanager

@@ -189,11 +189,9 @@ def task_queues(
 ) -> task_queues_listing.TaskQueueFilter:
     """The task queues that match the arguments and whose jobs' names the caller may see."""
     vos = None if vo is None else frozenset({fold(vo)})
-    every, any_of = ownership.split_common(
-        [each.narrow(vos=vos, owner=owner) for each in may_see_names(caller)]
-    )
+    visible = [each.narrow(vos=vos, owner=owner) for each in may_see_names(caller)]
     return task_queues_listing.TaskQueueFilter(
-        vos=every.vos, owner=every.owner, owner_group=owner_group, submit_pool=submit_pool, any_of=any_of
+        visible=visible, owner_group=owner_group, submit_pool=submit_pool
     )
 
 
@@ -242,9 +240,8 @@ def visible_pilots(caller: Caller, *, vo: str | None, site: str | None, status: 
     """The filter for pilots, narrowed to those that the caller may count."""
     vos = None if vo is None else frozenset(map(fold, _words(vo)))
     sites = None if site is None else frozenset(_words(site))
-    every, any_of = ownership.split_common([each.narrow(vos=vos, sites=sites) for each in may_count(caller)])
-    statuses = None if status is None else _statuses(_words(status))
-    return PilotFilter(vos=every.vos, sites=every.sites, statuses=statuses, any_of=any_of)
+    visible = [each.narrow(vos=vos, sites=sites) for each in may_count(caller)]
+    return PilotFilter(visible=visible, statuses=None if status is None else _statuses(_words(status)))
 
 
 def vo_of(caller: Caller, named: str | None) -> str:

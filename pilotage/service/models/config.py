@@ -226,3 +226,18 @@ class PreviewAnswer(BaseModel):
     running: list[GoingPreview]
     closed: list[ClosedPreview]
     in_vain: list[VainPreview]
+
+
+class OriginValue(BaseModel):
+    """A value and its origin."""
+
+    path: str = Field(description="Relative to the requested path.")
+    value: Any
+    origin: str = Field(description="Level, file and line.")
+
+
+class ValuesAnswer(BaseModel):
+    """Values with their origin, in the order of the configuration."""
+
+    config_version: int
+    values: list[OriginValue]

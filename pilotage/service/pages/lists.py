@@ -15,14 +15,12 @@ from matcher.explain import job_conditions
 from matcher.explain.job_conditions import ClassCondition, JobDemand
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
-from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.auth.callers import Role
 from pilotage.service.models import ListPage
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import sites as queries_sites
-from taskqueue import ownership
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
-from taskqueue.jobs.grid_jobs import GridJobFilter
 from taskqueue.pilots import pilots, search
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.pools import listing
@@ -212,10 +210,11 @@ class GridJobsShown(ListPage):
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.GATEWAY)
 def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTMLResponse:
     """List the gateways with grid jobs that the person may count, and these jobs, newest first."""
-    which = _visible(page.caller, site=query.site or None)
+    wanted = frozenset({query.site}) if query.site else None
+    visible = [each.narrow(sites=wanted) for each in visibility.may_count(page.caller)]
     with database.reading(page.parts.engine) as conn:
-        managers = grid_jobs.list_managers(conn, which)
-        found = grid_jobs.list_grid_jobs(conn, which, limit=query.enough, after=query.after)
+        managers = grid_jobs.list_managers(conn, visible)
+        found = grid_jobs.list_grid_jobs(conn, visible, limit=query.enough, after=query.after)
     sites = sorted({each.site for each in managers} & page.parts.live.current.sites)
     states = queries_sites.briefly(page.parts, page.caller, sites) if sites else []
     return page.render_list(
@@ -228,11 +227,3 @@ def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTM
         may_name=partial(visibility.names, page.caller),
         may_control=partial(visibility.controls, page.caller),
     )
-
-
-def _visible(caller: Caller, *, site: str | None) -> GridJobFilter:
-    wanted = None if site is None else frozenset({site})
-    every, any_of = ownership.split_common(
-        [each.narrow(sites=wanted) for each in visibility.may_count(caller)]
-    )
-    return GridJobFilter(vos=every.vos, sites=every.sites, owner=every.owner, any_of=any_of)

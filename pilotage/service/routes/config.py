@@ -25,6 +25,7 @@ from pilotage.service.models.config import (
     PreviewAnswer,
     Proposed,
     Rollback,
+    ValuesAnswer,
     VersionAnswer,
     Versions,
 )
@@ -100,6 +101,25 @@ def diff(
     later, found = history.compare(configuring.editor_of(parts, caller), before, after)
     return DifferencesAnswer(
         from_version=before, to_version=later, changes=[configuring.difference(each) for each in found]
+    )
+
+
+@router.get("/values")
+@access.allow(*access.EVERY_ROLE)
+def list_values(
+    parts: PartsOf,
+    caller: CallerOf,
+    path: Annotated[str, Query(max_length=2000, description="As in `blame`.")] = "",
+    vo: Annotated[str | None, Query(description="Show the values that hold for this VO.")] = None,
+    *,
+    inherited: Annotated[bool, Query(description="Show what a queue inherits also without a VO.")] = False,
+) -> ValuesAnswer:
+    """Show the values at and below a path, with where they are written."""
+    editor = configuring.editor_of(parts, caller)
+    config = editor.read()
+    found = history.list_values(editor, config, path=path, vo=vo, inherited=inherited)
+    return ValuesAnswer.model_validate(
+        {"config_version": config.version, "values": [each.as_json() for each in found]}
     )
 
 

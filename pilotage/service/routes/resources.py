@@ -10,7 +10,7 @@ from cs_config.tree.address import QueueAddress
 from pilotage.service import configuring
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Capability, Role
-from pilotage.service.models import AnswerModel, StrictInput
+from pilotage.service.models import AnswerModel, ListPage, StrictInput
 from pilotage.service.models.config import NewVersion
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf
 from requirements.errors import InvalidRequest, NotAllowed, Problem
@@ -50,6 +50,29 @@ class QueueAnswer(BaseModel):
     usable: bool = Field(description="Enabled, and open to the VO.")
     config_version: int
     parameters: dict[str, ParameterAnswer]
+    expired: dict[str, ParameterAnswer] = Field(description="Parameters whose values have expired.")
+
+
+class ListedQueue(BaseModel):
+    """A queue with the values of its parameters."""
+
+    queue: str = Field(description="`Site/CE/Queue`.")
+    parameters: dict[str, Value]
+
+
+class QueuePage(BaseModel):
+    """Queues by site, CE and name."""
+
+    queues: list[ListedQueue]
+    next: str | None = Field(description="The `after` of the next page; null: this was the last.")
+
+
+class QueueQuery(StrictInput, ListPage):
+    """Filter of queues."""
+
+    vo: str | None = Field(default=None, description="Only queues that this VO may use now, as it gets them.")
+    site: str | None = None
+    after: str | None = Field(default=None, description="`next` of the page before.")
 
 
 class Switch(StrictInput):
@@ -73,6 +96,29 @@ def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) ->
     return NodeTree(tree)
 
 
+@router.get("/queues")
+@allow(*EVERY_ROLE)
+def list_queues(parts: PartsOf, caller: CallerOf, query: Annotated[QueueQuery, Query()]) -> QueuePage:
+    """List the queues with their parameters, without a VO those that hold for every VO."""
+    config, vo = parts.live.current, _vo(caller, query.vo or "") or ""
+    start = QueueAddress.parse(query.after) if query.after else None
+    found = [
+        each
+        for each in config.addresses
+        if (start is None or each > start)
+        and query.site in (None, each.site)
+        and (not vo or config.usable(each, vo))
+    ]
+    page, last = query.cut(found)
+    queues = [
+        ListedQueue(
+            queue=str(each), parameters={one.name: one.value for one in config.parameters(each, vo).values()}
+        )
+        for each in page
+    ]
+    return QueuePage(queues=queues, next=str(last) if last else None)
+
+
 @router.get("/queues/{site}/{ce}/{queue}")
 @allow(*EVERY_ROLE)
 def show_queue(
@@ -81,20 +127,21 @@ def show_queue(
     address: QueueOf,
     vo: Annotated[str | None, Query()] = None,
 ) -> QueueAnswer:
-    """Show the effective parameters of a queue for a VO, each with its origin."""
+    """Show the effective parameters of a queue for a VO (empty: for every VO), each with its origin."""
     config = parts.live.current
     config.require(address)
     whose = _vo(caller, vo)
-    parameters = {
-        each.name: ParameterAnswer.model_validate(each)
-        for each in config.parameters(address, whose or "").values()
-    }
+    parameters, expired = (
+        {each.name: ParameterAnswer.model_validate(each) for each in found.values()}
+        for found in (config.parameters(address, whose or ""), config.expired(address, whose or ""))
+    )
     return QueueAnswer(
         queue=str(address),
         vo=whose,
         usable=config.usable(address, whose or ""),
         config_version=config.version,
         parameters=parameters,
+        expired=expired,
     )
 
 
@@ -127,6 +174,6 @@ def _vo(caller: Caller, named: str | None) -> str | None:
     if named is None:
         return caller.vo
     vo = fold(named)
-    if not caller.may_read(vo):
+    if vo and not caller.may_read(vo):
         raise NotAllowed(f"{named!r:.80} is not a VO of the token")
-    return vo
+    return vo or None

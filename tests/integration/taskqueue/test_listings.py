@@ -13,6 +13,7 @@ from optimizers.submit.submitter import Submitter
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
 from taskqueue.jobs.search import JobCount
+from taskqueue.ownership import EVERY_ROW, OwnershipFilter
 from taskqueue.pilots import pilots, search
 from taskqueue.pools import listing
 from taskqueue.schema.tables import attempts
@@ -62,11 +63,11 @@ def test_task_queues_are_found_by_owner_group_and_pool(engine: Engine, waiting: 
             return sorted((each.task_queue.owner, each.waiting) for each in every)
 
         assert found() == [("ann", 2), ("bob", 1), ("bob", 1)]
-        assert found(owner="ann") == [("ann", 2)]
+        assert found(visible=[OwnershipFilter(owner="ann")]) == [("ann", 2)]
         assert found(owner_group="lhcb_prod") == [("bob", 1), ("bob", 1)]
         assert found(submit_pool=pool) == [("ann", 2), ("bob", 1)]
         assert found(submit_pool="%") == []
-        assert found(vos=frozenset({"cms"})) == []
+        assert found(visible=[OwnershipFilter(vos=frozenset({"cms"}))]) == []
         [first, second, third] = task_queues_listing.list_task_queues(
             conn, task_queues_listing.TaskQueueFilter(), limit=10
         )
@@ -118,11 +119,14 @@ def test_grid_jobs_are_the_open_attempts_of_job_managers(engine: Engine, now: da
         closed = {"closed_at": now, "closed_as": "finished"}
         conn.execute(update(attempts).where(attempts.c.job_id == ids[0]).values(**closed))
     with database.reading(engine) as conn:
-        found = grid_jobs.list_grid_jobs(conn, grid_jobs.GridJobFilter(), limit=10)
+        found = grid_jobs.list_grid_jobs(conn, EVERY_ROW, limit=10)
         assert [each.job_id for each in found] == [ids[2], ids[1]]
         assert (found[0].local_jobs, found[0].phases[0].name) == ({"done": 2}, "generate")
-        assert grid_jobs.list_grid_jobs(conn, grid_jobs.GridJobFilter(), limit=10, after=ids[2]) == found[1:]
-        assert grid_jobs.list_grid_jobs(conn, grid_jobs.GridJobFilter(sites=["C.D.ch"]), limit=10) == []
-        [manager] = grid_jobs.list_managers(conn, grid_jobs.GridJobFilter(sites=["A.B.ch"]))
+        assert grid_jobs.list_grid_jobs(conn, EVERY_ROW, limit=10, after=ids[2]) == found[1:]
+        elsewhere, there = ([OwnershipFilter(sites=frozenset({site}))] for site in ("C.D.ch", "A.B.ch"))
+        assert grid_jobs.list_grid_jobs(conn, elsewhere, limit=10) == []
+        assert grid_jobs.list_grid_jobs(conn, [], limit=10) == []
+        assert grid_jobs.list_grid_jobs(conn, [*elsewhere, *there], limit=10) == found
+        [manager] = grid_jobs.list_managers(conn, there)
         assert (manager.site, manager.grid_jobs) == ("A.B.ch", 2)
-        assert grid_jobs.list_managers(conn, grid_jobs.GridJobFilter(owner="nobody")) == []
+        assert grid_jobs.list_managers(conn, [OwnershipFilter(owner="nobody")]) == []

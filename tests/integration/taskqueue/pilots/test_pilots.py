@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Engine
 from cs_config.tree.address import QueueAddress
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
+from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots import pilots, search
 from taskqueue.states import PilotStatus, pilot_may_become
 from tests import stored
@@ -123,11 +124,10 @@ def test_pilots_are_found_in_pages(engine: Engine, now: datetime) -> None:
 
         assert stamps(search.PilotFilter()) == ["s0", "s1", "s2"]
         assert stamps(search.PilotFilter(), after="s2") == ["s3", "s4"]
-        assert stamps(search.PilotFilter(vos={"cms"}, sites={"LCG.CERN.ch"}, submitted_by="director")) == [
-            "s4"
-        ]
+        cms = [OwnershipFilter(vos=frozenset({"cms"}), sites=frozenset({"LCG.CERN.ch"}))]
+        assert stamps(search.PilotFilter(visible=cms, submitted_by="director")) == ["s4"]
         assert stamps(search.PilotFilter(statuses={P.FAILED})) == ["s0"]
-        assert stamps(search.PilotFilter(vos=[])) == []
+        assert stamps(search.PilotFilter(visible=[])) == []
 
 
 def test_an_unknown_pilot_is_not_found(engine: Engine, now: datetime) -> None:

@@ -79,3 +79,28 @@ def test_of_other_vos_nothing_is_blamed(service: Service):
         assert "did you mean" not in answer.text
     assert cms.get("/api/v1/config/blame", params={"path": QUEUE, "vo": "dune"}).status_code == 403
     assert set(blame(cms, "Resources/Sites/LCG.A.org/CEs/ce1/Queues/short")) == {"CPUTime"}
+
+
+def values(client, path: str, **more: object) -> dict[str, dict[str, Any]]:
+    answer = client.get("/api/v1/config/values", params={"path": path, **more})
+    assert answer.status_code == 200, answer.text
+    return {each["path"]: each for each in answer.json()["values"]}
+
+
+def test_values_are_shown_as_written_or_as_a_queue_inherits_them(service: Service):
+    user = service.user(vo="dune")
+    written = values(user, QUEUE)
+    inherited = values(user, QUEUE, inherited=True)
+    assert set(written) < set(inherited)
+    assert inherited["MaxRAM"]["origin"].startswith("CE, test.yaml:")
+    assert values(user, "LCG.A.org/ce1/short", vo="dune")["MaxRAM"]["value"] == 8000
+
+
+def test_values_of_other_vos_are_not_shown(service: Service):
+    cms = service.user(vo="cms")
+    assert not any("dune" in path for path in values(cms, ""))
+    assert any("dune" in path for path in values(service.operator(), ""))
+    theirs = cms.get("/api/v1/config/values", params={"path": "Operations/dune"})
+    none = cms.get("/api/v1/config/values", params={"path": "Operations/none"})
+    assert theirs.status_code == none.status_code == 404
+    assert cms.get("/api/v1/config/values", params={"path": QUEUE, "vo": "dune"}).status_code == 403

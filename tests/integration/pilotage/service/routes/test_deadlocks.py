@@ -72,7 +72,7 @@ def _caretaker(service: Service, number: int) -> Callable[[random.Random], list[
     )
 
     def care(dice: random.Random) -> list[int]:
-        AGENTS[dice.choice(sorted(AGENTS))].cycle(its, utc_now())
+        AGENTS[dice.choice(sorted(AGENTS))](its, utc_now())
         return []
 
     return care

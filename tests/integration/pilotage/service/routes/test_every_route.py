@@ -95,6 +95,8 @@ def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
     walk.go(user, "GET", "/accounting")
     walk.go(user, "GET", "/accounting.csv")
     walk.go(user, "POST", "/resources/getEligibleNodes", json={})
+    walk.go(user, "GET", "/resources/queues", params={"site": "LCG.A.org"})
+    walk.go(user, "GET", "/config/values", params={"path": QUEUE})
 
 
 def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int]) -> list[int]:

@@ -21,6 +21,34 @@ def test_a_queue_that_does_not_exist_is_404_with_a_suggestion(service: Service):
     assert answer.json()["error"]["details"]["did_you_mean"] == "LCG.A.org/ce1/long"
 
 
+def test_queues_are_listed_page_by_page_with_the_values_that_hold_for_every_vo(service: Service):
+    user = service.user(vo="dune")
+    first = user.get("/api/v1/resources/queues", params={"limit": 2}).json()
+    assert first["next"] == "LCG.A.org/ce1/short"
+    rest = user.get("/api/v1/resources/queues", params={"limit": 2, "after": first["next"]}).json()
+    assert rest["next"] is None
+    found = {each["queue"]: each["parameters"] for each in first["queues"] + rest["queues"]}
+    assert list(found) == sorted(found)
+    assert found["LCG.A.org/ce1/short"]["MaxRAM"] == 4000
+    at_site = user.get("/api/v1/resources/queues", params={"site": "LCG.B.org"}).json()["queues"]
+    assert [each["queue"] for each in at_site] == ["LCG.B.org/ce2/all"]
+
+
+def test_queues_are_listed_as_a_vo_gets_them(service: Service):
+    path = "/api/v1/resources/queues?vo=dune"
+    queues = service.user(vo="dune").get(path).json()["queues"]
+    found = {each["queue"]: each["parameters"] for each in queues}
+    assert set(found) == {"LCG.A.org/ce1/long", "LCG.A.org/ce1/short"}
+    assert found["LCG.A.org/ce1/short"]["MaxRAM"] == 8000
+    assert service.user(vo="cms").get(path).status_code == 403
+
+
+def test_an_empty_vo_shows_the_values_that_hold_for_every_vo(service: Service):
+    shown = service.user(vo="dune").get("/api/v1/resources/queues/LCG.A.org/ce1/short?vo=").json()
+    assert shown["vo"] is None
+    assert shown["parameters"]["MaxRAM"]["value"] == 4000
+
+
 def test_eligible_nodes_come_as_a_tree(service: Service):
     user = service.user()
     body = {"queue": {"Memory": 3000}, "ce": {"MaxRAM": 10000}}
