@@ -1,5 +1,6 @@
 """What all tests share: the servers, a fresh database a test, a fixed time, the example grid."""
 
+import gc
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +39,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"no programs for the suites {', '.join(missing)}: ./dev test --install")
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of tests, and all modules, out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
