@@ -56,7 +56,7 @@ def pip_variables() -> dict[str, str]:
     )
     configured = [("PIP_CONFIG_FILE", str(file)) for file in files if file.exists()][:1]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or own / ".cache", "pip")
-    return {"PIP_CACHE_DIR": str(cache), "PIP_NO_COMPILE": "1", **dict(configured), **kept, **proxies}
+    return {"PIP_CACHE_DIR": str(cache), "PIP_COMPILE": "0", **dict(configured), **kept, **proxies}
 
 
 def clone(directory: Path) -> Path:

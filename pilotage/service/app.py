@@ -77,9 +77,8 @@ def _routes() -> list[BaseRoute]:
     )
     for router in ROUTERS:
         api.include_router(router)
-    everything.include_router(
-        health.router
-    )  # first: routes are tried in order, and health checks are frequent
+    # First: routes are tried in order, and health checks are frequent.
+    everything.include_router(health.router)
     everything.include_router(health.metrics_router, responses=_ERRORS)
     everything.include_router(api)
     everything.include_router(templating.router)
