@@ -93,4 +93,4 @@ def _running(command: Sequence[str], *, check: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(90)

@@ -1,4 +1,4 @@
-"""Debian's Chromium, looking at a real service as somebody who is signed in."""
+"""Debian's Chromium without a user interface, looking at a real service as somebody who is signed in."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,7 +10,8 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, s
 
 from tests.running_service import Service
 
-_CHROMIUM = "/usr/bin/chromium"
+#: The whole browser takes three times the CPU: each session has a window, if nobody sees it.
+_CHROMIUM = "/usr/bin/chromium-headless-shell"
 #: Chromium has no sandbox for root, and /dev/shm may be small.
 _ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage")
 #: Where pictures of the pages go, if anybody wants them.

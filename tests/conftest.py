@@ -1,5 +1,7 @@
 """What all tests share: the servers, a fresh database a test, a fixed time, the example grid."""
 
+import gc
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +40,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"no programs for the suites {', '.join(missing)}: ./dev test --install")
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+#: Variables of the tests themselves.
+_OF_TESTS = {"PILOTAGE_TEST_ALL", "PILOTAGE_PICTURES", "PILOTAGE_SCHEMA_EXAMPLES"}
+
+
+def pytest_configure() -> None:
+    """Keep settings of an installation of the user's own, and startup files of shells, out of all tests."""
+    for name in set(os.environ) - _OF_TESTS:
+        if name.startswith("PILOTAGE_") or name in {"BASH_ENV", "ENV"}:
+            del os.environ[name]
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of tests, and all modules, out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -35,8 +35,8 @@ SUITES = {
     ),
     "chromium": Suite(
         about="the pages in the browser Chromium",
-        programs=("chromium",),
-        packages=("chromium", "fonts-dejavu-core"),
+        programs=("chromium-headless-shell",),
+        packages=("chromium-headless-shell", "fonts-dejavu-core"),
     ),
     "pgbouncer": pgbouncer.SUITE,
     "haproxy": balancers.HAPROXY,

@@ -105,7 +105,8 @@ class Postgres:
     def fresh(self) -> Iterator[str]:
         """A database made from the migrated template; its URL."""
         name = f"test_{next(_numbers)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        # As files, not through the log: a third of the time, where the directory is in memory.
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
         yield self.url(name)
         self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -30,7 +30,7 @@ class RedisServer:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         with self.client() as client:
             while True:
                 try:

@@ -71,7 +71,7 @@ class SshServer:
             self._server = subprocess.Popen(
                 [program, "-D", "-e", "-f", str(self._directory / "sshd_config")], stderr=log
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self._port), timeout=1).close()

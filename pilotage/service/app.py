@@ -7,11 +7,13 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from typing import Any
 
 import anyio
 from fastapi import APIRouter, FastAPI, Security
 from fastapi.security import HTTPBearer
+from starlette.routing import BaseRoute
 
 from pilotage.service import error_handlers
 from pilotage.service.error_handlers import ErrorAnswer
@@ -50,31 +52,39 @@ def create_app(parts: Services) -> FastAPI:
         title="Pilotage",
         summary="Task queue and pilot matcher.",
         version="1",
+        routes=_routes(),
         lifespan=_lifespan,
-        strict_content_type=False,
         redirect_slashes=False,
         docs_url=None,  # FastAPI's page loads scripts from other hosts; `pages.interface` replaces it
         redoc_url=None,
     )
     app.state.parts = parts
     app.state.uploads = anyio.CapacityLimiter(archives.MOST_UPLOADS)
-    api = APIRouter(
-        prefix="/api/v1", route_class=ApiRoute, dependencies=[Security(_BEARER)], responses=_ERRORS
-    )
-    for router in ROUTERS:
-        api.include_router(router)
-    app.include_router(health.router)  # first: routes are tried in order, and health checks are frequent
-    app.include_router(health.metrics_router, responses=_ERRORS)
-    app.include_router(api)
-    app.include_router(templating.router)
-    for router in PAGES:
-        app.include_router(router, include_in_schema=False)
     app.state.navigation = page.entries(PAGES)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(FastPath, parts=parts)
     app.add_middleware(MeasuredRequests, metrics=parts.metrics)
     error_handlers.install(app)
     return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """All routes. They hold nothing of one application, and making them takes most of its start."""
+    everything = APIRouter(strict_content_type=False)
+    api = APIRouter(
+        prefix="/api/v1", route_class=ApiRoute, dependencies=[Security(_BEARER)], responses=_ERRORS
+    )
+    for router in ROUTERS:
+        api.include_router(router)
+    # First: routes are tried in order, and health checks are frequent.
+    everything.include_router(health.router)
+    everything.include_router(health.metrics_router, responses=_ERRORS)
+    everything.include_router(api)
+    everything.include_router(templating.router)
+    for router in PAGES:
+        everything.include_router(router, include_in_schema=False)
+    return everything.routes
 
 
 @asynccontextmanager

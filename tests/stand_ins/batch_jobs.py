@@ -53,7 +53,7 @@ class Job:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ).wait()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not self.get("process") and time.monotonic() < deadline:
             time.sleep(0.002)
 

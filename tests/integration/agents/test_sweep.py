@@ -351,7 +351,7 @@ def test_a_loop_ends_while_it_waits(now: datetime) -> None:
         target=loop.run, args=(lambda _: began.set(),), kwargs={"name": "test", "every": 3600, "stop": stop}
     )
     thread.start()
-    assert began.wait(10)
+    assert began.wait(60)
     stop.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()

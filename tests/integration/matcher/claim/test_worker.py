@@ -52,7 +52,7 @@ def _left(engine: Engine) -> list[int]:
 
 
 def _answer(ticket: PendingRequest) -> MatchResult:
-    return ticket.future.result(20)
+    return ticket.future.result(60)
 
 
 Serve = Callable[[Sequence[MatchRequest]], list[ClaimResult | PilotageError]]
@@ -71,7 +71,7 @@ def _held_up(monkeypatch: pytest.MonkeyPatch, matcher: Matcher) -> tuple[threadi
         def slow(batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
             looks = serve(batch)
             claimed.set()
-            assert go.wait(20)
+            assert go.wait(120)
             return looks
 
         return slow
@@ -214,7 +214,7 @@ def test_a_job_that_was_claimed_for_a_client_that_has_gone_waits_again_at_once(
     [job_id] = _put(engine, now)
     claimed, go = _held_up(monkeypatch, matcher)
     ticket = claimer.submit(request(request_id=request_id))
-    assert claimed.wait(20)
+    assert claimed.wait(60)
     claimer.abandon(ticket)
     go.set()
     until(lambda: _left(engine) == [job_id])
@@ -232,7 +232,7 @@ def test_a_job_that_was_claimed_too_late_waits_again_at_once(
     claimed, go = _held_up(monkeypatch, matcher)
     late = request(seconds=0.3)
     ticket = claimer.submit(late)
-    assert claimed.wait(20)
+    assert claimed.wait(60)
     until(lambda: time.monotonic() > late.deadline)
     go.set()
     with pytest.raises(NotInTime):
@@ -345,7 +345,7 @@ def test_a_claimer_that_is_stuck_is_not_alive(
 ) -> None:
     claimed, go = _held_up(monkeypatch, matcher)
     ticket = claimer.submit(request())
-    assert claimed.wait(20)
+    assert claimed.wait(60)
     assert claimer.alive
     monkeypatch.setattr(claimer_module, "_STUCK", 0.05)
     until(lambda: not claimer.alive)
@@ -373,7 +373,7 @@ def test_a_defect_between_two_requests_does_not_end_the_claimer(
         raise ZeroDivisionError
 
     monkeypatch.setattr(matcher, "refresh", defect)
-    assert broken.wait(20)
+    assert broken.wait(60)
     [job_id] = _put(engine, now)
     assert _answer(claimer.submit(request())).matches[0].job_id == job_id
 

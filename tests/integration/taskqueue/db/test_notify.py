@@ -80,7 +80,7 @@ def _bell(wire: NotificationTransport | None) -> Iterator[NotificationHub]:
     begun = [_told(bell, topic) for topic in notifications.TOPICS]
     bell.start()
     try:
-        assert wire is None or all(each.wait(20) for each in begun)
+        assert wire is None or all(each.wait(60) for each in begun)
         yield bell
     finally:
         bell.stop()
@@ -94,7 +94,7 @@ def _told(bell: NotificationHub, topic: str = notifications.CHANGES) -> Event:
 
 def _next(told: Event) -> bool:
     """Whether it is told again; for a moment at most, if not."""
-    heard = told.wait(20)
+    heard = told.wait(60)
     told.clear()
     return heard
 

@@ -118,7 +118,7 @@ def test_only_a_trusted_proxy_says_where_a_request_came_from(trusted: tuple[str,
         assert tuple(httpx.get(url, headers=said, trust_env=False).json()) == seen
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         bound.close()
 
 

@@ -183,11 +183,11 @@ def test_a_signal_to_every_process_of_the_slot_gives_its_jobs_back(
 
 
 def test_an_idle_pilot_ends_at_once_when_told(server: LeaseServer, tmp_path: Path) -> None:
-    server.retry_after = 60
+    server.retry_after = 600
     with PilotProcess(server.url, tmp_path, "--max-empty", "0") as pilot:
         server.wait_for(lambda: server.bodies("/requestJob"))
         pilot.process.send_signal(signal.SIGTERM)
-        ended = pilot.end(timeout=10)
+        ended = pilot.end()
 
     assert (ended["returncode"], ended["reason"]) == (0, "told to end by a signal")
 
@@ -200,7 +200,7 @@ def test_a_pilot_told_to_end_while_the_service_is_away_ends_all_the_same(
         wait_until_there(marker, 3)
         with server.away():
             pilot.process.send_signal(signal.SIGTERM)
-            ended = pilot.end(timeout=25)
+            ended = pilot.end(timeout=60)
 
     wait_until_gone(marker)
     assert ended["jobs"][0]["ended"] == "Lost"

@@ -170,7 +170,7 @@ def test_a_short_lease_makes_the_heart_beat_faster(server: LeaseServer, tmp_path
     server.lease_time = timedelta(seconds=3)
     job = server.add(gate())
     with PilotProcess(server.url, tmp_path, "--heartbeat", "300") as pilot:
-        server.wait_for(lambda: job.attempts and job.attempt.heartbeats, timeout=10)
+        server.wait_for(lambda: job.attempts and job.attempt.heartbeats)
         open_gate(tmp_path)
         pilot.end()
 

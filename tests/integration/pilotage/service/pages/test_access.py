@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from pilotage.service.pages import ROUTERS, sessions
 from pilotage.service.pages.page import PageRoute
 from tests.access import TOKENS
-from tests.running_service import Service
+from tests.running_service import NO_AUTHORITIES, Service
 
 QUEUE = "LCG.A.org/ce1/long"
 JOBS = {"user", "vo_admin"}
@@ -79,7 +79,9 @@ def session(service: Service, role: str, **wishes: object) -> httpx.Client:
         "X-CSRF-Token": sessions.csrf_of(token),
         "Accept": "text/html",
     }
-    return httpx.Client(base_url=service.url, headers=headers, trust_env=False, timeout=120)
+    return httpx.Client(
+        base_url=service.url, headers=headers, trust_env=False, verify=NO_AUTHORITIES, timeout=120
+    )
 
 
 def address(page: str) -> str:

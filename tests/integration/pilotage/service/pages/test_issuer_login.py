@@ -16,7 +16,7 @@ from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
 from taskqueue.db import database
 from tests.browser import picture
 from tests.login_provider import issuer_at, provider
-from tests.running_service import CONFIG, Service, running
+from tests.running_service import CONFIG, NO_AUTHORITIES, Service, running
 
 pytestmark = [
     pytest.mark.debian("chromium"),
@@ -89,7 +89,7 @@ class Browser:
     """One browser without a window, which follows no redirection by itself."""
 
     def __init__(self, service: Service) -> None:
-        self.http = httpx.Client(base_url=service.url, trust_env=False)
+        self.http = httpx.Client(base_url=service.url, trust_env=False, verify=NO_AUTHORITIES)
 
     def begin(self, next_page: str = "/") -> str:
         answer = self.http.get("/login/issuers/CERN", params={"next": next_page})

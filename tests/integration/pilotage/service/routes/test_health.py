@@ -90,7 +90,7 @@ def test_a_token_revoked_by_another_process_is_refused_within_seconds(service: S
     with database.writing(service.engine) as conn:
         now = utc_now()
         login_tokens.revoke_token(conn, token_id, expires_at=now.replace(year=now.year + 1), now=now)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while client.get("/api/v1/jobs").status_code == 200 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert client.get("/api/v1/jobs").status_code == 401
