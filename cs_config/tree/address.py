@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from pydantic_core import CoreSchema, core_schema
+
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 
@@ -49,6 +51,11 @@ class QueueAddress:
 
     def __str__(self) -> str:
         return f"{self.site}/{self.ce}/{self.queue}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
+        """In JSON an address is its text."""
+        return core_schema.is_instance_schema(cls, serialization=core_schema.to_string_ser_schema())
 
     @property
     def path(self) -> str:

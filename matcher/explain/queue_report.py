@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import Field
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -44,17 +47,17 @@ class QueueNeed:
 class QueueSuggestion:
     """A change of the queue, and the additional jobs that it could run then."""
 
-    text: str
-    gains: int
-    vos: tuple[str, ...]  #: owners of these jobs
+    offer: str
+    gains: Annotated[int, Field(description="Additional waiting jobs that it could run.")]
+    vos: Annotated[tuple[str, ...], Field(description="VOs of these jobs.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingWork:
     """Waiting jobs, and the number of their classes."""
 
-    jobs: int = 0
-    classes: int = 0
+    jobs: int
+    classes: Annotated[int, Field(description="Distinct sets of their requirements.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,12 +251,12 @@ def suggest_changes(needs: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[Que
             served = [each for least, each in members if least <= number]
             found.append(
                 QueueSuggestion(
-                    text=text.format(number=f"{number:.15g}"),
+                    offer=text.format(number=f"{number:.15g}"),
                     gains=sum(each.jobs for each in served),
                     vos=tuple(sorted({each.asked.vo for each in served})),
                 )
             )
-    return sorted(found, key=lambda each: (-each.gains, each.text))[:_MOST_SUGGESTIONS]
+    return sorted(found, key=lambda each: (-each.gains, each.offer))[:_MOST_SUGGESTIONS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +264,7 @@ class ParameterImpact:
     """Waiting jobs that a parameter excludes."""
 
     jobs: int = 0
-    alone: int = 0  #: jobs that no other parameter excludes
+    only_this: Annotated[int, Field(description="Jobs that only this parameter excludes.")] = 0
 
 
 def parameter_impacts(
@@ -278,9 +281,8 @@ def parameter_impacts(
             ]
             for name in frozenset[str]().union(*found):
                 known, alone = impacts[name], all(name in names for names in found)
-                impacts[name] = ParameterImpact(
-                    jobs=known.jobs + each.jobs, alone=known.alone + (each.jobs if alone else 0)
-                )
+                only_this = known.only_this + (each.jobs if alone else 0)
+                impacts[name] = ParameterImpact(jobs=known.jobs + each.jobs, only_this=only_this)
     return dict(impacts)
 
 

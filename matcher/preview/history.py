@@ -1,9 +1,11 @@
 """Who changed what: versions, and values with their authors and the jobs that they exclude."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from typing import Annotated
 
+from pydantic import Field
 from sqlalchemy import Connection
 
 from cs_config.errors import PathNotFound
@@ -31,11 +33,13 @@ _SITES = ("Resources", "Sites")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntry:
+class HistoryEntry(Version):
     """A version with its visible changed paths."""
 
-    version: Version
-    paths: list[str] | None  #: None: not recorded
+    paths: Annotated[
+        list[str] | None,
+        Field(description="Changed paths that the caller may see; null: too long ago."),
+    ]
 
 
 def list_versions(editor: ConfigEditor, *, limit: int, path: str = "") -> list[HistoryEntry]:
@@ -63,14 +67,15 @@ def _visible_entry(
     names: tuple[str, ...],
 ) -> HistoryEntry | None:
     if changed is None:
-        return HistoryEntry(version=version, paths=None) if rights.everything and not names else None
+        return HistoryEntry(**asdict(version), paths=None) if rights.everything and not names else None
     paths = [each for each in changed if rights.sees_path(config, tuple(each.split("/")))]
     if names:
         paths = [each for each in paths if _concerns(each, names)]
     if not paths and (names or not rights.everything):
         return None
     hidden = len(paths) < len(changed) and not rights.everything
-    return HistoryEntry(version=replace(version, message="") if hidden else version, paths=paths)
+    shown = replace(version, message="") if hidden else version
+    return HistoryEntry(**asdict(shown), paths=paths)
 
 
 def _concerns(path: str, names: tuple[str, ...]) -> bool:
@@ -94,7 +99,7 @@ class Blamed:
 
     line: ShownLine
     since: Version | None  #: None: a default that is not written in the configuration
-    kept: ParameterImpact | None  #: None: not a parameter of a queue
+    excludes: ParameterImpact | None  #: None: not a parameter of a queue
 
 
 def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: str | None) -> list[Blamed]:
@@ -186,5 +191,5 @@ def _blame(
     return Blamed(
         line=line,
         since=max(versions, key=lambda each: each.version, default=None),
-        kept=None if kept is None else kept.get(fold(line.path), ParameterImpact()),
+        excludes=None if kept is None else kept.get(fold(line.path), ParameterImpact()),
     )

@@ -66,7 +66,7 @@ class VersionComparison:
 
     def __init__(self, before: Configuration, after: Configuration, vo: str, changed: _Queues) -> None:
         self._after = after
-        self._vo = vo
+        self.vo = vo
         self._changed = changed
         self._old = _usable_queues(before, vo, changed)
         self.new = _usable_queues(after, vo, changed)  #: the changed queues in the new version
@@ -83,7 +83,7 @@ class VersionComparison:
     @cached_property
     def _elsewhere(self) -> QueueSet:
         rest = [each for each in self._after.addresses if each not in self._changed]
-        return _usable_queues(self._after, self._vo, rest)
+        return _usable_queues(self._after, self.vo, rest)
 
 
 def _usable_queues(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> QueueSet:

@@ -17,6 +17,7 @@ from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
+from matcher.explain.queue_report import QueueSuggestion
 from matcher.explain.rewrites import ExplanationBudget
 from matcher.limits import job_groups
 from matcher.limits.job_groups import JobView
@@ -31,10 +32,8 @@ from pilotage.service.models.explain import (
     ExcludedAnswer,
     ForwardingAnswer,
     JobExplanation,
-    OfferAnswer,
     QueueExplanation,
     ReasonAnswer,
-    WorkAnswer,
 )
 from pilotage.service.services import Services
 from requirements.bitset import list_positions
@@ -190,27 +189,27 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
         jobs = _jobs(conn, config, [address], waiting)
     found = queue_report.report_queue(config, address, waiting, jobs)
     return QueueExplanation(
-        queue=str(address),
-        waiting={vo: WorkAnswer.model_validate(work) for vo, work in found.waiting.items()},
-        serves={vo: WorkAnswer.model_validate(work) for vo, work in found.served.items()},
+        queue=address,
+        waiting=found.waiting,
+        serves=found.served,
         reasons=[
             ExcludedAnswer.from_excluded(each, readable=caller.may_read(each.vo)) for each in found.excluded
         ],
-        changes=[OfferAnswer.model_validate(each) for each in found.offers],
+        changes=found.offers,
         now=now,
     )
 
 
 def suggest_offers(
     parts: Services, caller: Caller, site: str, queues: Sequence[QueueAddress]
-) -> list[tuple[QueueAddress, OfferAnswer]]:
+) -> list[tuple[QueueAddress, QueueSuggestion]]:
     """Changes that would bring more jobs to some queues of a site."""
     config = parts.live.current
     with database.reading(parts.engine) as conn:
         waiting = classes(parts, conn, visibility.vos_at(caller, site))
         jobs = _jobs(conn, config, queues, waiting)
     found = queue_report.suggest_offers(config, queues, waiting, jobs)
-    return [(queue, OfferAnswer.model_validate(each)) for queue in queues for each in found.get(queue, ())]
+    return [(queue, each) for queue in queues for each in found.get(queue, ())]
 
 
 def _jobs(
