@@ -18,6 +18,7 @@ from cs_config.formats import restrictions
 from cs_config.source import yaml_reader
 from cs_config.source.sections import Leaf, LeafValue, Section, Tree
 from cs_config.tree import parameters
+from cs_config.tree.address import SITES
 from requirements.errors import Problem
 from requirements.values import Scalar, fold
 
@@ -206,7 +207,6 @@ def is_name(name: str) -> bool:
 
 #: Group of the sites whose name has no dot.
 NO_GRID = "DIRAC"
-_SITES = ("Resources", "Sites")
 _OFF = f"{restrictions.ENABLED} = False"
 #: Sections that contain one section per name.
 _OF_SECTIONS = frozenset({"Sites", "CEs", "Queues", "VOs", "VO", "Groups", "Operations"})
@@ -240,7 +240,7 @@ class _Writer:
             path = (*names, name)
             if not is_name(name):
                 self._leave_out(path, entry, "a name with a character that has a meaning there")
-            elif path == _SITES and isinstance(entry, Mapping):
+            elif path == SITES and isinstance(entry, Mapping):
                 written[name] = self._sites(entry)
             elif isinstance(entry, Mapping):
                 written[name] = self.section(entry, path)
@@ -256,7 +256,7 @@ class _Writer:
         grids: dict[str, dict[str, object]] = {}
         for site, entry in sites.items():
             grid, dot, _ = site.partition(".")
-            below = self.section({site: entry if isinstance(entry, Mapping) else {}}, _SITES)
+            below = self.section({site: entry if isinstance(entry, Mapping) else {}}, SITES)
             grids.setdefault(grid if dot else NO_GRID, {}).update(below)
         return dict(grids)
 

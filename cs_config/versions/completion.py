@@ -16,15 +16,13 @@ from cs_config.options.operations import DEFAULTS
 from cs_config.options.options import DeclaredName, VoOptions
 from cs_config.source.sections import Tree
 from cs_config.tree import parameters, resources
+from cs_config.tree.address import NODES, SITES
 from cs_config.tree.throttle import Throttle
 from cs_config.versions import patch
 from requirements.values import fold
 
 #: Maximum number of results.
 _MOST = 60
-_SITES = ("Resources", "Sites")
-#: Kind of node by the length of its path.
-_NODES = {3: "Site", 5: "CE", 7: "Queue"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +53,9 @@ def _existing_names(tree: Tree, names: Iterable[str]) -> Iterator[tuple[str, str
 def _meaningful(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
     if not names:
         yield from ((f"{each}/", "") for each in validate.TOP)
-    elif names == _SITES[:1]:
+    elif names == SITES[:1]:
         yield "Sites/", ""
-    elif names[:2] == _SITES and len(names) > 2:
+    elif names[:2] == SITES and len(names) > 2:
         yield from _node_names(names, vos)
     elif names[0] == "Operations":
         yield from _option_names(names[1:], vos)
@@ -66,7 +64,7 @@ def _meaningful(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[
 
 
 def _node_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
-    if (kind := _NODES.get(len(names))) is not None:
+    if (kind := NODES.get(len(names))) is not None:
         yield from ((f"{each}/", "") for each in resources.BELOW[kind])
         yield from _parameters()
     elif names[-1] == "VOs":

@@ -9,7 +9,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from cs_config.errors import PathNotFound
-from cs_config.tree.address import QueueAddress
+from cs_config.tree.address import QueueAddress, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, show, store
 from cs_config.versions.diff import Difference
@@ -29,7 +29,6 @@ from taskqueue.task_queues import listing
 _MOST_VERSIONS = 10_000
 #: Most values in one answer.
 _MOST_VALUES = 2000
-_SITES = ("Resources", "Sites")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +137,7 @@ def blame_at_queues(
 def _require_vo(rights: Rights, config: Configuration, path: str, vo: str | None) -> None:
     """Allow only the author's VOs; at its sites, every VO."""
     names = show.split_path(config, path)
-    is_own = names[:2] == _SITES and len(names) > 2 and names[2] in rights.sites
+    is_own = bool(node_depth(names)) and names[2] in rights.sites
     if not (vo is None or rights.everything or is_own or fold(vo) in rights.sees):
         raise NotAllowed(f"{vo!r:.80} is not a VO of the token")
 
