@@ -16,14 +16,12 @@ from cs_config.versions.diff import Difference
 from cs_config.versions.permissions import Rights
 from cs_config.versions.show import ShownLine
 from cs_config.versions.store import Version
-from matcher.explain import queue_report
+from matcher.explain import job_conditions, queue_report
 from matcher.explain.queue_report import ParameterImpact
-from matcher.limits import job_groups
 from matcher.preview.editor import ConfigEditor
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 from taskqueue.db import database
-from taskqueue.task_queues import listing
 
 #: Versions that are searched for one answer.
 _MOST_VERSIONS = 10_000
@@ -176,11 +174,8 @@ def _list_impacts(
     names = show.split_path(config, path)
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
     waiting = editor.list_waiting(conn, [vo])
-    needs_jobs = config.admission(address, vo) is not None
-    jobs = listing.list_first_jobs(conn, waiting) if needs_jobs else ()
-    return queue_report.parameter_impacts(
-        config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
-    )
+    ads = job_conditions.read_job_ads(conn, waiting, needed=config.admission(address, vo) is not None)
+    return queue_report.parameter_impacts(config, address, waiting, ads)
 
 
 def _blame(

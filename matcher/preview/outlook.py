@@ -19,8 +19,8 @@ from cs_config.tree.configuration import Configuration
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.proposals import Proposal
 from matcher.explain import job_conditions
-from matcher.explain.job_conditions import JobAds, JobCondition
-from matcher.limits import job_groups, running_limits, throttle_state
+from matcher.explain.job_conditions import JobCondition
+from matcher.limits import running_limits, throttle_state
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, PoolShift, VersionComparison
 from requirements.bitset import mask_from
@@ -209,7 +209,8 @@ def compute_outlook(
     for each in listing.list_waiting(conn, vos):
         waiting[each.asked.vo].append(each)
     stored = pools.list_requirements(conn, vos)
-    ads = _read_job_ads(conn, proposal, waiting)
+    has_admission = proposal.before.has_admission or proposal.after.has_admission
+    ads = job_conditions.read_job_ads(conn, list(chain(*waiting.values())), needed=has_admission)
     changed = ChangedQueues(proposal)
     classes: dict[str, list[ClassShift]] = {}
     shifted: list[PoolShift] = []
@@ -234,16 +235,6 @@ def compute_outlook(
         closed_places=tuple(list_closed_places(conn, proposal, vos=vos, now=now)),
         useless_parameters=useless,
     )
-
-
-def _read_job_ads(
-    conn: Connection, proposal: Proposal, waiting: Mapping[str, Sequence[WaitingClass]]
-) -> JobAds:
-    """The first job of each class, where queues have conditions on jobs."""
-    if not (proposal.before.has_admission or proposal.after.has_admission):
-        return {}
-    classes = [each for these in waiting.values() for each in these]
-    return {job.job_id: job_groups.job_ad(job) for job in listing.list_first_jobs(conn, classes)}
 
 
 def _sum_jobs(waiting: Sequence[WaitingClass], shifted: Sequence[ClassShift]) -> VoJobs:

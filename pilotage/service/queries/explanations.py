@@ -1,6 +1,6 @@
 """Explanations of jobs (submitted or not) and of queues."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
@@ -12,11 +12,11 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import blockers, eligible_queues, explanation, queue_report, queue_set
+from matcher.explain import blockers, eligible_queues, explanation, job_conditions, queue_report, queue_set
 from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import explain
-from matcher.explain.job_conditions import JobDemand
+from matcher.explain.job_conditions import JobAds, JobDemand
 from matcher.explain.queue_report import QueueSuggestion
 from matcher.explain.rewrites import ExplanationBudget
 from matcher.limits import job_groups
@@ -39,7 +39,6 @@ from pilotage.service.services import Services
 from requirements.bitset import list_positions
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput
-from requirements.values import Value
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs.jobs import Job
@@ -186,7 +185,7 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
         waiting = classes(parts, conn, vos)
         now = list(blockers.list_closures_at_queue(conn, config, address, parts.clock(), vos=vos))
         now += blockers.count_recent_pilots(conn, address, {each.asked.vo for each in waiting}, parts.clock())
-        jobs = _jobs(conn, config, [address], waiting)
+        jobs = _read_job_ads(conn, config, [address], waiting)
     found = queue_report.report_queue(config, address, waiting, jobs)
     return QueueExplanation(
         queue=address,
@@ -207,19 +206,14 @@ def suggest_offers(
     config = parts.live.current
     with database.reading(parts.engine) as conn:
         waiting = classes(parts, conn, visibility.vos_at(caller, site))
-        jobs = _jobs(conn, config, queues, waiting)
+        jobs = _read_job_ads(conn, config, queues, waiting)
     found = queue_report.suggest_offers(config, queues, waiting, jobs)
     return [(queue, each) for queue in queues for each in found.get(queue, ())]
 
 
-def _jobs(
+def _read_job_ads(
     conn: Connection, config: Configuration, queues: Sequence[QueueAddress], waiting: Sequence[WaitingClass]
-) -> Mapping[int, Mapping[str, Value]]:
-    """One job per class, if the admission policy of a queue needs it."""
+) -> JobAds:
     vos = {each.asked.vo for each in waiting}
-    needs_jobs = any(config.admission(queue, vo) for queue in queues for vo in vos)
-    return (
-        {job.job_id: job_groups.job_ad(job) for job in listing.list_first_jobs(conn, waiting)}
-        if needs_jobs
-        else {}
-    )
+    needed = any(config.admission(queue, vo) for queue in queues for vo in vos)
+    return job_conditions.read_job_ads(conn, waiting, needed=needed)
