@@ -61,16 +61,24 @@ class WaitingWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludedJob:
+    """A job that a queue cannot run: the oldest one of the largest class."""
+
+    vo: str
+    job_id: Annotated[int | None, Field(description="Null: a job of a VO that the token is not for.")]
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedWork:
     """The waiting jobs that one requirement excludes."""
 
     requirement: str
-    wanted: str  #: value demanded by most of the jobs
-    has: str | None  #: the queue's value; None: it has no such parameter
-    work: WaitingWork
-    only_this: int  #: jobs that fail this and nothing else
-    vo: str  #: VO of the example
-    example_job: int  #: the oldest job of the largest class
+    has: Annotated[str | None, Field(description="The queue's value; null: it has no such parameter.")]
+    jobs: Annotated[int, Field(description="Waiting jobs that fail it.")]
+    classes: int
+    only_this: Annotated[int, Field(description="Jobs that fail only this.")]
+    example: ExcludedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +163,7 @@ def _list_excluded(seen: Sequence[CheckedClass], surveys: Mapping[str, QueueSet]
         for requirement, failure in first.items():
             groups[requirement].append((each, failure, len(first) == 1))
     found = [_group(members, surveys) for members in groups.values()]
-    return sorted(found, key=lambda each: (-each.work.jobs, -each.only_this, each.requirement))
+    return sorted(found, key=lambda each: (-each.jobs, -each.only_this, each.requirement))
 
 
 def _group(
@@ -164,12 +172,11 @@ def _group(
     largest, failure, _ = max(members, key=lambda each: (each[2], each[0].jobs))
     return ExcludedWork(
         requirement=failure.requirement,
-        wanted=failure.wanted,
         has=_describe_value(surveys[largest.asked.vo], failure),
-        work=WaitingWork(jobs=sum(each.jobs for each, *_ in members), classes=len(members)),
+        jobs=sum(each.jobs for each, *_ in members),
+        classes=len(members),
         only_this=sum(each.jobs for each, _, alone in members if alone),
-        vo=largest.asked.vo,
-        example_job=largest.first_job,
+        example=ExcludedJob(vo=largest.asked.vo, job_id=largest.first_job, wanted=failure.wanted),
     )
 
 

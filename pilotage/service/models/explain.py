@@ -11,34 +11,6 @@ from matcher.explain.queue_report import ExcludedWork, QueueSuggestion, WaitingW
 from pilotage.service.models import AnswerModel
 
 
-class Example(BaseModel):
-    """A queue that fails a requirement."""
-
-    queue: QueueAddress = Field(description="`Site/CE/Queue`.")
-    has: str | None = Field(description="Its value; null: it has no such parameter.")
-
-
-class ReasonAnswer(BaseModel):
-    """A requirement and the queues that it excludes."""
-
-    requirement: str
-    wanted: str
-    excluded: int = Field(description="Queues that fail it.")
-    only_this: int = Field(description="Queues that fail it and nothing else.")
-    example: Example
-
-    @classmethod
-    def from_exclusion(cls, found: RequirementExclusion) -> "ReasonAnswer":
-        """Convert a reason of the matcher."""
-        return cls(
-            requirement=found.requirement,
-            wanted=found.wanted,
-            excluded=found.excluded,
-            only_this=found.only_this,
-            example=Example(queue=found.example, has=found.has),
-        )
-
-
 class RankedQueues(BaseModel):
     """Eligible queues, the highest rank first, equal ones in random order."""
 
@@ -80,7 +52,9 @@ class JobExplanation(BaseModel):
     status: str | None
     eligible_queues: int
     candidate_queues: int = Field(description="Queues that the VO may use now.")
-    reasons: list[ReasonAnswer] = Field(description="Every failing requirement, the costliest first.")
+    reasons: Sequence[RequirementExclusion] = Field(
+        description="Every failing requirement, the costliest first."
+    )
     changes: list[ChangeAnswer] = Field(description="Smallest changes that help, best first.")
     left_out: list[str] = Field(
         default_factory=list, description="Changes that were not tried because of their number."
@@ -91,45 +65,13 @@ class JobExplanation(BaseModel):
     )
 
 
-class WaitingJobExample(BaseModel):
-    """A job that the queue cannot run."""
-
-    vo: str
-    job_id: int | None = Field(description="Null: a job of a VO that the token is not for.")
-    wanted: str
-
-
-class ExcludedAnswer(BaseModel):
-    """A requirement and the waiting jobs that fail it at a queue."""
-
-    requirement: str
-    has: str | None = Field(description="The queue's value; null: it has no such parameter.")
-    jobs: int = Field(description="Waiting jobs that fail it.")
-    classes: int
-    only_this: int = Field(description="Jobs that fail only this.")
-    example: WaitingJobExample
-
-    @classmethod
-    def from_excluded(cls, found: ExcludedWork, *, readable: bool) -> "ExcludedAnswer":
-        """Convert an exclusion of the matcher; job ids only for callers who may read about the VO."""
-        job_id = found.example_job if readable else None
-        return cls(
-            requirement=found.requirement,
-            has=found.has,
-            jobs=found.work.jobs,
-            classes=found.work.classes,
-            only_this=found.only_this,
-            example=WaitingJobExample(vo=found.vo, job_id=job_id, wanted=found.wanted),
-        )
-
-
 class QueueExplanation(BaseModel):
     """Report for one queue: jobs it could run, requirements that exclude others, changes that would help."""
 
     queue: QueueAddress = Field(description="`Site/CE/Queue`.")
     waiting: Mapping[str, WaitingWork] = Field(description="All waiting jobs, by VO.")
     serves: Mapping[str, WaitingWork] = Field(description="Jobs that the queue may run, by VO.")
-    reasons: list[ExcludedAnswer] = Field(description="Requirements that exclude the rest, costliest first.")
+    reasons: list[ExcludedWork] = Field(description="Requirements that exclude the rest, costliest first.")
     changes: Sequence[QueueSuggestion] = Field(
         description="Changes of the queue that would attract jobs, best first."
     )

@@ -17,7 +17,7 @@ from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobAds, JobDemand
-from matcher.explain.queue_report import QueueSuggestion
+from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
 from matcher.explain.rewrites import ExplanationBudget
 from matcher.limits import job_groups
 from matcher.limits.job_groups import JobView
@@ -29,11 +29,9 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.models.explain import (
     ChangeAnswer,
-    ExcludedAnswer,
     ForwardingAnswer,
     JobExplanation,
     QueueExplanation,
-    ReasonAnswer,
 )
 from pilotage.service.services import Services
 from requirements.bitset import list_positions
@@ -149,7 +147,7 @@ def explain_job(
         status=job.status if job else None,
         eligible_queues=found.eligible_queues,
         candidate_queues=found.candidate_queues,
-        reasons=[ReasonAnswer.from_exclusion(each) for each in found.exclusions],
+        reasons=found.exclusions,
         changes=[ChangeAnswer.model_validate(each) for each in better],
         left_out=[_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless),
         now=[*([question.trouble] if question.trouble else []), *list_blockers(conn, situation)],
@@ -191,12 +189,17 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
         queue=address,
         waiting=found.waiting,
         serves=found.served,
-        reasons=[
-            ExcludedAnswer.from_excluded(each, readable=caller.may_read(each.vo)) for each in found.excluded
-        ],
+        reasons=[_hide_job(each, caller) for each in found.excluded],
         changes=found.offers,
         now=now,
     )
+
+
+def _hide_job(excluded: ExcludedWork, caller: Caller) -> ExcludedWork:
+    """Without the id of a job that the caller may not read about."""
+    if caller.may_read(excluded.example.vo):
+        return excluded
+    return replace(excluded, example=replace(excluded.example, job_id=None))
 
 
 def suggest_offers(

@@ -154,7 +154,7 @@ def read_claims(
     for key in keys.find(key_id=key_id, algorithm=algorithm):
         try:
             claims: Mapping[str, object] = jwt.decode(
-                text, key.key, algorithms=[algorithm], audience=sorted(audiences), options=_UNCHECKED
+                text, key, algorithms=[algorithm], audience=sorted(audiences), options=_UNCHECKED
             )
         except (jwt.InvalidSignatureError, jwt.InvalidKeyError):  # such as one of another curve
             continue
