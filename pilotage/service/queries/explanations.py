@@ -1,7 +1,7 @@
 """Explanations of jobs (submitted or not) and of queues."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from random import Random
 from typing import Any
@@ -98,9 +98,7 @@ def ask_about_dry_run(config: Configuration, foreseen: DryRun) -> JobQuestion:
     read, whose = foreseen.description, foreseen.whose
     applicant = JobView(
         job_id=None,
-        vo=whose.vo,
-        owner=whose.owner,
-        owner_group=whose.owner_group,
+        **asdict(whose),
         job_name=read.job_name,
         job_type=read.job_type,
         job_group=read.job_group,
