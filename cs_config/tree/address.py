@@ -74,7 +74,10 @@ class QueueAddress:
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
         """In JSON an address is its text."""
-        return core_schema.is_instance_schema(cls, serialization=core_schema.to_string_ser_schema())
+        return core_schema.no_info_plain_validator_function(
+            lambda found: found if isinstance(found, cls) else cls.parse(str(found)),
+            serialization=core_schema.to_string_ser_schema(),
+        )
 
     @property
     def path(self) -> str:
