@@ -209,16 +209,16 @@ def _find_need(failure: UnmetCondition, here: QueueSet, queue: int) -> QueueNeed
     part = failure.part
     if part is None:
         text = {"VO": f"admit the VO {failure.wanted}", "Enabled": "switch the queue on (Enabled: true)"}
-        return QueueNeed(text=_escape(text[failure.requirement])) if failure.requirement in text else None
+        return QueueNeed(text=text[failure.requirement]) if failure.requirement in text else None
     if isinstance(part, RequirementCondition):
         return _need_of_requirement(part, failure.wanted, here, here.queues[queue])
     if isinstance(part, AdmissionCondition):
-        return QueueNeed(text=_escape(f"do without `{failure.wanted}`"))
+        return QueueNeed(text=f"do without `{failure.wanted}`")
     kind = part.kind
     if kind.need is None:
         return None
     if "{number}" not in kind.need:
-        return QueueNeed(text=_escape(kind.need.format(names=part.names)))
+        return QueueNeed(text=kind.need.format(names=part.names))
     number = rules.NEEDS[kind.rules[0]](part.isolated)
     # A job may demand several processors by a tag alone.
     return QueueNeed(text=kind.need, number=max(2, number) if kind is PROCESSORS else number)
@@ -228,19 +228,15 @@ def _need_of_requirement(
     part: RequirementCondition, wanted: str, here: QueueSet, queue: QueueView
 ) -> QueueNeed:
     if not isinstance(part.asked, Record):
-        return QueueNeed(text=_escape(f"be such that `{wanted}`"))
+        return QueueNeed(text=f"be such that `{wanted}`")
     [(_, value)] = part.asked.values
     [parameter] = evaluator.parameters(part.asked, here.declarations)
     if parameter in queue.nodes:
-        return QueueNeed(text=_escape(f"have nodes with {parameter} {format_value(value)}"))
+        return QueueNeed(text=f"have nodes with {parameter} {format_value(value)}")
     number = None if isinstance(value, tuple) else as_number(value)
     if isinstance(number, str | bool | None) or isinstance(lookup(queue.values, parameter), tuple):
-        return QueueNeed(text=_escape(f"offer {parameter} {format_value(value)}"))
-    return QueueNeed(text=_escape(f"offer {parameter} ") + "{number}", number=number)
-
-
-def _escape(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
+        return QueueNeed(text=f"offer {parameter} {format_value(value)}")
+    return QueueNeed(text=f"offer {parameter} {{number}}", number=number)
 
 
 def suggest_changes(needs: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[QueueSuggestion]:
@@ -258,7 +254,7 @@ def suggest_changes(needs: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[Que
             served = [each for least, each in members if least <= number]
             found.append(
                 QueueSuggestion(
-                    offer=text.format(number=f"{number:.15g}"),
+                    offer=text.replace("{number}", f"{number:.15g}"),
                     gains=sum(each.jobs for each in served),
                     vos=tuple(sorted({each.asked.vo for each in served})),
                 )
