@@ -59,9 +59,8 @@ class ResourceReader:
     """The valid part of the tree that was read."""
 
     parameters: ParameterReader  #: with the VOs and all problems
-    queues: dict[QueueAddress, tuple[Level, Level, Level]] = field(
-        default_factory=dict
-    )  #: from the site down
+    #: The levels of each queue, from the site down.
+    queues: dict[QueueAddress, tuple[Level, Level, Level]] = field(default_factory=dict)
     nodes: dict[str, Level] = field(default_factory=dict)  #: every site, CE and queue by its path
     #: Of sites, CEs and queues that have one, by `Site/CE/Queue`.
     throttles: dict[str, Throttle] = field(default_factory=dict)
