@@ -1,7 +1,6 @@
 """Reader of `Registry`: VOs and owner groups."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
@@ -48,21 +47,13 @@ class Group(Options):
     """Jobs of the lowest priority do not count when its share is split."""
 
 
-class RegistryOptions(Options):
-    """The whole section."""
+class Registry(Options):
+    """The whole section: VOs and owner groups, as configured."""
 
     vo: Annotated[Mapping[str, _VO], Field(alias="VO", default_factory=dict)]
     """The VOs."""
     groups: Annotated[Mapping[str, Group], Field(default_factory=dict)]
     """The groups."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registry:
-    """VOs and owner groups, as configured."""
-
-    vos: frozenset[str] = frozenset()  #: lower case
-    groups: Mapping[str, Group]
 
     def find_group(self, name: str, vo: str) -> Group:
         """An owner group; one that is not configured has the defaults and the given VO."""
@@ -71,7 +62,8 @@ class Registry:
 
     def all_vos(self) -> frozenset[str]:
         """Every VO of the registry, lower case."""
-        return self.vos | {group.vo for group in self.groups.values() if group.vo is not None}
+        of_groups = (group.vo for group in self.groups.values() if group.vo is not None)
+        return frozenset({*map(fold, self.vo), *of_groups})
 
 
 def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]:
@@ -82,11 +74,10 @@ def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]
             message = f"{vo!r} is no name of a VO, allowed are {NAME_ALLOWED}"
             problems.append(Problem(path=f"Registry/VO/{vo}", message=message, file=file, line=entry.line))
     try:
-        options = RegistryOptions.model_validate(_model_input(section))
+        return Registry.model_validate(_model_input(section)), problems
     except ValidationError as error:
-        problems += models.list_problems(error, RegistryOptions, section, path="Registry", file=file)
-        options = RegistryOptions.model_validate({})
-    return Registry(vos=frozenset(fold(vo) for vo in options.vo), groups=options.groups), problems
+        problems += models.list_problems(error, Registry, section, path="Registry", file=file)
+        return Registry.model_validate({}), problems
 
 
 def _model_input(section: Section) -> dict[str, object]:

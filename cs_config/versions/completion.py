@@ -60,7 +60,7 @@ def _meaningful(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[
     elif names[0] == "Operations":
         yield from _option_names(names[1:], vos)
     elif names[0] == "Registry":
-        yield from _fields(models.find_model(registry.RegistryOptions, names[1:]))
+        yield from _fields(models.find_model(registry.Registry, names[1:]))
 
 
 def _node_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -50,11 +50,8 @@ class Edits(ConfigChangeBody):
     remove: list[str] = Field(default_factory=list, max_length=10_000, description="Paths.")
 
 
-class Proposed(NewConfig):
+class Proposed(NewConfig, Edits):
     """A change to preview: edits of single paths, or a whole configuration."""
-
-    set: dict[str, Any] = Field(default_factory=dict, description="As in `PATCH`.")
-    remove: list[str] = Field(default_factory=list, max_length=10_000, description="As in `PATCH`.")
 
 
 class DifferenceAnswer(BaseModel):
