@@ -203,7 +203,7 @@ KEYWORDS = (
     _plain("OutputPath", "output_path", text),
     _plain("OutputSE", "output_se", texts, "OutputSEs"),
     # Requirements on the resource.
-    _number("CPUTime", "cpu_time", 1, None, "MaxCPUTime"),
+    _number("CPUTime", "cpu_time", 100, 500_000, "MaxCPUTime"),
     _number("MaxWallClockTime", "max_wall_clock_time", 1, None, "WallClockTime"),
     _plain("Site", "sites", names, "Sites"),
     _plain("BannedSites", "banned_sites", names, "BannedSite"),
