@@ -14,11 +14,7 @@ from requirements.values import fold
 
 ENABLED: Final = "Enabled"
 #: Folded names of parameters and sections that restrict access.
-_ACCESS: Final = (
-    frozenset({"vo", "vos", "enabled", "requiredtag"})
-    | {admission.REQUIREMENTS, admission.CHECKS}
-    | admission.DEFAULT_CHECKS
-)
+_ACCESS: Final = admission.ACCESS | {"vos", "enabled", "requiredtag"}
 #: Folded names of those that limit a rate or a number.
 _AMOUNTS: Final = frozenset({"throttle", "maxtotaljobs", "maxwaitingjobs"})
 #: Options, folded, by which other systems restrict access and which our tree does not have.

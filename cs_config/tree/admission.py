@@ -26,6 +26,8 @@ CHECKS = "checks"
 EXPRESSIONS = frozenset({REQUIREMENTS, RANK})
 #: Checks of a queue without `Checks`, folded; a missing one is ignored.
 DEFAULT_CHECKS = frozenset({"authorizationcheck", "closeoutputsecheck"})
+#: Parameters by which a site decides on access.
+ACCESS = DEFAULT_CHECKS | {"vo", REQUIREMENTS, CHECKS}
 #: Name of a queue's requirements in explanations.
 OF_QUEUE = "Requirements of the queue"
 #: Largest number of cached results.

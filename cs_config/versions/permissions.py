@@ -19,10 +19,6 @@ from requirements.errors import NotAllowed
 from requirements.values import fold
 
 _VO_SECTION: Final = "VOs"
-#: Parameters by which a site decides on access, also in `VOs/<vo>`: a VO cannot admit itself.
-_ACCESS_PARAMETERS: Final = frozenset(
-    {"vo", admission.REQUIREMENTS, admission.CHECKS, *admission.DEFAULT_CHECKS}
-)
 _ENABLED: Final = "enabled"
 #: Sections below `Operations/<vo>`, folded, that the installation grants or that refer to its own machines.
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
@@ -81,7 +77,8 @@ class Rights:
             below = tuple(map(fold, names[2:]))
             return not any(below[: len(kept)] == kept for kept in _INSTALLATION_PATHS)
         vo, rest = _values_of_vo(names)
-        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _ACCESS_PARAMETERS)
+        # Access is the site's decision, also in `VOs/<vo>`: a VO cannot admit itself.
+        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in admission.ACCESS)
 
     def _may_change_site(self, names: tuple[str, ...]) -> bool:
         return bool(node_depth(names)) and names[2] in self.sites and _depth_of_vos(names) is None
