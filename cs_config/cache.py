@@ -2,23 +2,14 @@
 
 from collections.abc import Callable, Hashable
 from functools import wraps
-from typing import Final, Generic, Protocol, TypeVar, TypeVarTuple, cast
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast
 
 from requirements.values import fold
 
 _MISSING: Final = object()
 
 
-class Derivable(Protocol):
-    """A configuration: a value that keeps what was derived from it."""
-
-    @property
-    def derived(self) -> dict[tuple[Hashable, ...], object]:
-        """Results by function and arguments."""
-        ...
-
-
-Config = TypeVar("Config", bound=Derivable)
+Config = TypeVar("Config")
 Arguments = TypeVarTuple("Arguments")
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -35,9 +26,10 @@ def derived(compute: Callable[[Config, *Arguments], Value]) -> Callable[[Config,
     @wraps(compute)
     def find(config: Config, *arguments: *Arguments) -> Value:
         key = (compute, *(fold(each) if isinstance(each, str) else each for each in arguments))
-        found = config.derived.get(key, _MISSING)
+        known: dict[tuple[Hashable, ...], object] = cast(Any, config).derived
+        found = known.get(key, _MISSING)
         if found is _MISSING:
-            found = config.derived.setdefault(key, compute(config, *arguments))
+            found = known.setdefault(key, compute(config, *arguments))
         return cast(Value, found)
 
     return find

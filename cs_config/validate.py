@@ -64,11 +64,12 @@ def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> 
     compatibility, wrong_platforms = resources.read_platforms(root, file)
     dynamic, wrong_names = expiry.read_dynamic(root, file)
     tree = resources.read_resources(root, file, declared=_declared(options))
+    seen = tree.parameters
     wrong_levels = _unknown_levels(root, file)
-    misspelled_vos = _misspelled_vos(root, tree.vos | entries.all_vos(), file)
-    warnings = (*tree.warnings, *expiry.warn_of_lone_times(tree.nodes.values()), *misspelled_vos)
+    misspelled_vos = _misspelled_vos(root, entries.all_vos() | seen.vos, file)
+    warnings = (*seen.warnings, *expiry.warn_of_lone_times(tree.nodes.values()), *misspelled_vos)
     wrong = (*wrong_levels, *wrong_options, *wrong_entries, *wrong_platforms, *wrong_names)
-    errors = [*reading.problems, *wrong, *tree.errors]
+    errors = [*reading.problems, *wrong, *seen.errors]
     if errors:
         errors.sort(key=lambda problem: problem.line or 0)
         return Report(errors=tuple(errors), warnings=warnings, configuration=None)
@@ -81,7 +82,7 @@ def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> 
         levels=tree.queues,
         nodes=tree.nodes,
         throttles=tree.throttles,
-        vos=frozenset({*tree.vos, *entries.all_vos(), *options}) - {""},
+        vos=frozenset({*seen.vos, *entries.all_vos(), *options}) - {""},
         default_operations=options[""],
         vo_operations={vo: each for vo, each in options.items() if vo},
         registry=entries,

@@ -9,10 +9,11 @@ under `Derived`, so that an import of the ads gives the original tree.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cs_config.errors import PathNotFound
 from cs_config.formats import restrictions
+from cs_config.source.sections import as_list
 from cs_config.tree import admission, glue, inheritance
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -98,32 +99,30 @@ def _read_ad(written: WrittenAd, file: str) -> CeAd:
     )
 
 
+@dataclass(slots=True, kw_only=True)
 class _AdReader:
-    def __init__(
-        self, *, file: str, line: int, headers: Mapping[str, AdEntry], attributes: Mapping[str, AdEntry]
-    ) -> None:
-        self.problems: list[Problem] = []
-        self._file = file
-        self._line = line
-        self._headers = headers
-        self._attributes = attributes
-        self._path = "CE ad"
+    file: str
+    line: int
+    headers: Mapping[str, AdEntry]
+    attributes: Mapping[str, AdEntry]
+    path: str = "CE ad"
+    problems: list[Problem] = field(default_factory=list)
 
     def problem(self, entry: AdEntry | None, message: str) -> None:
-        line = self._line if entry is None else entry.line
-        self.problems.append(Problem(path=self._path, message=message, file=self._file, line=line))
+        line = self.line if entry is None else entry.line
+        self.problems.append(Problem(path=self.path, message=message, file=self.file, line=line))
 
     def address(self) -> tuple[str, str]:
         """CE and queue; a missing or malformed id is a problem."""
-        others = (self._attributes.get(fold(name)) for name in _OTHER_IDS)
-        entry = self._headers.get(ID) or next((each for each in others if each is not None), None)
+        others = (self.attributes.get(fold(name)) for name in _OTHER_IDS)
+        entry = self.headers.get(ID) or next((each for each in others if each is not None), None)
         if entry is None:
             self.problem(None, f'it has no {ID}, which names CE and queue: {ID} = "host:2119/queue"')
             return "", ""
         if not isinstance(entry.value, str):
             self.problem(entry, f'{entry.name} is {entry.text:.60}, it has to be a text: "host:2119/queue"')
             return "", ""
-        self._path = f"CE ad {entry.value[:200]}"
+        self.path = f"CE ad {entry.value[:200]}"
         ce, slash, queue = entry.value.partition("/")
         if not slash:
             self.problem(entry, f'{entry.name} has no slash between CE and queue: "host:2119/queue"')
@@ -135,7 +134,7 @@ class _AdReader:
     def times(self) -> Iterator[tuple[str, int | float]]:
         """The times that are numbers; any other value is a problem."""
         for name in (inheritance.UPDATE_TIME, inheritance.EXPIRY_TIME):
-            entry = self._headers.get(name)
+            entry = self.headers.get(name)
             if entry is None:
                 continue
             value = entry.value
@@ -146,23 +145,19 @@ class _AdReader:
 
     def site(self) -> str | None:
         """The site that the ad names, if any."""
-        entries = (self._headers.get(name) or self._attributes.get(fold(name)) for name in _SITES)
+        entries = (self.headers.get(name) or self.attributes.get(fold(name)) for name in _SITES)
         named = [entry.value for entry in entries if entry is not None and isinstance(entry.value, str)]
-        return next(iter([*named, *self._foreign_sites()]), None)
-
-    def _foreign_sites(self) -> Iterator[str]:
-        entry = self._attributes.get(fold(_FOREIGN_KEY))
-        keys = entry.value if entry is not None else None
-        for key in keys if isinstance(keys, list) else [keys]:
-            if isinstance(key, str) and fold(key).startswith(fold(_OF_SITE)):
-                yield key[len(_OF_SITE) :]
+        foreign = self.attributes.get(fold(_FOREIGN_KEY))
+        keys = (key for key in as_list(foreign.value if foreign else None) if isinstance(key, str))
+        named += [key[len(_OF_SITE) :] for key in keys if fold(key).startswith(fold(_OF_SITE))]
+        return next(iter(named), None)
 
     def derived(self) -> frozenset[str]:
         """Folded names added by the exporter. A listed restriction counts only if it is really derived."""
-        entry = self._headers.get(DERIVED)
+        entry = self.headers.get(DERIVED)
         names = entry.value if entry is not None else None
         listed = {fold(str(name)) for name in names} if isinstance(names, list) else set()
-        following = glue.following(self._attributes.keys())
+        following = glue.following(self.attributes.keys())
         return frozenset(
             name for name in listed if name in following or not restrictions.is_restriction_of_ad(name)
         )

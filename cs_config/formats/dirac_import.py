@@ -15,6 +15,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.formats import dirac_text, importers, restrictions
 from cs_config.formats.importers import ImportedConfiguration
@@ -92,7 +93,6 @@ def _split_items(value: object) -> list[object]:
     return [] if value is None else as_list(value)
 
 
-_OURS = ("Resources", "Operations", "Registry")
 #: Allowed names in each of these sections.
 _BELOW = {"Resources": ("Sites", "Computing"), "Registry": ("VO", "Groups")}
 _COMPUTING = ("OSCompatibility", expiry.SETTING)
@@ -116,7 +116,7 @@ class DiracLayout:
         """The tree in our layout, with parsed values."""
         tree: dict[str, object] = {}
         for name, entry in root.entries.items():
-            if name not in _OURS or isinstance(entry, Leaf):
+            if name not in validate.TOP or isinstance(entry, Leaf):
                 self._note(name, entry.line, "not carried over: it is not part of this system")
             elif name == "Resources":
                 tree[name] = self._resources(entry)

@@ -10,14 +10,17 @@ restriction that cannot be represented is written as disabled.
 Source: DIRAC's CFG files.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cs_config.errors import ConfigError
 from cs_config.formats import restrictions
+from cs_config.options import keywords
 from cs_config.source import yaml_reader
 from cs_config.source.sections import Leaf, LeafValue, Section, Tree
 from cs_config.tree import parameters
+from cs_config.tree.address import SITES
 from requirements.errors import Problem
 from requirements.values import Scalar, fold
 
@@ -25,6 +28,7 @@ from requirements.values import Scalar, fold
 _MAX_DEPTH = 50
 _MAX_PROBLEMS = 50
 _BRACES = "{}"
+_PARTS = re.compile("[{}]|[^{}]+")
 
 
 def read_text(text: str, file: str) -> Section:
@@ -56,7 +60,7 @@ class _CfgReader:
         if equals and not any(brace in head for brace in _BRACES):
             self._option(head, value.strip(), number)
             return
-        for part in _parts(line):
+        for part in filter(None, map(str.strip, _PARTS.findall(line))):
             self._part(part, number)
 
     def end(self) -> None:
@@ -119,12 +123,6 @@ class _CfgReader:
         self.problems.append(Problem(path=path, message=message, file=self.file, line=line))
 
 
-def _parts(line: str) -> Iterator[str]:
-    for brace in _BRACES:
-        line = line.replace(brace, f"\n{brace}\n")
-    yield from (part.strip() for part in line.split("\n") if part.strip())
-
-
 def write_text(tree: Mapping[str, object], indent: str = "") -> Iterator[str]:
     """The lines of a tree whose values are strings, or lists, which are written one item per line."""
     for name, entry in tree.items():
@@ -140,11 +138,7 @@ def write_text(tree: Mapping[str, object], indent: str = "") -> Iterator[str]:
             yield f"{indent}{name} = {entry}".rstrip()
 
 
-#: DIRAC's spellings of true and false.
-_FLAGS = {
-    "y": True, "yes": True, "true": True, "1": True,
-    "n": False, "no": False, "false": False, "0": False,
-}  # fmt: skip
+_FLAGS = {**dict.fromkeys(keywords.YES, True), **dict.fromkeys(keywords.NO, False)}
 _NOT_IN_NAMES = frozenset("={}#/")
 
 
@@ -206,7 +200,6 @@ def is_name(name: str) -> bool:
 
 #: Group of the sites whose name has no dot.
 NO_GRID = "DIRAC"
-_SITES = ("Resources", "Sites")
 _OFF = f"{restrictions.ENABLED} = False"
 #: Sections that contain one section per name.
 _OF_SECTIONS = frozenset({"Sites", "CEs", "Queues", "VOs", "VO", "Groups", "Operations"})
@@ -240,7 +233,7 @@ class _Writer:
             path = (*names, name)
             if not is_name(name):
                 self._leave_out(path, entry, "a name with a character that has a meaning there")
-            elif path == _SITES and isinstance(entry, Mapping):
+            elif path == SITES and isinstance(entry, Mapping):
                 written[name] = self._sites(entry)
             elif isinstance(entry, Mapping):
                 written[name] = self.section(entry, path)
@@ -256,7 +249,7 @@ class _Writer:
         grids: dict[str, dict[str, object]] = {}
         for site, entry in sites.items():
             grid, dot, _ = site.partition(".")
-            below = self.section({site: entry if isinstance(entry, Mapping) else {}}, _SITES)
+            below = self.section({site: entry if isinstance(entry, Mapping) else {}}, SITES)
             grids.setdefault(grid if dot else NO_GRID, {}).update(below)
         return dict(grids)
 

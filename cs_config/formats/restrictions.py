@@ -9,16 +9,12 @@ from typing import Final
 
 from cs_config.options.options import SHIPPED_JOB_TYPES
 from cs_config.source.sections import as_list
-from cs_config.tree import admission, glue
+from cs_config.tree import address, admission, glue
 from requirements.values import fold
 
 ENABLED: Final = "Enabled"
 #: Folded names of parameters and sections that restrict access.
-_ACCESS: Final = (
-    frozenset({"vo", "vos", "enabled", "requiredtag"})
-    | {admission.REQUIREMENTS, admission.CHECKS}
-    | admission.DEFAULT_CHECKS
-)
+_ACCESS: Final = admission.ACCESS | {"vos", "enabled", "requiredtag"}
 #: Folded names of those that limit a rate or a number.
 _AMOUNTS: Final = frozenset({"throttle", "maxtotaljobs", "maxwaitingjobs"})
 #: Options, folded, by which other systems restrict access and which our tree does not have.
@@ -34,7 +30,6 @@ _STATES: Final = frozenset({"status", "sitestatus", "state", "maskstatus"})
 _OPEN: Final = frozenset({"active", "production", "ok", "up", "online", "enabled", "allowed", "true", "yes"})
 #: Options of operations that restrict jobs; an installation without them accepts more jobs.
 _OF_OPERATIONS: Final = frozenset({"allowedjobtypes", "runninglimit", "matchingdelay"})
-_SITES: Final = ("Resources", "Sites")
 
 
 def is_restriction(name: str, checks: frozenset[str] = frozenset()) -> bool:
@@ -104,20 +99,14 @@ def checks(section: object) -> frozenset[str]:
 
 def node_of(names: Sequence[str]) -> tuple[str, ...] | None:
     """The path of the site, CE or queue, or of its VO section, that contains a path, if any."""
-    if tuple(names[:2]) != _SITES or len(names) < 3:
-        return None
-    end = 3
-    for below in ("CEs", "Queues"):
-        if len(names) < end + 2 or names[end] != below:
-            break
-        end += 2
-    if len(names) >= end + 2 and names[end] == "VOs":
-        end += 2
-    return tuple(names[:end])
+    depth = address.node_depth(names)
+    if depth and len(names) >= depth + 2 and names[depth] == "VOs":
+        depth += 2
+    return tuple(names[:depth]) or None
 
 
 def nodes(
-    section: object, path: tuple[str, ...] = _SITES, below: Sequence[str] = ("CEs", "Queues")
+    section: object, path: tuple[str, ...] = address.SITES, below: Sequence[str] = ("CEs", "Queues")
 ) -> Iterator[tuple[tuple[str, ...], dict[str, object]]]:
     """Every site, CE and queue below all sites, and every VO there, with its path."""
     for name, node in section.items() if isinstance(section, dict) else ():

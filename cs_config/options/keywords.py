@@ -17,8 +17,9 @@ from requirements.values import MAX_INTEGER, as_number, fold, text_fault
 _NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
 #: A line without these characters is split into words alike by every shell.
 _QUOTING = frozenset("'\"\\")
-_YES = frozenset({"y", "yes", "true", "1"})
-_NO = frozenset({"n", "no", "false", "0"})
+#: DIRAC's spellings of true and false.
+YES = frozenset({"y", "yes", "true", "1"})
+NO = frozenset({"n", "no", "false", "0"})
 
 
 class UnfitValueError(ValueError):
@@ -112,8 +113,8 @@ def flag(raw: object) -> bool:
     if isinstance(raw, bool):
         return raw
     word = str(raw).strip().lower() if isinstance(raw, str | int) else ""
-    if word in _YES or word in _NO:
-        return word in _YES
+    if word in YES or word in NO:
+        return word in YES
     raise UnfitValueError(f"{format_seen(raw)}, allowed is true or false")
 
 
@@ -202,7 +203,7 @@ KEYWORDS = (
     _plain("OutputPath", "output_path", text),
     _plain("OutputSE", "output_se", texts, "OutputSEs"),
     # Requirements on the resource.
-    _number("CPUTime", "cpu_time", 1, None, "MaxCPUTime"),
+    _number("CPUTime", "cpu_time", 100, 500_000, "MaxCPUTime"),
     _number("MaxWallClockTime", "max_wall_clock_time", 1, None, "WallClockTime"),
     _plain("Site", "sites", names, "Sites"),
     _plain("BannedSites", "banned_sites", names, "BannedSite"),

@@ -91,22 +91,6 @@ class DeclaredName(Options):
         return self
 
 
-class Bounds(BaseModel):
-    """Default and limits of a keyword, each optional."""
-
-    model_config = ConfigDict(frozen=True)
-
-    default: int | float | None = None
-    minimum: int | float | None = None
-    maximum: int | float | None = None
-
-
-_BUILT_IN = {
-    "cputime": Bounds(default=86_400, minimum=100, maximum=500_000),
-    "priority": Bounds(default=1, minimum=0, maximum=10),
-}
-
-
 class JobDescriptionOptions(Options):
     """Rules for job descriptions."""
 
@@ -138,36 +122,17 @@ class JobDescriptionOptions(Options):
         )
 
     @cached_property
-    def bounds(self) -> Mapping[str, Bounds]:
-        """Default and limits by folded name, for names that have some."""
-        bounds = dict(_BUILT_IN)
-        for name, option in self.declared.items():
-            built_in = bounds.get(fold(name), Bounds())
-            default = option.default if isinstance(option.default, int | float) else None
-            bounds[fold(name)] = Bounds(
-                default=built_in.default if default is None else default,
-                minimum=built_in.minimum if option.min is None else option.min,
-                maximum=built_in.maximum if option.max is None else option.max,
-            )
-        return bounds
-
-    @property
-    def cpu_time(self) -> Bounds:
-        """Bounds of `CPUTime`, in seconds."""
-        return self.bounds["cputime"]
-
-    @property
-    def priority(self) -> Bounds:
-        """Bounds of `Priority`."""
-        return self.bounds["priority"]
+    def declared_by_name(self) -> Mapping[str, DeclaredName]:
+        """The declared names, folded."""
+        return {fold(name): option for name, option in self.declared.items()}
 
     def out_of_bounds(self, keyword: Keyword, value: object) -> Iterator[str]:
         """Check a keyword's value against the configured bounds, or else against its own."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return
-        configured = self.bounds.get(fold(keyword.name), Bounds())
-        low = keyword.minimum if configured.minimum is None else configured.minimum
-        high = keyword.maximum if configured.maximum is None else configured.maximum
+        configured = self.declared_by_name.get(fold(keyword.name), DeclaredName())
+        low = keyword.minimum if configured.min is None else configured.min
+        high = keyword.maximum if configured.max is None else configured.max
         if low is not None and value < low:
             yield f"{format_value(value)} is too small, allowed is at least {format_value(low)}"
         if high is not None and value > high:
@@ -211,7 +176,7 @@ class JobDescriptionOptions(Options):
     @property
     def defaults(self) -> Mapping[str, object]:
         """Default values of keywords, by name."""
-        built_in = {"CPUTime": self.cpu_time.default, "Priority": self.priority.default}
+        built_in = {"CPUTime": 86_400, "Priority": 1}
         configured = {
             name: option.default for name, option in self.declared.items() if option.default is not None
         }

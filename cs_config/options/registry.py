@@ -1,10 +1,9 @@
 """Reader of `Registry`: VOs and owner groups."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from cs_config.options import bounds
 from cs_config.options.options import Options, Texts
@@ -16,35 +15,6 @@ from requirements.errors import Problem
 from requirements.values import fold
 
 DEFAULT_SHARE = 1000.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """An owner group. Source: DIRAC's `Registry/Groups/<group>`."""
-
-    name: str
-    vo: str | None  #: lower case; None: the VO of the token
-    users: frozenset[str] = frozenset()
-    job_share: float = DEFAULT_SHARE
-    properties: frozenset[str] = frozenset()
-    allow_background_tqs: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registry:
-    """VOs and owner groups, as configured."""
-
-    vos: frozenset[str] = frozenset()  #: lower case
-    groups: Mapping[str, Group]
-
-    def find_group(self, name: str, vo: str) -> Group:
-        """An owner group; one that is not configured has the defaults and the given VO."""
-        known = self.groups.get(name, Group(name=name, vo=None))
-        return known if known.vo is not None else replace(known, vo=fold(vo))
-
-    def all_vos(self) -> frozenset[str]:
-        """Every VO of the registry, lower case."""
-        return self.vos | {group.vo for group in self.groups.values() if group.vo is not None}
 
 
 #: The allowed sections.
@@ -60,10 +30,12 @@ class _VO(Options):
     """Of those who do not say their group."""
 
 
-class _Group(Options):
-    """`Registry/Groups/<group>`."""
+class Group(Options):
+    """`Registry/Groups/<group>`: an owner group. Source: DIRAC."""
 
-    vo: Annotated[str | None, Field(alias="VO", pattern=f"^{NAME.pattern}$")] = None
+    vo: Annotated[
+        Annotated[str, Field(pattern=f"^{NAME.pattern}$"), AfterValidator(fold)] | None, Field(alias="VO")
+    ] = None
     """The VO that the group belongs to; without it the VO of the token."""
     users: Texts = ()
     """Its members."""
@@ -75,13 +47,23 @@ class _Group(Options):
     """Jobs of the lowest priority do not count when its share is split."""
 
 
-class RegistryOptions(Options):
-    """The whole section."""
+class Registry(Options):
+    """The whole section: VOs and owner groups, as configured."""
 
     vo: Annotated[Mapping[str, _VO], Field(alias="VO", default_factory=dict)]
     """The VOs."""
-    groups: Annotated[Mapping[str, _Group], Field(default_factory=dict)]
+    groups: Annotated[Mapping[str, Group], Field(default_factory=dict)]
     """The groups."""
+
+    def find_group(self, name: str, vo: str) -> Group:
+        """An owner group; one that is not configured has the defaults and the given VO."""
+        known = self.groups.get(name, Group())
+        return known if known.vo is not None else known.model_copy(update={"vo": fold(vo)})
+
+    def all_vos(self) -> frozenset[str]:
+        """Every VO of the registry, lower case."""
+        of_groups = (group.vo for group in self.groups.values() if group.vo is not None)
+        return frozenset({*map(fold, self.vo), *of_groups})
 
 
 def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]:
@@ -92,12 +74,10 @@ def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]
             message = f"{vo!r} is no name of a VO, allowed are {NAME_ALLOWED}"
             problems.append(Problem(path=f"Registry/VO/{vo}", message=message, file=file, line=entry.line))
     try:
-        options = RegistryOptions.model_validate(_model_input(section))
+        return Registry.model_validate(_model_input(section)), problems
     except ValidationError as error:
-        problems += models.list_problems(error, RegistryOptions, section, path="Registry", file=file)
-        options = RegistryOptions.model_validate({})
-    groups = {name: _build_group(name, group) for name, group in options.groups.items()}
-    return Registry(vos=frozenset(fold(vo) for vo in options.vo), groups=groups), problems
+        problems += models.list_problems(error, Registry, section, path="Registry", file=file)
+        return Registry.model_validate({}), problems
 
 
 def _model_input(section: Section) -> dict[str, object]:
@@ -107,14 +87,3 @@ def _model_input(section: Section) -> dict[str, object]:
         below = section.section(name)
         tree[name] = {each: {} for each in below.entries} | model_section(below)
     return tree
-
-
-def _build_group(name: str, section: _Group) -> Group:
-    return Group(
-        name=name,
-        vo=None if section.vo is None else fold(section.vo),
-        users=frozenset(section.users),
-        job_share=section.job_share,
-        properties=frozenset(section.properties),
-        allow_background_tqs=section.allow_background_tqs,
-    )

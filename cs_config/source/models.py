@@ -1,7 +1,7 @@
 """Sections as input of pydantic models, and errors of the models as problems with path and line."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -89,22 +89,26 @@ def _format_seen(raw: object) -> str:
 def _suggestion(kind: str, location: Location, model: type[BaseModel]) -> str | None:
     if kind != "extra_forbidden":
         return None
-    here: type[BaseModel] | None = model
-    for name in location[:-1]:
-        here = here and _below(here, name)
+    here = find_model(model, location[:-1])
     names = (field.alias or name for name, field in here.model_fields.items()) if here else ()
     return did_you_mean(location[-1], names)
 
 
-def _below(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The model of the section `name`; the same model where the names are data."""
-    for field in model.model_fields.values():
-        if field.alias == name:
-            annotation = field.annotation
-            arguments = getattr(annotation, "__args__", ())
-            kind = arguments[-1] if arguments else annotation
-            return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-    return model
+def find_model(annotation: Any, names: Sequence[str]) -> type[BaseModel] | None:
+    """The model of the section at a path below an annotated field; None if there is none."""
+    model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    if not names:
+        return model
+    if model is not None:
+        fields = {str(field.alias): field.annotation for field in model.model_fields.values()}
+        return find_model(fields.get(names[0]), names[1:])
+    return find_model(get_args(annotation)[1], names[1:]) if is_mapping(annotation) else None
+
+
+def is_mapping(annotation: Any) -> bool:
+    """Whether a field is a section whose names are data."""
+    origin = get_origin(annotation)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
 def model_section(section: Section) -> dict[str, object]:

@@ -1,7 +1,10 @@
 """The address of a batch queue, allowed names, and detection of misspelled names."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pydantic_core import CoreSchema, core_schema
 
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
@@ -9,6 +12,24 @@ from requirements.values import fold
 #: Names of sites, CEs, queues and VOs: parts of addresses, `Site/CE/Queue`.
 NAME = re.compile(r"[A-Za-z0-9._:@+-]{1,128}", re.ASCII)
 NAME_ALLOWED = "letters, digits and . _ : @ + - (at most 128)"
+
+#: The section of the sites.
+SITES = ("Resources", "Sites")
+#: Kinds of nodes by the length of their paths.
+NODES = {3: "Site", 5: "CE", 7: "Queue"}
+
+
+def node_depth(names: Sequence[str]) -> int:
+    """How many names of a path are those of its site, CE or queue (see `NODES`); 0: it is in none."""
+    if tuple(names[:2]) != SITES or len(names) < 3:
+        return 0
+    depth = 3
+    for section in ("CEs", "Queues"):
+        if len(names) < depth + 2 or names[depth] != section:
+            break
+        depth += 2
+    return depth
+
 
 _SHORT = 6  # in shorter names one different letter usually makes another word
 
@@ -49,6 +70,14 @@ class QueueAddress:
 
     def __str__(self) -> str:
         return f"{self.site}/{self.ce}/{self.queue}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
+        """In JSON an address is its text."""
+        return core_schema.no_info_plain_validator_function(
+            lambda found: found if isinstance(found, cls) else cls.parse(str(found)),
+            serialization=core_schema.to_string_ser_schema(),
+        )
 
     @property
     def path(self) -> str:

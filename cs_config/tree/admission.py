@@ -16,6 +16,7 @@ from cs_config.tree.inheritance import as_tuple
 from requirements.classad import match_expression
 from requirements.classad.match_expression import TwoSided
 from requirements.errors import InvalidInput, Problem
+from requirements.record.record import Reason, ReasonKind
 from requirements.values import Value, exact, fold, format_value
 
 REQUIREMENTS = "requirements"
@@ -25,6 +26,8 @@ CHECKS = "checks"
 EXPRESSIONS = frozenset({REQUIREMENTS, RANK})
 #: Checks of a queue without `Checks`, folded; a missing one is ignored.
 DEFAULT_CHECKS = frozenset({"authorizationcheck", "closeoutputsecheck"})
+#: Parameters by which a site decides on access.
+ACCESS = DEFAULT_CHECKS | {"vo", REQUIREMENTS, CHECKS}
 #: Name of a queue's requirements in explanations.
 OF_QUEUE = "Requirements of the queue"
 #: Largest number of cached results.
@@ -40,15 +43,6 @@ class AdmissionExpression:
 
     name: str  #: of the check, or `OF_QUEUE`
     expression: TwoSided
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Miss:
-    """A part of a condition that is false for a job."""
-
-    name: str  #: of the condition
-    wanted: str  #: text of the part
-    has: str  #: values of the names in it, of queue and job
 
 
 class Admission:
@@ -80,12 +74,13 @@ class Admission:
         """The job's values that affect the result; jobs with equal values have equal results."""
         return tuple(exact(job.get(name)) for name in self.asks)
 
-    def misses(self, job: Mapping[str, Value]) -> tuple[Miss, ...]:
-        """All unfulfilled parts of conditions; empty if and only if the job is admitted."""
+    def failing(self, job: Mapping[str, Value]) -> tuple[Reason, ...]:
+        """All unfulfilled parts, with the values of their names; empty if and only if the job is admitted."""
+        found = ((each, part) for each in self.conditions for part in each.expression.failing(self._own, job))
+        kind = ReasonKind.EXPRESSION
         return tuple(
-            Miss(name=each.name, wanted=part.text, has=part.has(self._own, job))
-            for each in self.conditions
-            for part in each.expression.failing(self._own, job)
+            Reason(requirement=each.name, wanted=part.text, has=part.has(self._own, job) or None, kind=kind)
+            for each, part in found
         )
 
 

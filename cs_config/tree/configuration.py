@@ -24,8 +24,6 @@ from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.site_mapping import SiteMapping
 from requirements.values import Value, fold
 
-__all__ = ["Configuration", "Parameter", "QueueAddress"]
-
 Levels = tuple[Level, Level, Level]
 
 

@@ -37,33 +37,13 @@ _STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
 _NO_VOS: Mapping[str, Settings] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceLevels:
-    """The valid part of the tree, and its problems."""
-
-    queues: Mapping[QueueAddress, tuple[Level, Level, Level]]  #: from the site down
-    nodes: Mapping[str, Level]  #: every site, CE and queue by its path
-    throttles: Mapping[str, Throttle]  #: of sites, CEs and queues that have one, by `Site/CE/Queue`
-    vos: frozenset[str]  #: named in VO lists and VOs sections, lower case
-    errors: tuple[Problem, ...]
-    warnings: tuple[Problem, ...]
-
-
-def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> ResourceLevels:
+def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> "ResourceReader":
     """Read all sites; folded names that the operations declare are never misspellings."""
     sites = root.section("Resources").section("Sites")
     checks = admission.DEFAULT_CHECKS.union(_checks(sites))
-    parameters = ParameterReader(file=file, declared=declared, checks=checks)
-    reader = _Reader(parameters=parameters)
-    reader.sites(sites)
-    return ResourceLevels(
-        queues=reader.queues,
-        nodes=reader.nodes,
-        throttles=reader.throttles,
-        vos=frozenset(parameters.vos),
-        errors=tuple(parameters.errors),
-        warnings=tuple(parameters.warnings),
-    )
+    reader = ResourceReader(parameters=ParameterReader(file=file, declared=declared, checks=checks))
+    reader.read_sites(sites)
+    return reader
 
 
 def _checks(section: Section) -> Iterator[str]:
@@ -75,13 +55,18 @@ def _checks(section: Section) -> Iterator[str]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Reader:
-    parameters: ParameterReader
+class ResourceReader:
+    """The valid part of the tree that was read."""
+
+    parameters: ParameterReader  #: with the VOs and all problems
+    #: The levels of each queue, from the site down.
     queues: dict[QueueAddress, tuple[Level, Level, Level]] = field(default_factory=dict)
-    nodes: dict[str, Level] = field(default_factory=dict)
+    nodes: dict[str, Level] = field(default_factory=dict)  #: every site, CE and queue by its path
+    #: Of sites, CEs and queues that have one, by `Site/CE/Queue`.
     throttles: dict[str, Throttle] = field(default_factory=dict)
 
-    def sites(self, section: Section) -> None:
+    def read_sites(self, section: Section) -> None:
+        """Read the section of all sites."""
         path = "Resources/Sites"
         for site, node in self._nodes(section, path, "site"):
             site_path = f"{path}/{site}"

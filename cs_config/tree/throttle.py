@@ -65,9 +65,4 @@ class Throttle(Options):
 
 
 #: The limits by their name in configuration and advertisement.
-LIMITS = {
-    "MaxSubmittingJobs": "max_submitting_jobs",
-    "MaxSubmittingAndOutputGatheringJobs": "max_submitting_and_output_gathering_jobs",
-    "MaxJobs": "max_jobs",
-    "MaxPendingJobs": "max_pending_jobs",
-}
+LIMITS = {str(field.alias): name for name, field in Throttle.model_fields.items() if name.startswith("max_")}

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -14,17 +13,16 @@ from cs_config import validate
 from cs_config.options import registry
 from cs_config.options.operations import DEFAULTS
 from cs_config.options.options import DeclaredName, VoOptions
+from cs_config.source import models
 from cs_config.source.sections import Tree
 from cs_config.tree import parameters, resources
+from cs_config.tree.address import NODES, SITES
 from cs_config.tree.throttle import Throttle
 from cs_config.versions import patch
 from requirements.values import fold
 
 #: Maximum number of results.
 _MOST = 60
-_SITES = ("Resources", "Sites")
-#: Kind of node by the length of its path.
-_NODES = {3: "Site", 5: "CE", 7: "Queue"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +53,18 @@ def _existing_names(tree: Tree, names: Iterable[str]) -> Iterator[tuple[str, str
 def _meaningful(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
     if not names:
         yield from ((f"{each}/", "") for each in validate.TOP)
-    elif names == _SITES[:1]:
+    elif names == SITES[:1]:
         yield "Sites/", ""
-    elif names[:2] == _SITES and len(names) > 2:
+    elif names[:2] == SITES and len(names) > 2:
         yield from _node_names(names, vos)
     elif names[0] == "Operations":
         yield from _option_names(names[1:], vos)
     elif names[0] == "Registry":
-        yield from _fields(_model_at(registry.RegistryOptions, names[1:]))
+        yield from _fields(models.find_model(registry.Registry, names[1:]))
 
 
 def _node_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
-    if (kind := _NODES.get(len(names))) is not None:
+    if (kind := NODES.get(len(names))) is not None:
         yield from ((f"{each}/", "") for each in resources.BELOW[kind])
         yield from _parameters()
     elif names[-1] == "VOs":
@@ -88,22 +86,8 @@ def _option_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tupl
         yield from _fields(DeclaredName)
     else:
         # Declared names are directly in the section.
-        yield from (each for each in _fields(_model_at(VoOptions, names[1:])) if each[0] != "Declared/")
-
-
-def _model_at(annotation: Any, names: tuple[str, ...]) -> type[BaseModel] | None:
-    """The model of the section at a path below an annotated field; None if there is none."""
-    model = _model_in(annotation)
-    if not names:
-        return model
-    if model is not None:
-        fields = {str(field.alias): field.annotation for field in model.model_fields.values()}
-        return _model_at(fields.get(names[0]), names[1:])
-    return _model_at(get_args(annotation)[1], names[1:]) if _is_mapping(annotation) else None
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+        fields = _fields(models.find_model(VoOptions, names[1:]))
+        yield from (each for each in fields if each[0] != "Declared/")
 
 
 def _fields(model: type[BaseModel] | None) -> Iterator[tuple[str, str]]:
@@ -111,7 +95,7 @@ def _fields(model: type[BaseModel] | None) -> Iterator[tuple[str, str]]:
         return
     meanings = read_docstrings(model)
     for name, field in model.model_fields.items():
-        is_section = _model_in(field.annotation) is not None or _is_mapping(field.annotation)
+        is_section = models.find_model(field.annotation, ()) or models.is_mapping(field.annotation)
         yield f"{field.alias}/" if is_section else str(field.alias), meanings.get(name, "")
 
 
@@ -131,8 +115,3 @@ def read_docstrings(model: type[BaseModel]) -> Mapping[str, str]:
         and isinstance(below, ast.Expr)
         and isinstance(below.value, ast.Constant)
     }
-
-
-def _is_mapping(annotation: Any) -> bool:
-    origin = get_origin(annotation)
-    return isinstance(origin, type) and issubclass(origin, Mapping)

@@ -11,6 +11,7 @@ from typing import Final
 from cs_config.options.operations import DEFAULTS
 from cs_config.source.sections import Leaf, Section, to_plain
 from cs_config.tree import admission
+from cs_config.tree.address import node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.patch import Edit
@@ -18,13 +19,6 @@ from requirements.errors import NotAllowed
 from requirements.values import fold
 
 _VO_SECTION: Final = "VOs"
-_SITES: Final = ("Resources", "Sites")
-#: Path length of a site, a CE and a queue, with the name of the section of its children.
-_NODES: Final = ((3, "CEs"), (5, "Queues"), (7, ""))
-#: Parameters by which a site decides on access, also in `VOs/<vo>`: a VO cannot admit itself.
-_ACCESS_PARAMETERS: Final = frozenset(
-    {"vo", admission.REQUIREMENTS, admission.CHECKS, *admission.DEFAULT_CHECKS}
-)
 _ENABLED: Final = "enabled"
 #: Sections below `Operations/<vo>`, folded, that the installation grants or that refer to its own machines.
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
@@ -83,15 +77,11 @@ class Rights:
             below = tuple(map(fold, names[2:]))
             return not any(below[: len(kept)] == kept for kept in _INSTALLATION_PATHS)
         vo, rest = _values_of_vo(names)
-        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _ACCESS_PARAMETERS)
+        # Access is the site's decision, also in `VOs/<vo>`: a VO cannot admit itself.
+        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in admission.ACCESS)
 
     def _may_change_site(self, names: tuple[str, ...]) -> bool:
-        return (
-            names[:2] == _SITES
-            and names[2:3] != ()
-            and names[2] in self.sites
-            and _depth_of_vos(names) is None
-        )
+        return bool(node_depth(names)) and names[2] in self.sites and _depth_of_vos(names) is None
 
     def sees_path(self, config: Configuration, names: tuple[str, ...]) -> bool:
         """Whether a path is visible: paths of other VOs are not."""
@@ -101,7 +91,7 @@ class Rights:
             return names[1] == DEFAULTS or fold(names[1]) in self.sees
         if names[0] == "Registry":
             return self._sees_registry(config, names)
-        if len(names) > 2 and names[:2] == _SITES and names[2] in self.sites:
+        if node_depth(names) and names[2] in self.sites:
             return True
         named = (below for name, below in pairwise(names) if name == _VO_SECTION)
         return all(fold(vo) in self.sees for vo in named)
@@ -125,13 +115,8 @@ def _values_of_vo(names: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 def _depth_of_vos(names: tuple[str, ...]) -> int | None:
     """The number of names before the section of VOs, in any case of letters, on a path below a site."""
-    for depth, below in _NODES if names[:2] == _SITES else ():
-        here = names[depth : depth + 1]
-        if fold("".join(here)) == fold(_VO_SECTION):
-            return depth
-        if here != (below,):
-            break
-    return None
+    depth = node_depth(names)
+    return depth if depth and fold("".join(names[depth : depth + 1])) == fold(_VO_SECTION) else None
 
 
 def check_edits(rights: Rights, edits: Iterable[Edit]) -> None:

@@ -7,6 +7,7 @@ from cs_config.errors import PathNotFound
 from cs_config.options.operations import DEFAULTS
 from cs_config.source.sections import Leaf, LeafValue, Section, merge_sections
 from cs_config.tree import inheritance
+from cs_config.tree.address import NODES, SITES
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Level, Parameter
 from cs_config.versions.diff import ABSENT, format_entry
@@ -14,11 +15,8 @@ from cs_config.versions.patch import find_entry
 from requirements.errors import did_you_mean
 from requirements.values import Value, fold
 
-_SITES = ("Resources", "Sites")
 #: Section names before the name of a site, a CE, a queue.
 _KINDS = ("Sites", "CEs", "Queues")
-#: Path length of a site, a CE, a queue.
-_DEPTHS = (3, 5, 7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ def list_lines(
     if vo is None and inherited and is_queue(config, path):
         vo = ""
     if vo is not None:
-        if names[:2] == _SITES and len(names) in _DEPTHS:
+        if names[:2] == SITES and len(names) in NODES:
             return tuple(_effective(config, names, vo))
         if names[:1] == ("Operations",):
             return tuple(_options(config, names, vo))
@@ -69,7 +67,7 @@ def split_path(config: Configuration, path: str) -> tuple[str, ...]:
 def is_queue(config: Configuration, path: str) -> bool:
     """Whether a path is a queue's."""
     names = split_path(config, path)
-    return len(names) == _DEPTHS[-1] and "/".join(names) in config.nodes
+    return len(names) == max(NODES) and "/".join(names) in config.nodes
 
 
 def _entry(root: Section, names: tuple[str, ...]) -> Leaf | Section:
@@ -109,7 +107,7 @@ def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterat
 
 def _list_levels(config: Configuration, names: tuple[str, ...]) -> tuple[Level, ...]:
     """The levels from the site to the named node."""
-    return tuple(config.nodes["/".join(names[:depth])] for depth in _DEPTHS if depth <= len(names))
+    return tuple(config.nodes["/".join(names[:depth])] for depth in NODES if depth <= len(names))
 
 
 def describe_origin(parameter: Parameter) -> str:

@@ -86,11 +86,6 @@ def load_version(conn: Connection, version: int | None = None) -> Configuration:
     return validate.parse(row["text"], row["source"], row["version"], row["author"])
 
 
-def read_text(conn: Connection, version: int) -> str:
-    """The original text of a version."""
-    return str(_row(conn, version)["text"])
-
-
 def _row(conn: Connection, version: int) -> RowMapping:
     row = conn.execute(ONE_VERSION, {"wanted": version}).mappings().one_or_none()
     if row is None:

@@ -10,6 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Annotated
+
+from pydantic import Field
 
 from cs_config.classes.queue_classes import find_class
 from cs_config.tree import admission
@@ -29,7 +32,9 @@ class RankedQueue:
     """A queue with its rank."""
 
     queue: QueueAddress
-    rank: float | None  #: None: not a number
+    rank: Annotated[
+        float | None, Field(description="By the job's `Rank`, else by the queue's; null: not a number.")
+    ]
 
 
 def rank_queues(

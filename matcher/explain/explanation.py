@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+from typing import Annotated
+
+from pydantic import Field
 
 from cs_config.tree.address import QueueAddress
 from matcher.explain import alternatives
@@ -26,15 +29,22 @@ MEANINGFUL = "parameters with which its pilots can request jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailingQueue:
+    """A queue that fails a requirement."""
+
+    queue: QueueAddress
+    has: Annotated[str | None, Field(description="Its value; null: it has no such parameter.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequirementExclusion:
     """The effect of one requirement on the queues of a VO."""
 
     requirement: str
     wanted: str  #: demanded value, as text for people
-    excluded: int  #: queues that fail it
-    only_this: int  #: queues that fail it and nothing else
-    example: QueueAddress  #: one of them, if possible one that fails nothing else
-    has: str | None  #: the example's value; None: it has no such parameter
+    excluded: Annotated[int, Field(description="Queues that fail it.")]
+    only_this: Annotated[int, Field(description="Queues that fail it and nothing else.")]
+    example: FailingQueue  #: if possible one that fails nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +94,7 @@ def _exclusion(failure: UnmetCondition, single: int, survey: QueueSet) -> Requir
         wanted=failure.wanted,
         excluded=(failure.queues & survey.candidates).bit_count(),
         only_this=(failure.queues & single).bit_count(),
-        example=example.address,
-        has=survey.failed.describe(failure, example, has),
+        example=FailingQueue(queue=example.address, has=survey.failed.describe(failure, example, has)),
     )
 
 
@@ -129,8 +138,7 @@ def _list_closed(
             wanted=wanted,
             excluded=queues.bit_count(),
             only_this=only.bit_count(),
-            example=example.address,
-            has=has[requirement],
+            example=FailingQueue(queue=example.address, has=has[requirement]),
         )
 
 

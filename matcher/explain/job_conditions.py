@@ -4,18 +4,22 @@ Each condition is evaluated by the evaluator or by `matcher.rules`; this module 
 property test holds all conditions together equal to `rules.refusals`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from sqlalchemy import Connection
+
 from cs_config.tree import admission, glue
 from matcher import rules
+from matcher.limits import job_groups
 from matcher.request.resource import Resource
 from requirements import canonical, evaluator
 from requirements.canonical import Requirements
 from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
+from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
 
@@ -129,6 +133,12 @@ def class_conditions(asked: RequirementClass, requirements: str | None) -> tuple
 #: The attributes of the first job of each class by id, for queues with conditions on jobs; it represents its
 #: class.
 JobAds = Mapping[int, Mapping[str, Value]]
+
+
+def read_job_ads(conn: Connection, waiting: Collection[WaitingClass], *, needed: bool) -> JobAds:
+    """The first job of each class; none if no queue that is looked at has conditions on jobs."""
+    jobs = listing.list_first_jobs(conn, waiting) if needed else ()
+    return {job.job_id: job_groups.job_ad(job) for job in jobs}
 
 
 def waiting_conditions(waiting: WaitingClass, jobs: JobAds) -> tuple[JobCondition, ...]:

@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import Field
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -44,17 +47,26 @@ class QueueNeed:
 class QueueSuggestion:
     """A change of the queue, and the additional jobs that it could run then."""
 
-    text: str
-    gains: int
-    vos: tuple[str, ...]  #: owners of these jobs
+    offer: str
+    gains: Annotated[int, Field(description="Additional waiting jobs that it could run.")]
+    vos: Annotated[tuple[str, ...], Field(description="VOs of these jobs.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingWork:
     """Waiting jobs, and the number of their classes."""
 
-    jobs: int = 0
-    classes: int = 0
+    jobs: int
+    classes: Annotated[int, Field(description="Distinct sets of their requirements.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludedJob:
+    """A job that a queue cannot run: the oldest one of the largest class."""
+
+    vo: str
+    job_id: Annotated[int | None, Field(description="Null: a job of a VO that the token is not for.")]
+    wanted: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +74,11 @@ class ExcludedWork:
     """The waiting jobs that one requirement excludes."""
 
     requirement: str
-    wanted: str  #: value demanded by most of the jobs
-    has: str | None  #: the queue's value; None: it has no such parameter
-    work: WaitingWork
-    only_this: int  #: jobs that fail this and nothing else
-    vo: str  #: VO of the example
-    example_job: int  #: the oldest job of the largest class
+    has: Annotated[str | None, Field(description="The queue's value; null: it has no such parameter.")]
+    jobs: Annotated[int, Field(description="Waiting jobs that fail it.")]
+    classes: int
+    only_this: Annotated[int, Field(description="Jobs that fail only this.")]
+    example: ExcludedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +163,7 @@ def _list_excluded(seen: Sequence[CheckedClass], surveys: Mapping[str, QueueSet]
         for requirement, failure in first.items():
             groups[requirement].append((each, failure, len(first) == 1))
     found = [_group(members, surveys) for members in groups.values()]
-    return sorted(found, key=lambda each: (-each.work.jobs, -each.only_this, each.requirement))
+    return sorted(found, key=lambda each: (-each.jobs, -each.only_this, each.requirement))
 
 
 def _group(
@@ -161,12 +172,11 @@ def _group(
     largest, failure, _ = max(members, key=lambda each: (each[2], each[0].jobs))
     return ExcludedWork(
         requirement=failure.requirement,
-        wanted=failure.wanted,
         has=_describe_value(surveys[largest.asked.vo], failure),
-        work=WaitingWork(jobs=sum(each.jobs for each, *_ in members), classes=len(members)),
+        jobs=sum(each.jobs for each, *_ in members),
+        classes=len(members),
         only_this=sum(each.jobs for each, _, alone in members if alone),
-        vo=largest.asked.vo,
-        example_job=largest.first_job,
+        example=ExcludedJob(vo=largest.asked.vo, job_id=largest.first_job, wanted=failure.wanted),
     )
 
 
@@ -199,16 +209,16 @@ def _find_need(failure: UnmetCondition, here: QueueSet, queue: int) -> QueueNeed
     part = failure.part
     if part is None:
         text = {"VO": f"admit the VO {failure.wanted}", "Enabled": "switch the queue on (Enabled: true)"}
-        return QueueNeed(text=_escape(text[failure.requirement])) if failure.requirement in text else None
+        return QueueNeed(text=text[failure.requirement]) if failure.requirement in text else None
     if isinstance(part, RequirementCondition):
         return _need_of_requirement(part, failure.wanted, here, here.queues[queue])
     if isinstance(part, AdmissionCondition):
-        return QueueNeed(text=_escape(f"do without `{failure.wanted}`"))
+        return QueueNeed(text=f"do without `{failure.wanted}`")
     kind = part.kind
     if kind.need is None:
         return None
     if "{number}" not in kind.need:
-        return QueueNeed(text=_escape(kind.need.format(names=part.names)))
+        return QueueNeed(text=kind.need.format(names=part.names))
     number = rules.NEEDS[kind.rules[0]](part.isolated)
     # A job may demand several processors by a tag alone.
     return QueueNeed(text=kind.need, number=max(2, number) if kind is PROCESSORS else number)
@@ -218,19 +228,15 @@ def _need_of_requirement(
     part: RequirementCondition, wanted: str, here: QueueSet, queue: QueueView
 ) -> QueueNeed:
     if not isinstance(part.asked, Record):
-        return QueueNeed(text=_escape(f"be such that `{wanted}`"))
+        return QueueNeed(text=f"be such that `{wanted}`")
     [(_, value)] = part.asked.values
     [parameter] = evaluator.parameters(part.asked, here.declarations)
     if parameter in queue.nodes:
-        return QueueNeed(text=_escape(f"have nodes with {parameter} {format_value(value)}"))
+        return QueueNeed(text=f"have nodes with {parameter} {format_value(value)}")
     number = None if isinstance(value, tuple) else as_number(value)
     if isinstance(number, str | bool | None) or isinstance(lookup(queue.values, parameter), tuple):
-        return QueueNeed(text=_escape(f"offer {parameter} {format_value(value)}"))
-    return QueueNeed(text=_escape(f"offer {parameter} ") + "{number}", number=number)
-
-
-def _escape(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
+        return QueueNeed(text=f"offer {parameter} {format_value(value)}")
+    return QueueNeed(text=f"offer {parameter} {{number}}", number=number)
 
 
 def suggest_changes(needs: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[QueueSuggestion]:
@@ -248,12 +254,12 @@ def suggest_changes(needs: Iterable[tuple[QueueNeed, WaitingClass]]) -> list[Que
             served = [each for least, each in members if least <= number]
             found.append(
                 QueueSuggestion(
-                    text=text.format(number=f"{number:.15g}"),
+                    offer=text.replace("{number}", f"{number:.15g}"),
                     gains=sum(each.jobs for each in served),
                     vos=tuple(sorted({each.asked.vo for each in served})),
                 )
             )
-    return sorted(found, key=lambda each: (-each.gains, each.text))[:_MOST_SUGGESTIONS]
+    return sorted(found, key=lambda each: (-each.gains, each.offer))[:_MOST_SUGGESTIONS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +267,7 @@ class ParameterImpact:
     """Waiting jobs that a parameter excludes."""
 
     jobs: int = 0
-    alone: int = 0  #: jobs that no other parameter excludes
+    only_this: Annotated[int, Field(description="Jobs that only this parameter excludes.")] = 0
 
 
 def parameter_impacts(
@@ -278,9 +284,8 @@ def parameter_impacts(
             ]
             for name in frozenset[str]().union(*found):
                 known, alone = impacts[name], all(name in names for names in found)
-                impacts[name] = ParameterImpact(
-                    jobs=known.jobs + each.jobs, alone=known.alone + (each.jobs if alone else 0)
-                )
+                only_this = known.only_this + (each.jobs if alone else 0)
+                impacts[name] = ParameterImpact(jobs=known.jobs + each.jobs, only_this=only_this)
     return dict(impacts)
 
 

@@ -149,8 +149,8 @@ class UnmetConditions:
     def _misses(self, part: AdmissionCondition) -> Iterator[_Reason]:
         for queue, mask in self._columns.group_by_admission():
             admission = self._queues[queue].admission
-            for miss in () if admission is None else admission.misses(part.job):
-                yield (miss.name, miss.wanted), miss.has or None, mask
+            for why in () if admission is None else admission.failing(part.job):
+                yield (why.requirement, why.wanted), why.has, mask
 
     def _reasons(self, part: RequirementCondition) -> Iterator[_Reason]:
         among = self._evaluated_whole(part)

@@ -1,41 +1,42 @@
 """Who changed what: versions, and values with their authors and the jobs that they exclude."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from typing import Annotated
 
+from pydantic import Field
 from sqlalchemy import Connection
 
 from cs_config.errors import PathNotFound
-from cs_config.tree.address import QueueAddress
+from cs_config.tree.address import QueueAddress, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, show, store
 from cs_config.versions.diff import Difference
 from cs_config.versions.permissions import Rights
 from cs_config.versions.show import ShownLine
 from cs_config.versions.store import Version
-from matcher.explain import queue_report
+from matcher.explain import job_conditions, queue_report
 from matcher.explain.queue_report import ParameterImpact
-from matcher.limits import job_groups
 from matcher.preview.editor import ConfigEditor
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 from taskqueue.db import database
-from taskqueue.task_queues import listing
 
 #: Versions that are searched for one answer.
 _MOST_VERSIONS = 10_000
 #: Most values in one answer.
 _MOST_VALUES = 2000
-_SITES = ("Resources", "Sites")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntry:
+class HistoryEntry(Version):
     """A version with its visible changed paths."""
 
-    version: Version
-    paths: list[str] | None  #: None: not recorded
+    paths: Annotated[
+        list[str] | None,
+        Field(description="Changed paths that the caller may see; null: too long ago."),
+    ]
 
 
 def list_versions(editor: ConfigEditor, *, limit: int, path: str = "") -> list[HistoryEntry]:
@@ -63,14 +64,15 @@ def _visible_entry(
     names: tuple[str, ...],
 ) -> HistoryEntry | None:
     if changed is None:
-        return HistoryEntry(version=version, paths=None) if rights.everything and not names else None
+        return HistoryEntry(**asdict(version), paths=None) if rights.everything and not names else None
     paths = [each for each in changed if rights.sees_path(config, tuple(each.split("/")))]
     if names:
         paths = [each for each in paths if _concerns(each, names)]
     if not paths and (names or not rights.everything):
         return None
     hidden = len(paths) < len(changed) and not rights.everything
-    return HistoryEntry(version=replace(version, message="") if hidden else version, paths=paths)
+    shown = replace(version, message="") if hidden else version
+    return HistoryEntry(**asdict(shown), paths=paths)
 
 
 def _concerns(path: str, names: tuple[str, ...]) -> bool:
@@ -94,7 +96,7 @@ class Blamed:
 
     line: ShownLine
     since: Version | None  #: None: a default that is not written in the configuration
-    kept: ParameterImpact | None  #: None: not a parameter of a queue
+    excludes: ParameterImpact | None  #: None: not a parameter of a queue
 
 
 def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: str | None) -> list[Blamed]:
@@ -144,7 +146,7 @@ def list_values(
 def _require_vo(rights: Rights, config: Configuration, path: str, vo: str | None) -> None:
     """Allow only the author's VOs; at its sites, every VO."""
     names = show.split_path(config, path)
-    is_own = names[:2] == _SITES and len(names) > 2 and names[2] in rights.sites
+    is_own = bool(node_depth(names)) and names[2] in rights.sites
     if not (vo is None or rights.everything or is_own or fold(vo) in rights.sees):
         raise NotAllowed(f"{vo!r:.80} is not a VO of the token")
 
@@ -182,11 +184,8 @@ def _list_impacts(
     names = show.split_path(config, path)
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
     waiting = editor.list_waiting(conn, [vo])
-    needs_jobs = config.admission(address, vo) is not None
-    jobs = listing.list_first_jobs(conn, waiting) if needs_jobs else ()
-    return queue_report.parameter_impacts(
-        config, address, waiting, {job.job_id: job_groups.job_ad(job) for job in jobs}
-    )
+    ads = job_conditions.read_job_ads(conn, waiting, needed=config.admission(address, vo) is not None)
+    return queue_report.parameter_impacts(config, address, waiting, ads)
 
 
 def _blame(
@@ -196,5 +195,5 @@ def _blame(
     return Blamed(
         line=line,
         since=max(versions, key=lambda each: each.version, default=None),
-        kept=None if kept is None else kept.get(fold(line.path), ParameterImpact()),
+        excludes=None if kept is None else kept.get(fold(line.path), ParameterImpact()),
     )

@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
+from typing import Annotated
 
+from pydantic import Field
 from sqlalchemy import Connection
 
 from cs_config.tree import parameters
@@ -17,8 +19,8 @@ from cs_config.tree.configuration import Configuration
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.proposals import Proposal
 from matcher.explain import job_conditions
-from matcher.explain.job_conditions import JobAds, JobCondition
-from matcher.limits import job_groups, running_limits, throttle_state
+from matcher.explain.job_conditions import JobCondition
+from matcher.limits import running_limits, throttle_state
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, PoolShift, VersionComparison
 from requirements.bitset import mask_from
@@ -36,9 +38,12 @@ _NO_PARAMETERS = frozenset({"Throttle", "Forwarding"})
 class UselessParameter:
     """A parameter that makes no queue eligible for a waiting job."""
 
+    vo: str
     name: str
     queues: int  #: queues that get it
-    jobs: int  #: waiting jobs that require it and still do not fit; 0: no job requires it
+    jobs: Annotated[
+        int, Field(description="Waiting jobs that need it and lack it there; 0: no job needs it.")
+    ]
 
 
 def list_useless_parameters(
@@ -61,7 +66,7 @@ def list_useless_parameters(
             continue
         if not any(here.fulfilling([part]) & queues for part, _ in parts):
             jobs = sum(jobs for _, jobs in parts)
-            yield UselessParameter(name=name, queues=queues.bit_count(), jobs=jobs)
+            yield UselessParameter(vo=versions.vo, name=name, queues=queues.bit_count(), jobs=jobs)
 
 
 def list_set_parameters(
@@ -81,7 +86,7 @@ class ClosedPlace:
     """A place that the change would close."""
 
     scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
-    text: str  #: reason, as text for people
+    why: str  #: as text for people
 
 
 def list_closed_places(
@@ -93,7 +98,7 @@ def list_closed_places(
     was = _closed_throttles(conn, proposal.before, [scope for scope in changed if scope in before], now)
     for scope, why in _closed_throttles(conn, proposal.after, changed, now).items():
         if scope not in was:
-            yield ClosedPlace(scope=scope, text=f"throttled ({why})")
+            yield ClosedPlace(scope=scope, why=f"throttled ({why})")
     rules = {
         scope: {(each.vo, each.limit) for each in these}
         for scope, these in running_limits.rules_by_scope(proposal.before).items()
@@ -107,7 +112,7 @@ def list_closed_places(
         for each in conditions:
             is_new = (each.rule.vo, each.rule.limit) not in rules.get(scope, ())
             if is_new and each.full and each.rule.is_visible(vos):
-                yield ClosedPlace(scope=scope, text=each.why)
+                yield ClosedPlace(scope=scope, why=each.why)
 
 
 def _closed_throttles(
@@ -155,11 +160,11 @@ def _is_usable(config: Configuration, queue: QueueAddress, vo: str) -> bool:
 class VoJobs:
     """Effect on the waiting jobs of a VO."""
 
-    waiting: int = 0
-    stuck: int = 0  #: they lose their last queue
-    freed: int = 0  #: they get their first queue
-    gain: int = 0  #: they get more queues
-    lose: int = 0  #: they get fewer queues
+    waiting: int
+    stuck: Annotated[int, Field(description="Jobs that lose their last queue.")]
+    freed: Annotated[int, Field(description="Jobs that get their first queue.")]
+    gain: Annotated[int, Field(description="Jobs that get more queues.")]
+    lose: Annotated[int, Field(description="Jobs that get fewer queues.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +209,8 @@ def compute_outlook(
     for each in listing.list_waiting(conn, vos):
         waiting[each.asked.vo].append(each)
     stored = pools.list_requirements(conn, vos)
-    ads = _read_job_ads(conn, proposal, waiting)
+    has_admission = proposal.before.has_admission or proposal.after.has_admission
+    ads = job_conditions.read_job_ads(conn, list(chain(*waiting.values())), needed=has_admission)
     changed = ChangedQueues(proposal)
     classes: dict[str, list[ClassShift]] = {}
     shifted: list[PoolShift] = []
@@ -229,16 +235,6 @@ def compute_outlook(
         closed_places=tuple(list_closed_places(conn, proposal, vos=vos, now=now)),
         useless_parameters=useless,
     )
-
-
-def _read_job_ads(
-    conn: Connection, proposal: Proposal, waiting: Mapping[str, Sequence[WaitingClass]]
-) -> JobAds:
-    """The first job of each class, where queues have conditions on jobs."""
-    if not (proposal.before.has_admission or proposal.after.has_admission):
-        return {}
-    classes = [each for these in waiting.values() for each in these]
-    return {job.job_id: job_groups.job_ad(job) for job in listing.list_first_jobs(conn, classes)}
 
 
 def _sum_jobs(waiting: Sequence[WaitingClass], shifted: Sequence[ClassShift]) -> VoJobs:

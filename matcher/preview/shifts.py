@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from cs_config.options.operations import DEFAULTS
-from cs_config.tree.address import QueueAddress
+from cs_config.tree.address import SITES, QueueAddress, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.proposals import Proposal
 from matcher.explain import job_conditions, queue_set
@@ -66,7 +66,7 @@ class VersionComparison:
 
     def __init__(self, before: Configuration, after: Configuration, vo: str, changed: _Queues) -> None:
         self._after = after
-        self._vo = vo
+        self.vo = vo
         self._changed = changed
         self._old = _usable_queues(before, vo, changed)
         self.new = _usable_queues(after, vo, changed)  #: the changed queues in the new version
@@ -83,7 +83,7 @@ class VersionComparison:
     @cached_property
     def _elsewhere(self) -> QueueSet:
         rest = [each for each in self._after.addresses if each not in self._changed]
-        return _usable_queues(self._after, self._vo, rest)
+        return _usable_queues(self._after, self.vo, rest)
 
 
 def _usable_queues(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> QueueSet:
@@ -116,7 +116,6 @@ def pool_shifts(
             yield PoolShift(pool_id=pool_id, vo=vo, waiting=jobs[pool_id], shift=shift)
 
 
-_SITES: Final = ("Resources", "Sites")
 _VOS: Final = "VOs"
 #: Options that affect the evaluation of requirements.
 _COMPARED_BY: Final = frozenset({"jobdescription", "pools"})
@@ -145,22 +144,9 @@ class ChangedQueues:
             for_vo = len(names) < 2 or names[1] == DEFAULTS or fold(names[1]) == vo
             compares = len(names) < 3 or fold(names[2]) in _COMPARED_BY
             return self._within[()] if for_vo and compares else frozenset()
-        if names[:2] != _SITES[: len(names)]:
+        if names[:2] != SITES[: len(names)]:
             return self._within[()] if names[:2] == ("Resources", "Computing") else frozenset()
-        scope, below = _split(names[2:])
-        if below[:1] == (_VOS,) and len(below) > 1 and fold(below[1]) != vo:
+        depth = node_depth(names)
+        if names[depth : depth + 1] == (_VOS,) and names[depth + 1 :] and fold(names[depth + 1]) != vo:
             return frozenset()
-        return self._within.get(scope, frozenset())
-
-
-def _split(names: tuple[str, ...]) -> tuple[_Scope, tuple[str, ...]]:
-    """Split a path below `Resources/Sites` into site, CE and queue, and the rest."""
-    scope = names[:1]
-    for between in ("CEs", "Queues"):
-        if names[2 * len(scope) - 1 : 2 * len(scope)] != (between,):
-            break
-        found = names[2 * len(scope) : 2 * len(scope) + 1]
-        if not found:
-            return scope, ()
-        scope += found
-    return scope, names[2 * len(scope) - 1 :]
+        return self._within.get(names[2:depth:2], frozenset())

@@ -75,7 +75,7 @@ def _known_results(_config: Configuration) -> Cache[Hashable, ChainResult]:
 @derived
 def _limits_particulars(config: Configuration, vo: str) -> bool:
     """Whether options of the VO limit keywords that jobs do not share."""
-    return not keywords.PARTICULAR_FOLDED.isdisjoint(options_for(config, vo).job_description.bounds)
+    return not keywords.PARTICULAR_FOLDED.isdisjoint(options_for(config, vo).job_description.declared_by_name)
 
 
 def run_or_reuse(

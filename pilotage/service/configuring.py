@@ -4,7 +4,6 @@ Long lists of a preview are cut, and jobs of other VOs are only counted.
 """
 
 from collections.abc import Collection
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
@@ -14,23 +13,15 @@ from cs_config.versions.diff import Difference
 from cs_config.versions.permissions import Rights
 from cs_config.versions.proposals import Proposal
 from matcher.preview.editor import ConfigEditor, StoredChange
-from matcher.preview.history import Blamed
 from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift
 from pilotage.service.auth import audit
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.config import (
-    BlamedValue,
     ClassPreview,
-    ClosedPreview,
     DifferenceAnswer,
-    GoingPreview,
-    KeptAway,
     PoolPreview,
     PreviewAnswer,
-    Since,
-    VainPreview,
-    VoPreview,
     WarningPreview,
 )
 from pilotage.service.queries import explanations
@@ -73,23 +64,6 @@ def _audit(caller: Caller, change: StoredChange) -> None:
     audit.done(caller, "configuration", version=change.version, message=change.message, paths=paths)
 
 
-def answer_blamed(blamed: Blamed) -> BlamedValue:
-    """Convert to the HTTP model."""
-    line, since, kept = blamed.line, blamed.since, blamed.kept
-    return BlamedValue(
-        path=line.path,
-        value=line.as_json()["value"],
-        origin=line.origin,
-        places=list(line.places),
-        since=None
-        if since is None
-        else Since(
-            version=since.version, author=since.author, stored_at=since.created_at, source=since.source
-        ),
-        excludes=None if kept is None else KeptAway(jobs=kept.jobs, only_this=kept.alone),
-    )
-
-
 def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> PreviewAnswer:
     """Convert an outlook, as far as the author may see it."""
     warnings = editor.visible_problems(proposal.warnings, proposal.after)
@@ -100,30 +74,20 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
     return PreviewAnswer(
         version=proposal.before.version,
         changes=[difference(each) for each in proposal.differences[:_MOST]],
-        warnings=[
-            WarningPreview(path=each.path, message=each.message, suggestion=each.suggestion, line=each.line)
-            for each in warnings[:_MOST]
-        ],
+        warnings=[WarningPreview.model_validate(each) for each in warnings[:_MOST]],
         totals=dict(outlook.totals),
         new_queues=_names(outlook.new, _MOST),
         removed_queues=_names(outlook.removed, _MOST),
-        jobs={vo: VoPreview(**asdict(each)) for vo, each in outlook.jobs.items()},
+        jobs=outlook.jobs,
         classes=[
             _class(each, readable=may_read(each.waiting.asked.vo))
             for each in outlook.classes
             if each.stuck or each.freed
         ][:_MOST],
         pools=[_pool(each) for each in outlook.pools if may_read(each.vo)][:_MOST],
-        running=[
-            GoingPreview(queue=str(each.queue), vo=each.vo, why=each.why, jobs=each.jobs, pilots=each.pilots)
-            for each in outlook.lost_work[:_MOST]
-        ],
-        closed=[ClosedPreview(scope=each.scope, why=each.text) for each in outlook.closed_places[:_MOST]],
-        in_vain=[
-            VainPreview(vo=vo, name=each.name, queues=each.queues, jobs=each.jobs)
-            for vo, these in outlook.useless_parameters.items()
-            for each in these[:_MOST]
-        ],
+        running=list(outlook.lost_work[:_MOST]),
+        closed=list(outlook.closed_places[:_MOST]),
+        in_vain=[each for of_vo in outlook.useless_parameters.values() for each in of_vo[:_MOST]],
     )
 
 

@@ -31,13 +31,6 @@ LONGEST: Final = timedelta(minutes=1)
 MOST: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[Answer]):
-    answer: Answer
-    since: datetime
-    until: datetime
-
-
 class ResponseCache(Generic[Answer]):
     """The last expensive answers of one kind in this process; cheap ones are computed each time.
 
@@ -46,18 +39,18 @@ class ResponseCache(Generic[Answer]):
 
     def __init__(self, rows: Callable[[Answer], int]) -> None:
         self._rows = rows  #: number of rows that an answer was counted from
-        self._entries: dict[Hashable, _Entry[Answer]] = {}
+        self._entries: dict[Hashable, tuple[Answer, datetime, datetime]] = {}  #: valid from, and until
 
     def get(self, question: Hashable, make: Callable[[], Answer], *, now: datetime) -> Answer:
         """Return the cached answer, at most a minute old (less for fewer rows), or make a new one."""
-        entry = self._entries.get(question)
-        if entry is not None and entry.since <= now < entry.until:
-            return entry.answer
+        known, since, until = self._entries.get(question, (None, now, now))
+        if known is not None and since <= now < until:
+            return known
         answer = make()
         if (rows := self._rows(answer)) >= WORTH:
             life = min(timedelta(seconds=rows / ROWS_A_SECOND), LONGEST)
-            alive = [(each, kept) for each, kept in list(self._entries.items()) if now < kept.until]
-            self._entries = {**dict(alive[1 - MOST :]), question: _Entry(answer, now, now + life)}
+            alive = [(each, kept) for each, kept in list(self._entries.items()) if now < kept[2]]
+            self._entries = {**dict(alive[1 - MOST :]), question: (answer, now, now + life)}
         return answer
 
 

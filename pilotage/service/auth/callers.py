@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from secrets import token_hex
+from typing import Annotated
+
+from pydantic import Field, PlainSerializer, TypeAdapter
 
 from cs_config.tree.address import QueueAddress
 from requirements.errors import InvalidRequest, Problem, did_you_mean
@@ -34,19 +37,25 @@ class Capability(StrEnum):
     CANCEL = "compute.cancel"  #: kill jobs
 
 
+#: Written in order, so that equal callers have equal claims.
+_Names = Annotated[frozenset[str], PlainSerializer(sorted)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """The bearer of a verified token."""
 
     role: Role
-    subject: str  #: the same for every token of one bearer: leases and idempotency keys belong to it
-    vos: frozenset[str] = frozenset()  #: lower case; of an operator: default VO of its submissions
+    #: The same for every token of one bearer: leases and idempotency keys belong to it.
+    subject: Annotated[str, Field(alias="sub")]
+    vos: _Names = frozenset()  #: lower case; of an operator: default VO of its submissions
     user: str = ""
     group: str = ""
-    sites: frozenset[str] = frozenset()
+    sites: _Names = frozenset()
     queue: QueueAddress | None = None  #: of a pilot bound from the start
     stamp: str | None = None  #: a pilot's own id
-    capabilities: frozenset[Capability] | None = None  #: None: all that the role allows
+    #: None: all that the role allows.
+    capabilities: Annotated[frozenset[Capability], PlainSerializer(sorted)] | None = None
     also: tuple["Caller", ...] = ()  #: further roles of the same bearer; any of them suffices for a request
 
     @property
@@ -100,47 +109,20 @@ def union(several: Sequence[Caller]) -> Caller | None:
     return replace(every[0], also=tuple(every[1:])) if every else None
 
 
+_CALLER = TypeAdapter(Caller)
+
+
 def claims_of(caller: Caller) -> dict[str, object]:
     """The claims of a token that describe its bearer."""
-    claims: dict[str, object] = {
-        "sub": caller.subject,
-        "role": caller.role.value,
-        "vos": sorted(caller.vos),
-        "user": caller.user,
-        "group": caller.group,
-        "sites": sorted(caller.sites),
-        "queue": str(caller.queue) if caller.queue else None,
-        "stamp": caller.stamp,
-    }
-    present = {name: value for name, value in claims.items() if value}
-    if caller.capabilities is not None:  # also an empty set: it allows nothing
-        present["capabilities"] = sorted(caller.capabilities)
-    return present
+    claims: dict[str, object] = _CALLER.dump_python(
+        caller, mode="json", by_alias=True, exclude={"also"}, exclude_defaults=True
+    )
+    return claims
 
 
 def read(claims: Mapping[str, object]) -> Caller:
-    """Build the caller from the claims of one of our tokens.
-
-    Of others, `InvalidRequest`, `KeyError`, `TypeError` or `ValueError`.
-    """
-    queue, stamp, capabilities = claims.get("queue"), claims.get("stamp"), claims.get("capabilities")
-    return Caller(
-        role=Role(str(claims["role"])),
-        subject=str(claims["sub"]),
-        vos=_names(claims.get("vos", [])),
-        user=str(claims.get("user", "")),
-        group=str(claims.get("group", "")),
-        sites=_names(claims.get("sites", [])),
-        queue=QueueAddress.parse(str(queue)) if queue else None,
-        stamp=str(stamp) if stamp else None,
-        capabilities=None if capabilities is None else frozenset(map(Capability, _names(capabilities))),
-    )
-
-
-def _names(claim: object) -> frozenset[str]:
-    if not isinstance(claim, list):
-        raise TypeError(f"{claim!r} is not a list of names")
-    return frozenset(str(name) for name in claim)
+    """Build the caller from the claims of one of our tokens; of others, `InvalidRequest` or `ValueError`."""
+    return _CALLER.validate_python({**claims, "also": ()})
 
 
 #: Allowed names of VOs, sites, CEs and queues.

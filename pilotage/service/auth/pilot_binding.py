@@ -1,11 +1,10 @@
 """Binding of pilots to queues: named in the token, or else the first queue that the pilot states."""
 
-from collections import OrderedDict
 from datetime import datetime, timedelta
-from threading import Lock
 
 from sqlalchemy import Engine
 
+from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from pilotage.service.auth.callers import Caller, Role
 from requirements.errors import NotAllowed
@@ -23,12 +22,11 @@ class PilotPlaces:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._seen: OrderedDict[str, tuple[QueueAddress, datetime]] = OrderedDict()
-        self._lock = Lock()
+        self._seen: Cache[str, tuple[QueueAddress, datetime]] = Cache(_REMEMBERED)
 
     def is_known(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> bool:
         """Whether the pilot is bound to this queue and was seen within a minute: no statement is needed."""
-        seen = self._seen.get(caller.stamp or "")
+        seen = self._seen.find(caller.stamp or "")
         return seen is not None and seen[0] == queue and now - seen[1] < _SEEN_EVERY
 
     def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
@@ -38,11 +36,7 @@ class PilotPlaces:
             bound = pilots.bind_queue(conn, stamp=stamp, vo=vo, queue=caller.queue or queue, now=now)
         if bound is None:
             raise NotAllowed(f"the pilot {stamp} was not sent to {queue}")
-        with self._lock:
-            self._seen[stamp] = bound, now
-            self._seen.move_to_end(stamp)
-            if len(self._seen) > _REMEMBERED:
-                self._seen.popitem(last=False)
+        self._seen.store(stamp, (bound, now))
         if bound != queue:
             raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot request jobs for {queue}")
 

@@ -11,7 +11,7 @@ Three levels of jobs, each including the one before:
 Waiting jobs, pools and explanations are visible to every member of a VO (`Caller.may_read`).
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NoReturn
 
 from sqlalchemy import Connection
@@ -39,20 +39,22 @@ from taskqueue.sites import scopes
 from taskqueue.states import PilotStatus
 from taskqueue.task_queues import listing as task_queues_listing
 
+_CONTROLLED, _NAMED, _COUNTED = range(3)
+
 
 def controlled(caller: Caller) -> tuple[OwnershipFilter, ...]:
     """The jobs that the caller may list and control."""
-    return _all_roles(caller, _controlled)
+    return _list_visible(caller, _CONTROLLED)
 
 
 def may_see_names(caller: Caller) -> tuple[OwnershipFilter, ...]:
     """The jobs whose owners and names the caller may see."""
-    return _all_roles(caller, _list_named)
+    return _list_visible(caller, _NAMED)
 
 
 def may_count(caller: Caller) -> tuple[OwnershipFilter, ...]:
     """The jobs, and the pilots, that the caller may count by place and progress."""
-    return _all_roles(caller, _list_counted)
+    return _list_visible(caller, _COUNTED)
 
 
 def controls(caller: Caller, *, vo: str, owner: str) -> bool:
@@ -70,29 +72,19 @@ def vos_at(caller: Caller, site: str) -> frozenset[str] | None:
     return None if caller.looks_after(site) else caller.visible_vos
 
 
-def _controlled(caller: Caller) -> Iterator[OwnershipFilter]:
+def _list_visible(caller: Caller, level: int) -> tuple[OwnershipFilter, ...]:
+    return drop_contained([each for role in caller.each for each in _list_of_role(role, level)])
+
+
+def _list_of_role(caller: Caller, level: int) -> Iterator[OwnershipFilter]:
     if caller.role is Role.USER:
         yield OwnershipFilter(vos=caller.vos, owner=caller.user)
     elif caller.role in (Role.VO_ADMIN, Role.OPERATOR):
         yield OwnershipFilter(vos=caller.visible_vos)
-
-
-def _list_named(caller: Caller) -> Iterator[OwnershipFilter]:
-    yield from _controlled(caller)
-    if caller.role in (Role.SITE_ADMIN, Role.GATEWAY, Role.DIRECTOR) and caller.vos:
+    elif caller.role in (Role.SITE_ADMIN, Role.GATEWAY, Role.DIRECTOR) and caller.vos and level >= _NAMED:
         yield OwnershipFilter(vos=caller.vos, sites=caller.sites or None)
-
-
-def _list_counted(caller: Caller) -> Iterator[OwnershipFilter]:
-    yield from _list_named(caller)
-    if caller.role is Role.SITE_ADMIN:
+    if caller.role is Role.SITE_ADMIN and level >= _COUNTED:
         yield OwnershipFilter(sites=caller.sites)
-
-
-def _all_roles(
-    caller: Caller, list_filters: Callable[[Caller], Iterator[OwnershipFilter]]
-) -> tuple[OwnershipFilter, ...]:
-    return drop_contained([each for role in caller.each for each in list_filters(role)])
 
 
 #: Columns that show the work of persons, as filters or groupings: for callers who may see names.

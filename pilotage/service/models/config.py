@@ -1,11 +1,15 @@
 """The configuration, its changes and their previews."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import AliasPath, BaseModel, Field
 
-from pilotage.service.models import StrictInput
+from matcher.explain.queue_report import ParameterImpact
+from matcher.preview.history import HistoryEntry
+from matcher.preview.outlook import ClosedPlace, LostWork, UselessParameter, VoJobs
+from pilotage.service.models import AnswerModel, StrictInput
 
 
 class ConfigAnswer(BaseModel):
@@ -46,11 +50,8 @@ class Edits(ConfigChangeBody):
     remove: list[str] = Field(default_factory=list, max_length=10_000, description="Paths.")
 
 
-class Proposed(NewConfig):
+class Proposed(NewConfig, Edits):
     """A change to preview: edits of single paths, or a whole configuration."""
-
-    set: dict[str, Any] = Field(default_factory=dict, description="As in `PATCH`.")
-    remove: list[str] = Field(default_factory=list, max_length=10_000, description="As in `PATCH`.")
 
 
 class DifferenceAnswer(BaseModel):
@@ -81,51 +82,34 @@ class Rollback(StrictInput):
     message: str = Field(default="", max_length=2000, description="Why.")
 
 
-class VersionAnswer(BaseModel):
-    """A version of the configuration."""
-
-    version: int
-    digest: str = Field(description="SHA-256 of its text.")
-    source: str
-    author: str
-    message: str
-    created_at: datetime
-    paths: list[str] | None = Field(
-        default=None, description="Changed paths that the caller may see; null: too long ago."
-    )
-
-
 class Versions(BaseModel):
     """The latest versions, newest first."""
 
-    versions: list[VersionAnswer]
+    versions: list[HistoryEntry]
 
 
-class Since(BaseModel):
+class Since(AnswerModel):
     """The version that last changed a value."""
 
     version: int
     author: str
-    stored_at: datetime
+    stored_at: datetime = Field(validation_alias="created_at")
     source: str = Field(description="File that the version came from, or `api`.")
 
 
-class KeptAway(BaseModel):
-    """Waiting jobs that a parameter excludes from a queue."""
-
-    jobs: int
-    only_this: int = Field(description="Jobs that only this parameter excludes.")
-
-
-class BlamedValue(BaseModel):
+class BlamedValue(AnswerModel):
     """A value, its origin, its author, and the jobs that it excludes."""
 
-    path: str = Field(description="Relative to the requested path.")
-    value: Any
-    origin: str = Field(description="Level, file and line.")
-    places: list[str] = Field(description="Full paths where it is written.")
+    path: str = Field(
+        validation_alias=AliasPath("line", "path"), description="Relative to the requested path."
+    )
+    value: Any = Field(validation_alias=AliasPath("line", "value"))
+    origin: str = Field(validation_alias=AliasPath("line", "origin"), description="Level, file and line.")
+    places: list[str] = Field(
+        validation_alias=AliasPath("line", "places"), description="Full paths where it is written."
+    )
     since: Since | None = Field(description="Null: a default that is not written in the configuration.")
-    excludes: KeptAway | None = Field(description="For a queue's parameters; null for other values.")
+    excludes: ParameterImpact | None = Field(description="For a queue's parameters; null for other values.")
 
 
 class BlameAnswer(BaseModel):
@@ -141,16 +125,6 @@ class DifferencesAnswer(BaseModel):
     from_version: int
     to_version: int
     changes: list[DifferenceAnswer]
-
-
-class VoPreview(BaseModel):
-    """Effects on the waiting jobs of a VO."""
-
-    waiting: int
-    stuck: int = Field(description="Jobs that lose their last queue.")
-    freed: int = Field(description="Jobs that get their first queue.")
-    gain: int = Field(description="Jobs that get more queues.")
-    lose: int = Field(description="Jobs that get fewer queues.")
 
 
 class PoolPreview(BaseModel):
@@ -176,33 +150,7 @@ class ClassPreview(BaseModel):
     queues: list[str] = Field(description="The first of the queues lost or gained.")
 
 
-class GoingPreview(BaseModel):
-    """Jobs and pilots of a VO at a queue that the VO may no longer use."""
-
-    queue: str
-    vo: str
-    why: str
-    jobs: int
-    pilots: int
-
-
-class ClosedPreview(BaseModel):
-    """A site, CE or queue that would immediately accept no more jobs."""
-
-    scope: str
-    why: str
-
-
-class VainPreview(BaseModel):
-    """A parameter that helps no waiting job."""
-
-    vo: str
-    name: str
-    queues: int
-    jobs: int = Field(description="Waiting jobs that need it and lack it there; 0: no job needs it.")
-
-
-class WarningPreview(BaseModel):
+class WarningPreview(AnswerModel):
     """A setting that is allowed and probably a mistake."""
 
     path: str
@@ -220,12 +168,12 @@ class PreviewAnswer(BaseModel):
     totals: dict[str, int] = Field(description="Numbers that guards can test.")
     new_queues: list[str]
     removed_queues: list[str]
-    jobs: dict[str, VoPreview] = Field(description="By VO.")
+    jobs: Mapping[str, VoJobs] = Field(description="By VO.")
     classes: list[ClassPreview]
     pools: list[PoolPreview]
-    running: list[GoingPreview]
-    closed: list[ClosedPreview]
-    in_vain: list[VainPreview]
+    running: list[LostWork]
+    closed: list[ClosedPlace]
+    in_vain: list[UselessParameter]
 
 
 class OriginValue(BaseModel):

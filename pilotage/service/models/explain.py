@@ -1,57 +1,21 @@
 """Explanations of jobs and queues."""
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
 
-from pydantic import AliasPath, BaseModel, BeforeValidator, Field
+from pydantic import AliasPath, BaseModel, Field
 
+from cs_config.tree.address import QueueAddress
+from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import RequirementExclusion
-from matcher.explain.queue_report import ExcludedWork
+from matcher.explain.queue_report import ExcludedWork, QueueSuggestion, WaitingWork
 from pilotage.service.models import AnswerModel
-
-#: A `QueueAddress` in an answer.
-QueueText = Annotated[str, BeforeValidator(str)]
-
-
-class Example(BaseModel):
-    """A queue that fails a requirement."""
-
-    queue: str = Field(description="`Site/CE/Queue`.")
-    has: str | None = Field(description="Its value; null: it has no such parameter.")
-
-
-class ReasonAnswer(BaseModel):
-    """A requirement and the queues that it excludes."""
-
-    requirement: str
-    wanted: str
-    excluded: int = Field(description="Queues that fail it.")
-    only_this: int = Field(description="Queues that fail it and nothing else.")
-    example: Example
-
-    @classmethod
-    def from_exclusion(cls, found: RequirementExclusion) -> "ReasonAnswer":
-        """Convert a reason of the matcher."""
-        return cls(
-            requirement=found.requirement,
-            wanted=found.wanted,
-            excluded=found.excluded,
-            only_this=found.only_this,
-            example=Example(queue=str(found.example), has=found.has),
-        )
-
-
-class RankedQueueAnswer(AnswerModel):
-    """A queue that a job may run in."""
-
-    queue: QueueText = Field(description="`Site/CE/Queue`.")
-    rank: float | None = Field(description="By the job's `Rank`, else by the queue's; null: not a number.")
 
 
 class RankedQueues(BaseModel):
     """Eligible queues, the highest rank first, equal ones in random order."""
 
     eligible: int = Field(description="Number of eligible queues, listed or not.")
-    queues: list[RankedQueueAnswer]
+    queues: list[RankedQueue]
 
 
 class ChangeAnswer(AnswerModel):
@@ -59,14 +23,14 @@ class ChangeAnswer(AnswerModel):
 
     change: str = Field(validation_alias="text")
     gains: int = Field(description="Queues, without those that are closed to the job now.")
-    example: QueueText = Field(description="One of them, `Site/CE/Queue`.")
+    example: QueueAddress = Field(description="One of them, `Site/CE/Queue`.")
 
 
 class ForwardingAnswer(AnswerModel):
     """Where each part of the requirements is decided, for queues where that is equal."""
 
     queues: int
-    example: QueueText = Field(description="One of them, `Site/CE/Queue`.")
+    example: QueueAddress = Field(description="One of them, `Site/CE/Queue`.")
     at_queue: list[str] = Field(
         validation_alias=AliasPath("forwarding", "at_queue"),
         description="Parts that the queues' parameters, or all their nodes, fulfil.",
@@ -88,7 +52,9 @@ class JobExplanation(BaseModel):
     status: str | None
     eligible_queues: int
     candidate_queues: int = Field(description="Queues that the VO may use now.")
-    reasons: list[ReasonAnswer] = Field(description="Every failing requirement, the costliest first.")
+    reasons: Sequence[RequirementExclusion] = Field(
+        description="Every failing requirement, the costliest first."
+    )
     changes: list[ChangeAnswer] = Field(description="Smallest changes that help, best first.")
     left_out: list[str] = Field(
         default_factory=list, description="Changes that were not tried because of their number."
@@ -99,61 +65,14 @@ class JobExplanation(BaseModel):
     )
 
 
-class WorkAnswer(AnswerModel):
-    """Waiting jobs."""
-
-    jobs: int
-    classes: int = Field(description="Distinct sets of their requirements.")
-
-
-class WaitingJobExample(BaseModel):
-    """A job that the queue cannot run."""
-
-    vo: str
-    job_id: int | None = Field(description="Null: a job of a VO that the token is not for.")
-    wanted: str
-
-
-class ExcludedAnswer(BaseModel):
-    """A requirement and the waiting jobs that fail it at a queue."""
-
-    requirement: str
-    has: str | None = Field(description="The queue's value; null: it has no such parameter.")
-    jobs: int = Field(description="Waiting jobs that fail it.")
-    classes: int
-    only_this: int = Field(description="Jobs that fail only this.")
-    example: WaitingJobExample
-
-    @classmethod
-    def from_excluded(cls, found: ExcludedWork, *, readable: bool) -> "ExcludedAnswer":
-        """Convert an exclusion of the matcher; job ids only for callers who may read about the VO."""
-        job_id = found.example_job if readable else None
-        return cls(
-            requirement=found.requirement,
-            has=found.has,
-            jobs=found.work.jobs,
-            classes=found.work.classes,
-            only_this=found.only_this,
-            example=WaitingJobExample(vo=found.vo, job_id=job_id, wanted=found.wanted),
-        )
-
-
-class OfferAnswer(AnswerModel):
-    """A change of a queue that would attract more jobs."""
-
-    offer: str = Field(validation_alias="text")
-    gains: int = Field(description="Additional waiting jobs that it could run.")
-    vos: list[str] = Field(description="VOs of these jobs.")
-
-
 class QueueExplanation(BaseModel):
     """Report for one queue: jobs it could run, requirements that exclude others, changes that would help."""
 
-    queue: str = Field(description="`Site/CE/Queue`.")
-    waiting: dict[str, WorkAnswer] = Field(description="All waiting jobs, by VO.")
-    serves: dict[str, WorkAnswer] = Field(description="Jobs that the queue may run, by VO.")
-    reasons: list[ExcludedAnswer] = Field(description="Requirements that exclude the rest, costliest first.")
-    changes: list[OfferAnswer] = Field(
+    queue: QueueAddress = Field(description="`Site/CE/Queue`.")
+    waiting: Mapping[str, WaitingWork] = Field(description="All waiting jobs, by VO.")
+    serves: Mapping[str, WaitingWork] = Field(description="Jobs that the queue may run, by VO.")
+    reasons: list[ExcludedWork] = Field(description="Requirements that exclude the rest, costliest first.")
+    changes: Sequence[QueueSuggestion] = Field(
         description="Changes of the queue that would attract jobs, best first."
     )
     now: list[str] = Field(description="Current bans, limits, throttles and recent pilots.")

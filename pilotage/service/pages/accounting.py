@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
@@ -15,7 +15,7 @@ from pilotage.service.pages import templating
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import accounting
-from pilotage.service.queries.accounting import AccountingAnswer, AccountingQuery, AccountingRow
+from pilotage.service.queries.accounting import AccountingAnswer, AccountingQuery, AccountingRow, Columns
 from taskqueue.accounting.report import DIMENSIONS, TimeBucket
 from taskqueue.accounting.sums import truncate_to_hour
 
@@ -143,44 +143,27 @@ _DEEPER: Final = {"vo": "site", "site": "queue", "ce": "queue", "owner_group": "
 _FIELDS: Final = ("vo", "site", "owner", "status")
 _SETTLED: Final = {Role.USER: ("vo", "owner", "owner_group"), Role.VO_ADMIN: ("vo",)}
 
-_Filter = Annotated[str | None, Field(max_length=1000)]
 
+class AccountingShown(AccountingQuery):
+    """Query of the page: of the API, by one column, with the quantity of the chart."""
 
-class AccountingShown(BaseModel):
-    """Query of the page."""
+    model_config = ConfigDict(extra="ignore")
 
-    model_config = ConfigDict(extra="ignore", populate_by_name=True)
-
-    by: str = Field(default="vo", max_length=40, pattern="^[a-z_]+$")  # one column of the page
+    by: Columns = Field(default=["vo"], min_length=1, max_length=1)
+    since: str | None = Field(default="7d", alias="from", max_length=40)
     quantity: str = Field(default="jobs", max_length=40)
-    since: str = Field(default="7d", alias="from", max_length=40)
-    until: str | None = Field(default=None, alias="to", max_length=40)
-    bucket: TimeBucket | None = None
-    vo: _Filter = None
-    site: _Filter = None
-    ce: _Filter = None
-    queue: _Filter = None
-    owner: _Filter = None
-    owner_group: _Filter = None
-    status: _Filter = None
 
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, given: Any) -> Any:
         """Drop fields of the form that were left empty."""
         is_form = isinstance(given, dict)
-        return {name: value for name, value in given.items() if value != ""} if is_form else given
+        return {name: value for name, value in given.items() if value not in ("", [""])} if is_form else given
 
     @property
     def filters(self) -> dict[str, str]:
         """The filters that are set."""
-        return {name: value for name in DIMENSIONS if (value := getattr(self, name)) is not None}
-
-    def to_query(self, *, bucket: TimeBucket | None = None) -> AccountingQuery:
-        """The same as a query of the API."""
-        return AccountingQuery.model_validate(
-            {"by": [self.by], "from": self.since, "to": self.until, "bucket": bucket, **self.filters}
-        )
+        return {name: ",".join(value) for name in DIMENSIONS if (value := getattr(self, name)) is not None}
 
 
 @router.get("/accounting")
@@ -188,11 +171,11 @@ class AccountingShown(BaseModel):
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
 def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLResponse:
     """Show used resources: users their own, VO admins their VO's, site admins those of their sites."""
-    whole = _answer(page, shown.to_query())
+    whole = _answer(page, shown, None)
     bucket = bucket_for(whole.since, whole.until, shown.bucket)
     wanted = next((each for each in QUANTITIES if each.name == shown.quantity), QUANTITIES[0])
     dimensions = accounting.dimensions(page.caller)
-    settled, deeper = _SETTLED.get(page.caller.role, ()), _DEEPER.get(shown.by)
+    settled, deeper = _SETTLED.get(page.caller.role, ()), _DEEPER.get(shown.by[0])
     return page.render(
         "accounting/accounting.html",
         shown=shown,
@@ -204,7 +187,7 @@ def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLRespon
         ranges=RANGES,
         dimensions=dimensions,
         buckets=list(TimeBucket),
-        chart=draw(_answer(page, shown.to_query(bucket=bucket)), wanted),
+        chart=draw(_answer(page, shown, bucket), wanted),
         fields=[name for name in _FIELDS if name in dimensions and name not in settled],
         deeper=deeper if deeper in dimensions else None,
     )
@@ -214,10 +197,10 @@ def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLRespon
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
 def download(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> Response:
     """Download the rows of the page as CSV."""
-    text = accounting.text(_answer(page, shown.to_query(bucket=shown.bucket)))
+    text = accounting.text(_answer(page, shown, shown.bucket))
     attachment = {"Content-Disposition": 'attachment; filename="accounting.csv"', "Cache-Control": "no-store"}
     return Response(text, media_type=accounting.MEDIA_TYPE, headers=attachment)
 
 
-def _answer(page: PageContext, query: AccountingQuery) -> AccountingAnswer:
-    return accounting.read(page.parts, page.caller, query)
+def _answer(page: PageContext, shown: AccountingShown, bucket: TimeBucket | None) -> AccountingAnswer:
+    return accounting.read(page.parts, page.caller, shown.model_copy(update={"bucket": bucket}))

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from cs_config.source import yaml_writer
 from cs_config.source.sections import Tree
+from cs_config.tree.address import node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import completion, diff, drafts, patch, show
 from cs_config.versions.diff import ABSENT, Difference, Entry
@@ -29,10 +30,7 @@ from requirements.values import fold
 
 router = APIRouter(prefix="/configuration", route_class=PageRoute)
 
-_SITES: Final = ("Resources", "Sites")
-#: Path components between the names of a site, a CE and a queue.
-_BETWEEN: Final = ("CEs", "Queues")
-#: Path lengths of sites, CEs and queues.
+#: Kinds of nodes by the length of their paths.
 _NODES: Final = {3: "site", 5: "CE", 7: "queue"}
 #: Most values of a new section that are listed singly.
 _MOST_SINGLE: Final = 20
@@ -64,7 +62,7 @@ class ConfigurationView:
     @property
     def node(self) -> str | None:
         """`site`, `CE` or `queue`; None for other sections."""
-        is_node = self.names[:2] == _SITES and self.names[3::2] == _BETWEEN[: len(self.names[3::2])]
+        is_node = node_depth(self.names) == len(self.names)
         return _NODES.get(len(self.names)) if is_node and self.is_there else None
 
 

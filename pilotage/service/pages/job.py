@@ -25,8 +25,6 @@ from taskqueue.states import FINAL, PREPARING, JobStatus, may_become
 
 #: Smallest share of the timeline for a span, so that it is visible.
 _LEAST = 0.02
-#: Share of the timeline from which a label fits.
-_ROOM = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +39,6 @@ class TimelineSpan:
     is_new_attempt: bool  #: a pilot other than before
     x: float  #: start, in percent of the timeline
     width: float  #: in percent; longer than its share of time if that would be invisible
-
-    @property
-    def has_room(self) -> bool:
-        """Whether its label fits."""
-        return self.width >= 100 * _ROOM
 
 
 def spans(entries: Sequence[LogEntry], *, now: datetime) -> list[TimelineSpan]:
@@ -141,9 +134,7 @@ def download(page: PageOf, job_id: JobIdPath) -> StreamingResponse:
 #: Eligible queues that are listed.
 LISTED_QUEUES = 10
 #: Statuses of jobs that may still look for a queue.
-_STILL_TO_GO = frozenset(
-    {None, "Submitting", "Received", "Checking", "Scouting", "Staging", "Waiting", "Rescheduled"}
-)
+_STILL_TO_GO = frozenset({None, JobStatus.WAITING, *PREPARING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

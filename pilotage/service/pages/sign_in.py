@@ -14,7 +14,7 @@ from pilotage.service.auth import callers as auth_callers
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Capability, Role
 from pilotage.service.auth.oidc import code_flow, issuer
-from pilotage.service.auth.oidc.code_flow import Answer, LoginAttempt
+from pilotage.service.auth.oidc.code_flow import LoginAttempt
 from pilotage.service.auth.oidc.issuers import TrustedIssuer
 from pilotage.service.http_errors import NotAuthenticated, NotHere
 from pilotage.service.pages import page as pages_page
@@ -86,7 +86,7 @@ def _sign_in(request: Request, parts: Services, next_page: str, problem: str = "
         caller=page.caller if page else None,
         next_page=sessions.local(next_page),
         problem=problem,
-        ways=parts.issuers.sign_in_ways,
+        issuers=[each.issuer.name for each in parts.issuers if each.issuer.sign_in is not None],
     )
 
 
@@ -148,8 +148,10 @@ def _claims(
     if query.error is not None or query.code is None or query.state is None:
         why = query.error or "no code came back"
         raise NotAuthenticated(f"{trusted.issuer.name} did not sign you in: {why!r:.100}")
-    answer = Answer(state=query.state, code=query.code, issuer=query.iss)
-    return trusted, kept, code_flow.finish(trusted, attempt, answer, now=parts.clock())
+    claims = code_flow.finish(
+        trusted, attempt, state=query.state, code=query.code, issuer=query.iss, now=parts.clock()
+    )
+    return trusted, kept, claims
 
 
 def _callers(trusted: TrustedIssuer, claims: dict[str, object]) -> tuple[Caller, ...]:

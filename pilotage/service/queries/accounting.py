@@ -38,14 +38,20 @@ _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _WRONG_CLOCK: Final = timedelta(days=1)
 
 
+#: Columns that sums are grouped by.
+Columns = Annotated[list[Annotated[str, Field(max_length=40)]], BeforeValidator(words)]
+
+
 class AccountingQuery(StrictInput):
     """Filter and grouping of sums; several values, separated by commas, mean any of them."""
 
     model_config = ConfigDict(populate_by_name=True)
 
-    by: Annotated[
-        list[Annotated[str, Field(max_length=40)]], Field(max_length=10), BeforeValidator(words)
-    ] = Field(default=["vo"], description="Any of vo, site, ce, queue, owner, owner_group, status.")
+    by: Columns = Field(
+        default=["vo"],
+        max_length=10,
+        description="Any of vo, site, ce, queue, owner, owner_group, status.",
+    )
     since: str | None = Field(
         default=None,
         alias="from",

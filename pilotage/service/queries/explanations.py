@@ -1,7 +1,7 @@
 """Explanations of jobs (submitted or not) and of queues."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from random import Random
 from typing import Any
@@ -12,11 +12,12 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import blockers, eligible_queues, explanation, queue_report, queue_set
+from matcher.explain import blockers, eligible_queues, explanation, job_conditions, queue_report, queue_set
 from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import explain
-from matcher.explain.job_conditions import JobDemand
+from matcher.explain.job_conditions import JobAds, JobDemand
+from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
 from matcher.explain.rewrites import ExplanationBudget
 from matcher.limits import job_groups
 from matcher.limits.job_groups import JobView
@@ -28,19 +29,14 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.models.explain import (
     ChangeAnswer,
-    ExcludedAnswer,
     ForwardingAnswer,
     JobExplanation,
-    OfferAnswer,
     QueueExplanation,
-    ReasonAnswer,
-    WorkAnswer,
 )
 from pilotage.service.services import Services
 from requirements.bitset import list_positions
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput
-from requirements.values import Value
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs.jobs import Job
@@ -102,9 +98,7 @@ def ask_about_dry_run(config: Configuration, foreseen: DryRun) -> JobQuestion:
     read, whose = foreseen.description, foreseen.whose
     applicant = JobView(
         job_id=None,
-        vo=whose.vo,
-        owner=whose.owner,
-        owner_group=whose.owner_group,
+        **asdict(whose),
         job_name=read.job_name,
         job_type=read.job_type,
         job_group=read.job_group,
@@ -151,7 +145,7 @@ def explain_job(
         status=job.status if job else None,
         eligible_queues=found.eligible_queues,
         candidate_queues=found.candidate_queues,
-        reasons=[ReasonAnswer.from_exclusion(each) for each in found.exclusions],
+        reasons=found.exclusions,
         changes=[ChangeAnswer.model_validate(each) for each in better],
         left_out=[_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless),
         now=[*([question.trouble] if question.trouble else []), *list_blockers(conn, situation)],
@@ -187,40 +181,40 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
         waiting = classes(parts, conn, vos)
         now = list(blockers.list_closures_at_queue(conn, config, address, parts.clock(), vos=vos))
         now += blockers.count_recent_pilots(conn, address, {each.asked.vo for each in waiting}, parts.clock())
-        jobs = _jobs(conn, config, [address], waiting)
+        jobs = _read_job_ads(conn, config, [address], waiting)
     found = queue_report.report_queue(config, address, waiting, jobs)
     return QueueExplanation(
-        queue=str(address),
-        waiting={vo: WorkAnswer.model_validate(work) for vo, work in found.waiting.items()},
-        serves={vo: WorkAnswer.model_validate(work) for vo, work in found.served.items()},
-        reasons=[
-            ExcludedAnswer.from_excluded(each, readable=caller.may_read(each.vo)) for each in found.excluded
-        ],
-        changes=[OfferAnswer.model_validate(each) for each in found.offers],
+        queue=address,
+        waiting=found.waiting,
+        serves=found.served,
+        reasons=[_hide_job(each, caller) for each in found.excluded],
+        changes=found.offers,
         now=now,
     )
 
 
+def _hide_job(excluded: ExcludedWork, caller: Caller) -> ExcludedWork:
+    """Without the id of a job that the caller may not read about."""
+    if caller.may_read(excluded.example.vo):
+        return excluded
+    return replace(excluded, example=replace(excluded.example, job_id=None))
+
+
 def suggest_offers(
     parts: Services, caller: Caller, site: str, queues: Sequence[QueueAddress]
-) -> list[tuple[QueueAddress, OfferAnswer]]:
+) -> list[tuple[QueueAddress, QueueSuggestion]]:
     """Changes that would bring more jobs to some queues of a site."""
     config = parts.live.current
     with database.reading(parts.engine) as conn:
         waiting = classes(parts, conn, visibility.vos_at(caller, site))
-        jobs = _jobs(conn, config, queues, waiting)
+        jobs = _read_job_ads(conn, config, queues, waiting)
     found = queue_report.suggest_offers(config, queues, waiting, jobs)
-    return [(queue, OfferAnswer.model_validate(each)) for queue in queues for each in found.get(queue, ())]
+    return [(queue, each) for queue in queues for each in found.get(queue, ())]
 
 
-def _jobs(
+def _read_job_ads(
     conn: Connection, config: Configuration, queues: Sequence[QueueAddress], waiting: Sequence[WaitingClass]
-) -> Mapping[int, Mapping[str, Value]]:
-    """One job per class, if the admission policy of a queue needs it."""
+) -> JobAds:
     vos = {each.asked.vo for each in waiting}
-    needs_jobs = any(config.admission(queue, vo) for queue in queues for vo in vos)
-    return (
-        {job.job_id: job_groups.job_ad(job) for job in listing.list_first_jobs(conn, waiting)}
-        if needs_jobs
-        else {}
-    )
+    needed = any(config.admission(queue, vo) for queue in queues for vo in vos)
+    return job_conditions.read_job_ads(conn, waiting, needed=needed)

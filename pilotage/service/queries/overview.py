@@ -4,15 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
 from agents import loop
+from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
-from cs_config.tree.configuration import Configuration
-from matcher.explain import queue_report
-from matcher.limits import job_groups
+from matcher.explain import job_conditions, queue_report
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import JobFilter
@@ -28,20 +26,15 @@ from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
 from taskqueue.sites import bans, occupancy, scopes
 from taskqueue.states import FINAL, JobStatus
-from taskqueue.task_queues import listing
 
 #: Minutes over which matches are averaged, without the current minute.
 _RECENT = 5
 #: Counting of jobs in pools without a queue stops here.
 MOST_STUCK = 10_000
-#: How long a count of waiting jobs is cached: its cost grows with the number of classes.
-_CACHE_TIME = timedelta(seconds=5)
-
-#: Number of waiting jobs that each site could run and the time of counting, by configuration and VOs (None:
-#: all).
-_REACHED: WeakKeyDictionary[Configuration, dict[frozenset[str] | None, tuple[Counter[str], datetime]]] = (
-    WeakKeyDictionary()
-)
+#: Seconds for which a count of waiting jobs is cached: its cost grows with the number of classes.
+_CACHE_TIME = 5
+#: Number of waiting jobs that each site could run, by VOs (None: all).
+_REACHED: Cache[frozenset[str] | None, Counter[str]] = Cache(1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,15 +218,12 @@ def _could_run(parts: Services, caller: Caller) -> Mapping[bool, Counter[str]]:
 
 def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
     """Waiting jobs by site for some VOs, cached for a few seconds, since pages refresh themselves."""
-    config, now = parts.live.current, parts.clock()
-    remembered = _REACHED.setdefault(config, {})
-    if (cached := remembered.get(vos)) and timedelta() <= now - cached[1] < _CACHE_TIME:
-        return cached[0]
-    with database.reading(parts.engine) as conn:
-        waiting = explanations.classes(parts, conn, vos)
-        needs_jobs = config.has_admission
-        jobs = listing.list_first_jobs(conn, waiting) if needs_jobs else ()
-        ads = {job.job_id: job_groups.job_ad(job) for job in jobs}
-        reached = queue_report.runnable_by_site(config, waiting, ads)
-    remembered[vos] = reached, now
-    return reached
+    config = parts.live.current
+
+    def count() -> Counter[str]:
+        with database.reading(parts.engine) as conn:
+            waiting = explanations.classes(parts, conn, vos)
+            ads = job_conditions.read_job_ads(conn, waiting, needed=config.has_admission)
+        return queue_report.runnable_by_site(config, waiting, ads)
+
+    return _REACHED.get(vos, count, (config, parts.clock().timestamp() // _CACHE_TIME))

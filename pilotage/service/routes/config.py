@@ -1,6 +1,5 @@
 """The configuration: read, change, preview, versions."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
@@ -16,6 +15,7 @@ from pilotage.service.auth.callers import Role
 from pilotage.service.http_errors import PreconditionRequired
 from pilotage.service.models.config import (
     BlameAnswer,
+    BlamedValue,
     ChangedConfig,
     ConfigAnswer,
     DifferencesAnswer,
@@ -26,7 +26,6 @@ from pilotage.service.models.config import (
     Proposed,
     Rollback,
     ValuesAnswer,
-    VersionAnswer,
     Versions,
 )
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
@@ -86,7 +85,7 @@ def list_versions(
 ) -> Versions:
     """List the latest versions that changed something visible to the caller, newest first."""
     found = history.list_versions(configuring.editor_of(parts, caller), limit=limit, path=path)
-    return Versions(versions=[VersionAnswer(**asdict(each.version), paths=each.paths) for each in found])
+    return Versions(versions=found)
 
 
 @router.get("/diff", response_model_exclude_unset=True)
@@ -136,7 +135,7 @@ def blame(
     config = editor.read_newest()
     found = history.blame_values(editor, config, path=path, vo=vo)
     return BlameAnswer(
-        config_version=config.version, values=[configuring.answer_blamed(each) for each in found]
+        config_version=config.version, values=[BlamedValue.model_validate(each) for each in found]
     )
 
 

@@ -9,7 +9,7 @@ from optimizers.submit import dry_run
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Capability, Role
-from pilotage.service.models.explain import JobExplanation, QueueExplanation, RankedQueueAnswer, RankedQueues
+from pilotage.service.models.explain import JobExplanation, QueueExplanation, RankedQueues
 from pilotage.service.models.jobs import JobIdPath, Submission
 from pilotage.service.queries import explanations
 from pilotage.service.queries.jobs import submitter_of
@@ -50,8 +50,7 @@ def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit:
         config = parts.live.current
         question = explanations.ask_about_job(conn, config, job, now=parts.clock())
     found = explanations.rank_queues(config, question, Random())
-    first = [RankedQueueAnswer.model_validate(each) for each in found[:limit]]
-    return RankedQueues(eligible=len(found), queues=first)
+    return RankedQueues(eligible=len(found), queues=found[:limit])
 
 
 @router.post("/explain")

@@ -37,15 +37,6 @@ class LoginAttempt:
     verifier: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The issuer's response, delivered by the browser."""
-
-    state: str
-    code: str
-    issuer: str | None = None  #: `iss`, if present
-
-
 def begin(trusted: TrustedIssuer, redirect_uri: str) -> tuple[LoginAttempt, str]:
     """Create an attempt and the issuer's address to redirect to; `IssuerAway` if that is unknown."""
     attempt = LoginAttempt(
@@ -71,19 +62,25 @@ def begin(trusted: TrustedIssuer, redirect_uri: str) -> tuple[LoginAttempt, str]
 
 
 def finish(
-    trusted: TrustedIssuer, attempt: LoginAttempt, answer: Answer, *, now: datetime
+    trusted: TrustedIssuer,
+    attempt: LoginAttempt,
+    *,
+    state: str,
+    code: str,
+    issuer: str | None = None,
+    now: datetime,
 ) -> dict[str, object]:
-    """Return the issuer's claims about the person who signed in.
+    """Return the issuer's claims about the person who signed in, from what the browser brought back.
 
-    `NotAuthenticated` if the answer does not belong to this attempt or the claims are invalid; `IssuerAway`
-    if the issuer does not answer or refuses the code.
+    `issuer` is its `iss`, if present. `NotAuthenticated` if that does not belong to this attempt or the
+    claims are invalid; `IssuerAway` if the issuer does not answer or refuses the code.
     """
-    if not hmac.compare_digest(answer.state.encode(), attempt.state.encode()):
+    if not hmac.compare_digest(state.encode(), attempt.state.encode()):
         raise NotAuthenticated("this sign-in was begun in another browser, or given up: begin again")
-    if answer.issuer is not None and not trusted.issuer.is_named(answer.issuer):
+    if issuer is not None and not trusted.issuer.is_named(issuer):
         raise NotAuthenticated("the answer comes from another issuer than was asked")
     with discovery.client(trusted.issuer) as http:
-        tokens = _exchange(http, trusted, attempt, answer.code)
+        tokens = _exchange(http, trusted, attempt, code)
         claims = _id_claims(trusted, str(tokens.get("id_token", "")), nonce=attempt.nonce, now=now)
         return {**_user_info(http, trusted, tokens.get("access_token"), claims["sub"]), **claims}
 

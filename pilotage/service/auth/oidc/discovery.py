@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -150,27 +150,13 @@ def _reason(error: httpx.HTTPError) -> str:
     return f"{str(error) or type(error).__name__:.200}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicKey:
-    """A public key of an issuer."""
-
-    key: Any  #: in the form used by PyJWT
-    key_type: str
-    key_id: str | None
-    algorithm: str | None  #: None: any of the key type
-
-    def verifies(self, algorithm: str) -> bool:
-        """Whether the key may verify tokens signed with `algorithm`."""
-        return self.key_type == KEY_TYPES.get(algorithm) and self.algorithm in (None, algorithm)
-
-
 class IssuerKeys:
     """Cached keys of one issuer; kept while the issuer is unavailable."""
 
     def __init__(self, fetch: Callable[[], Published]) -> None:
         self._fetch = fetch
         self._published: Published | None = None
-        self._keys: tuple[PublicKey, ...] = ()
+        self._keys: Sequence[tuple[Mapping[str, object], Any]] = ()  #: JWKs with the keys for PyJWT
         self._tried_at: float | None = None
         self._lock = Lock()
 
@@ -183,13 +169,15 @@ class IssuerKeys:
         """The issuer's endpoints; empty before the first fetch."""
         return self._published.endpoints if self._published else {}
 
-    def find(self, *, key_id: str | None, algorithm: str) -> tuple[PublicKey, ...]:
-        """The keys that may have signed a token; several if they have no ids."""
-        fitting = tuple(key for key in self._keys if key.verifies(algorithm))
-        if key_id is None:
-            return fitting
-        named = tuple(key for key in fitting if key.key_id == key_id)
-        return named or tuple(key for key in fitting if key.key_id is None)
+    def find(self, *, key_id: str | None, algorithm: str) -> Sequence[Any]:
+        """The keys that may have signed a token, for PyJWT; several if they have no ids."""
+        fitting = [
+            (jwk.get("kid"), key)
+            for jwk, key in self._keys
+            if jwk["kty"] == KEY_TYPES.get(algorithm) and jwk.get("alg") in (None, algorithm)
+        ]
+        named = [key for own_id, key in fitting if key_id in (None, own_id)]
+        return named or [key for own_id, key in fitting if own_id is None]
 
     def refresh(self, *, now: float) -> bool:
         """Fetch the keys unless just done; return whether they changed. `now` is monotonic, in seconds."""
@@ -205,24 +193,17 @@ class IssuerKeys:
             before, self._published = self._published, published
             if before is not None and before.keys == published.keys:
                 return False
-            self._keys = tuple(key for each in published.keys if (key := _key(each)) is not None)
+            self._keys = [(jwk, key) for jwk in published.keys if (key := _read_key(jwk)) is not None]
             return True
 
 
-def _key(jwk: Mapping[str, object]) -> PublicKey | None:
-    """Parse the key if it can verify signatures."""
-    key_type, use, key_id, algorithm = (jwk.get(name) for name in ("kty", "use", "kid", "alg"))
-    if key_type not in KEY_TYPES.values() or use not in (None, "sig"):
+def _read_key(jwk: Mapping[str, object]) -> Any | None:
+    """The key for PyJWT if it can verify signatures."""
+    if jwk.get("kty") not in KEY_TYPES.values() or jwk.get("use") not in (None, "sig"):
         return None
     public = {name: value for name, value in jwk.items() if name != "d"}
     try:
-        key = jwt.PyJWK(public).key
+        return jwt.PyJWK(public).key
     except jwt.PyJWTError as error:
         _log.warning("a key of an issuer is not used: %s", error)
         return None
-    return PublicKey(
-        key=key,
-        key_type=str(key_type),
-        key_id=key_id if isinstance(key_id, str) else None,
-        algorithm=algorithm if isinstance(algorithm, str) else None,
-    )

@@ -1,9 +1,8 @@
-"""Trusted issuers: verification of their tokens, claims and times, and their sign-in buttons."""
+"""Trusted issuers: verification of their tokens, claims and times."""
 
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -35,14 +34,6 @@ _UNCHECKED: Options = {
     "verify_iss": False,
     "require": ["iss", "sub", "aud", "exp"],
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignInWay:
-    """A button of the login page."""
-
-    title: str  #: label, e.g. the name of the issuer
-    path: str  #: where signing in begins; `next` is added to its query
 
 
 class TrustedIssuer:
@@ -94,12 +85,6 @@ class Issuers:
 
     def __iter__(self) -> Iterator[TrustedIssuer]:
         return iter(self._trusted)
-
-    @property
-    def sign_in_ways(self) -> tuple[SignInWay, ...]:
-        """The issuers that offer browser sign-in."""
-        names = [each.issuer.name for each in self if each.issuer.sign_in is not None]
-        return tuple(SignInWay(title=f"Sign in with {name}", path=f"/login/issuers/{name}") for name in names)
 
     def find(self, text: str) -> TrustedIssuer:
         """The issuer named in a token, which is not verified yet; `NotAuthenticated` if it is not trusted."""
@@ -154,7 +139,7 @@ def read_claims(
     for key in keys.find(key_id=key_id, algorithm=algorithm):
         try:
             claims: Mapping[str, object] = jwt.decode(
-                text, key.key, algorithms=[algorithm], audience=sorted(audiences), options=_UNCHECKED
+                text, key, algorithms=[algorithm], audience=sorted(audiences), options=_UNCHECKED
             )
         except (jwt.InvalidSignatureError, jwt.InvalidKeyError):  # such as one of another curve
             continue

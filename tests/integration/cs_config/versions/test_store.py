@@ -64,7 +64,7 @@ def test_before_anything_is_stored_there_is_version_zero(engine: Engine) -> None
 def test_versions_are_numbered_without_gaps_and_keep_their_text(engine: Engine, now: datetime) -> None:
     assert [store(engine, TEXT % ram, now) for ram in (1, 2, 3)] == [1, 2, 3]
     with database.reading(engine) as conn:
-        assert versions_store.read_text(conn, 2) == TEXT % 2
+        assert versions_store.load_version(conn, 2).source == TEXT % 2
         loaded = versions_store.load_version(conn)
         assert (loaded.version, loaded.author, loaded.file) == (3, "ann", "api")
         assert loaded.values(loaded.addresses[0], "cms") == {"MaxRAM": 3}

@@ -117,7 +117,9 @@ def test_its_own_checks_are_true_of_the_right_jobs(
     assert match_expression.parse_match_expression(str(own[check])).is_true(own, job) is holds
     asked = admission.read_admission(own)
     assert asked is not None
-    assert (check in {miss.name for miss in asked.misses({fold(n): v for n, v in job.items()})}) is not holds
+    assert (
+        check in {why.requirement for why in asked.failing({fold(n): v for n, v in job.items()})}
+    ) is not holds
 
 
 def test_its_state_has_expired_long_ago_and_its_policies_have_not(milano: Configuration) -> None:

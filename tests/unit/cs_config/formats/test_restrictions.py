@@ -214,7 +214,7 @@ def test_lists_of_one_are_lists_in_operations_and_registry():
     assert config.vo_operations["lhcb"].job_description.allowed_job_types == ("User",)
     assert config.vo_operations["lhcb"].job_scheduling.reschedule_delays == (60,)
     group = config.registry.groups["lhcb_user"]
-    assert (group.users, group.properties) == (frozenset({"ada"}), frozenset({"NormalUser"}))
+    assert (group.users, group.properties) == (("ada",), ("NormalUser",))
 
 
 def factory_xml(attributes: str = "", enabled: str = "True", more: str = "", vos: str = "CMS,LHCb") -> str:

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from cs_config import validate
 from cs_config.options import bounds
 from cs_config.options.options import DeclaredName, ShareCorrection, TimeSlice, VoOptions
-from cs_config.options.registry import RegistryOptions
+from cs_config.options.registry import Registry
 from cs_config.tree.parameters import KNOWN, find_fault
 from cs_config.tree.throttle import Throttle
 from pilotage.fabric.pilot import offer
@@ -48,7 +48,7 @@ def test_every_number_and_every_list_of_the_options_has_a_bound(model: type[Base
 
 
 def test_shares_of_groups_have_a_bound() -> None:
-    assert RegistryOptions.model_fields  # the section that is read below
+    assert Registry.model_fields  # the section that is read below
     [found] = errors("Registry: {Groups: {prod: {JobShare: 1.0e+308}}}")
     assert "Registry/Groups/prod/JobShare: 1e+308 is not allowed here" in found
     assert str(bounds.SHARE) in found

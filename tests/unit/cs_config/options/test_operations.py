@@ -2,6 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from cs_config import validate
+from cs_config.options import keywords
 from cs_config.options.operations import options_for
 from cs_config.options.options import Measure
 from requirements.record.declarations import MatchRule, ValueKind
@@ -16,8 +17,9 @@ def test_without_anything_said_the_defaults_hold() -> None:
     assert found.job_scheduling.max_rescheduling == 3
     assert found.job_scheduling.reschedule_delays == (60, 180, 300, 600)
     assert found.job_scheduling.cpu_segments[-1] == 1_080_000
-    assert found.job_description.cpu_time.default == 86_400
-    assert found.job_description.bounds["priority"].maximum == 10
+    assert found.job_description.defaults["CPUTime"] == 86_400
+    priority = keywords.BY_NAME["Priority"]
+    assert [*found.job_description.out_of_bounds(priority, 11)] == ["11 is too large, allowed is at most 10"]
     assert found.pools.refresh_interval == 900
     assert found.leases.time == 300
 
@@ -79,8 +81,15 @@ def test_a_vo_redeclares_a_name_in_another_case() -> None:
 
 def test_bounds_of_keywords_keep_what_is_not_said() -> None:
     config = validate.parse("Operations: {Defaults: {JobDescription: {CPUTime: {default: 3600}}}}")
-    cpu_time = options_for(config, None).job_description.cpu_time
-    assert (cpu_time.default, cpu_time.minimum, cpu_time.maximum) == (3_600, 100, 500_000)
+    found = options_for(config, None).job_description
+    cpu_time = keywords.BY_NAME["CPUTime"]
+    assert found.defaults["CPUTime"] == 3_600
+    assert [len([*found.out_of_bounds(cpu_time, each)]) for each in (99, 100, 500_000, 500_001)] == [
+        1,
+        0,
+        0,
+        1,
+    ]
 
 
 def test_shares_are_corrected_only_where_it_is_asked_for() -> None:

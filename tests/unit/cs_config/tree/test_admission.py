@@ -6,7 +6,7 @@ import pytest
 from cs_config import validate
 from cs_config.formats import ce_ads_import
 from cs_config.tree.address import QueueAddress
-from cs_config.tree.admission import Admission, Miss
+from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
 
 TREE = """\
@@ -57,7 +57,7 @@ def test_the_nearest_requirements_decide(
     queue: str, vo: str, job: Mapping[str, str | int], admitted: bool
 ) -> None:
     assert of(queue, vo).admits(job) is admitted
-    assert (of(queue, vo).misses(job) == ()) is admitted
+    assert (of(queue, vo).failing(job) == ()) is admitted
 
 
 def test_a_queue_that_asks_nothing_has_no_admission() -> None:
@@ -73,27 +73,31 @@ def test_both_checks_of_glite_hold_by_default() -> None:
     assert queue.admits(member)
     assert queue.admits({**member, "outputse": "gridftp05.cern.ch"})
     assert not queue.admits({**member, "outputse": "elsewhere"})
-    assert queue.misses({"virtualorganisation": "cms", "outputse": "elsewhere"}) == (
-        Miss(
-            name="AuthorizationCheck",
-            wanted="member(other.CertificateSubject,GlueCEAccessControlBaseRule) "
-            '|| member(strcat("VO:",other.VirtualOrganisation), GlueCEAccessControlBaseRule)',
-            has="other.CertificateSubject is absent; GlueCEAccessControlBaseRule = VO:EGEE; "
-            "other.VirtualOrganisation = cms",
+    found = queue.failing({"virtualorganisation": "cms", "outputse": "elsewhere"})
+    assert [(why.requirement, why.wanted, why.has) for why in found] == [
+        (
+            "AuthorizationCheck",
+            (
+                "member(other.CertificateSubject,GlueCEAccessControlBaseRule) "
+                '|| member(strcat("VO:",other.VirtualOrganisation), GlueCEAccessControlBaseRule)'
+            ),
+            (
+                "other.CertificateSubject is absent; GlueCEAccessControlBaseRule = VO:EGEE; "
+                "other.VirtualOrganisation = cms"
+            ),
         ),
-        Miss(
-            name="CloseOutputSECheck",
-            wanted="IsUndefined(other.OutputSE) || member(other.OutputSE,GlueCESEBindGroupSEUniqueID)",
-            has="other.OutputSE = elsewhere; GlueCESEBindGroupSEUniqueID = gridftp05.cern.ch",
+        (
+            "CloseOutputSECheck",
+            "IsUndefined(other.OutputSE) || member(other.OutputSE,GlueCESEBindGroupSEUniqueID)",
+            "other.OutputSE = elsewhere; GlueCESEBindGroupSEUniqueID = gridftp05.cern.ch",
         ),
-    )
+    ]
 
 
 def test_only_the_part_that_is_not_true_is_told() -> None:
-    [miss] = of("inherits", "atlas").misses({"vo": "atlas", "cputime": 100})
-    assert miss == Miss(
-        name="Requirements of the queue", wanted="other.CPUTime < 100", has="other.CPUTime = 100"
-    )
+    [miss] = of("inherits", "atlas").failing({"vo": "atlas", "cputime": 100})
+    assert (miss.requirement, miss.wanted) == ("Requirements of the queue", "other.CPUTime < 100")
+    assert miss.has == "other.CPUTime = 100"
 
 
 def test_true_is_not_one_to_what_is_remembered() -> None:
@@ -107,7 +111,7 @@ def test_checks_are_those_that_the_queue_names_and_has() -> None:
     text = "{Checks: [Mine, Absent], Mine: other.A == 1, AuthorizationCheck: 'false'}"
     queue = of("q", config=validate.parse(_one(text)))
     assert queue.admits({"a": 1})
-    assert [miss.name for miss in queue.misses({})] == ["Mine"]
+    assert [why.requirement for why in queue.failing({})] == ["Mine"]
 
 
 @pytest.mark.parametrize(

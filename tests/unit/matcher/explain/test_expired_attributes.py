@@ -27,7 +27,7 @@ def has(seconds: int, asked: str | int) -> str | None:
     )
     demand = JobDemand(asked=RequirementClass(vo="cms", cpu_time=60), requirements=requirements)
     [found] = explain(queue_set.all_queues(config, "cms"), "cms", demand).exclusions
-    return found.has
+    return found.example.has
 
 
 @pytest.mark.parametrize(

@@ -55,22 +55,22 @@ def test_every_requirement_is_named_with_what_it_excludes_alone():
     found = explained(asked(requirements=record(Memory=8000, CPUModel="AMD")))
     assert (found.eligible_queues, found.candidate_queues) == (0, 3)
     model, memory = found.exclusions
-    assert (model.requirement, model.excluded, model.only_this, model.has) == ("CPUModel", 3, 1, "Intel Xeon")
-    assert str(model.example) == "LCG.B.org/ce2/all"
+    assert (model.requirement, model.excluded, model.only_this) == ("CPUModel", 3, 1)
+    assert (str(model.example.queue), model.example.has) == ("LCG.B.org/ce2/all", "Intel Xeon")
     assert (memory.requirement, memory.wanted, memory.excluded, memory.only_this) == (
         "Memory",
         "at least 8000",
         2,
         0,
     )
-    assert memory.has == "4000"
+    assert memory.example.has == "4000"
 
 
 def test_places_exclude_as_requirements_do():
     found = explained(asked(sites=frozenset({"lcg.a.ORG"}), grid_ces=frozenset({"ce2"})))
     by_name = {each.requirement: each for each in found.exclusions}
-    assert (by_name["Site"].excluded, by_name["Site"].has) == (1, "LCG.B.org")
-    assert (by_name["GridCE"].excluded, by_name["GridCE"].has) == (2, "ce1")
+    assert (by_name["Site"].excluded, by_name["Site"].example.has) == (1, "LCG.B.org")
+    assert (by_name["GridCE"].excluded, by_name["GridCE"].example.has) == (2, "ce1")
     banned = explained(asked(banned_sites=frozenset({"LCG.A.org"})))
     assert banned.eligible_queues == 1
     assert banned.exclusions[0].requirement == "BannedSites"
@@ -103,8 +103,8 @@ def test_a_queue_whose_pilots_could_not_ask_for_jobs_fails_with_the_reason_and_t
     assert (found.eligible_queues, found.candidate_queues) == (2, 2)
     [why] = found.exclusions
     assert (why.requirement, why.excluded, why.only_this) == ("Configuration", 1, 1)
-    assert str(why.example) == "LCG.A.org/ce1/short"
-    assert why.has == "RequiredTag: ['gpu'] are required of jobs but not all offered under Tag"
+    assert str(why.example.queue) == "LCG.A.org/ce1/short"
+    assert why.example.has == "RequiredTag: ['gpu'] are required of jobs but not all offered under Tag"
 
 
 def test_the_window_of_such_a_queue_says_why_it_serves_nothing():
@@ -114,5 +114,5 @@ def test_the_window_of_such_a_queue_says_why_it_serves_nothing():
     found = queue_report.report_queue(config, address, [waiting])
     assert not found.served
     [why] = found.excluded
-    assert (why.requirement, why.work.jobs, why.only_this) == ("Configuration", 3, 3)
+    assert (why.requirement, why.jobs, why.only_this) == ("Configuration", 3, 3)
     assert "not all offered under Tag" in str(why.has)

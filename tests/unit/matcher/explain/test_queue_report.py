@@ -52,7 +52,7 @@ def test_queues_asked_together_offer_what_each_offers_alone():
 def test_a_queue_is_told_only_of_jobs_that_one_thing_keeps_away():
     found = queue_report.suggest_offers(CONFIG, CONFIG.addresses, WAITING)
     told = {
-        address.queue: [(each.text, each.gains) for each in found.get(address, ())]
+        address.queue: [(each.offer, each.gains) for each in found.get(address, ())]
         for address in CONFIG.addresses
     }
     assert told == {

@@ -22,8 +22,8 @@ ANY = RequirementClass(vo="lhcb", cpu_time=86_400)
 USERS = ShareHolder("lhcb", "lhcb_user")
 
 
-def group(name: str = "lhcb_user", share: float = 1000.0, **about: Any) -> Group:
-    return Group(name=name, vo="lhcb", job_share=share, **about)
+def group(share: float = 1000.0, **about: Any) -> Group:
+    return Group().model_copy(update={"vo": "lhcb", "job_share": share, **about})
 
 
 def demand(number: int, raw: float = 1.0, *, owner: str = "ann", family: Hashable = None) -> ShareDemand:
@@ -37,8 +37,11 @@ def demand(number: int, raw: float = 1.0, *, owner: str = "ann", family: Hashabl
     )
 
 
-def weights(demands: Sequence[ShareDemand], *groups: Group) -> Mapping[int, float]:
-    known = {ShareHolder("lhcb", each.name): each for each in groups or (group(),)}
+def weights(
+    demands: Sequence[ShareDemand], users: Group | None = None, **others: Group
+) -> Mapping[int, float]:
+    groups = {"lhcb_user": users or group(), **others}
+    known = {ShareHolder("lhcb", name): each for name, each in groups.items()}
     due = shares.compute_group_shares(demands, known)
     return shares.compute_weights(demands, known, shares.compute_holder_shares(demands, known, due))
 
@@ -83,7 +86,7 @@ def test_a_group_with_job_sharing_has_its_share_as_a_whole() -> None:
 
 def test_groups_have_the_shares_that_are_configured() -> None:
     demands = [demand(1), replace(demand(2), owner_group="lhcb_prod")]
-    assert weights(demands, group(), group("lhcb_prod", 5000.0)) == {1: 1000, 2: 5000}
+    assert weights(demands, lhcb_prod=group(5000.0)) == {1: 1000, 2: 5000}
 
 
 def test_equal_names_of_groups_in_two_vos_are_two_groups() -> None:

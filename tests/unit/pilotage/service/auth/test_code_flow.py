@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from pilotage.service.auth.oidc import code_flow, discovery
-from pilotage.service.auth.oidc.code_flow import Answer
 from pilotage.service.auth.oidc.discovery import IssuerAway, Published
 from pilotage.service.auth.oidc.issuer import SignIn
 from pilotage.service.auth.oidc.issuers import TrustedIssuer
@@ -40,9 +39,7 @@ class Talk:
         self.claims = {"aud": "we:1", "nonce": self.attempt.nonce, **changed}
 
     def finish(self) -> dict[str, object]:
-        return code_flow.finish(
-            self.trusted, self.attempt, Answer(state=self.attempt.state, code="c1"), now=NOW
-        )
+        return code_flow.finish(self.trusted, self.attempt, state=self.attempt.state, code="c1", now=NOW)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         if request.url.path == "/userinfo":
