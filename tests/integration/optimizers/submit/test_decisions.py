@@ -1,5 +1,8 @@
 """Small submissions go through the optimizers before they are stored, in one transaction."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -234,3 +237,35 @@ def test_a_refused_submission_leaves_nothing(engine: Engine, config: Configurati
     assert place is not None
     with database.reading(engine) as conn:
         assert task_queues.list_first_jobs(conn, place, 10) == [1]
+
+
+#: Submits a job, and is killed when all is written and nothing is committed.
+KILLED = """
+import os, signal, sys
+from datetime import datetime
+from optimizers.submit import submission
+from taskqueue.db import database
+from tests.submitted import ANN, grid
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+submission.submission.fulfil_key = die
+engine = database.connect(sys.argv[1])
+submission.submit(engine, grid(), ANN, [sys.argv[2]], now=datetime.fromisoformat(sys.argv[3]), key="k")
+"""
+
+
+def test_of_a_process_killed_before_the_commit_nothing_is_stored_and_the_key_is_free(
+    engine: Engine, config: Configuration, now: datetime
+) -> None:
+    url = engine.url.render_as_string(hide_password=False)
+    killed = subprocess.run([sys.executable, "-c", KILLED, url, text("a"), now.isoformat()], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    stored = submission.submit(engine, config, ANN, [text("a")], now=now, key="k")
+    assert stored.decided.waiting == tuple(stored.job_ids)
+    place = job(engine, 1).task_queue_id
+    assert place is not None
+    with database.reading(engine) as conn:
+        assert task_queues.list_first_jobs(conn, place, 10) == [1, *stored.job_ids]
+    assert submission.submit(engine, config, ANN, [text("a")], now=now, key="k").job_ids == stored.job_ids
