@@ -87,11 +87,11 @@ def submit(engine: Engine, config: Configuration, described: Sequence[dict[str, 
     found: list[int] = []
     for start in range(0, len(described), _AT_ONCE):
         some = described[start : start + _AT_ONCE]
-        ids = submission.accept(engine, config, _OPERATOR, some, now=NOW).job_ids
-        result = batch.optimize(engine, config, ids, now=NOW)
-        if len(result.waiting) < len(ids):
-            raise NotWaiting(f"of {len(ids)} jobs {len(result.waiting)} wait: {dict(result.outcomes)}")
-        found += ids
+        stored = submission.submit(engine, config, _OPERATOR, some, now=NOW)
+        result = stored.decided + batch.optimize(engine, config, stored.due, now=NOW)
+        if len(result.waiting) < len(stored.job_ids):
+            raise NotWaiting(f"of {len(some)} jobs {len(result.waiting)} wait: {dict(result.outcomes)}")
+        found += stored.job_ids
     return found
 
 

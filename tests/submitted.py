@@ -50,8 +50,11 @@ def submit(
     key: str | None = None,
     sandbox: str | None = None,
 ) -> list[int]:
-    """The ids of jobs that were stored."""
-    return submission.accept(engine, config, submitter, sources, now=now, key=key, sandbox=sandbox).job_ids
+    """The ids of jobs that were stored as Received, for the optimizers, as those of a large submission."""
+    stored = submission.submit(
+        engine, config, submitter, sources, now=now, key=key, sandbox=sandbox, steps={}
+    )
+    return stored.job_ids
 
 
 def job(engine: Engine, job_id: int) -> Job:

@@ -54,6 +54,8 @@ NAMED: Final = 10_000
 FILES: Final = 1_000_000
 #: Jobs of one submission, in all its descriptions.
 SUBMITTED_JOBS: Final = 100_000
+#: Jobs of a submission that the service processes itself; the optimizers process larger ones.
+DECIDED_JOBS: Final = 1_000
 #: Characters of one job's description with its placeholders replaced, and of all jobs of one submission.
 FILLED: Final = 1_000_000
 ALL_FILLED: Final = 50_000_000

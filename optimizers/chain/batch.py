@@ -30,6 +30,7 @@ from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdate
 from taskqueue.states import JobStatus
+from taskqueue.task_queues import task_queues
 
 #: Upper limit of a hold: a step may be a plug-in and return any delay.
 _LONGEST: Final = timedelta(seconds=bounds.SECONDS)
@@ -146,9 +147,11 @@ def _optimize_some(
     with database.reading(engine) as conn:
         found = optimizer_queue.read_due(conn, job_ids, now=context.now)
     absent = tuple(sorted(set(job_ids) - {job.job_id for job in found}))
-    return BatchResult(left=absent) + _write(
-        engine, context, result_cache.run_or_reuse(found, steps, context)
-    )
+    chain_results = result_cache.run_or_reuse(found, steps, context)
+    for done in (chain_result.candidate for _, chain_result in chain_results):
+        if done and done.pool:  # computed and cached here, so that the transaction is short
+            context.find_queue_classes(done.pool, done.vo)
+    return BatchResult(left=absent) + _write(engine, context, chain_results)
 
 
 def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
@@ -181,10 +184,18 @@ def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) 
         mine = [(job, chain_result) for job, chain_result in chain_results if job.job_id in ours]
         arriving = [(job, done) for job, chain_result in mine if (done := chain_result.candidate)]
         matchable = enqueue.touch_pools(conn, (candidate for _, candidate in arriving), context)
-        places = enqueue.lock_task_queues(conn, arriving, now=context.now)
+        queued = [
+            (job, (candidate.requirement_class, job.owner_group, job.owner))
+            for job, candidate in arriving
+            if candidate.requirement_class
+        ]
+        ids = enqueue.lock_task_queues(conn, [place for _, place in queued], now=context.now)
+        entries = [(job.job_id, place, job.priority) for (job, _), place in zip(queued, ids, strict=True)]
+        places = {job_id: place for job_id, place, _ in entries}
         settled = list(_status_updates(mine, context, matchable))
         optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)
-        enqueue.enqueue(conn, arriving, places)
+        if entries:
+            task_queues.add_waiting(conn, entries)
     return _summarize(chain_results, mine)
 
 

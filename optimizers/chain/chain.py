@@ -3,15 +3,16 @@
 A job that was held goes through all steps again with the configuration of that time; only delays that have
 already passed are skipped (`JobContext.held_by`).
 
-A *cacheable* step depends only on the configuration and on what jobs can have in common: the description
-without the keywords of `keywords.PARTICULAR`, the VO, the number of reschedulings, the step that held the
-job, and whether its sandbox is missing. It runs once for all jobs that are equal in these.
+A *pure* step does no I/O, and depends only on the configuration and on what jobs can have in common: the
+description without the keywords of `keywords.PARTICULAR`, the VO, the number of reschedulings, the step that
+held the job, and whether its sandbox is missing. It runs once for all jobs that are equal in these, and small
+submissions run it before they are stored.
 
 Steps are found by the entry point `pilotage.optimizers`.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -19,7 +20,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from cs_config.classes.class_index import EligibleClass
+from cs_config.classes.class_index import EligibleClasses
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
@@ -51,6 +52,10 @@ class ChainContext:
         setting = self.operations(vo).job_scheduling.input_data_catalogue
         return open_catalogue(setting, self.catalogues) if setting else None
 
+    def find_queue_classes(self, pool: "ResolvedPool", vo: str) -> EligibleClasses:
+        """The queue classes of the VO that are eligible for a pool, computed when they are first needed."""
+        return self.eligibility.find(pool.pool_id, pool.requirements, vo)
+
 
 def make_context(config: Configuration, now: datetime) -> ChainContext:
     """Create the context of a batch."""
@@ -71,22 +76,11 @@ NO_ELIGIBLE_QUEUE = "No eligible queue"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPool:
-    """The SubmitPool of a job with the queue classes eligible for it."""
+    """The SubmitPool of a job."""
 
     pool_id: str
     requirements: Requirements
     canonical: str  #: canonical form, from which the id is computed
-    queue_classes: Collection[EligibleClass]
-
-    @property
-    def digests(self) -> dict[str, bool]:
-        """Digests of the queue classes; True: eligibility depends on the node."""
-        return {each.queue_class.digest: each.undecided for each in self.queue_classes}
-
-    @property
-    def sites(self) -> frozenset[str]:
-        """The sites that own an eligible queue."""
-        return frozenset(queue.site for each in self.queue_classes for queue in each.queues)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +129,20 @@ class Failed:
 
 Outcome = Done | Hold | Failed
 
-_MARK: Final = "_alike"
+_MARK: Final = "_pure"
 
 _Step = TypeVar("_Step", bound=Callable[..., Any])
 
 
-def cacheable(step: _Step) -> _Step:
-    """Mark a step as cacheable, as defined in the module docstring."""
+def pure(step: _Step) -> _Step:
+    """Mark a step as pure, as defined in the module docstring."""
     setattr(step, _MARK, True)
     return step
+
+
+def is_pure(step: object) -> bool:
+    """Whether a step is marked as pure."""
+    return getattr(step, _MARK, False) is True
 
 
 Step = Callable[[JobContext, ChainContext], Outcome]
@@ -161,7 +160,7 @@ class ChainResult:
     outcome: Outcome
     step: str  #: the last step, which gave the outcome
     passed: tuple[str, ...]  #: the steps that accepted the job, in order
-    alike: bool = False  #: all steps were cacheable, so the result holds for equal jobs
+    pure: bool = False  #: all steps were, so the result holds for equal jobs
 
     @property
     def candidate(self) -> JobContext | None:
@@ -184,8 +183,8 @@ def run_chain(candidate: JobContext, steps: Mapping[str, Step], context: ChainCo
         outcome = _run_step(name, outcome.candidate, steps, context)
     if isinstance(outcome, Done) and outcome.candidate.requirement_class is None:
         outcome = Failed(reason=f"{name} is the last optimizer and has not set the job's requirement class")
-    same = all(getattr(steps.get(each), _MARK, False) for each in asked)
-    return ChainResult(outcome=outcome, step=name, passed=tuple(passed), alike=same)
+    same = all(is_pure(steps.get(each)) for each in asked)
+    return ChainResult(outcome=outcome, step=name, passed=tuple(passed), pure=same)
 
 
 def _run_step(name: str, candidate: JobContext, steps: Mapping[str, Step], context: ChainContext) -> Outcome:

@@ -11,14 +11,10 @@ from cs_config.classes.queue_classes import queue_classes as configured_classes
 from optimizers.chain.chain import ChainContext, JobContext
 from requirements import canonical
 from taskqueue.jobs import unmatchable
-from taskqueue.jobs.optimizer_queue import PreparingJob
 from taskqueue.pools import mapping, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueueKey
-
-#: A job with the findings of the chain.
-ArrivingJobs = tuple[PreparingJob, JobContext]
 
 
 def touch_pools(conn: Connection, candidates: Iterable[JobContext], context: ChainContext) -> frozenset[str]:
@@ -41,7 +37,8 @@ def touch_pools(conn: Connection, candidates: Iterable[JobContext], context: Cha
     digests: defaultdict[str, dict[str, Mapping[str, bool]]] = defaultdict(dict)
     for pool_id in pools.touch_pools(conn, wanted, now=context.now):
         pool, vo = used[pool_id]
-        digests[vo][pool_id] = pool.digests
+        found = context.find_queue_classes(pool, vo)
+        digests[vo][pool_id] = {each.queue_class.digest: each.undecided for each in found}
     config = context.config
     of: dict[str, Any] = {
         "config_version": config.version,
@@ -54,30 +51,41 @@ def touch_pools(conn: Connection, candidates: Iterable[JobContext], context: Cha
         mapping.store_mappings(conn, vo=vo, digests=digests[vo], **of)
     stored = unmatchable.read_has_queue(conn, used)
     return frozenset(
-        pool_id for pool_id, (pool, _) in used.items() if stored.get(pool_id, bool(pool.queue_classes))
+        pool_id
+        for pool_id, (pool, vo) in used.items()
+        if (stored[pool_id] if pool_id in stored else context.find_queue_classes(pool, vo))
     )
 
 
-def lock_task_queues(
-    conn: Connection, arriving: Sequence[ArrivingJobs], *, now: datetime
-) -> Mapping[int, int]:
-    """Create or find the task queues of jobs that become Waiting, lock them, and return their ids by job."""
-    by_job: dict[int, tuple[str, str, str]] = {}
-    wanted: dict[tuple[str, str, str], TaskQueueKey] = {}
-    for job, candidate in arriving:
-        if (asked := candidate.requirement_class) is not None:
-            key = asked.digest, job.owner_group, job.owner
-            by_job[job.job_id] = key
-            wanted.setdefault(key, (asked, job.owner_group, job.owner))
-    if not wanted:
-        return {}
-    ids = task_queues.hold_task_queues(conn, wanted.values(), now=now)
-    by_key = {key: ids[place] for key, place in wanted.items()}
-    return {job_id: by_key[key] for job_id, key in by_job.items()}
+def lock_resolved_pools(
+    conn: Connection, candidates: Iterable[JobContext], context: ChainContext
+) -> Mapping[str, bool]:
+    """Lock those pools that exist with the mapping of this version; whether each has an eligible queue.
+
+    Waits for nobody: a pool that is new, that another transaction is changing, or whose VO has queue classes
+    of another version of the configuration is left out, and its jobs to the optimizers. The locks are shared
+    between submissions. As the VO's version is locked as well, a refresh of its pools comes before, and is
+    seen here, or after the commit, and corrects these jobs like all that wait: none is missed.
+    """
+    pool_ids: defaultdict[str, set[str]] = defaultdict(set)
+    for each in candidates:
+        if each.pool:
+            pool_ids[each.vo].add(each.pool.pool_id)
+    locked = pools.lock_resolved(conn, {pool_id for some in pool_ids.values() for pool_id in some})
+    version = (context.config.version, context.config.expiries)
+    current = {
+        vo for vo in sorted(pool_ids) if queue_class_store.lock_version(conn, vo, wait=False) == version
+    }
+    usable = [pool_id for vo in current for pool_id in pool_ids[vo] & locked]
+    pools.touch_at_intervals(conn, usable, now=context.now)
+    return unmatchable.read_has_queue(conn, usable)
 
 
-def enqueue(conn: Connection, arriving: Sequence[ArrivingJobs], places: Mapping[int, int]) -> None:
-    """Put Waiting jobs into the task queues returned by `lock_task_queues`."""
-    entries = [(job.job_id, places[job.job_id], job.priority) for job, _ in arriving if job.job_id in places]
-    if entries:
-        task_queues.add_waiting(conn, entries)
+def lock_task_queues(conn: Connection, wanted: Sequence[TaskQueueKey], *, now: datetime) -> list[int]:
+    """Create or find the task queues of jobs that become Waiting, lock them; their ids in the same order."""
+    # By digest: comparing the classes themselves takes longer.
+    keys = [(asked.digest, owner_group, owner) for asked, owner_group, owner in wanted]
+    distinct = dict(zip(keys, wanted, strict=True))
+    ids = task_queues.hold_task_queues(conn, distinct.values(), now=now) if distinct else {}
+    by_key = {key: ids[place] for key, place in distinct.items()}
+    return [by_key[key] for key in keys]

@@ -1,7 +1,8 @@
 """Cache of chain results, shared by equal jobs, and the conversion of stored jobs to the chain's input."""
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -13,6 +14,7 @@ from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, ChainResult, Done, JobContext, Step
 from optimizers.description import description
 from optimizers.description.description import JobDescription
+from optimizers.description.expansion import JobMember
 from requirements.errors import InvalidInput, Problem
 from taskqueue.jobs import placeholders
 from taskqueue.jobs.optimizer_queue import PreparingJob
@@ -64,6 +66,8 @@ _SHORT: Final = 16_384
 
 #: Key of a new job: not held by any step, never rescheduled, sandbox present.
 _NEW: Final = (None, 0, False)
+#: What the result depends on in the description, VO, step that held the job, reschedulings, sandbox missing.
+_JobKey = tuple[str, str, str | None, int, bool]
 
 
 @derived
@@ -89,31 +93,87 @@ def run_or_reuse(
 def _run_or_reuse(
     job: PreparingJob, steps: Mapping[str, Step], context: ChainContext, here: dict[Hashable, ChainResult]
 ) -> ChainResult:
-    key = _job_key(job, context)
+    return _find_or_run(
+        _job_key(job, context),
+        lambda: chain.run_chain(job_context_from_row(job, context), steps, context),
+        steps,
+        context,
+        here,
+    )
+
+
+def _find_or_run(
+    key: _JobKey | None,
+    run: Callable[[], ChainResult],
+    steps: Mapping[str, Step],
+    context: ChainContext,
+    here: dict[Hashable, ChainResult],
+) -> ChainResult:
+    if key is None:
+        return run()
     known = _known_results(context.config)
     found = here.get(key) or known.find(key, steps)
-    if found is not None:
-        return found
-    chain_result = chain.run_chain(job_context_from_row(job, context), steps, context)
-    if chain_result.alike and key is not None:
-        here[key] = chain_result
-        if isinstance(chain_result.outcome, Done) and len(job.body) <= _SHORT:
-            known.store(key, chain_result, steps)
-    return chain_result
+    if found is None:
+        found = run()
+        if found.pure:
+            here[key] = found
+            if isinstance(found.outcome, Done) and len(key[0]) <= _SHORT:
+                known.store(key, found, steps)
+    return found
 
 
-def find_result(
-    body: str, vo: str, steps: Mapping[str, Step], context: ChainContext, *, shared: bool
-) -> ChainResult | None:
-    """Return the cached result for new jobs with this description; None: the chain has to run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndecidedJobs:
+    """New jobs that will share a stored description."""
 
-    `shared`: the description has placeholders that each job fills with its own values.
+    vo: str
+    owner: str
+    owner_group: str
+    body: str  #: JSON object, the description as it will be stored
+    members: Sequence[JobMember]
+
+
+def decide(
+    groups: Iterable[UndecidedJobs], steps: Mapping[str, Step], context: ChainContext
+) -> list[list[ChainResult | None]]:
+    """Run the chain for jobs before they are stored, without any I/O; a result for each member of each group.
+
+    It is the result of `run_or_reuse` for the stored job: both run `run_chain` for an equal description, and
+    share the cache. None: a step is not pure; it was not run.
     """
-    kind = _description_key(body, vo, context, shared=shared)
-    return None if kind is None else _known_results(context.config).find((*kind, *_NEW), steps)
+    here: dict[Hashable, ChainResult] = {}
+    # A step that is not pure is missing here, and so the result is not pure either.
+    pure = {name: step for name, step in steps.items() if chain.is_pure(step)}
+
+    def decide_one(group: UndecidedJobs, member: JobMember, key: _JobKey | None) -> ChainResult | None:
+        found = _find_or_run(key, lambda: _run_new(group, member, pure, context), steps, context, here)
+        return found if found.pure else None
+
+    decided: list[list[ChainResult | None]] = []
+    for group in groups:
+        is_shared = group.members[0].parameters is not None
+        kind = _description_key(group.body, group.vo, context, shared=is_shared)
+        if kind is None:
+            decided.append([decide_one(group, member, None) for member in group.members])
+        else:
+            decided.append([decide_one(group, group.members[0], (*kind, *_NEW))] * len(group.members))
+    return decided
 
 
-def _job_key(job: PreparingJob, context: ChainContext) -> Hashable | None:
+def _run_new(
+    group: UndecidedJobs, member: JobMember, steps: Mapping[str, Step], context: ChainContext
+) -> ChainResult:
+    candidate = JobContext(
+        job_id=0,
+        vo=group.vo,
+        owner=group.owner,
+        owner_group=group.owner_group,
+        description=member.whole,
+    )
+    return chain.run_chain(candidate, steps, context)
+
+
+def _job_key(job: PreparingJob, context: ChainContext) -> _JobKey | None:
     kind = _description_key(job.body, job.vo, context, shared=job.parameters is not None)
     if kind is None or (job.parameters is not None and not _readable(job.parameters)):
         return None

@@ -5,7 +5,7 @@ JobSanity repeats the checks of the submission, as the configuration may have ch
 
 from dataclasses import replace
 
-from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome, cacheable
+from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome, pure
 
 #: JobSanity comes before any other check; only JobScheduling sets the requirement class of a job.
 _FIRST, _LAST = "JobSanity", "JobScheduling"
@@ -13,7 +13,7 @@ _FIRST, _LAST = "JobSanity", "JobScheduling"
 _POOL = "Requirements"
 
 
-@cacheable
+@pure
 def job_path(candidate: JobContext, context: ChainContext) -> Outcome:
     """Set the path: the job's own `JobPath`, else the configured one; InputData only with input data.
 
@@ -28,7 +28,7 @@ def job_path(candidate: JobContext, context: ChainContext) -> Outcome:
     return Done(candidate=replace(candidate, path=path))
 
 
-@cacheable
+@pure
 def job_sanity(candidate: JobContext, context: ChainContext) -> Outcome:  # noqa: ARG001, the signature of all steps
     """Fail jobs that can never run: their description is invalid now, or their sandbox is gone.
 

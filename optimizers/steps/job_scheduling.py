@@ -22,7 +22,7 @@ from optimizers.chain.chain import (
     JobContext,
     Outcome,
     ResolvedPool,
-    cacheable,
+    pure,
 )
 from optimizers.description.description import JobDescription
 from requirements import canonical
@@ -31,9 +31,9 @@ from requirements.values import fold
 from taskqueue.task_queues.requirement_class import RequirementClass
 
 
-@cacheable
+@pure
 def resolve_requirements(candidate: JobContext, context: ChainContext) -> Outcome:
-    """Compute the pool id from the requirements and find the eligible queues; `batch` stores both.
+    """Compute the pool id from the requirements; the eligible queues only where the VO rejects jobs without.
 
     Source: RFC #7.
     """
@@ -42,10 +42,10 @@ def resolve_requirements(candidate: JobContext, context: ChainContext) -> Outcom
         return Done(candidate=replace(candidate, pool=None))
     form = canonical.canonical(asked, candidate.vo)
     pool_id = canonical.identity(form)
-    found = context.eligibility.find(pool_id, asked, candidate.vo)
-    if not found and context.operations(candidate.vo).job_scheduling.reject_unmatchable:
+    pool = ResolvedPool(pool_id=pool_id, requirements=asked, canonical=form.decode())
+    rejects = context.operations(candidate.vo).job_scheduling.reject_unmatchable
+    if rejects and not context.find_queue_classes(pool, candidate.vo):
         return Failed(reason=NO_ELIGIBLE_QUEUE)
-    pool = ResolvedPool(pool_id=pool_id, requirements=asked, canonical=form.decode(), queue_classes=found)
     return Done(candidate=replace(candidate, pool=pool))
 
 
@@ -117,7 +117,8 @@ def _narrow_sites(
     """Restrict to sites with an eligible queue, where `NarrowSites` is on and there are such sites."""
     if candidate.pool is None or not context.operations(candidate.vo).job_scheduling.narrow_sites:
         return sites
-    eligible = _exclude_sites(candidate.pool.sites, banned)
+    found = context.find_queue_classes(candidate.pool, candidate.vo)
+    eligible = _exclude_sites(frozenset(queue.site for each in found for queue in each.queues), banned)
     return (_common_sites(sites, eligible) if sites else eligible) or sites
 
 
@@ -182,7 +183,7 @@ def round_to_segment(cpu_time: int, segments: Sequence[int]) -> int:
 STEP_NAME = "JobScheduling"
 
 
-@cacheable
+@pure
 def job_scheduling(candidate: JobContext, context: ChainContext) -> Outcome:
     """Delay a rescheduled job, then compute its sites and requirement class.
 

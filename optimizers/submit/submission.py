@@ -1,8 +1,9 @@
 """Submission of jobs below HTTP: checked and stored as a whole or not at all, once per idempotency key.
 
-The fast path: jobs with a cached chain result are stored as Waiting right away. Results are cached in the
-process that ran the chain. If the optimizers run in worker processes, the service has none, and all jobs go
-to the workers.
+The jobs of a small submission go through the optimizer chain before they are stored, in one transaction and
+in their final state: Waiting, Failed or held. Stored as Received, for the optimizers, are jobs with a step
+that is not pure, those whose pool is not resolved or is being changed (`enqueue.lock_resolved_pools`), and
+larger submissions. If the process is killed before the commit, nothing is stored.
 """
 
 import hashlib
@@ -14,11 +15,13 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
+from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch, chain, enqueue, result_cache
-from optimizers.chain.batch import BatchResult, status_update_from
-from optimizers.chain.chain import ChainContext, ChainResult, make_context
+from optimizers.chain.batch import BatchResult
+from optimizers.chain.chain import ChainContext, ChainResult, Step, make_context
+from optimizers.chain.result_cache import UndecidedJobs
 from optimizers.description.expansion import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.submit.checking import CheckedJobs, Source, check_sources, record_as_text
@@ -29,12 +32,10 @@ from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import placeholders, submission
 from taskqueue.jobs.descriptions import Description
-from taskqueue.jobs.submission import DescribedJob, KnownResult, KnownResults, NewJob
-from taskqueue.pools import pools
-from taskqueue.task_queues import task_queues
+from taskqueue.jobs.optimizer_queue import StatusUpdate
+from taskqueue.jobs.submission import DecidedState, DescribedJob, NewJob
+from taskqueue.states import JobStatus
 from taskqueue.task_queues.task_queues import TaskQueueKey
-
-__all__ = ["Accepted", "Source", "Submitter", "accept", "check_sources", "submit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +43,11 @@ class Accepted:
     """Stored jobs of a submission."""
 
     job_ids: list[int]  #: in the order of the sources
-    passed: BatchResult = field(default_factory=BatchResult)  #: result for the jobs that are Waiting already
-
-    @property
-    def due(self) -> list[int]:
-        """Ids of the jobs that the optimizers have to process: notify them after the commit."""
-        waiting = set(self.passed.waiting)
-        return [job_id for job_id in self.job_ids if job_id not in waiting]
+    due: list[int] = field(default_factory=list)  #: those for the optimizers: notify them after the commit
+    decided: BatchResult = field(default_factory=BatchResult)  #: result of the optimizers for the others
 
 
-def accept(
+def submit(
     engine: Engine,
     config: Configuration,
     submitter: Submitter,
@@ -60,70 +56,90 @@ def accept(
     now: datetime,
     key: str | None = None,
     sandbox: str | None = None,
-) -> Accepted:
-    """Check a submission, then store it in a short transaction of its own; otherwise like `submit`."""
-
-    def require_room(declared: Mapping[tuple[str, str], int]) -> None:
-        with database.reading(engine) as conn:
-            _require_room(conn, config, declared, now)
-
-    checked = None
-    try:
-        checked = check_sources(config, submitter, sources, sandbox=sandbox, require_room=require_room)
-    except (InvalidJob, QuotaExceeded):
-        # It may have been accepted under this key before, with another configuration or when there was room.
-        if key is None:
-            raise
-    with database.writing(engine) as conn:
-        return submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox, checked=checked)
-
-
-def submit(
-    conn: Connection,
-    config: Configuration,
-    submitter: Submitter,
-    sources: Sequence[Source],
-    *,
-    now: datetime,
-    key: str | None = None,
-    sandbox: str | None = None,
-    checked: Sequence[CheckedJobs] | None = None,
+    steps: Mapping[str, Step] | None = None,
 ) -> Accepted:
     """Store the jobs of a submission of JDL, YAML or JSON texts, or records; each may make many jobs.
 
     `key`: idempotency key, repeating the submission with it returns the same ids. `sandbox`: reference of
     the archive that is the input sandbox of all jobs that name no other. Raises InvalidJob with the problems
-    of every description, QuotaExceeded, or IdempotencyConflict; nothing is stored then. `checked`: the same
-    submission, if it has been checked already.
+    of every description, QuotaExceeded, or IdempotencyConflict; nothing is stored then. Without `steps` the
+    installed ones are run.
+
+    Everything but the transaction itself comes before it, so that its locks are held for a short time.
     """
-    if key is not None:
-        digest = _digest(sources, sandbox)
-        known = submission.reserve_key(conn, subject=submitter.subject, key=key, body_digest=digest, now=now)
-        if known is not None:
-            return Accepted(job_ids=known)
 
     def require_room(declared: Mapping[tuple[str, str], int]) -> None:
-        _require_room(conn, config, declared, now)
+        with database.reading(engine) as conn:
+            _require_room(conn, config, declared, now)
 
-    if checked is None:
+    new: _NewJobs | None = None
+    refused: InvalidJob | QuotaExceeded | None = None
+    try:
         checked = check_sources(config, submitter, sources, sandbox=sandbox, require_room=require_room)
-    stored = _store(conn, config, checked, now)
-    if key is not None:
-        submission.fulfil_key(conn, subject=submitter.subject, key=key, job_ids=stored.job_ids)
-    return stored
+        new = _decide(checked, chain.installed_steps() if steps is None else steps, make_context(config, now))
+    except (InvalidJob, QuotaExceeded) as error:
+        # It may have been accepted under this key before, with another configuration or when there was room.
+        if key is None:
+            raise
+        refused = error
+    with database.writing(engine) as conn:
+        if key is not None:
+            digest = _digest(sources, sandbox)
+            known = submission.reserve_key(
+                conn, subject=submitter.subject, key=key, body_digest=digest, now=now
+            )
+            if known is not None:
+                return Accepted(job_ids=known)
+        if refused is not None or new is None:
+            raise refused or AssertionError
+        stored = _store(conn, new)
+        if key is not None:
+            submission.fulfil_key(conn, subject=submitter.subject, key=key, job_ids=stored.job_ids)
+        return stored
 
 
-def _store(
-    conn: Connection, config: Configuration, checked: Sequence[CheckedJobs], now: datetime
-) -> Accepted:
-    _check_sandboxes(conn, checked, now)
-    _require_room(conn, config, _count_new_jobs(checked), now)
-    descriptions, new = _group_descriptions(checked)
-    context = make_context(config, now)
-    known = _skip_if_locked(conn, _find_known(descriptions, new, context))
-    arrivals = _lock_arrivals(conn, known, new, context)
-    job_ids = submission.store_jobs(conn, descriptions, new, arrivals=arrivals, now=now)
-    return Accepted(job_ids=job_ids, passed=_build_result(known, new, job_ids))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NewJobs:
+    """Jobs that are ready to be stored."""
+
+    checked: Sequence[CheckedJobs]
+    context: ChainContext
+    descriptions: Sequence[Description]
+    jobs: Sequence[DescribedJob]
+    results: Sequence[ChainResult | None]  #: of the chain for each job; None: for the optimizers
+
+
+def _decide(checked: Sequence[CheckedJobs], steps: Mapping[str, Step], context: ChainContext) -> _NewJobs:
+    descriptions, jobs, members = _group_descriptions(checked)
+    results: list[ChainResult | None] = [None] * len(jobs)
+    if len(jobs) <= bounds.DECIDED_JOBS:
+        grouped: defaultdict[int, list[int]] = defaultdict(list)
+        for index, (place, _) in enumerate(jobs):
+            grouped[place].append(index)
+        groups = [
+            UndecidedJobs(
+                vo=jobs[indexes[0]][1].vo,
+                owner=jobs[indexes[0]][1].owner,
+                owner_group=jobs[indexes[0]][1].owner_group,
+                body=json.dumps(descriptions[place].body),
+                members=[members[index] for index in indexes],
+            )
+            for place, indexes in grouped.items()
+        ]
+        decided = result_cache.decide(groups, steps, context)
+        for indexes, some in zip(grouped.values(), decided, strict=True):
+            for index, chain_result in zip(indexes, some, strict=True):
+                results[index] = chain_result
+    return _NewJobs(checked=checked, context=context, descriptions=descriptions, jobs=jobs, results=results)
+
+
+def _store(conn: Connection, new: _NewJobs) -> Accepted:
+    now = new.context.now
+    _check_sandboxes(conn, new.checked, now)
+    _require_room(conn, new.context.config, _count_new_jobs(new.checked), now)
+    states = _lock_places(conn, new)
+    job_ids = submission.store_jobs(conn, new.descriptions, new.jobs, decided=states, now=now)
+    return _build_result(new, states, job_ids)
 
 
 def _require_room(
@@ -163,8 +179,10 @@ def _count_new_jobs(checked: Sequence[CheckedJobs]) -> Counter[tuple[str, str]]:
     return new
 
 
-def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[Description], list[DescribedJob]]:
-    """Return the descriptions to store, and the jobs with the index of theirs.
+def _group_descriptions(
+    checked: Sequence[CheckedJobs],
+) -> tuple[list[Description], list[DescribedJob], list[JobMember]]:
+    """Return the descriptions to store, the jobs with the index of theirs, and each as it was parsed.
 
     Jobs from one text, or with one template, share a description; a single job needs no placeholders.
     """
@@ -172,6 +190,7 @@ def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[Descriptio
     places: dict[Hashable, int] = {}
     descriptions: list[Description] = []
     jobs: list[DescribedJob] = []
+    members: list[JobMember] = []
     for each in checked:
         shared = each.template if template_uses[id(each.template)] > 1 else None
         key = id(shared) if shared else (each.source, id(each.submitted))
@@ -180,7 +199,8 @@ def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[Descriptio
             descriptions.append(_description(each, shared))
         alone = each.template is not None and shared is None
         jobs += ((places[key], _new_job(each, member, alone=alone)) for member in each.submitted.members)
-    return descriptions, jobs
+        members += each.submitted.members
+    return descriptions, jobs, members
 
 
 def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> Description:
@@ -212,62 +232,49 @@ def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
     )
 
 
-#: Cached chain result by index of the description.
-_KnownJobs = Mapping[int, ChainResult]
+def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
+    """Return the state of each job, None: for the optimizers; locks their pools and task queues."""
+    results = {id(each): each for each in new.results if each}.values()
+    candidates = [candidate for each in results if (candidate := each.candidate)]
+    has_queue = enqueue.lock_resolved_pools(conn, candidates, new.context)
+    matchable = frozenset(pool_id for pool_id, has in has_queue.items() if has)
+    known: dict[tuple[int, str], StatusUpdate] = {}
+    updates: list[StatusUpdate | None] = [None] * len(new.jobs)
+    queued: dict[int, TaskQueueKey] = {}  # by index of the job
+    for index, ((_, job), chain_result) in enumerate(zip(new.jobs, new.results, strict=True)):
+        candidate = chain_result.candidate if chain_result else None
+        if chain_result is None or (candidate and candidate.pool and candidate.pool.pool_id not in has_queue):
+            continue
+        if (update := known.get((id(chain_result), job.vo))) is None:
+            update = batch.status_update_from(chain_result, job.vo, new.context, matchable)
+            known[id(chain_result), job.vo] = update
+        updates[index] = update
+        if candidate and candidate.requirement_class:
+            queued[index] = candidate.requirement_class, job.owner_group, job.owner
+    ids = enqueue.lock_task_queues(conn, list(queued.values()), now=new.context.now)
+    task_queue_ids = dict(zip(queued, ids, strict=True))
+    return [
+        DecidedState(update=update, task_queue_id=task_queue_ids.get(index)) if update else None
+        for index, update in enumerate(updates)
+    ]
 
 
-def _find_known(
-    described: Sequence[Description], placed: Sequence[DescribedJob], context: ChainContext
-) -> _KnownJobs:
-    """Return the cached chain results of jobs that are about to be stored.
-
-    Empty for more jobs than one batch: other submissions would wait too long for locked task queues.
-    """
-    if len(placed) > batch.MOST_AT_ONCE:
-        return {}
-    steps = chain.installed_steps()
-    found: dict[int, ChainResult] = {}
-    for place, job in dict(placed).items():
-        body = json.dumps(described[place].body)
-        shared = job.parameters is not None
-        if (known := result_cache.find_result(body, job.vo, steps, context, shared=shared)) is not None:
-            found[place] = known
-    return found
-
-
-def _skip_if_locked(conn: Connection, known: _KnownJobs) -> _KnownJobs:
-    """Return `known`, or nothing if another transaction holds one of the pools: submissions do not wait."""
-    candidates = [each.candidate for each in known.values()]
-    pool_ids = {each.pool.pool_id for each in candidates if each and each.pool}
-    return known if pools.try_lock(conn, pool_ids) else {}
-
-
-def _lock_arrivals(
-    conn: Connection, known: _KnownJobs, placed: Sequence[DescribedJob], context: ChainContext
-) -> KnownResults:
-    """Return state and task queue of those jobs; their pools and task queues are locked from here on."""
-    if not known:
-        return {}
-    candidates = {place: each for place, chain_result in known.items() if (each := chain_result.candidate)}
-    matchable = enqueue.touch_pools(conn, candidates.values(), context)
-    wanted: dict[int, TaskQueueKey] = {}
-    for place, job in dict(placed).items():
-        if place in candidates and (asked := candidates[place].requirement_class):
-            wanted[place] = asked, job.owner_group, job.owner
-    ids = task_queues.hold_task_queues(conn, set(wanted.values()), now=context.now)
-    return {
-        place: KnownResult(
-            verdict=status_update_from(known[place], candidates[place].vo, context, matchable),
-            task_queue_id=ids[where],
-        )
-        for place, where in wanted.items()
-    }
-
-
-def _build_result(known: _KnownJobs, placed: Sequence[DescribedJob], job_ids: Sequence[int]) -> BatchResult:
+def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids: Sequence[int]) -> Accepted:
     """Return the same result as if the optimizers had processed the jobs."""
-    jobs = Counter(place for place, _ in placed)
-    return BatchResult(
-        waiting=tuple(job_id for job_id, (place, _) in zip(job_ids, placed, strict=True) if place in known),
-        outcomes=batch.count_outcomes((chain_result, jobs[place]) for place, chain_result in known.items()),
+    by_status: defaultdict[JobStatus, list[int]] = defaultdict(list)
+    counts: Counter[int] = Counter()
+    for job_id, state, chain_result in zip(job_ids, states, new.results, strict=True):
+        by_status[state.update.status if state else JobStatus.RECEIVED].append(job_id)
+        if state:
+            counts[id(chain_result)] += 1
+    results = {id(each): each for each in new.results if each}
+    return Accepted(
+        job_ids=list(job_ids),
+        due=by_status[JobStatus.RECEIVED],
+        decided=BatchResult(
+            waiting=tuple(by_status[JobStatus.WAITING]),
+            held=tuple(by_status[JobStatus.CHECKING]),
+            failed=tuple(by_status[JobStatus.FAILED]),
+            outcomes=batch.count_outcomes((results[key], count) for key, count in counts.items()),
+        ),
     )

@@ -8,6 +8,7 @@ import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import classad2
@@ -29,6 +30,7 @@ from requirements.classad.syntax_tree import (
     children,
     render,
 )
+from requirements.errors import InvalidInput
 from requirements.values import Value, as_value, lookup
 
 
@@ -121,7 +123,23 @@ def _library_text(value: Value) -> object:
 
 
 def read(source: SourceText) -> Program:
-    """Parse, check and compile an expression; `InvalidInput` also for one that users may not evaluate."""
+    """Parse, check and compile an expression; `InvalidInput` also for one that users may not evaluate.
+
+    Programs are cached by their text; of an invalid one the position in its file is found each time.
+    """
+    return find_program(source.text) or _compile(source)
+
+
+@lru_cache(maxsize=1024)
+def find_program(text: str) -> Program | None:
+    """Return the program of a text; None: it is invalid."""
+    try:
+        return _compile(SourceText(text=text, path="Requirements"))
+    except InvalidInput:
+        return None
+
+
+def _compile(source: SourceText) -> Program:
     if len(source.text) > MAX_SIZE:
         raise source.fault(0, f"{len(source.text)} characters, allowed are {MAX_SIZE}")
     node = read_expression(source)

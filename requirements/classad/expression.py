@@ -7,6 +7,7 @@ matchmaking.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from requirements.classad import compiled
 from requirements.classad.classad_files import Unevaluated
@@ -71,11 +72,18 @@ def parse_expression(
     source = SourceText(text=text, path=path, file=file, line=line, column=column)
     if len(text) > MAX_SIZE:
         raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
-    evaluated = text if own is None else _Resolution(own=own).text(source, (path,))
+    evaluated = text
+    if own is not None and any(map(_is_own, parts_of(read_expression(source)))):
+        evaluated = _Resolution(own=own).text(source, (path,))
     compiled.read(replace(source, text=evaluated))
     return Expression(text=evaluated, written=None if evaluated == text else text)
 
 
+def _is_own(part: Node) -> bool:
+    return isinstance(part, Attribute) and own_name(part) is not None
+
+
+@lru_cache(maxsize=1024)
 def canonical_text(expression: Expression) -> str:
     """Return the normal form, which is the same for many spellings of an expression.
 

@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import replace
+from functools import lru_cache
+from typing import Final
 
 from requirements.classad.lexer import MAX_DEPTH, Cursor, TokenKind
 from requirements.classad.source_text import MOST_IN_AD, MOST_IN_EXPRESSION, TEXTS, SourceText, check_volume
@@ -23,6 +25,7 @@ from requirements.classad.syntax_tree import (
     Unary,
     children,
 )
+from requirements.errors import InvalidInput
 from requirements.values import Scalar, fold
 
 _WORDS: dict[str, Scalar | Special] = {
@@ -34,10 +37,32 @@ _WORDS: dict[str, Scalar | Special] = {
 _SPELLED = {"is": "=?=", "isnt": "=!="}
 _PLAIN_TEXT = re.compile('"([^"]*)"')
 _NO_NUMBERS = frozenset({"inf", "infinity", "nan"})
+#: Characters of a text whose tree is cached, at up to 100 bytes each, and number of these trees.
+_SHORT: Final = 1000
+_MOST_KEPT: Final = 1024
 
 
 def read_expression(source: SourceText) -> Node:
-    """Parse a text that is one expression."""
+    """Parse a text that is one expression.
+
+    The Requirements of a job are parsed for each of the steps that they go through, and again for equal jobs:
+    so trees, which are immutable, are cached. An invalid text is parsed each time, for the position of the
+    problem in its file.
+    """
+    if len(source.text) > _SHORT:
+        return _parse(source)
+    return _find_tree(source.text) or _parse(source)
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _find_tree(text: str) -> Node | None:
+    try:
+        return _parse(SourceText(text=text, path=""))
+    except InvalidInput:
+        return None
+
+
+def _parse(source: SourceText) -> Node:
     check_volume(source, MOST_IN_EXPRESSION)
     reader = _Reader(source)
     node = reader.expression()

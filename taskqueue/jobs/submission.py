@@ -5,12 +5,10 @@ key waits in `reserve_key` until that transaction ends, and gets the same ids.
 """
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from types import MappingProxyType
-from typing import Final
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, bindparam, func, select, update
@@ -26,18 +24,21 @@ from taskqueue.jobs.optimizer_queue import StatusUpdate
 from taskqueue.jobs.placeholders import Parameters
 from taskqueue.schema.tables import idempotency_keys as table
 from taskqueue.schema.tables import jobs
-from taskqueue.states import PREPARING, JobStatus
+from taskqueue.states import FINAL, PREPARING, JobStatus
 from taskqueue.task_queues import task_queues
 
 ACCEPTED = "Job accepted"
 
-#: Columns copied from each `NewJob`.
+#: Columns copied from each `NewJob`, and from the result of the optimizers for it.
 _STATED = ("vo", "owner", "owner_group", "job_name", "job_type", "job_group", "priority")
-_VARYING = ("job_id", *_STATED, "site", "description_id", "parameters")
-_COMMON = ("status", "application_status", "epoch", "reschedules", "submitted_at", "updated_at")
-STORE_DUE = BulkInsert(jobs, varying=_VARYING, common=(*_COMMON, "minor_status", "due_at"))
-STORE_WAITING = BulkInsert(
-    jobs, varying=(*_VARYING, "minor_status", "submit_pool", "task_queue_id"), common=_COMMON
+_DECIDED = ("minor_status", "application_status", "step", "due_at", "submit_pool")
+STORE = BulkInsert(
+    jobs,
+    varying=(
+        *("job_id", *_STATED, "site", "description_id", "parameters"),
+        *("status", *_DECIDED, "ended_at", "task_queue_id"),
+    ),
+    common=("epoch", "reschedules", "submitted_at", "updated_at"),
 )
 
 
@@ -61,18 +62,11 @@ DescribedJob = tuple[int, NewJob]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownResult:
-    """Outcome of the optimizers for equal jobs, so that they need not run again."""
+class DecidedState:
+    """State in which a new job is stored, if the optimizers need not process it any more."""
 
-    verdict: StatusUpdate  #: Waiting
-    task_queue_id: int  #: locked
-
-
-#: By index of the description.
-KnownResults = Mapping[int, KnownResult]
-
-_NO_RESULTS: Final[KnownResults] = MappingProxyType({})
-_Numbered = tuple[int, int, NewJob]  # id, index of the description, job
+    update: StatusUpdate
+    task_queue_id: int | None = None  #: of a job that is Waiting; locked
 
 
 def store_jobs(
@@ -80,87 +74,65 @@ def store_jobs(
     described: Sequence[Description],
     placed: Sequence[DescribedJob],
     *,
-    arrivals: KnownResults = _NO_RESULTS,
+    decided: Sequence[DecidedState | None] | None = None,
     now: datetime,
 ) -> list[int]:
-    """Store jobs, Received and due for the optimizers; their ids in the same order.
+    """Store jobs, in their decided state or Received and due for the optimizers; their ids in the same order.
 
-    Jobs whose description is in `arrivals` are stored as Waiting, with that result.
+    `decided` has an entry for each job. The log is the same as if the job had been stored first. The number
+    of statements does not depend on the number of jobs.
     """
     if not placed:
         return []
     description_ids = descriptions.store_descriptions(conn, described)
     job_ids = sql.allocate_ids(conn, jobs, len(placed))
-    numbered = [(job_id, place, job) for job_id, (place, job) in zip(job_ids, placed, strict=True)]
-    arrived = [each for each in numbered if each[1] in arrivals]
-    due = [each for each in numbered if each[1] not in arrivals] if arrived else numbered
-    if due:
-        _store_due(conn, due, description_ids, now)
-    if arrived:
-        _store_waiting(conn, arrived, description_ids, arrivals, now)
-    received = log.LogEntry(
-        job_id=0,
-        at=now,
-        from_status=None,
-        to_status=JobStatus.RECEIVED,
-        minor_status=ACCEPTED,
-        source="JobManager",
+    received = DecidedState(
+        update=StatusUpdate(status=JobStatus.RECEIVED, minor_status=ACCEPTED, source="JobManager", due_at=now)
     )
-    log.append_repeated(conn, [(received, job_ids), *_group_log_entries(arrived, arrivals, now)])
+    states = [state or received for state in decided or [None] * len(placed)]
+    new = [job for _, job in placed]
+    updates = [state.update for state in states]
+    columns: dict[str, Sequence[object]] = {
+        "job_id": job_ids,
+        **{name: [getattr(job, name) for job in new] for name in _STATED},
+        **{name: [getattr(update, name) for update in updates] for name in _DECIDED},
+        "site": [
+            update.site if update.status is JobStatus.WAITING else job.site
+            for update, job in zip(updates, new, strict=True)
+        ],
+        "description_id": [description_ids[place] for place, _ in placed],
+        "parameters": [None if job.parameters is None else json.dumps(job.parameters) for job in new],
+        "status": [update.status.value for update in updates],
+        "ended_at": [now if update.status in FINAL else None for update in updates],
+        "task_queue_id": [state.task_queue_id for state in states],
+    }
+    STORE.execute(conn, columns, epoch=0, reschedules=0, submitted_at=now, updated_at=now)
+    waiting = [
+        (job_id, state.task_queue_id, job.priority)
+        for job_id, state, job in zip(job_ids, states, new, strict=True)
+        if state.task_queue_id is not None
+    ]
+    if waiting:
+        task_queues.add_waiting(conn, waiting)
+    _append_log(conn, job_ids, states, received, now)
     return list(job_ids)
 
 
-def _store_due(
-    conn: Connection, numbered: Sequence[_Numbered], description_ids: Sequence[int], now: datetime
-) -> None:
-    columns = _build_columns(numbered, description_ids)
-    columns["site"] = [job.site for _, _, job in numbered]
-    status = {"status": JobStatus.RECEIVED.value, "minor_status": ACCEPTED, "due_at": now}
-    STORE_DUE.execute(conn, columns, **status, **_build_common(now))
-
-
-def _store_waiting(
+def _append_log(
     conn: Connection,
-    numbered: Sequence[_Numbered],
-    description_ids: Sequence[int],
-    arrivals: KnownResults,
+    job_ids: Sequence[int],
+    states: Sequence[DecidedState],
+    received: DecidedState,
     now: datetime,
 ) -> None:
-    columns = _build_columns(numbered, description_ids)
-    verdicts = [arrivals[place].verdict for _, place, _ in numbered]
-    columns["site"] = [verdict.site for verdict in verdicts]
-    columns["minor_status"] = [verdict.minor_status for verdict in verdicts]
-    columns["submit_pool"] = [verdict.submit_pool for verdict in verdicts]
-    columns["task_queue_id"] = [arrivals[place].task_queue_id for _, place, _ in numbered]
-    STORE_WAITING.execute(conn, columns, status=JobStatus.WAITING.value, **_build_common(now))
-    entries = [(job_id, arrivals[place].task_queue_id, job.priority) for job_id, place, job in numbered]
-    task_queues.add_waiting(conn, entries)
-
-
-def _build_columns(numbered: Sequence[_Numbered], description_ids: Sequence[int]) -> dict[str, list[object]]:
-    """The columns that every new job has."""
-    new = [job for _, _, job in numbered]
-    return {
-        "job_id": [job_id for job_id, _, _ in numbered],
-        **{name: [getattr(job, name) for job in new] for name in _STATED},
-        "description_id": [description_ids[place] for _, place, _ in numbered],
-        "parameters": [None if job.parameters is None else json.dumps(job.parameters) for job in new],
-    }
-
-
-def _build_common(now: datetime) -> dict[str, object]:
-    return {"application_status": "", "epoch": 0, "reschedules": 0, "submitted_at": now, "updated_at": now}
-
-
-def _group_log_entries(
-    arrived: Sequence[_Numbered], arrivals: KnownResults, now: datetime
-) -> Iterator[tuple[log.LogEntry, Sequence[int]]]:
-    """Group the jobs with equal log entries."""
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    for job_id, place, _ in arrived:
-        groups[place].append(job_id)
-    for place, job_ids in groups.items():
-        yield arrivals[place].verdict.entry(JobStatus.RECEIVED, epoch=0, now=now), job_ids
+    """Log that all were received and then, for jobs with the same state together, what was decided."""
+    alike: dict[int, tuple[StatusUpdate, list[int]]] = {}
+    for job_id, state in zip(job_ids, states, strict=True):
+        if state is not received:
+            alike.setdefault(id(state.update), (state.update, []))[1].append(job_id)
+    first = replace(received.update.entry(JobStatus.RECEIVED, epoch=0, now=now), from_status=None)
+    later = [(update.entry(JobStatus.RECEIVED, epoch=0, now=now), ids) for update, ids in alike.values()]
+    log.append_repeated(conn, [(first, job_ids), *later])
 
 
 RESERVE_KEY = sql.insert_or_skip(table, "key")

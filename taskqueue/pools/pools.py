@@ -7,9 +7,9 @@ the first did, so that a job never loses its pool.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select, tuple_
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select, tuple_, update
 
 from taskqueue import ownership
 from taskqueue.db import sql
@@ -68,12 +68,28 @@ DELETE_UNUSED = (
 )
 
 
-LOCK_FREE = (
+#: KEY SHARE: prevents only the removal, which locks the row first and checks in a later statement.
+#: SKIP LOCKED: such a pool is being removed or mapped.
+LOCK_RESOLVED = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(sql.IDS))
+    .where(submit_pools.c.pool_id.in_(sql.IDS), submit_pools.c.refreshed_at.is_not(None))
     .order_by(submit_pools.c.pool_id)
-    .with_for_update(skip_locked=True, key_share=True)
+    .with_for_update(read=True, key_share=True, skip_locked=True)
 )
+_TOUCHED_LONG_AGO = (
+    select(submit_pools.c.pool_id)
+    .where(submit_pools.c.pool_id.in_(sql.IDS), submit_pools.c.last_used_at < bindparam("before"))
+    .order_by(submit_pools.c.pool_id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
+TOUCH_AT_INTERVALS = (
+    update(submit_pools)
+    .where(submit_pools.c.pool_id.in_(_TOUCHED_LONG_AGO.scalar_subquery()))
+    .values(last_used_at=bindparam("now"))
+)
+#: A pool that is in use is safe from removal; the time of its last use is for display, and for a pool whose
+#: jobs were removed.
+_TOUCH_INTERVAL = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +117,18 @@ class Pool:
     expiries: int = 0  #: expiries of that version that had passed
 
 
-def try_lock(conn: Connection, pool_ids: Collection[str]) -> bool:
-    """Lock these pools if all exist and none is locked by another transaction; whether it succeeded.
+def lock_resolved(conn: Connection, pool_ids: Collection[str]) -> frozenset[str]:
+    """Prevent the removal of those pools that have been resolved and are not locked; their ids.
 
-    Does not wait. On SQLite a writing transaction has the lock anyway.
+    Does not wait, nor does it make another submission wait.
     """
-    if not pool_ids or conn.dialect.name == "sqlite":
-        return True
-    return len(conn.execute(LOCK_FREE, {"ids": sorted(pool_ids)}).all()) == len(pool_ids)
+    return frozenset(row.pool_id for row in sql.read_batches(conn, LOCK_RESOLVED, pool_ids))
+
+
+def touch_at_intervals(conn: Connection, pool_ids: Collection[str], *, now: datetime) -> None:
+    """Record that pools are used, at most once a minute each, so that submissions need not wait in turn."""
+    for ids in sql.split_batches(pool_ids):
+        conn.execute(TOUCH_AT_INTERVALS, {"ids": ids, "now": now, "before": now - _TOUCH_INTERVAL})
 
 
 def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) -> frozenset[str]:

@@ -68,6 +68,7 @@ VERSION = select(versions.c.config_version, versions.c.expiries, versions.c.algo
 )
 #: FOR SHARE: a newer version waits until results computed from this one are written.
 HOLD_VERSION = VERSION.with_for_update(read=True)
+HOLD_VERSION_IF_FREE = VERSION.with_for_update(read=True, skip_locked=True)
 #: FOR UPDATE: before the version is replaced.
 LOCK_VERSION = VERSION.with_for_update()
 
@@ -132,12 +133,12 @@ def read_version(conn: Connection, vo: str) -> int | None:
     return found
 
 
-def lock_version(conn: Connection, vo: str) -> tuple[int, int] | None:
+def lock_version(conn: Connection, vo: str, *, wait: bool = True) -> tuple[int, int] | None:
     """Lock and return the VO's configuration version and number of passed expiries.
 
-    None: there are no classes, or they are of another release.
+    None: there are no classes, or they are of another release; or they are being replaced, if not to `wait`.
     """
-    row = conn.execute(HOLD_VERSION, {"the_vo": vo}).one_or_none()
+    row = conn.execute(HOLD_VERSION if wait else HOLD_VERSION_IF_FREE, {"the_vo": vo}).one_or_none()
     return None if row is None or row.algorithm != ALGORITHM else (row.config_version, row.expiries)
 
 

@@ -261,7 +261,9 @@ submit_pools = _table(
     Column("requirements", Text, nullable=False),  # the canonical form, JSON
     Column("original", Text, nullable=False),  # as first written, JSON; shown to users
     Column("created_at", UtcTime, nullable=False),
-    Column("last_used_at", UtcTime, nullable=False),  # touched by every job that passes the optimizers
+    Column(
+        "last_used_at", UtcTime, nullable=False
+    ),  # updated by new jobs, at most once a minute by small submissions
     Column("refreshed_at", UtcTime),  # None: not resolved yet
     # Configuration version of the mapping that a job triggered; a refresh of all pools records it per VO.
     Column("config_version", Integer, nullable=False, default=0),

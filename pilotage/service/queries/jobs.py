@@ -168,7 +168,7 @@ def submit(
     parts: Services, caller: Caller, sources: Sequence[Source], *, key: str | None, sandbox: str | None = None
 ) -> list[int]:
     """Store the jobs of a submission, notify the optimizers and return the ids."""
-    accepted = submission.accept(
+    accepted = submission.submit(
         parts.engine,
         parts.live.current,
         submitter_of(caller),
@@ -177,6 +177,6 @@ def submit(
         key=key,
         sandbox=sandbox,
     )
-    parts.metrics.optimized(accepted.passed)
+    parts.metrics.optimized(accepted.decided)
     parts.ring(accepted.due)
     return accepted.job_ids

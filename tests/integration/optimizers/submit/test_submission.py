@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, func, select
 
-from optimizers.submit import submission
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, NotAllowed
 from taskqueue import blobs
@@ -114,15 +113,6 @@ def test_the_same_key_gives_the_same_ids_though_the_configuration_refuses_the_jo
         GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n", 2
     )
     assert submit(engine, stricter, now, {**JOB, "CPUTime": 5000}, key="k") == first
-
-
-def test_a_submission_may_be_part_of_a_transaction_of_its_caller(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        first = submission.submit(conn, grid(), ANN, [JOB], now=now, key="k")
-        again = submission.submit(conn, grid(), ANN, [JOB], now=now, key="k")
-        assert again.job_ids == first.job_ids != []
-        conn.rollback()
-    assert count(engine) == 0
 
 
 def test_another_body_under_the_same_key_is_refused(engine: Engine, now: datetime) -> None:

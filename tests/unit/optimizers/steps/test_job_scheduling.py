@@ -171,22 +171,14 @@ def test_a_job_goes_only_where_its_data_are(candidate_of: Make, context_of: Make
     assert isinstance(job_scheduling(banned, context), Failed)
 
 
-def with_pool(candidate: JobContext, context: ChainContext) -> JobContext:
-    from cs_config.classes.queue_classes import queue_classes
-
-    eligible = tuple(
-        each for each in queue_classes(context.config, "lhcb") if each.values.get("Memory") == 4000
-    )
+def with_pool(candidate: JobContext) -> JobContext:
     requirements = Record(values=(("Memory", 4000),))
-    return replace(
-        candidate,
-        pool=ResolvedPool(pool_id="f" * 64, requirements=requirements, canonical="", queue_classes=eligible),
-    )
+    return replace(candidate, pool=ResolvedPool(pool_id="f" * 64, requirements=requirements, canonical=""))
 
 
 def test_the_pool_is_part_of_the_class(candidate_of: Make, context_of: MakeContext) -> None:
     context = context_of(GRID)
-    assert asked(with_pool(candidate_of(context), context), context).submit_pool == "f" * 64
+    assert asked(with_pool(candidate_of(context)), context).submit_pool == "f" * 64
 
 
 @pytest.mark.parametrize(
@@ -205,8 +197,8 @@ def test_eligible_sites_narrow_the_list_where_that_is_wanted(
         context_of(GRID),
         context_of(GRID + "Operations: {Defaults: {JobScheduling: {NarrowSites: true}}}\n"),
     )
-    assert asked(with_pool(candidate_of(wide), wide), wide).sites == set()
-    assert asked(with_pool(candidate_of(narrow, **raw), narrow), narrow).sites == sites
+    assert asked(with_pool(candidate_of(wide)), wide).sites == set()
+    assert asked(with_pool(candidate_of(narrow, **raw)), narrow).sites == sites
 
 
 @pytest.mark.parametrize(("reschedules", "seconds"), [(1, 60), (2, 180), (3, 300), (4, 600), (9, 600)])

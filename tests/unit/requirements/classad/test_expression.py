@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from requirements.classad import compiled, evaluation
+from requirements.classad import compiled, evaluation, parser
 from requirements.classad.expression import Expression, canonical_text, parse_expression
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import parts_of
@@ -423,3 +423,33 @@ def test_any_text_is_evaluated_or_refused(text: str) -> None:
         str(error).encode()
         return
     read.value(RESOURCE)
+
+
+def test_a_text_is_parsed_and_compiled_once_by_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "other.ParsedOnce >= 3000 && other.Disk < 5"
+    parsed: list[str] = []
+    trees: list[str] = []
+
+    def parse(source: SourceText, parse=parser._parse):  # type: ignore[no-untyped-def]
+        parsed.append(source.text)
+        return parse(source)
+
+    def compile_node(node: object, text: str = "", compile_node=compiled.compile_node):  # type: ignore[no-untyped-def]
+        trees.append(text)
+        return compile_node(node, text)
+
+    monkeypatch.setattr(parser, "_parse", parse)
+    monkeypatch.setattr(compiled, "compile_node", compile_node)
+    for _ in range(2):
+        asked = parse_expression(text, file="job.jdl", line=7, own=lambda _: None)
+        canonical_text(asked)
+        evaluation.is_true(asked.text, {})
+    assert parsed.count(text) == 1
+    assert trees.count(text) == 1
+
+
+def test_the_second_time_too_a_problem_has_its_position() -> None:
+    for line in (3, 8):
+        with pytest.raises(InvalidInput) as error:
+            parse_expression("other.Memory >= && 5", file="job.jdl", line=line)
+        assert error.value.problems[0].line == line
