@@ -348,7 +348,7 @@ attempts = _table(
     Column("ram_mb", BigInteger),
     Column("gpus", Integer),
     # Reported by job managers only; null: not reported.
-    Column("phases", Text),  # JSON list of objects: lifecycle.GridJobPhase
+    Column("phases", Text),  # JSON list of objects: reports.GridJobPhase
     Column("local_jobs", Text),  # JSON object: numbers of local jobs by their state
     # Open when commits were lost: reports of its pilot may be among them.
     Column("quarantined", Boolean, nullable=False, server_default=false()),
