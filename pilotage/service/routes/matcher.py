@@ -5,9 +5,10 @@ import json
 import time
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated
 
+import anyio.from_thread
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request
 from pydantic_core import to_json
@@ -71,7 +72,7 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     for address in addresses:
         pilot_binding.check_site(caller, address.site)
         if caller.role is Role.PILOT:
-            parts.places.bind(caller, address, now=parts.clock())
+            anyio.from_thread.run(partial(parts.places.bind, caller, address, now=parts.clock()))
     answer = QueuePoolsAnswer(
         pools=dict(pools),
         unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
@@ -192,7 +193,7 @@ async def _require_bound(parts: Services, caller: Caller, stated: StatedResource
     elif address is None:
         await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
     elif not parts.places.is_known(caller, address, now=parts.clock()):
-        await anyio.to_thread.run_sync(lambda: parts.places.bind(caller, address, now=parts.clock()))
+        await parts.places.bind(caller, address, now=parts.clock())
     return address
 
 
