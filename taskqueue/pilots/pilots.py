@@ -18,7 +18,7 @@ from cs_config.tree.address import QueueAddress
 from taskqueue.db import sql
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
-from taskqueue.schema.tables import pilot_outputs
+from taskqueue.schema.tables import attempts, pilot_outputs
 from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_ENDS, PilotStatus, pilot_may_become
 
@@ -47,11 +47,21 @@ def _contact(insert: DialectInsert) -> Insert:
     )
 
 
+_IN_ATTEMPTS = (
+    select(func.count()).select_from(attempts).where(attempts.c.stamp == table.c.stamp).scalar_subquery()
+)
+#: Number of jobs that a pilot got: counted in its attempts while it is active, and stored when it ends.
+JOBS = case((_ENDED, table.c.jobs), else_=_IN_ATTEMPTS)
+
 REGISTER = sql.insert_or_skip(table, "stamp")
 CONTACT = Upsert(table, _contact)
 
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
-ALL = select(table, _has_output.label("has_output"))
+ALL = select(
+    *(each for each in table.c if each.name != "jobs"),
+    JOBS.label("jobs"),
+    _has_output.label("has_output"),
+)
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
 
 STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(sql.IDS))
@@ -69,15 +79,13 @@ SET_STATUS = (
     )
     .values(
         status=bindparam("wanted"),
+        # Its attempts are removed before the pilot is: a later count may be lower.
+        jobs=case((table.c.jobs < _IN_ATTEMPTS, _IN_ATTEMPTS), else_=table.c.jobs),
         status_reason=bindparam("reason"),
         empty_reason=func.coalesce(bindparam("why_empty"), table.c.empty_reason),
         reference=func.coalesce(bindparam("new_reference"), table.c.reference),
         updated_at=bindparam("now"),
     )
-)
-
-ADD_JOBS = (
-    update(table).where(table.c.stamp == bindparam("the_stamp")).values(jobs=table.c.jobs + bindparam("more"))
 )
 
 
@@ -181,12 +189,6 @@ def record_contact(
     """Record a request of a pilot: it is running. An unregistered pilot is inserted."""
     row = _build_row(stamp=stamp, vo=vo, status=PilotStatus.RUNNING, queue=queue, now=now)
     conn.execute(CONTACT.to_statement(conn), {**row, "last_seen_at": now})
-
-
-def add_jobs(conn: Connection, jobs: Mapping[str, int]) -> None:
-    """Increase the job counts of pilots, by stamp."""
-    if jobs:
-        conn.execute(ADD_JOBS, [{"the_stamp": stamp, "more": more} for stamp, more in sorted(jobs.items())])
 
 
 def read_statuses(conn: Connection, stamps: Collection[str]) -> Mapping[str, PilotStatus]:

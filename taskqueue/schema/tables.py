@@ -458,7 +458,7 @@ pilots = _table(
     Column("reference", Text),  # the CE's id
     # Token subject of the director; empty: the pilot was not submitted by one.
     Column("submitted_by", Text, nullable=False, default=""),
-    Column("jobs", Integer, nullable=False, default=0),  # how many it got
+    Column("jobs", Integer, nullable=False, default=0),  # how many it got, at its last report of a status
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     Column("last_seen_at", UtcTime),  # last request of the pilot itself

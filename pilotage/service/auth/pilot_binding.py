@@ -3,7 +3,9 @@
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
+import anyio.from_thread
 import anyio.to_thread
 from sqlalchemy import Engine
 
@@ -50,8 +52,15 @@ class PilotPlaces:
             self._collect_contact(caller, queue, now)
         return True
 
-    async def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
-        """Bind the pilot to the queue, unless it is bound; `NotAllowed` if it is bound to another."""
+    def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
+        """As `bind_with_others`, from a worker thread of the event loop."""
+        anyio.from_thread.run(partial(self.bind_with_others, caller, queue, now=now))
+
+    async def bind_with_others(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
+        """Bind the pilot to the queue, unless it is bound; `NotAllowed` if it is bound to another.
+
+        All that ask meanwhile share a transaction: after a restart all pilots do.
+        """
         stamp, vo = caller.stamp or "", caller.vo or ""
         bound = await self._binding.answer(FirstRequest(stamp=stamp, vo=vo, queue=caller.queue or queue))
         if bound is None:

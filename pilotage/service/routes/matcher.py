@@ -5,10 +5,9 @@ import json
 import time
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated
 
-import anyio.from_thread
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request
 from pydantic_core import to_json
@@ -72,7 +71,7 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     for address in addresses:
         pilot_binding.check_site(caller, address.site)
         if caller.role is Role.PILOT:
-            anyio.from_thread.run(partial(parts.places.bind, caller, address, now=parts.clock()))
+            parts.places.bind(caller, address, now=parts.clock())
     answer = QueuePoolsAnswer(
         pools=dict(pools),
         unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
@@ -193,7 +192,7 @@ async def _require_bound(parts: Services, caller: Caller, stated: StatedResource
     elif address is None:
         await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
     elif not parts.places.is_known(caller, address, now=parts.clock()):
-        await parts.places.bind(caller, address, now=parts.clock())
+        await parts.places.bind_with_others(caller, address, now=parts.clock())
     return address
 
 

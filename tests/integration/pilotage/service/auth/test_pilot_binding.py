@@ -53,7 +53,7 @@ def _run(engine: Engine, now: datetime, use: Callable[[PilotPlaces], Coroutine[A
 
 async def _bind_all(places: PilotPlaces, now: datetime, *stated: tuple[Caller, QueueAddress]) -> list[object]:
     return await asyncio.gather(
-        *(places.bind(caller, queue, now=now) for caller, queue in stated), return_exceptions=True
+        *(places.bind_with_others(caller, queue, now=now) for caller, queue in stated), return_exceptions=True
     )
 
 
@@ -92,7 +92,7 @@ def test_of_two_queues_that_one_pilot_states_at_once_one_is_its_own(engine: Engi
 def test_a_pilot_has_the_queue_of_its_token(engine: Engine, now: datetime) -> None:
     async def use(places: PilotPlaces) -> None:
         with pytest.raises(NotAllowed, match="belongs to"):
-            await places.bind(_caller("s", queue=THERE), HERE, now=now)
+            await places.bind_with_others(_caller("s", queue=THERE), HERE, now=now)
 
     _run(engine, now, use)
     assert _place(engine, "s") == THERE
