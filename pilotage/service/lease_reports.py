@@ -74,9 +74,12 @@ class LeaseReports:
         """
         if not self._is_postgresql:
             outcome = await self._every.answer(report)
-        elif (answer := await self._plain.answer(report)) is not None:
-            return answer
         else:
+            if (
+                plain_reports.may_be_plain(report)
+                and (answer := await self._plain.answer(report)) is not None
+            ):
+                return answer
             outcome = (await anyio.to_thread.run_sync(self._record, [report]))[0]
         if isinstance(outcome, PilotageError):
             raise outcome

@@ -202,6 +202,11 @@ _EXPECTED: Mapping[type[LeaseReport], tuple[Attempt, JobState]] = {
 }
 
 
+def may_be_plain(report: LeaseReport) -> bool:
+    """Whether reports of this kind can be recorded here."""
+    return type(report) in _EXPECTED
+
+
 def record_plain(
     server: StatementRunner, sent: Sequence[LeaseReport], *, rules: LeaseRules, now: datetime
 ) -> list[ReportAnswer | None]:
@@ -214,7 +219,7 @@ def record_plain(
     decided = {
         number: each.decide(*_EXPECTED[type(each)], rules, now)
         for number, each in enumerate(sent)
-        if first[each.lease] == number and type(each) in _EXPECTED
+        if first[each.lease] == number and may_be_plain(each)
     }
     values = {
         "reports": json.dumps([_bind_report(each, sent[each], decided[each]) for each in decided]),

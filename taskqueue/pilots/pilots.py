@@ -22,9 +22,9 @@ from taskqueue.schema.tables import attempts, pilot_outputs
 from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_ENDS, PilotStatus, pilot_may_become
 
-#: The pilot's own contact is newer than its batch system's last report, unless that reported the end.
 # No IN: its list is made for each execution, so that no statement for many rows can have one.
 _ENDED = or_(*(table.c.status == each.value for each in sorted(PILOT_ENDS)))
+# The pilot's own contact is newer than its batch system's last report, unless that reported the end.
 _LIVES = case((_ENDED, table.c.status), else_=PilotStatus.RUNNING.value)
 
 

@@ -114,6 +114,15 @@ def test_what_is_written_is_what_each_alone_would_write(
     assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
 
     later += MINUTE
+    said = Progress(text="", output_tail="“half”", phases=[], local_jobs={"active": 2})
+    with database.writing(engine) as conn:
+        reporting.heartbeat(conn, alone.lease, said=said, lease_time=LEASE, now=later)
+    beats = [HeartbeatReport(lease=each.lease, sender=reporting.ANYBODY, progress=said) for each in together]
+    answers = plain_reports.record_plain(server, beats, rules=reporting.rules(LEASE), now=later)
+    assert None not in answers
+    assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
+
+    later += MINUTE
     with database.writing(engine) as conn:
         answer = reporting.finish(conn, alone.lease, report, now=later)
     assert None not in _finish(server, later, *together, report=report)
