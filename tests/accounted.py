@@ -9,12 +9,11 @@ from agents import accounting
 from taskqueue.db import database
 from taskqueue.jobs import control, log
 from taskqueue.jobs.log import LogEntry
-from taskqueue.leases import lifecycle
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.states import JobStatus
 from taskqueue.task_queues.requirement_class import RequirementClass
-from tests import waiting
+from tests import reporting, waiting
 
 
 def put(
@@ -34,7 +33,7 @@ def begin(
     task_queue_ids = {waiting.task_queue_of(conn, job_id) for job_id in job_ids}
     claimed = waiting.claim(conn, task_queue_ids, now, count=len(job_ids), place=place)
     for each in claimed:
-        lifecycle.start(conn, each.lease, lease_time=waiting.HOLDER.lease_time, now=now)
+        reporting.start(conn, each.lease, lease_time=waiting.HOLDER.lease_time, now=now)
     return [each.lease for each in claimed]
 
 
@@ -43,7 +42,7 @@ def finish(
 ) -> None:
     """End jobs; Done, if nothing else is said."""
     for lease in leases:
-        lifecycle.finish(conn, lease, report or PayloadResult(status="Done", exit_code=0), now=now)
+        reporting.finish(conn, lease, report or PayloadResult(status="Done", exit_code=0), now=now)
 
 
 def a_day(engine: Engine, now: datetime, *, site: str = "LCG.A.org", other: str = "LCG.B.org") -> None:

@@ -1,6 +1,5 @@
 """Claiming step by step: for all requests of a batch in one transaction."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -23,7 +22,6 @@ from taskqueue.leases.assignment import Location, TakenRow, TakeRequest
 from taskqueue.leases.claim import AssignedJob, ClaimedJob, LeaseHolder
 from taskqueue.leases.match_requests import RequestKey
 from taskqueue.leases.selection import CandidateFilter, CandidateRow
-from taskqueue.pilots import pilots
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Task queues tried before a query finds which of the others have jobs at all.
@@ -297,11 +295,6 @@ def _choices(conn: Connection, claim: _Claim, task_queue: TaskQueue) -> Iterator
 def _hand_over(conn: Connection, claims: Sequence[_Claim], now: datetime) -> list[ClaimResult]:
     given = [each for claim in claims for each in claim.claimed_jobs()]
     claimed = iter(leases_claim.open_attempts(conn, given, now=now))
-    by_pilot: Counter[str] = Counter()
-    for each in claims:
-        if each.prepared.holder.stamp is not None and each.taken:
-            by_pilot[each.prepared.holder.stamp] += len(each.taken)
-    pilots.add_jobs(conn, by_pilot)
     return [
         ClaimResult(
             claimed=tuple(islice(claimed, len(claim.taken))),

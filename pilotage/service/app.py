@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 _TOKEN_REFRESH = 2.0
 #: Seconds until a key that an issuer withdrew is no longer trusted.
 _ISSUER_REFRESH = 600.0
+#: Seconds between two writes of the contacts of pilots.
+_CONTACTS = 1.0
 
 #: For the OpenAPI description only: `access` reads the token itself.
 _BEARER = HTTPBearer(
@@ -102,8 +104,19 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async def record_uptime() -> None:
         await asyncio.to_thread(_record_uptime, parts, process)
 
+    async def store_contacts() -> None:
+        try:
+            await parts.places.store_contacts()
+        except database.UNAVAILABLE as error:
+            _log.warning("the database is unavailable; contacts of pilots are stored later: %s", error)
+
     # In the event loop that answers requests: while it hangs, no heartbeat is received.
-    actions = {refresh_tokens: _TOKEN_REFRESH, refresh_issuers: _ISSUER_REFRESH, record_uptime: uptime.EVERY}
+    actions = {
+        refresh_tokens: _TOKEN_REFRESH,
+        refresh_issuers: _ISSUER_REFRESH,
+        record_uptime: uptime.EVERY,
+        store_contacts: _CONTACTS,
+    }
     watching = [asyncio.create_task(repeatedly(action, every=every)) for action, every in actions.items()]
     try:
         yield
@@ -112,6 +125,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             each.cancel()
             with suppress(asyncio.CancelledError):
                 await each
+        await store_contacts()
 
 
 async def repeatedly(action: Callable[[], Awaitable[object]], *, every: float) -> None:

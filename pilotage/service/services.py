@@ -93,7 +93,7 @@ class Services:
     revoked: RevokedTokens = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "places", PilotPlaces(self.engine))
+        object.__setattr__(self, "places", PilotPlaces(self.engine, self.clock))
         object.__setattr__(self, "reports", LeaseReports(self.engine, self.live, self.clock))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))
 

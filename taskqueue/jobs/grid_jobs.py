@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from taskqueue import ownership
-from taskqueue.leases.lifecycle import GridJobPhase
+from taskqueue.leases.reports import GridJobPhase
 from taskqueue.ownership import Visible
 from taskqueue.schema.tables import attempts, jobs
 

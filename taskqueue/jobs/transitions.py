@@ -34,7 +34,7 @@ LOCK_ATTEMPTS = (
     .with_for_update()
 )
 LOCK_JOBS = (
-    select(jobs.c.job_id, jobs.c.status, jobs.c.epoch, jobs.c.application_status)
+    select(jobs.c.job_id, jobs.c.status, jobs.c.epoch, jobs.c.application_status, jobs.c.reschedules)
     .where(jobs.c.job_id.in_(sql.IDS))
     .order_by(jobs.c.job_id)
     .with_for_update()
@@ -140,7 +140,7 @@ def log_note(conn: Connection, job_ids: Collection[int], *, minor: str, source: 
 
 
 def _build_entry(
-    row: Row[Any, Any, Any, Any],
+    row: Row[Any, Any, Any, Any, Any],
     wanted: JobStatus,
     *,
     minor: str,

@@ -6,7 +6,7 @@ may be reopened, by its own holder (`expiry.resume`). Locks are taken attempt fi
 `transitions`).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 from sqlalchemy import Connection, bindparam, select, update
 
 from taskqueue.db import sql
+from taskqueue.db.sql import BulkUpdate
 from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.schema.tables import attempts, jobs
 
@@ -23,7 +24,8 @@ LOST: Final = "lost"
 _OPEN = attempts.c.closed_at.is_(None)
 
 GET = select(attempts).where(attempts.c.lease == bindparam("lease"))
-LOCK = GET.with_for_update()
+READ = select(attempts).where(attempts.c.lease.in_(sql.IDS))
+LOCK = READ.order_by(attempts.c.job_id).with_for_update()
 NEWEST = (
     select(attempts)
     .where(attempts.c.job_id == bindparam("job_id"))
@@ -36,17 +38,6 @@ CLOSE_OF_JOBS = (
     .values(closed_at=bindparam("now"), closed_as=bindparam("as_what"))
 )
 REQUEST_END = update(attempts).where(attempts.c.job_id.in_(sql.IDS), _OPEN).values(ending=True)
-CLOSE = (
-    update(attempts)
-    .where(attempts.c.lease == bindparam("the_lease"), _OPEN)
-    .values(
-        closed_at=bindparam("now"),
-        closed_as=bindparam("as_what"),
-        request=bindparam("the_request"),
-        answer=bindparam("the_answer"),
-        exit_code=bindparam("the_exit_code"),
-    )
-)
 REOPEN = (
     update(attempts)
     .where(attempts.c.lease == bindparam("the_lease"), attempts.c.closed_as == LOST)
@@ -61,11 +52,13 @@ END_LOST = (
     )
     .values(closed_as=bindparam("as_what"))
 )
-STORE_OUTPUT = (
-    update(attempts)
-    .where(attempts.c.lease == bindparam("the_lease"), _OPEN)
-    .values(output=bindparam("digest"))
+#: What a report changes.
+_REPORTED = (
+    *("started_at", "heartbeat_at", "lease_expires_at"),
+    *("progress", "output_tail", "phases", "local_jobs", "output"),
+    *("closed_at", "closed_as", "request", "answer", "exit_code"),
 )
+STORE_REPORTED = BulkUpdate(attempts, key="lease", varying=_REPORTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +90,7 @@ class Attempt:
     progress: str
     output_tail: str
     output: str | None  #: blob of the output archive
-    phases: str | None  #: JSON list of `lifecycle.GridJobPhase`; None: not reported
+    phases: str | None  #: JSON list of `reports.GridJobPhase`; None: not reported
     local_jobs: str | None  #: JSON object: numbers of local jobs by their state
     quarantined: bool  #: open when commits were lost; reports of its pilot may be among them
     lost_at: datetime | None  #: when it was closed as lost, if it was reopened afterwards
@@ -111,12 +104,14 @@ def get_attempt(conn: Connection, lease: str) -> Attempt:
     return Attempt(**row._asdict())
 
 
-def lock_attempt(conn: Connection, lease: str) -> Attempt:
-    """The attempt with this lease, locked until the end of the transaction."""
-    row = conn.execute(LOCK, {"lease": lease}).one_or_none()
-    if row is None:
-        raise LeaseNotFound(lease)
-    return Attempt(**row._asdict())
+def read_attempts(conn: Connection, leases: Collection[str]) -> list[Attempt]:
+    """The attempts with these leases, as far as there are any."""
+    return [Attempt(**row._asdict()) for row in sql.read_batches(conn, READ, leases)]
+
+
+def lock_attempts(conn: Connection, leases: Collection[str]) -> list[Attempt]:
+    """The attempts with these leases, locked until the end of the transaction in the order of their jobs."""
+    return [Attempt(**row._asdict()) for row in conn.execute(LOCK, {"ids": sorted(leases)})]
 
 
 def check_open(attempt: Attempt) -> None:
@@ -137,11 +132,6 @@ def list_newest(conn: Connection, job_id: int, *, most: int = 100) -> list[Attem
     """The job's attempts, open or closed, latest first."""
     rows = conn.execute(NEWEST, {"job_id": job_id, "most": most})
     return [Attempt(**row._asdict()) for row in rows]
-
-
-def store_output(conn: Connection, lease: str, digest: str) -> None:
-    """Set the output archive of a locked, open attempt."""
-    conn.execute(STORE_OUTPUT, {"the_lease": lease, "digest": digest})
 
 
 def reopen(conn: Connection, lease: str, *, now: datetime) -> None:
@@ -167,23 +157,8 @@ def request_end(conn: Connection, job_ids: Collection[int]) -> None:
         conn.execute(REQUEST_END, {"ids": ids})
 
 
-def close_by_pilot(
-    conn: Connection,
-    lease: str,
-    *,
-    closed_as: str,
-    request: str,
-    answer: str,
-    exit_code: int | None,
-    now: datetime,
-) -> None:
-    """Close a locked, open attempt, with the report that closed it and its answer."""
-    values = {
-        "the_lease": lease,
-        "as_what": closed_as,
-        "the_request": request,
-        "the_answer": answer,
-        "the_exit_code": exit_code,
-        "now": now,
-    }
-    conn.execute(CLOSE, values)
+def store_reported(conn: Connection, changed: Sequence[Attempt]) -> None:
+    """Store locked attempts as reports have changed them; some are closed by that."""
+    STORE_REPORTED.execute(
+        conn, {name: [getattr(each, name) for each in changed] for name in ("lease", *_REPORTED)}
+    )

@@ -55,9 +55,7 @@ def claim_jobs(
 
 
 def _claim_one(server: StatementRunner, request: BatchClaim, now: datetime) -> Iterable[Sequence[Any]]:
-    statement = CLAIM_ONE[
-        request.request_id is not None, request.holder.stamp is not None, request.want.has_pool
-    ]
+    statement = CLAIM_ONE[request.request_id is not None, request.want.has_pool]
     # As text: the driver would give numbers of different size different types, and prepare a statement each.
     values = {
         name: None if value is None else str(value) for name, value in _bind_claim(0, request, now).items()

@@ -51,7 +51,6 @@ from taskqueue.schema.tables import (
     job_log,
     jobs,
     match_requests,
-    pilots,
     site_bans,
     waiting_jobs,
 )
@@ -64,19 +63,17 @@ NOW = bindparam("now", type_=DateTime(timezone=True))
 ClaimValues = Mapping[str, ColumnElement[Any]]
 
 
-def build_records(ids: Any, given: CTE, request: ClaimValues, *, keyed: bool, stamped: bool) -> list[CTE]:
+def build_records(ids: Any, given: CTE, request: ClaimValues, *, keyed: bool) -> list[CTE]:
     """The CTEs that record a claim of the jobs `given`, whose ids are one id, or ANY of an array.
 
     `request` has the columns of each job's request; `keyed`: some have a request_id, which is stored with its
-    answer; `stamped`: some pilot has a stamp.
+    answer.
     """
     parts = [
         _delete_waiting(ids).cte("taken"),
         _insert_attempts(given, request).cte("opened"),
         _insert_log(given).cte("logged"),
     ]
-    if stamped:
-        parts.append(_count_pilot_jobs(given, request).cte("counted"))
     if keyed:
         parts.append(_insert_answers(given, request).cte("remembered"))
     return parts
@@ -106,18 +103,6 @@ def _insert_log(given: CTE) -> Insert:
         "epoch": given.c.epoch,
     }
     return compiled_sql.insert_each(job_log, given, row)
-
-
-def _count_pilot_jobs(given: CTE, request: ClaimValues) -> Update:
-    """Increase the job counts of the pilots."""
-    stamp = request["stamp"].label("stamp")
-    each = select(stamp, func.count().label("jobs")).select_from(given).group_by(stamp).subquery("each")
-    stamps = any_(func.array(select(stamp).select_from(given).scalar_subquery()))
-    return (
-        update(pilots)
-        .where(pilots.c.stamp == stamps, pilots.c.stamp == each.c.stamp)
-        .values(jobs=pilots.c.jobs + each.c.jobs)
-    )
 
 
 def _insert_answers(given: CTE, request: ClaimValues) -> Insert:
@@ -155,7 +140,7 @@ CLAIM_COLUMNS: Mapping[str, Any] = {
 _COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
 
 
-def _build_one(*, keyed: bool, stamped: bool, pooled: bool) -> Select[Any] | CompoundSelect[Any]:
+def _build_one(*, keyed: bool, pooled: bool) -> Select[Any] | CompoundSelect[Any]:
     request: ClaimValues = {name: bindparam(name, type_=type_) for name, type_ in CLAIM_COLUMNS.items()}
     here = {name: request[eligible] for name, eligible in _ELIGIBLE_NAMES.items()}
     # Without pools their condition is left out: even unevaluated it costs a tenth of the statement.
@@ -177,7 +162,7 @@ def _build_one(*, keyed: bool, stamped: bool, pooled: bool) -> Select[Any] | Com
         .cte("given")
     )
     answer = _select_claimed(given)
-    parts = build_records(its_id, given, request, keyed=keyed, stamped=stamped)
+    parts = build_records(its_id, given, request, keyed=keyed)
     if not keyed:
         return answer.add_cte(*parts)
     return union_all(answer, _select_repeated(request["number"]).where(_is_answered(request))).add_cte(*parts)
@@ -198,7 +183,7 @@ def _build_many() -> CompoundSelect[Any]:
         )
         .cte("given")
     )
-    parts = build_records(ids, given, dict(given.c.items()), keyed=True, stamped=True)
+    parts = build_records(ids, given, dict(given.c.items()), keyed=True)
     return union_all(_select_claimed(given), _select_repeated(repeated.c.number)).add_cte(*parts)
 
 
@@ -281,12 +266,9 @@ def _select_repeated(number: ColumnElement[Any]) -> Select[Any]:
 
 #: Takes `requests`, a JSON list of objects with the names of `CLAIM_COLUMNS`, and `now`.
 CLAIM_MANY = compiled_sql.compile_statement(_build_many(), "requests")
-#: Takes the names of `CLAIM_COLUMNS`, and `now`; by whether there is a request_id, a stamp and a SubmitPool.
+#: Takes the names of `CLAIM_COLUMNS`, and `now`; by whether there is a request_id and a SubmitPool.
 CLAIM_ONE = {
-    (keyed, stamped, pooled): compiled_sql.compile_statement(
-        _build_one(keyed=keyed, stamped=stamped, pooled=pooled), *CLAIM_COLUMNS
-    )
+    (keyed, pooled): compiled_sql.compile_statement(_build_one(keyed=keyed, pooled=pooled), *CLAIM_COLUMNS)
     for keyed in (False, True)
-    for stamped in (False, True)
     for pooled in (False, True)
 }

@@ -198,7 +198,8 @@ def resume(conn: Connection, attempt: Attempt, *, now: datetime) -> bool:
     was assigned or rescheduled since, or is final.
     """
     transitions.lock_jobs(conn, [attempt.job_id])
-    if attempts.lock_attempt(conn, attempt.lease).closed_as != attempts.LOST:
+    [locked] = attempts.lock_attempts(conn, [attempt.lease])
+    if locked.closed_as != attempts.LOST:
         return False
     before = jobs.get_job(conn, attempt.job_id)
     values = {

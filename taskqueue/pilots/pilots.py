@@ -18,25 +18,28 @@ from cs_config.tree.address import QueueAddress
 from taskqueue.db import sql
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
-from taskqueue.schema.tables import pilot_outputs
+from taskqueue.schema.tables import attempts, pilot_outputs
 from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_ENDS, PilotStatus, pilot_may_become
 
+# No IN: its list is made for each execution, so that no statement for many rows can have one.
+_ENDED = or_(*(table.c.status == each.value for each in sorted(PILOT_ENDS)))
+# The pilot's own contact is newer than its batch system's last report, unless that reported the end.
+_LIVES = case((_ENDED, table.c.status), else_=PilotStatus.RUNNING.value)
+
 
 def _contact(insert: DialectInsert) -> Insert:
-    # The pilot's own contact is newer than its batch system's last report, unless that reported the end.
-    lives = case((table.c.status.in_(sorted(PILOT_ENDS)), table.c.status), else_=PilotStatus.RUNNING.value)
     return insert.on_conflict_do_update(
         index_elements=["stamp"],
         set_={
-            "status": lives,
+            "status": _LIVES,
             # Without a queue in the request the stored one stays.
             **{
                 name: func.coalesce(func.nullif(insert.excluded[name], ""), table.c[name])
                 for name in ("site", "ce", "queue")
             },
             "updated_at": case(
-                (table.c.status == lives, table.c.updated_at), else_=insert.excluded.updated_at
+                (table.c.status == _LIVES, table.c.updated_at), else_=insert.excluded.updated_at
             ),
             "last_seen_at": insert.excluded.last_seen_at,
         },
@@ -44,11 +47,21 @@ def _contact(insert: DialectInsert) -> Insert:
     )
 
 
+_IN_ATTEMPTS = (
+    select(func.count()).select_from(attempts).where(attempts.c.stamp == table.c.stamp).scalar_subquery()
+)
+#: Number of jobs that a pilot got: counted in its attempts while it is active, and stored when it ends.
+JOBS = case((_ENDED, table.c.jobs), else_=_IN_ATTEMPTS)
+
 REGISTER = sql.insert_or_skip(table, "stamp")
 CONTACT = Upsert(table, _contact)
 
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
-ALL = select(table, _has_output.label("has_output"))
+ALL = select(
+    *(each for each in table.c if each.name != "jobs"),
+    JOBS.label("jobs"),
+    _has_output.label("has_output"),
+)
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
 
 STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(sql.IDS))
@@ -66,15 +79,13 @@ SET_STATUS = (
     )
     .values(
         status=bindparam("wanted"),
+        # Its attempts are removed before the pilot is: a later count may be lower.
+        jobs=case((table.c.jobs < _IN_ATTEMPTS, _IN_ATTEMPTS), else_=table.c.jobs),
         status_reason=bindparam("reason"),
         empty_reason=func.coalesce(bindparam("why_empty"), table.c.empty_reason),
         reference=func.coalesce(bindparam("new_reference"), table.c.reference),
         updated_at=bindparam("now"),
     )
-)
-
-ADD_JOBS = (
-    update(table).where(table.c.stamp == bindparam("the_stamp")).values(jobs=table.c.jobs + bindparam("more"))
 )
 
 
@@ -180,12 +191,6 @@ def record_contact(
     conn.execute(CONTACT.to_statement(conn), {**row, "last_seen_at": now})
 
 
-def add_jobs(conn: Connection, jobs: Mapping[str, int]) -> None:
-    """Increase the job counts of pilots, by stamp."""
-    if jobs:
-        conn.execute(ADD_JOBS, [{"the_stamp": stamp, "more": more} for stamp, more in sorted(jobs.items())])
-
-
 def read_statuses(conn: Connection, stamps: Collection[str]) -> Mapping[str, PilotStatus]:
     """Status of the pilots that exist."""
     rows = conn.execute(STATUSES, {"ids": sorted(stamps)})
@@ -262,32 +267,77 @@ BIND = (
     .where(table.c.stamp == bindparam("the_stamp"), table.c.site == "")
     .values(site=bindparam("new_site"), ce=bindparam("new_ce"), queue=bindparam("new_queue"))
 )
-BOUND = select(*_QUEUE, table.c.landings).where(table.c.stamp == bindparam("the_stamp"))
+BOUND = select(table.c.stamp, *_QUEUE, table.c.landings, table.c.status).where(table.c.stamp.in_(sql.IDS))
+# Status and time as `CONTACT` writes them; few rows of few VOs, all with the time of the write.
+SEEN = (
+    update(table)
+    .where(table.c.stamp.in_(sql.IDS), table.c.vo == bindparam("the_vo"))
+    .values(
+        status=_LIVES,
+        updated_at=case((table.c.status == _LIVES, table.c.updated_at), else_=bindparam("now")),
+        last_seen_at=bindparam("now"),
+    )
+)
 
 
-def bind_queue(
-    conn: Connection, *, stamp: str, vo: str, queue: QueueAddress, now: datetime
-) -> QueueAddress | None:
-    """Record a request of a pilot, and bind it to a queue unless it is bound.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRequest:
+    """A pilot that states its queue for the first time, as far as is known."""
 
-    The bound queue; None: it has none, and was not sent to this one.
+    stamp: str
+    vo: str
+    queue: QueueAddress
+
+
+def bind_queues(
+    conn: Connection, requests: Collection[FirstRequest], *, now: datetime
+) -> Mapping[str, QueueAddress]:
+    """Record the contacts, and bind pilots that have no queue; the queue of each, by stamp.
+
+    At most one request for each stamp. Missing are pilots that have none and were not sent to the one they
+    state. Of two transactions with one pilot the second waits for the first at the pilot's row, which both
+    write before they read it, and finds it bound.
     """
-    record_contact(conn, stamp=stamp, vo=vo, queue=None, now=now)
-    row = conn.execute(BOUND, {"the_stamp": stamp}).one_or_none()
-    if row is not None and not row.site and row.landings and str(queue) not in json.loads(row.landings):
-        return None
-    # Of two first requests the row lock lets one through; the other finds the pilot bound.
-    values = {"new_site": queue.site, "new_ce": queue.ce, "new_queue": queue.queue}
-    conn.execute(BIND, {"the_stamp": stamp, **values})
-    return read_bound_queue(conn, stamp) or queue
+    rows = [
+        _build_row(stamp=each.stamp, vo=each.vo, status=PilotStatus.RUNNING, queue=None, now=now)
+        for each in sorted(requests, key=lambda each: each.stamp)
+    ]
+    if not rows:
+        return {}
+    conn.execute(CONTACT.to_statement(conn), [{**row, "last_seen_at": now} for row in rows])
+    stated = {each.stamp: each.queue for each in requests}
+    found = sql.read_batches(conn, BOUND, stated)
+    bound = {row.stamp: QueueAddress(site=row.site, ce=row.ce, queue=row.queue) for row in found if row.site}
+    new = {
+        row.stamp: stated[row.stamp]
+        for row in found
+        if not row.site and not (row.landings and str(stated[row.stamp]) not in json.loads(row.landings))
+    }
+    if new:
+        values = [
+            {"the_stamp": stamp, "new_site": queue.site, "new_ce": queue.ce, "new_queue": queue.queue}
+            for stamp, queue in new.items()
+        ]
+        conn.execute(BIND, values)
+    return bound | new
 
 
-def read_bound_queue(conn: Connection, stamp: str) -> QueueAddress | None:
-    """The queue that a pilot is bound to, if any."""
-    row = conn.execute(BOUND, {"the_stamp": stamp}).one_or_none()
-    if row is None or not row.site:
-        return None
-    return QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
+def read_bound_queues(
+    conn: Connection, stamps: Collection[str], *, status: PilotStatus | None = None
+) -> Mapping[str, QueueAddress]:
+    """The queues that pilots (of a status) are bound to, by stamp; without pilots that are bound to none."""
+    return {
+        row.stamp: QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
+        for row in sql.read_batches(conn, BOUND, stamps)
+        if row.site and status in (None, row.status)
+    }
+
+
+def record_contacts(conn: Connection, stamps_by_vo: Mapping[str, Collection[str]], *, now: datetime) -> None:
+    """Record that pilots have sent requests: they are running, unless they have ended."""
+    for vo, stamps in sorted(stamps_by_vo.items()):
+        for some in sql.split_batches(stamps):
+            conn.execute(SEEN, {"ids": some, "the_vo": vo, "now": now})
 
 
 STORE_OUTPUT = sql.insert_or_update(pilot_outputs, "stdout", "stderr", "stored_at")

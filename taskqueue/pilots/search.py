@@ -68,9 +68,11 @@ def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
 
 
 _is_active = table.c.status.in_(sorted(PILOT_ACTIVE))
-_had_job = table.c.jobs > 0
+_had_job = pilots.JOBS > 0
 _is_broken = table.c.status.in_(sorted((PilotStatus.FAILED, PilotStatus.ABORTED)))
-_was_empty = and_(table.c.status == PilotStatus.DONE.value, ~_had_job)
+#: Of pilots that have ended.
+_ended_without_job = table.c.jobs == 0
+_was_empty = and_(table.c.status == PilotStatus.DONE.value, _ended_without_job)
 
 
 def _join_address(*columns: ColumnElement[str]) -> ColumnElement[str]:
@@ -102,12 +104,12 @@ def _count_where(condition: ColumnElement[bool]) -> ColumnElement[int]:
 
 _NUMBERS = (
     func.count().label("count"),
-    func.sum(table.c.jobs).label("jobs"),
+    func.sum(pilots.JOBS).label("jobs"),
     _count_where(_is_active).label("active"),
     _count_where(_had_job).label("with_jobs"),
     _count_where(_was_empty).label("empty"),
     _count_where(_is_broken).label("broken"),
-    _count_where(and_(_is_broken, ~_had_job)).label("broken_without_job"),
+    _count_where(and_(_is_broken, _ended_without_job)).label("broken_without_job"),
 )
 
 

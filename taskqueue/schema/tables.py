@@ -350,7 +350,7 @@ attempts = _table(
     Column("ram_mb", BigInteger),
     Column("gpus", Integer),
     # Reported by job managers only; null: not reported.
-    Column("phases", Text),  # JSON list of objects: lifecycle.GridJobPhase
+    Column("phases", Text),  # JSON list of objects: reports.GridJobPhase
     Column("local_jobs", Text),  # JSON object: numbers of local jobs by their state
     # Open when commits were lost: reports of its pilot may be among them.
     Column("quarantined", Boolean, nullable=False, server_default=false()),
@@ -460,7 +460,7 @@ pilots = _table(
     Column("reference", Text),  # the CE's id
     # Token subject of the director; empty: the pilot was not submitted by one.
     Column("submitted_by", Text, nullable=False, default=""),
-    Column("jobs", Integer, nullable=False, default=0),  # how many it got
+    Column("jobs", Integer, nullable=False, default=0),  # how many it got, at its last report of a status
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     Column("last_seen_at", UtcTime),  # last request of the pilot itself

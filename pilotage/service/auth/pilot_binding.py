@@ -1,51 +1,122 @@
 """Binding of pilots to queues: named in the token, or else the first queue that the pilot states."""
 
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
+import anyio.from_thread
+import anyio.to_thread
 from sqlalchemy import Engine
 
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.batching import run_in_thread
 from requirements.errors import NotAllowed
 from taskqueue.db import database
 from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import FirstRequest
+from taskqueue.states import PilotStatus
 
 #: Pilots cached in this process; one more statement for the others.
 _REMEMBERED = 100_000
-#: Precision of a pilot's `last_seen_at`.
+#: Precision of a pilot's `last_seen_at`: one write per pilot in this time.
 _SEEN_EVERY = timedelta(minutes=1)
+
+_Contacts = dict[str, set[str]]  # stamps, by VO
 
 
 class PilotPlaces:
-    """Queues of pilots, stored in the database and cached in this process."""
+    """Queues of pilots, stored in the database and cached in this process; used from one event loop only.
 
-    def __init__(self, engine: Engine) -> None:
+    First requests of many pilots are served in one transaction, before their claims. Later contacts are only
+    collected; `store_contacts` writes them. Contacts that are lost when the process is killed come again with
+    the next request of the pilot.
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], datetime]) -> None:
         self._engine = engine
-        self._seen: Cache[str, tuple[QueueAddress, datetime]] = Cache(_REMEMBERED)
+        self._clock = clock
+        #: Queue of each pilot, and the time of the contact that was collected last.
+        self._bound: Cache[str, tuple[QueueAddress, datetime]] = Cache(_REMEMBERED)
+        self._contacts: _Contacts = defaultdict(set)
+        self._binding = run_in_thread(self._bind)
 
     def is_known(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> bool:
-        """Whether the pilot is bound to this queue and was seen within a minute: no statement is needed."""
-        seen = self._seen.find(caller.stamp or "")
-        return seen is not None and seen[0] == queue and now - seen[1] < _SEEN_EVERY
+        """Whether the pilot is known to be bound to this queue; its contact is collected then."""
+        stamp = caller.stamp or ""
+        known = self._bound.find(stamp)
+        if known is None or known[0] != queue:
+            return False
+        if now - known[1] >= _SEEN_EVERY:
+            self._collect_contact(caller, queue, now)
+        return True
 
     def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
-        """Record a request of the pilot from this queue; `NotAllowed` if it is bound to another."""
+        """As `bind_with_others`, from a worker thread of the event loop."""
+        anyio.from_thread.run(partial(self.bind_with_others, caller, queue, now=now))
+
+    async def bind_with_others(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
+        """Bind the pilot to the queue, unless it is bound; `NotAllowed` if it is bound to another.
+
+        All that ask meanwhile share a transaction: after a restart all pilots do.
+        """
         stamp, vo = caller.stamp or "", caller.vo or ""
-        with database.writing(self._engine) as conn:
-            bound = pilots.bind_queue(conn, stamp=stamp, vo=vo, queue=caller.queue or queue, now=now)
+        bound = await self._binding.answer(FirstRequest(stamp=stamp, vo=vo, queue=caller.queue or queue))
         if bound is None:
             raise NotAllowed(f"the pilot {stamp} was not sent to {queue}")
-        self._seen.store(stamp, (bound, now))
+        self._collect_contact(caller, bound, now)
         if bound != queue:
             raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot request jobs for {queue}")
 
+    async def store_contacts(self) -> None:
+        """Write the contacts that were collected; if that fails, they are kept for the next time."""
+        contacts, self._contacts = self._contacts, defaultdict(set)
+        if not contacts:
+            return
+        try:
+            await anyio.to_thread.run_sync(_write_contacts, self._engine, contacts, self._clock())
+        except database.UNAVAILABLE:
+            for vo, stamps in contacts.items():
+                self._contacts[vo] |= stamps
+            raise
+
     def require_unbound(self, caller: Caller) -> None:
         """Raise `NotAllowed` if a pilot that states no queue is bound to one."""
+        stamp = caller.stamp or ""
         with database.reading(self._engine) as conn:
-            bound = caller.queue or pilots.read_bound_queue(conn, caller.stamp or "")
+            bound = caller.queue or pilots.read_bound_queues(conn, [stamp]).get(stamp)
         if bound is not None:
             raise NotAllowed(f"the pilot {caller.stamp} belongs to {bound} and has to state it")
+
+    def _collect_contact(self, caller: Caller, bound: QueueAddress, now: datetime) -> None:
+        stamp = caller.stamp or ""
+        self._contacts[caller.vo or ""].add(stamp)
+        self._bound.store(stamp, (bound, now))
+
+    def _bind(self, requests: Sequence[FirstRequest]) -> Sequence[QueueAddress | None]:
+        first = {each.stamp: each for each in reversed(requests)}
+        # After a restart most pilots are bound and running already: nothing is written for these.
+        with database.reading(self._engine) as conn:
+            bound = dict(pilots.read_bound_queues(conn, first, status=PilotStatus.RUNNING))
+        if unbound := [each for stamp, each in first.items() if stamp not in bound]:
+            bound |= _bind_queues(self._engine, unbound, self._clock())
+        return [bound.get(each.stamp) for each in requests]
+
+
+@database.retry_on_conflict
+def _bind_queues(
+    engine: Engine, requests: Sequence[FirstRequest], now: datetime
+) -> Mapping[str, QueueAddress]:
+    with database.writing(engine) as conn:
+        return pilots.bind_queues(conn, requests, now=now)
+
+
+@database.retry_on_conflict
+def _write_contacts(engine: Engine, contacts: _Contacts, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        pilots.record_contacts(conn, contacts, now=now)
 
 
 def check_site(caller: Caller, site: str | None) -> None:

@@ -292,13 +292,17 @@ def _words(text: str) -> list[str]:
 def require_lease(conn: Connection, caller: Caller, lease: str) -> Attempt:
     """The attempt with this lease; `LeaseNotFound` if there is none or it is another caller's."""
     attempt = attempts.get_attempt(conn, lease)
-    # A gateway may hold it with another token of its site and VO.
+    if not may_report(caller, attempt):
+        raise LeaseNotFound(lease)
+    return attempt
+
+
+def may_report(caller: Caller, attempt: Attempt) -> bool:
+    """Whether the attempt is the caller's. A gateway may hold it with another token of its site and VO."""
     is_of_gateway = (
         caller.role is Role.GATEWAY
         and attempt.holder.startswith(f"{Role.GATEWAY}:")
         and attempt.site in caller.sites
         and attempt.vo in caller.vos
     )
-    if not (caller.is_operator or attempt.holder == caller.subject or is_of_gateway):
-        raise LeaseNotFound(lease)
-    return attempt
+    return caller.is_operator or attempt.holder == caller.subject or is_of_gateway

@@ -8,6 +8,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from cs_config.options.operations import options_for
+from pilotage.service import lease_reports
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Capability, Role
@@ -19,7 +20,7 @@ from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.pilots import StampPath
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
-from requirements.errors import InvalidRequest, Problem
+from requirements.errors import InvalidRequest, PilotageError, Problem
 from requirements.values import fold
 from taskqueue import blobs
 from taskqueue.blobs import StagedBlob
@@ -27,6 +28,7 @@ from taskqueue.db import database
 from taskqueue.errors import PilotOutputNotFound
 from taskqueue.jobs import descriptions
 from taskqueue.leases import attempts, lifecycle
+from taskqueue.leases.reports import OutputReport
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import PilotOutput
 
@@ -111,7 +113,7 @@ async def deliver_output(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, request: Request
 ) -> OutputStored:
     """Store the output archive before `finish`; also for a job that was killed while it ran."""
-    await anyio.to_thread.run_sync(_require_open, parts, caller, lease)
+    await _require_open(parts, caller, lease)
     staged = await archives.receive(request, parts.blobs, limit=parts.limits.archive_bytes)
     await anyio.to_thread.run_sync(_store_output, parts, caller, lease, staged)
     return OutputStored(output=f"sha256:{staged.digest}", size=staged.size)
@@ -124,30 +126,32 @@ def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Streami
     return jobs.send(parts, caller, job_id)
 
 
-def _require_open(parts: Services, caller: Caller, lease: str) -> None:
+async def _require_open(parts: Services, caller: Caller, lease: str) -> None:
     """Reject a closed attempt before the upload; `_store_output` checks again.
 
     A lost attempt is reopened here, so that no other pilot gets the job during the upload.
     """
-    with database.reading(parts.engine) as conn:
-        attempt = visibility.require_lease(conn, caller, lease)
-    if attempt.closed_at is not None:
-        leases.store_report(
-            parts,
-            caller,
-            lease,
-            "output",
-            lambda conn, _attempt: lifecycle.prepare_output(conn, lease, now=parts.clock()),
+    if await anyio.to_thread.run_sync(_is_closed, parts, caller, lease):
+        await parts.reports.record(
+            OutputReport(lease=lease, sender=leases.identify_sender(caller), digest=None)
         )
+
+
+def _is_closed(parts: Services, caller: Caller, lease: str) -> bool:
+    with database.reading(parts.engine) as conn:
+        return visibility.require_lease(conn, caller, lease).closed_at is not None
 
 
 def _store_output(parts: Services, caller: Caller, lease: str, staged: StagedBlob) -> None:
     # No quota: the job has run, and its output must not be lost because others filled the store.
+    rules = lease_reports.build_rules(parts.live.current)
+    report = OutputReport(lease=lease, sender=leases.identify_sender(caller), digest=staged.digest)
     try:
         with database.writing(parts.engine) as conn:
-            attempt = visibility.require_lease(conn, caller, lease)
-            lifecycle.store_output(conn, lease, staged.digest, now=parts.clock())
-            blobs.store_blob(conn, parts.blobs, staged, vo=attempt.vo, quota=None, now=parts.clock())
+            [outcome] = lifecycle.record(conn, [report], rules=rules, now=parts.clock())
+            if isinstance(outcome, PilotageError):
+                raise outcome
+            blobs.store_blob(conn, parts.blobs, staged, vo=outcome.vo, quota=None, now=parts.clock())
     finally:
         parts.blobs.discard(staged)
 

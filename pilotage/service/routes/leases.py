@@ -1,14 +1,12 @@
 """Lease reports: start, heartbeat, finish, release."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from functools import partial
+from typing import Annotated, Literal
 
-from anyio.to_thread import run_sync
+import anyio.to_thread
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Connection
 
-from cs_config.options.operations import options_for
 from pilotage.service import lease_reports
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
@@ -16,12 +14,19 @@ from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import Exact, PhaseBody
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
-from taskqueue.db import database
-from taskqueue.errors import StaleLease
-from taskqueue.leases import lifecycle
-from taskqueue.leases.attempts import Attempt
-from taskqueue.leases.lifecycle import GridJobPhase, Progress
-from taskqueue.leases.lifecycle_batch import FinishReport, HeartbeatReport, ReportedJob, StartReport
+from taskqueue.leases.reports import (
+    NO_PROGRESS,
+    FinishReport,
+    GridJobPhase,
+    HeartbeatReport,
+    PayloadResult,
+    Progress,
+    ReleaseReport,
+    ReportAnswer,
+    Sender,
+    StartReport,
+)
+from taskqueue.states import JobStatus
 
 router = APIRouter(prefix="/leases", tags=["leases"], route_class=ApiRoute)
 
@@ -34,8 +39,6 @@ _MOST_PHASES, _MOST_STATES = 50, 20
 #: CPU seconds: ten thousand cores for four months; normalised seconds per CPU second.
 _MOST_CPU, _MOST_POWER = 1e11, 1e6
 _STATE = r"^[a-z][a-z_]{0,31}$"
-
-_Answer = TypeVar("_Answer")
 
 
 class LeaseMessage(BaseModel):
@@ -101,20 +104,6 @@ class LeaseAnswer(LeaseMessage):
     heartbeat_seconds: float | None = Field(default=None, description="Seconds until the next heartbeat.")
 
 
-@database.retry_on_conflict
-def store_report(
-    parts: Services, caller: Caller, lease: str, what: str, report: Callable[[Connection, Attempt], _Answer]
-) -> _Answer:
-    """Store a report in one transaction; a report on a closed attempt is logged for the job and rejected."""
-    try:
-        with database.writing(parts.engine) as conn:
-            return report(conn, visibility.require_lease(conn, caller, lease))
-    except StaleLease:
-        with database.writing(parts.engine) as conn:
-            lifecycle.record_stale(conn, lease, what, now=parts.clock())
-        raise
-
-
 @router.post("/{lease}/start")
 @allow(Role.PILOT, Role.GATEWAY, most_bytes=SMALL)
 async def start(
@@ -122,16 +111,8 @@ async def start(
 ) -> LeaseAnswer:
     """Report that the payload is about to run: the job becomes Running."""
     del body  # further fields of newer pilots are ignored
-    moved = await parts.reports.start(StartReport(lease=lease, holder=_holder(caller)))
-    if moved is not None:
-        return _answer(moved, heartbeat_seconds=_every(parts, moved.vo))
-
-    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
-        lease_time = lease_reports.length(parts.live.current, attempt.vo)
-        answer = lifecycle.start(conn, lease, lease_time=lease_time, now=parts.clock())
-        return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
-
-    return LeaseAnswer.model_validate(await run_sync(store_report, parts, caller, lease, "start", report))
+    answer = await parts.reports.record(StartReport(lease=lease, sender=identify_sender(caller)))
+    return _build_answer(answer, heartbeat_seconds=_every(parts, answer))
 
 
 @router.post("/{lease}/heartbeat")
@@ -140,25 +121,18 @@ async def heartbeat(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: HeartbeatBody | None = None
 ) -> LeaseAnswer:
     """Report that the payload runs; the answer may command the pilot to end it."""
-    progress = (body or HeartbeatBody()).to_progress()
-    vo = await parts.reports.heartbeat(HeartbeatReport(lease=lease, holder=_holder(caller), said=progress))
-    if vo is not None:
-        return LeaseAnswer(heartbeat_seconds=_every(parts, vo))
-
-    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
-        """Not plain: of a job that has not started, is stalled or killed, or without an open attempt."""
-        lease_time = lease_reports.length(parts.live.current, attempt.vo)
-        answer = lifecycle.heartbeat(conn, lease, said=progress, lease_time=lease_time, now=parts.clock())
-        return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
-
-    return LeaseAnswer.model_validate(await run_sync(store_report, parts, caller, lease, "heartbeat", report))
+    progress = body.to_progress() if body else NO_PROGRESS
+    answer = await parts.reports.record(
+        HeartbeatReport(lease=lease, progress=progress, sender=identify_sender(caller))
+    )
+    return LeaseAnswer(commands=_list_commands(answer), heartbeat_seconds=_every(parts, answer))
 
 
 @router.post("/{lease}/finish")
 @allow(Role.PILOT, Role.GATEWAY, most_bytes=SMALL)
 async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: FinishBody) -> LeaseAnswer:
     """Report that the payload has ended; its output was uploaded before."""
-    ended = lifecycle.PayloadResult(
+    result = PayloadResult(
         status=body.status,
         exit_code=body.exit_code,
         minor_status=body.minor_status,
@@ -166,43 +140,49 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
         cpu_seconds=body.cpu_seconds,
         cpu_power=body.cpu_power,
     )
-    moved = await parts.reports.finish(FinishReport(lease=lease, holder=_holder(caller), report=ended))
-    if moved is not None:
-        return _answer(moved, status=ended.status)
-
-    def report(conn: Connection, _attempt: Attempt) -> dict[str, Any]:
-        return lifecycle.finish(conn, lease, ended, now=parts.clock())
-
-    return LeaseAnswer.model_validate(await run_sync(store_report, parts, caller, lease, "finish", report))
+    answer = await parts.reports.record(
+        FinishReport(lease=lease, result=result, sender=identify_sender(caller))
+    )
+    return _build_answer(answer, status=answer.status)
 
 
 @router.post("/{lease}/release")
 @allow(Role.PILOT, Role.GATEWAY, most_bytes=SMALL)
-def release(
+async def release(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: ReleaseBody | None = None
 ) -> LeaseAnswer:
     """Give the job back: if it was not started it waits again, otherwise it is rescheduled."""
     reason = body.reason if body else ""
-    job_ids: list[int] = []
-
-    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
-        job_ids.append(attempt.job_id)
-        maximum = options_for(parts.live.current, attempt.vo).job_scheduling.max_rescheduling
-        return lifecycle.release(conn, lease, reason=reason, max_rescheduling=maximum, now=parts.clock())
-
-    answer = store_report(parts, caller, lease, "release", report)
-    parts.ring(job_ids)  # a rescheduled job needs the optimizers
-    return LeaseAnswer.model_validate(answer)
+    answer = await parts.reports.record(
+        ReleaseReport(lease=lease, reason=reason, sender=identify_sender(caller))
+    )
+    if answer.status == JobStatus.RESCHEDULED:
+        await anyio.to_thread.run_sync(parts.ring, [answer.job_id])  # it needs the optimizers
+    return _build_answer(answer, status=answer.status)
 
 
-def _holder(caller: Caller) -> str | None:
-    """Required holder of a lease that this caller reports on; None: any."""
-    return None if caller.is_operator else caller.subject
+def identify_sender(caller: Caller) -> Sender:
+    """The caller as the sender of reports."""
+    return Sender(
+        subject=None if caller.is_operator else caller.subject,
+        stands_in=partial(visibility.may_report, caller),
+    )
 
 
-def _every(parts: Services, vo: str) -> float:
-    return lease_reports.heartbeat_every(parts.live.current, vo)
+def _every(parts: Services, answer: ReportAnswer) -> float:
+    return lease_reports.heartbeat_every(parts.live.current, answer.vo)
 
 
-def _answer(moved: ReportedJob, **others: object) -> LeaseAnswer:
-    return LeaseAnswer.model_validate({"job_id": moved.job_id, "epoch": moved.epoch, **others})
+def _list_commands(answer: ReportAnswer) -> list[str]:
+    return ["kill"] if answer.ending else []
+
+
+def _build_answer(answer: ReportAnswer, **others: object) -> LeaseAnswer:
+    return LeaseAnswer.model_validate(
+        {
+            "job_id": answer.job_id,
+            "epoch": answer.epoch,
+            "commands": _list_commands(answer),
+            **others,
+        }
+    )

@@ -192,7 +192,7 @@ async def _require_bound(parts: Services, caller: Caller, stated: StatedResource
     elif address is None:
         await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
     elif not parts.places.is_known(caller, address, now=parts.clock()):
-        await anyio.to_thread.run_sync(lambda: parts.places.bind(caller, address, now=parts.clock()))
+        await parts.places.bind_with_others(caller, address, now=parts.clock())
     return address
 
 

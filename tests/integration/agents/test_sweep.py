@@ -19,9 +19,10 @@ from taskqueue import blobs
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.jobs import control
-from taskqueue.leases import assignment, claim, lifecycle
+from taskqueue.leases import assignment, claim
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import ClaimedJob, LeaseHolder
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import (
     attempts,
     changes,
@@ -33,7 +34,7 @@ from taskqueue.schema.tables import (
 )
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.states import JobStatus
-from tests import stored
+from tests import reporting, stored
 from tests.submitted import GRID, grid, job, submit, waiting, way
 
 JOB = {"Executable": "a.sh"}
@@ -67,7 +68,7 @@ def match(engine: Engine, now: datetime, count: int = 1) -> list[ClaimedJob]:
 
 def start(engine: Engine, claimed: ClaimedJob, now: datetime) -> None:
     with database.writing(engine) as conn:
-        lifecycle.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
+        reporting.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
 
 
 def run(engine: Engine, now: datetime) -> int:
@@ -116,7 +117,7 @@ def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         lease = conn.execute(select(attempts.c.lease)).scalar_one()
         later = now + 32 * MINUTE
-        lifecycle.heartbeat(conn, lease, lease_time=MINUTE, now=later)
+        reporting.heartbeat(conn, lease, lease_time=MINUTE, now=later)
     assert job(engine, job_id).status is JobStatus.RUNNING
     assert not look(engine, now + 61 * MINUTE)
 
@@ -206,7 +207,7 @@ def test_old_jobs_go_with_all_that_is_theirs(engine: Engine, now: datetime) -> N
     [young] = submit(engine, grid(), now, JOB)
     with database.writing(engine) as conn:
         lease = conn.execute(select(attempts.c.lease)).scalar_one()
-        lifecycle.finish(conn, lease, lifecycle.PayloadResult(status="Done", exit_code=0), now=now)
+        reporting.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
     assert not clean(engine, now + 29 * DAY).get("jobs")
     assert clean(engine, now + 31 * DAY)["jobs"] == 1
     assert job(engine, young)

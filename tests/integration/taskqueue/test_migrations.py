@@ -13,11 +13,10 @@ import taskqueue.pools.mapping  # noqa: F401  # the view belongs to the metadata
 from agents import sweep
 from cs_config.versions.tables import metadata
 from taskqueue.db import database
-from taskqueue.leases import lifecycle
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.states import JobStatus
-from tests import waiting
+from tests import reporting, waiting
 from tests.postgres import Postgres
 from tests.submitted import grid, job
 
@@ -154,8 +153,8 @@ def test_jobs_that_a_first_release_left_run_to_their_end_after_the_upgrade(
         claimed = waiting.claim(conn, ids, now, count=5, place=Location(site="A.B.ch", ce="ce", queue="big"))
         assert sorted(each.job_id for each in claimed) == [1, 2]
         for lease in (*(each.lease for each in claimed), "old-lease"):
-            lifecycle.start(conn, lease, lease_time=timedelta(minutes=5), now=now)
-            lifecycle.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
+            reporting.start(conn, lease, lease_time=timedelta(minutes=5), now=now)
+            reporting.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
     assert [job(engine, each).status for each in (1, 2, 3)] == [JobStatus.DONE] * 3
     engine.dispose()
 

@@ -17,12 +17,12 @@ from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import InvalidResource, PilotageError
 from taskqueue.db import database
 from taskqueue.jobs import control
-from taskqueue.leases import attempts, lifecycle
+from taskqueue.leases import attempts
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import match_requests, requirement_classes
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
-from tests import stored, waiting
+from tests import reporting, stored, waiting
 from tests.waiting import at, request
 
 POOL, OTHER_POOL = "a" * 64, "b" * 64
@@ -220,7 +220,7 @@ def test_a_request_whose_jobs_went_back_gets_others(engine: Engine, now: datetim
     [job_id] = _put(engine, now)
     [match] = _one(matcher, request(request_id="r")).claimed
     with database.writing(engine) as conn:
-        lifecycle.release(conn, match.lease, reason="", max_rescheduling=3, now=now)
+        reporting.release(conn, match.lease, reason="", max_rescheduling=3, now=now)
     [again] = _one(matcher, request(request_id="r")).claimed
     assert (again.job_id, again.epoch) == (job_id, 2)
     assert again.lease != match.lease

@@ -21,10 +21,10 @@ from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.jobs import jobs
-from taskqueue.leases import attempts, lifecycle
+from taskqueue.leases import attempts
 from taskqueue.schema import tables
 from taskqueue.states import JobStatus
-from tests import waiting
+from tests import reporting, waiting
 from tests.waiting import at, request, until
 
 
@@ -257,7 +257,7 @@ def test_what_was_begun_all_the_same_does_not_go_back(
     ticket = claimer.submit(request(request_id="r"))
     [match] = _answer(ticket).matches
     with database.writing(engine) as conn:
-        lifecycle.start(conn, match.lease, lease_time=match.lease_expires_at - now, now=now)
+        reporting.start(conn, match.lease, lease_time=match.lease_expires_at - now, now=now)
     claimer.abandon(ticket)
     assert _answer(claimer.submit(request())).reason == "no_task_queue", "it has been looked at by now"
     with database.reading(engine) as conn:

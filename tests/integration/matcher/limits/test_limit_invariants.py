@@ -24,11 +24,11 @@ from matcher.claim.matcher import Matcher
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
-from taskqueue.leases import expiry, lifecycle
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases import expiry
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import matching_delays
 from taskqueue.task_queues.requirement_class import RequirementClass
-from tests import stored, waiting
+from tests import reporting, stored, waiting
 
 AT_SITE, AT_CE, OF_VO, BURST = 4, 2, 3, 2
 SECONDS = 1000.0
@@ -113,7 +113,7 @@ class Limited(RuleBasedStateMachine):
     @rule(data=st.data())
     def start(self, data: Any) -> None:
         with contextlib.suppress(StaleLease), database.writing(self.engine) as conn:
-            lifecycle.start(conn, self._one(data), lease_time=LEASE, now=self.now)
+            reporting.start(conn, self._one(data), lease_time=LEASE, now=self.now)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), give_back=st.booleans())
@@ -121,9 +121,9 @@ class Limited(RuleBasedStateMachine):
         lease = self._one(data)
         with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
             if give_back:
-                lifecycle.release(conn, lease, reason="", max_rescheduling=9, now=self.now)
+                reporting.release(conn, lease, reason="", max_rescheduling=9, now=self.now)
             else:
-                lifecycle.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
+                reporting.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
             del self.held[lease]
 
     @precondition(lambda self: self.held)

@@ -20,12 +20,11 @@ from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import InvalidResource
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs
-from taskqueue.leases import lifecycle
 from taskqueue.schema.tables import matching_delays, waiting_jobs
 from taskqueue.sites import bans
 from taskqueue.sites.bans import Ban
 from taskqueue.task_queues.requirement_class import RequirementClass
-from tests import stored, waiting
+from tests import reporting, stored, waiting
 from tests.waiting import ELSEWHERE, LONG, SHORT
 
 LIMITS = """
@@ -110,7 +109,7 @@ def test_what_ends_makes_room_and_what_is_killed_counts_until_it_has_ended(
         control.kill_job(conn, first.job_id, source="test", now=now)
     assert _ask(matcher).refused == "limits"
     with database.writing(engine) as conn:
-        lifecycle.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
+        reporting.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
     assert len(_ask(matcher, 9).claimed) == 1
 
 

@@ -26,10 +26,10 @@ from matcher.limits import throttle_state
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
-from taskqueue.leases import expiry, lifecycle
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases import expiry
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.sites import reservations, scopes
-from tests import waiting
+from tests import reporting, waiting
 from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
 
 SUBMITTING_AT_MOST, BUSY_AT_MOST, JOBS_AT_MOST = 2, 3, 4
@@ -240,7 +240,7 @@ class Throttled(RuleBasedStateMachine):
     def _start(self, lease: str) -> None:
         try:
             with database.writing(self.engine) as conn:
-                lifecycle.start(conn, lease, lease_time=LEASE, now=self.now)
+                reporting.start(conn, lease, lease_time=LEASE, now=self.now)
         except StaleLease:
             self.gateway.phases.pop(lease, None)
         except IllegalTransition:
@@ -249,7 +249,7 @@ class Throttled(RuleBasedStateMachine):
     def _hear(self, lease: str) -> None:
         try:
             with database.writing(self.engine) as conn:
-                answer = lifecycle.heartbeat(conn, lease, lease_time=LEASE, now=self.now)
+                answer = reporting.heartbeat(conn, lease, lease_time=LEASE, now=self.now)
         except StaleLease:
             del self.gateway.phases[lease]
         else:
@@ -259,7 +259,7 @@ class Throttled(RuleBasedStateMachine):
 
     def _report(self, lease: str) -> None:
         with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
-            lifecycle.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
+            reporting.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
 
     def _watermark(self) -> int:
         with database.writing(self.engine) as conn:

@@ -12,10 +12,9 @@ from random import Random
 from sqlalchemy import Engine
 
 from taskqueue.db import database
-from taskqueue.leases import lifecycle
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.sites import reservations
-from tests import waiting
+from tests import reporting, waiting
 from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
 
 ROOT = Path(__file__).parents[4]
@@ -49,7 +48,7 @@ class Site:
         self.most = max(self.most, self.gateway.total)
         self.most_submitting = max(self.most_submitting, self.gateway.number(SUBMITTING))
         with database.writing(self.engine) as conn:
-            lifecycle.start(conn, lease, lease_time=LEASE, now=datetime.now(UTC))
+            reporting.start(conn, lease, lease_time=LEASE, now=datetime.now(UTC))
 
     def work(self) -> None:
         for lease, phase in list(self.gateway.phases.items()):
@@ -60,7 +59,7 @@ class Site:
                 continue
             del self.gateway.phases[lease]
             with database.writing(self.engine) as conn:
-                lifecycle.finish(conn, lease, PayloadResult(status="Done"), now=datetime.now(UTC))
+                reporting.finish(conn, lease, PayloadResult(status="Done"), now=datetime.now(UTC))
 
     def advertise(self) -> None:
         with database.writing(self.engine) as conn:

@@ -14,11 +14,11 @@ from taskqueue.accounting.usage import Usage
 from taskqueue.db import database
 from taskqueue.jobs import control, wait_times
 from taskqueue.jobs.wait_times import WaitCause
-from taskqueue.leases import expiry, lifecycle
+from taskqueue.leases import expiry
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, accounted_waits, attempts, job_flows
-from tests import accounted, faults, waiting
+from tests import accounted, faults, reporting, waiting
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -102,10 +102,10 @@ def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, 
         done, failed, released, taken, _, silent = accounted.begin(conn, job_ids, now)
         accounted.finish(conn, [done], later)
         accounted.finish(conn, [failed], later, PayloadResult(status="Failed"))
-        lifecycle.release(conn, released, reason="slot ends", max_rescheduling=3, now=later)
+        reporting.release(conn, released, reason="slot ends", max_rescheduling=3, now=later)
         by_lease = dict(conn.execute(select(attempts.c.lease, attempts.c.job_id)).all())
         control.reschedule_job(conn, by_lease[taken], source="test", now=later, maximum=3)
-        lifecycle.heartbeat(conn, silent, lease_time=HOUR, now=now)
+        reporting.heartbeat(conn, silent, lease_time=HOUR, now=now)
         expiry.mark_stalled(conn, vo="lhcb", silent_since=later, now=later)
         expiry.give_up_stalled(
             conn, vo="lhcb", silent_since=later, stalled_since=later + MINUTE, max_rescheduling=0, now=later

@@ -15,12 +15,12 @@ from matcher.request.match_request import MatchCaller
 from requirements.errors import PilotageError
 from taskqueue.db import database, incarnation
 from taskqueue.errors import LeaseNotFound
-from taskqueue.leases import expiry, lifecycle
+from taskqueue.leases import expiry
 from taskqueue.leases.claim import ClaimedJob
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, jobs
 from taskqueue.states import JobStatus
-from tests import waiting
+from tests import reporting, waiting
 from tests.postgres import Postgres
 from tests.waiting import request, until
 
@@ -142,9 +142,9 @@ def _finish(engine: Engine, given: Sequence[ClaimedJob], now: datetime) -> list[
     for each in given:
         with database.writing(engine) as conn:
             try:
-                lifecycle.heartbeat(conn, each.lease, lease_time=LEASE, now=now)
-                lifecycle.start(conn, each.lease, lease_time=LEASE, now=now)
-                lifecycle.finish(conn, each.lease, DONE, now=now)
+                reporting.heartbeat(conn, each.lease, lease_time=LEASE, now=now)
+                reporting.start(conn, each.lease, lease_time=LEASE, now=now)
+                reporting.finish(conn, each.lease, DONE, now=now)
             except LeaseNotFound:
                 refused.append(each)
     return refused

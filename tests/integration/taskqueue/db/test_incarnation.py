@@ -12,12 +12,12 @@ from taskqueue.db import agent_leases, database, incarnation
 from taskqueue.db.incarnation import RecoveryResult
 from taskqueue.errors import IllegalTransition
 from taskqueue.jobs import jobs, log
-from taskqueue.leases import attempts, expiry, lifecycle
+from taskqueue.leases import attempts, expiry
 from taskqueue.leases.claim import ClaimedJob
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import installation, scopes, submit_pools
 from taskqueue.states import JobStatus
-from tests import stored, waiting
+from tests import reporting, stored, waiting
 from tests.submitted import GRID, grid
 from tests.waiting import request
 
@@ -66,7 +66,7 @@ def test_a_running_job_is_not_stalled_because_nobody_could_hear_of_it(
 ) -> None:
     later = now + timedelta(hours=2)
     with database.writing(engine) as conn:
-        lifecycle.start(conn, held.lease, lease_time=LEASE, now=now)
+        reporting.start(conn, held.lease, lease_time=LEASE, now=now)
     _recover(engine, later)
     with database.writing(engine) as conn:
         assert expiry.mark_stalled(conn, vo="lhcb", silent_since=later - MINUTE, now=later) == []
@@ -78,18 +78,18 @@ def test_a_heartbeat_or_an_end_says_that_a_job_was_begun_whose_start_is_lost(
 ) -> None:
     _recover(engine, now + MINUTE)
     with database.writing(engine) as conn:
-        lifecycle.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
+        reporting.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.RUNNING
     assert _expire(engine, now + timedelta(days=1)) == [], "it is silent from now on, not unbegun"
     with database.writing(engine) as conn:
-        lifecycle.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
+        reporting.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.DONE
 
 
 def test_an_end_whose_start_is_lost_is_stored(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     _recover(engine, now + MINUTE)
     with database.writing(engine) as conn:
-        lifecycle.finish(conn, held.lease, DONE, now=now + 2 * MINUTE)
+        reporting.finish(conn, held.lease, DONE, now=now + 2 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.DONE
 
 
@@ -101,15 +101,15 @@ def test_a_killed_job_whose_pilot_reports_stays_killed(
         stored.force(conn, held.job_id, status=JobStatus.KILLED.value)
     _recover(engine, now + MINUTE)
     with database.writing(engine) as conn:
-        answer = lifecycle.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
-        lifecycle.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
+        answer = reporting.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
+        reporting.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
     assert answer["commands"] == ["kill"]
     assert _status(engine, held.job_id) is JobStatus.KILLED
 
 
 def test_without_a_recovery_an_end_needs_a_start(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     with pytest.raises(IllegalTransition), database.writing(engine) as conn:
-        lifecycle.finish(conn, held.lease, DONE, now=now)
+        reporting.finish(conn, held.lease, DONE, now=now)
 
 
 def test_the_log_of_a_job_says_what_happened_to_it(engine: Engine, now: datetime, held: ClaimedJob) -> None:
@@ -140,7 +140,7 @@ def test_no_epoch_is_given_out_again(engine: Engine, now: datetime, held: Claime
         task_queue_id = waiting.task_queue_of(conn, held.job_id)
         [again] = waiting.claim(conn, [task_queue_id], now)
         floor = conn.execute(select(installation.c.epoch_floor)).scalar_one()
-        lifecycle.release(conn, again.lease, reason="", max_rescheduling=3, now=now)
+        reporting.release(conn, again.lease, reason="", max_rescheduling=3, now=now)
         [once_more] = waiting.claim(conn, [task_queue_id], now)
     assert held.epoch == 1
     assert (again.epoch, once_more.epoch) == (floor + 1, floor + 2)

@@ -16,10 +16,10 @@ from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, expiry, lifecycle
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.claim import ClaimedJob
-from taskqueue.leases.lifecycle import GridJobPhase, PayloadResult, Progress
+from taskqueue.leases.reports import FinishReport, GridJobPhase, PayloadResult, Progress
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.states import JobStatus
-from tests import stored, waiting
+from tests import reporting, stored, waiting
 
 S = JobStatus
 LEASE = timedelta(minutes=5)
@@ -44,7 +44,7 @@ class Hand:
 
     def start(self, lease: str, now: datetime | None = None) -> dict[str, Any]:
         with database.writing(self.engine) as conn:
-            return lifecycle.start(conn, lease, lease_time=LEASE, now=now or self.now)
+            return reporting.start(conn, lease, lease_time=LEASE, now=now or self.now)
 
     def running(self) -> str:
         lease = self.claim()
@@ -54,15 +54,15 @@ class Hand:
     def heartbeat(self, lease: str, now: datetime | None = None, **said: Any) -> dict[str, Any]:
         told = Progress(**said)
         with database.writing(self.engine) as conn:
-            return lifecycle.heartbeat(conn, lease, said=told, lease_time=LEASE, now=now or self.now)
+            return reporting.heartbeat(conn, lease, said=told, lease_time=LEASE, now=now or self.now)
 
     def finish(self, lease: str, report: PayloadResult = DONE) -> dict[str, Any]:
         with database.writing(self.engine) as conn:
-            return lifecycle.finish(conn, lease, report, now=self.now)
+            return reporting.finish(conn, lease, report, now=self.now)
 
     def release(self, lease: str, reason: str = "slot ends", most: int = 3) -> dict[str, Any]:
         with database.writing(self.engine) as conn:
-            return lifecycle.release(conn, lease, reason=reason, max_rescheduling=most, now=self.now)
+            return reporting.release(conn, lease, reason=reason, max_rescheduling=most, now=self.now)
 
     def kill(self) -> None:
         with database.writing(self.engine) as conn:
@@ -314,7 +314,7 @@ def test_a_report_on_a_closed_attempt_is_refused_and_changes_nothing(
 def test_no_output_is_stored_on_a_closed_attempt(hand: Hand, closed_by: str) -> None:
     lease = _CLOSED_BY[closed_by](hand)
     with pytest.raises(StaleLease), database.writing(hand.engine) as conn:
-        lifecycle.store_output(conn, lease, "d" * 64, now=hand.now)
+        reporting.store_output(conn, lease, "d" * 64, now=hand.now)
     assert hand.attempt.output is None
 
 
@@ -333,8 +333,10 @@ def test_a_zombie_does_not_disturb_the_next_attempt(hand: Hand) -> None:
 def test_what_was_refused_is_recorded(hand: Hand) -> None:
     lease = _expiry(hand)
     with database.writing(hand.engine) as conn:
-        lifecycle.record_stale(conn, lease, "finish", now=hand.now)
+        report = FinishReport(lease=lease, sender=reporting.ANYBODY, result=DONE)
+        [refusal] = lifecycle.record(conn, [report], rules=reporting.rules(), now=hand.now)
         last = log.read_log(conn, hand.job_id)[-1]
+    assert isinstance(refusal, StaleLease)
     assert (last.from_status, last.to_status, last.source) == (S.WAITING, S.WAITING, lifecycle.STALE)
     assert "finish" in last.minor_status
     assert hand.job.status is S.WAITING
@@ -505,7 +507,7 @@ def test_output_and_finish_of_a_killed_job_are_stored_and_it_stays_killed(hand: 
     lease = hand.running()
     hand.kill()
     with database.writing(hand.engine) as conn:
-        lifecycle.store_output(conn, lease, "d" * 64, now=hand.now)
+        reporting.store_output(conn, lease, "d" * 64, now=hand.now)
     first = hand.finish(lease, FAILED)
     assert first["status"] == S.KILLED
     assert hand.finish(lease, FAILED) == first

@@ -1,7 +1,7 @@
 """Heartbeats of many pilots in one transaction: the plain ones, and nobody else's."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -9,13 +9,21 @@ from sqlalchemy import Connection, Engine
 
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
+from taskqueue.errors import StaleLease
 from taskqueue.jobs import control, jobs
-from taskqueue.leases import attempts, expiry, lifecycle, lifecycle_batch
+from taskqueue.leases import attempts, expiry, lifecycle, plain_reports
 from taskqueue.leases.attempts import Attempt
-from taskqueue.leases.lifecycle import NO_PROGRESS, PayloadResult, Progress
-from taskqueue.leases.lifecycle_batch import HeartbeatReport
+from taskqueue.leases.reports import (
+    NO_PROGRESS,
+    FinishReport,
+    HeartbeatReport,
+    PayloadResult,
+    Progress,
+    ReportAnswer,
+    Sender,
+)
 from taskqueue.states import JobStatus
-from tests import stored, waiting
+from tests import reporting, stored, waiting
 from tests.waiting import HOLDER
 
 LEASE = timedelta(minutes=5)
@@ -28,7 +36,7 @@ def _running(engine: Engine, now: datetime, count: int) -> list[Attempt]:
         ids = waiting.put(conn, now, count)
         task_queue = waiting.task_queue_of(conn, ids[0])
         for each in waiting.claim(conn, [task_queue], now, count=count):
-            lifecycle.start(conn, each.lease, lease_time=LEASE, now=now)
+            reporting.start(conn, each.lease, lease_time=LEASE, now=now)
     return _attempts(engine, ids)
 
 
@@ -42,29 +50,31 @@ def _again(engine: Engine, before: list[Attempt]) -> list[Attempt]:
     return _attempts(engine, [each.job_id for each in before])
 
 
-def _beat(engine: Engine, now: datetime, *beats: HeartbeatReport) -> Mapping[str, str]:
+def _beat(engine: Engine, now: datetime, *beats: HeartbeatReport) -> set[str]:
+    """Leases of the recorded ones: on PostgreSQL only plain ones, on SQLite all that are not refused."""
+    rules = reporting.rules(LEASE)
+    outcomes: Sequence[object]
     if engine.dialect.name == "sqlite":
         with database.writing(engine) as conn:
-            return lifecycle_batch.record_heartbeats_sqlite(
-                conn, beats, lease_time=lambda _vo: LEASE, now=now
-            )
-    with contextlib.closing(AutocommitRunner(engine)) as server:
-        return lifecycle_batch.record_heartbeats(
-            server, beats, vos=["lhcb"], lease_time=lambda _vo: LEASE, now=now
-        )
+            outcomes = lifecycle.record(conn, beats, rules=rules, now=now)
+    else:
+        with contextlib.closing(AutocommitRunner(engine)) as server:
+            outcomes = plain_reports.record_plain(server, beats, rules=rules, now=now)
+    recorded = zip(beats, outcomes, strict=True)
+    return {each.lease for each, outcome in recorded if isinstance(outcome, ReportAnswer)}
 
 
 def _of(
     attempt: Attempt, holder: str | None = HOLDER.subject, said: Progress = NO_PROGRESS
 ) -> HeartbeatReport:
-    return HeartbeatReport(lease=attempt.lease, holder=holder, said=said)
+    return HeartbeatReport(lease=attempt.lease, sender=Sender(subject=holder), progress=said)
 
 
 def test_each_keeps_its_own_words_and_gets_its_own_time(engine: Engine, now: datetime) -> None:
     first, second, silent = running = _running(engine, now, 3)
     told = Progress(text="half", output_tail="…the end", local_jobs={"active": 2})
     noted = _beat(engine, now + MINUTE, _of(first, said=told), _of(second, holder=None))
-    assert noted == {first.lease: "lhcb", second.lease: "lhcb"}
+    assert noted == {first.lease, second.lease}
     first, second, after = _again(engine, running)
     assert (first.progress, first.output_tail, first.local_jobs) == ("half", "…the end", '{"active": 2}')
     assert (second.progress, second.output_tail, second.local_jobs) == ("", "", None)
@@ -81,47 +91,48 @@ def test_what_was_said_before_stays_until_something_else_is_said(engine: Engine,
     assert (attempt.progress, attempt.output_tail) == ("more", "so far")
 
 
-def test_whoever_is_not_plain_is_left_out_and_as_it_was(engine: Engine, now: datetime) -> None:
+def test_whoever_is_not_plain_is_left_out_and_as_it_was(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
     plain, killed, stalled, ended, foreign = running = _running(engine, now, 5)
     with database.writing(engine) as conn:
         control.kill_job(conn, killed.job_id, source="alice", now=now)
-        lifecycle.finish(conn, ended.lease, PayloadResult(status="Done"), now=now)
+        reporting.finish(conn, ended.lease, PayloadResult(status="Done"), now=now)
         [waiting_id] = waiting.put(conn, now, owner="bob")
         [unbegun] = waiting.claim(conn, [waiting.task_queue_of(conn, waiting_id)], now)
         for each in (plain, killed, foreign):
-            conn.execute(lifecycle.TOUCH, _touched(each, now + MINUTE))
+            reporting.heartbeat(conn, each.lease, lease_time=LEASE, now=now + MINUTE)
         assert expiry.mark_stalled(conn, vo="lhcb", silent_since=now + MINUTE, now=now) == [stalled.job_id]
     before = _again(engine, running)
     beats = [_of(each) for each in (plain, killed, stalled, ended)]
     others = [
         _of(foreign, "somebody else"),
-        HeartbeatReport(lease=unbegun.lease, holder=None, said=NO_PROGRESS),
+        HeartbeatReport(lease=unbegun.lease, sender=reporting.ANYBODY),
+        HeartbeatReport(lease="none", sender=reporting.ANYBODY),
     ]
-    noted = _beat(
-        engine,
-        now + 2 * MINUTE,
-        *beats,
-        *others,
-        HeartbeatReport(lease="none", holder=None, said=NO_PROGRESS),
-    )
-    assert set(noted) == {plain.lease}
+    assert _beat(engine, now + 2 * MINUTE, *beats, *others) == {plain.lease}
     assert _again(engine, running)[1:] == before[1:]
     [left] = _attempts(engine, [waiting_id])
     assert left.heartbeat_at is None
+    engine.dispose()
 
 
-def _touched(attempt: Attempt, now: datetime) -> dict[str, object]:
-    return {
-        "the_lease": attempt.lease,
-        "now": now,
-        "started": None,
-        "expires": now + LEASE,
-        **NO_PROGRESS.values(),
-    }
+@pytest.mark.parametrize("is_open", [True, False])
+def test_several_of_one_lease_are_recorded_in_their_order(
+    engine: Engine, now: datetime, is_open: bool
+) -> None:
+    [attempt] = running = _running(engine, now, 1)
+    rules = reporting.rules(LEASE)
+    first, second = (_of(attempt, said=Progress(text=text)) for text in ("one", "two"))
+    end = FinishReport(lease=attempt.lease, sender=reporting.ANYBODY, result=PayloadResult(status="Done"))
+    with database.writing(engine) as conn:
+        sent = [first, second] if is_open else [end, first, second]
+        outcomes = lifecycle.record(conn, sent, rules=rules, now=now)
+    assert [isinstance(each, StaleLease) for each in outcomes] == [False, *[not is_open] * (len(sent) - 1)]
+    assert _again(engine, running)[0].progress == ("two" if is_open else "")
 
 
 def test_no_heartbeats_are_noted_all_the_same(engine: Engine, now: datetime) -> None:
-    assert _beat(engine, now) == {}
+    assert _beat(engine, now) == set()
 
 
 @pytest.mark.parametrize("end", ["stall", "kill", "finish"])
@@ -134,14 +145,14 @@ def test_what_ends_a_job_at_the_same_moment_is_seen(postgres_url: str, now: date
         if end == "kill":
             control.kill_job(conn, attempt.job_id, source="alice", now=now)
         elif end == "finish":
-            lifecycle.finish(conn, attempt.lease, PayloadResult(status="Done"), now=now)
+            reporting.finish(conn, attempt.lease, PayloadResult(status="Done"), now=now)
         else:
             assert len(expiry.mark_stalled(conn, vo="lhcb", silent_since=now + MINUTE, now=now, most=1)) == 1
 
     noted = stored.meanwhile(
         engine, happens, lambda: _beat(engine, now + MINUTE, _of(attempt), _of(other)), waits=False
     )
-    assert noted == {other.lease: "lhcb"}
+    assert noted == {other.lease}
     assert [each.heartbeat_at for each in _again(engine, running)] == [now, now + MINUTE]
     with database.reading(engine) as conn:
         assert jobs.get_job(conn, attempt.job_id).status is not JobStatus.RUNNING

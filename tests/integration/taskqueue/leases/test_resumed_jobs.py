@@ -16,18 +16,18 @@ from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.jobs import control
-from taskqueue.leases import assignment, attempts, claim_batch, expiry, lifecycle
+from taskqueue.leases import assignment, attempts, claim_batch, expiry
 from taskqueue.leases import claim as leases_claim
 from taskqueue.leases.assignment import Location, TakeRequest
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.claim import ClaimedJob, LeaseHolder
 from taskqueue.leases.claim_batch import BatchClaim
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, task_queues, waiting_jobs
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.sites import reservations, scopes
 from taskqueue.states import JobStatus
-from tests import accounted, by_hand, stored
+from tests import accounted, by_hand, reporting, stored
 from tests.submitted import grid, job, log_of, submit, waiting, way
 
 S = JobStatus
@@ -75,10 +75,10 @@ class Lost:
 
 
 _REPORTS: dict[str, Callable[[Any, str, datetime], object]] = {
-    "start": lambda conn, lease, now: lifecycle.start(conn, lease, lease_time=LEASE, now=now),
-    "heartbeat": lambda conn, lease, now: lifecycle.heartbeat(conn, lease, lease_time=LEASE, now=now),
-    "output": lambda conn, lease, now: lifecycle.store_output(conn, lease, DIGEST, now=now),
-    "finish": lambda conn, lease, now: lifecycle.finish(conn, lease, DONE, now=now),
+    "start": lambda conn, lease, now: reporting.start(conn, lease, lease_time=LEASE, now=now),
+    "heartbeat": lambda conn, lease, now: reporting.heartbeat(conn, lease, lease_time=LEASE, now=now),
+    "output": lambda conn, lease, now: reporting.store_output(conn, lease, DIGEST, now=now),
+    "finish": lambda conn, lease, now: reporting.finish(conn, lease, DONE, now=now),
 }
 
 
@@ -99,7 +99,7 @@ def lose(engine: Engine, now: datetime, count: int, most: int = 3) -> Lost:
     assert list(leases) == job_ids
     with database.writing(engine) as conn:
         for lease in leases.values():
-            lifecycle.start(conn, lease, lease_time=LEASE, now=now)
+            reporting.start(conn, lease, lease_time=LEASE, now=now)
     give_up(engine, now + HOUR, most)
     return Lost(engine=engine, now=now + HOUR, leases=leases)
 
@@ -172,7 +172,7 @@ def _another_attempt_that_ended(gone: Lost) -> None:
     with database.writing(gone.engine) as conn:
         found = attempts.get_latest(conn, gone.job_id)
         assert found is not None
-        lifecycle.release(conn, found.lease, reason="", max_rescheduling=3, now=gone.now)
+        reporting.release(conn, found.lease, reason="", max_rescheduling=3, now=gone.now)
     assert waiting(gone.engine) == [gone.job_id]
 
 
@@ -260,9 +260,9 @@ def test_its_time_is_accounted_once(engine: Engine, now: datetime, counted_late:
     if not counted_late:
         accounted.count(engine, gone.now + MINUTE)
     with database.writing(engine) as conn:
-        lifecycle.heartbeat(conn, gone.lease, lease_time=LEASE, now=gone.now + HOUR)
+        reporting.heartbeat(conn, gone.lease, lease_time=LEASE, now=gone.now + HOUR)
         report = PayloadResult(status="Done", cpu_seconds=3600)
-        lifecycle.finish(conn, gone.lease, report, now=gone.now + 2 * HOUR)
+        reporting.finish(conn, gone.lease, report, now=gone.now + 2 * HOUR)
     accounted.count(engine, gone.now + 3 * HOUR)
     sums = select(
         accounted_use.c.status, *(func.sum(accounted_use.c[name]).label(name) for name in SUM_NAMES)

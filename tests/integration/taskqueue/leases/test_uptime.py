@@ -10,11 +10,11 @@ from agents.lost_jobs import LostResult
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs
 from taskqueue.jobs.jobs import Job
-from taskqueue.leases import attempts, lifecycle, uptime
+from taskqueue.leases import attempts, uptime
 from taskqueue.schema.tables import service_uptime
 from taskqueue.sites import matching_delays
 from taskqueue.states import JobStatus
-from tests import stored, waiting
+from tests import reporting, stored, waiting
 
 MINUTE = timedelta(minutes=1)
 LEASE = timedelta(minutes=30)
@@ -27,7 +27,7 @@ def running(engine: Engine, now: datetime) -> list[int]:
     with database.writing(engine) as conn:
         job_ids = waiting.put(conn, now, 5)
         for each in waiting.claim(conn, [waiting.task_queue_of(conn, job_ids[0])], now, count=5):
-            lifecycle.start(conn, each.lease, lease_time=LEASE, now=now)
+            reporting.start(conn, each.lease, lease_time=LEASE, now=now)
     return job_ids
 
 

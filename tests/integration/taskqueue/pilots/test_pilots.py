@@ -3,15 +3,18 @@
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, delete
 
 from cs_config.tree.address import QueueAddress
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
+from taskqueue.leases import assignment, claim
+from taskqueue.leases.claim import AssignedJob, LeaseHolder
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots import pilots, search
+from taskqueue.schema.tables import attempts
 from taskqueue.states import PilotStatus, pilot_may_become
-from tests import stored
+from tests import stored, waiting
 
 QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")
 P = PilotStatus
@@ -104,12 +107,20 @@ def test_a_pilot_of_another_vo_does_not_speak_for_it(engine: Engine, now: dateti
         assert pilots.get_pilot(conn, "s").last_seen_at is None
 
 
-def test_jobs_are_counted(engine: Engine, now: datetime) -> None:
+def test_jobs_are_counted_and_stay_when_attempts_are_removed(engine: Engine, now: datetime) -> None:
+    holder = LeaseHolder(subject="p", stamp="s", lease_time=timedelta(minutes=5))
     with database.writing(engine) as conn:
         _register(conn, "s", now)
-        pilots.add_jobs(conn, {"s": 2, "unknown": 1})
-        pilots.add_jobs(conn, {"s": 1})
-        pilots.add_jobs(conn, {})
+        ids = waiting.put(conn, now, 3)
+        task_queue = waiting.task_queue_of(conn, ids[0])
+        for count in (2, 1):
+            taken = assignment.take_jobs(conn, [task_queue], count, place=waiting.ANYWHERE, now=now)
+            given = [AssignedJob(row=row, place=waiting.ANYWHERE, holder=holder) for row in taken]
+            claim.open_attempts(conn, given, now=now)
+        assert pilots.get_pilot(conn, "s").jobs == 3
+        pilots.set_status(conn, "s", P.DONE, now=now)
+        conn.execute(delete(attempts))
+        pilots.set_status(conn, "s", P.DONE, now=now)
         assert pilots.get_pilot(conn, "s").jobs == 3
 
 

@@ -10,8 +10,8 @@ from sqlalchemy.exc import InterfaceError
 
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from taskqueue.leases import attempts, expiry, lifecycle_batch
-from taskqueue.leases.lifecycle_batch import HeartbeatReport
+from taskqueue.leases import attempts, expiry, lifecycle, plain_reports
+from taskqueue.leases.reports import HeartbeatReport
 from tests import databases
 from tests.running_service import Service
 
@@ -44,8 +44,11 @@ def _beat(pilot: httpx.Client, matches: Sequence[dict]) -> list[httpx.Response]:
         return list(pool.map(one, matches))
 
 
-def _noting(service: Service) -> str:
-    return "record_heartbeats_sqlite" if service.engine.dialect.name == "sqlite" else "record_heartbeats"
+def _recorder(service: Service) -> tuple[object, str]:
+    """The module and the name of the function that records them."""
+    if service.engine.dialect.name == "sqlite":
+        return lifecycle, "record"
+    return plain_reports, "record_plain"
 
 
 def _progress(service: Service, match: dict) -> str:
@@ -87,15 +90,15 @@ def test_a_heartbeat_for_anothers_lease_is_404_and_changes_nothing(service: Serv
 
 def test_a_poisoned_heartbeat_fails_alone(service: Service, monkeypatch: pytest.MonkeyPatch):
     pilot, matches = _run(service, 6)
-    name = _noting(service)
-    original = getattr(lifecycle_batch, name)
+    module, name = _recorder(service)
+    original = getattr(module, name)
 
     def poisoned(where, beats: Sequence[HeartbeatReport], **others):
         if any(each.lease == matches[0]["lease"] for each in beats):
             raise ZeroDivisionError("a defect of ours")
         return original(where, beats, **others)
 
-    monkeypatch.setattr(lifecycle_batch, name, poisoned)
+    monkeypatch.setattr(module, name, poisoned)
     answers = _beat(pilot, matches)
     assert [answer.status_code for answer in answers] == [500, *[200] * 5]
     assert [_progress(service, match) for match in matches[1:]] == [
@@ -112,7 +115,7 @@ def test_while_the_database_is_away_all_are_told_to_come_again(
         raise InterfaceError("UPDATE", {}, Exception("the connection is closed"))
 
     with monkeypatch.context() as cut:
-        cut.setattr(lifecycle_batch, _noting(service), away)
+        cut.setattr(*_recorder(service), away)
         for answer in _beat(pilot, matches):
             assert answer.status_code == 503
             assert answer.headers["Retry-After"]

@@ -12,12 +12,21 @@ from sqlalchemy import Connection, Engine, text
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import control, jobs, log
-from taskqueue.leases import attempts, lifecycle, lifecycle_batch
+from taskqueue.leases import attempts, plain_reports
 from taskqueue.leases.claim import ClaimedJob
-from taskqueue.leases.lifecycle import PayloadResult
-from taskqueue.leases.lifecycle_batch import FinishReport, ReportedJob, StartReport
+from taskqueue.leases.reports import (
+    FinishReport,
+    HeartbeatReport,
+    LeaseReport,
+    PayloadResult,
+    Progress,
+    ReleaseReport,
+    ReportAnswer,
+    Sender,
+    StartReport,
+)
 from taskqueue.states import JobStatus
-from tests import stored, waiting
+from tests import reporting, stored, waiting
 from tests.waiting import HOLDER
 
 LEASE = timedelta(minutes=7)
@@ -51,15 +60,15 @@ def _running(engine: Engine, now: datetime, count: int) -> list[ClaimedJob]:
     given = _given(engine, now, count)
     with database.writing(engine) as conn:
         for each in given:
-            lifecycle.start(conn, each.lease, lease_time=LEASE, now=now)
+            reporting.start(conn, each.lease, lease_time=LEASE, now=now)
     return given
 
 
 def _start(
     server: AutocommitRunner, now: datetime, *given: ClaimedJob, holder: str | None = HOLDER.subject
-) -> list[ReportedJob | None]:
-    reports = [StartReport(lease=each.lease, holder=holder) for each in given]
-    return lifecycle_batch.start_jobs(server, reports, vos=["lhcb"], lease_time=lambda _vo: LEASE, now=now)
+) -> list[ReportAnswer | None]:
+    reports = [StartReport(lease=each.lease, sender=Sender(subject=holder)) for each in given]
+    return plain_reports.record_plain(server, reports, rules=reporting.rules(LEASE), now=now)
 
 
 def _finish(
@@ -68,9 +77,10 @@ def _finish(
     *given: ClaimedJob,
     report: PayloadResult = DONE,
     holder: str | None = HOLDER.subject,
-) -> list[ReportedJob | None]:
-    reports = [FinishReport(lease=each.lease, holder=holder, report=report) for each in given]
-    return lifecycle_batch.finish_jobs(server, reports, now=now)
+) -> list[ReportAnswer | None]:
+    sender = Sender(subject=holder)
+    reports = [FinishReport(lease=each.lease, sender=sender, result=report) for each in given]
+    return plain_reports.record_plain(server, reports, rules=reporting.rules(LEASE), now=now)
 
 
 def _written(engine: Engine, job_id: int) -> list[dict[str, Any]]:
@@ -84,7 +94,7 @@ def _written(engine: Engine, job_id: int) -> list[dict[str, Any]]:
 def _answer(engine: Engine, each: ClaimedJob, report: PayloadResult) -> dict[str, Any]:
     """What the pilot gets that says the same once more."""
     with database.writing(engine) as conn:
-        return lifecycle.finish(conn, each.lease, report, now=_LATER)
+        return reporting.finish(conn, each.lease, report, now=_LATER)
 
 
 _LATER = datetime.fromisoformat("2031-01-01T00:00:00+00:00")
@@ -97,15 +107,24 @@ def test_what_is_written_is_what_each_alone_would_write(
     alone, *together = given = _given(engine, now, 4)
     later = now + MINUTE
     with database.writing(engine) as conn:
-        lifecycle.start(conn, alone.lease, lease_time=LEASE, now=later)
+        reporting.start(conn, alone.lease, lease_time=LEASE, now=later)
     assert _start(server, later, *together) == [
-        ReportedJob(job_id=each.job_id, epoch=each.epoch, vo="lhcb") for each in together
+        ReportAnswer(job_id=each.job_id, epoch=each.epoch, vo="lhcb") for each in together
     ]
     assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
 
     later += MINUTE
+    said = Progress(text="", output_tail="“half”", phases=[], local_jobs={"active": 2})
     with database.writing(engine) as conn:
-        answer = lifecycle.finish(conn, alone.lease, report, now=later)
+        reporting.heartbeat(conn, alone.lease, said=said, lease_time=LEASE, now=later)
+    beats = [HeartbeatReport(lease=each.lease, sender=reporting.ANYBODY, progress=said) for each in together]
+    answers = plain_reports.record_plain(server, beats, rules=reporting.rules(LEASE), now=later)
+    assert None not in answers
+    assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
+
+    later += MINUTE
+    with database.writing(engine) as conn:
+        answer = reporting.finish(conn, alone.lease, report, now=later)
     assert None not in _finish(server, later, *together, report=report)
     assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
     for each in together:
@@ -121,7 +140,7 @@ def _stalled(conn: Connection, each: ClaimedJob, now: datetime) -> None:
 
 
 def _closed(conn: Connection, each: ClaimedJob, now: datetime) -> None:
-    lifecycle.release(conn, each.lease, reason="", max_rescheduling=3, now=now)
+    reporting.release(conn, each.lease, reason="", max_rescheduling=3, now=now)
 
 
 def _given_up(conn: Connection, each: ClaimedJob, now: datetime) -> None:
@@ -197,12 +216,36 @@ def test_a_lease_of_a_vo_that_is_gone_is_good_for_the_common_time(
     engine: Engine, server: AutocommitRunner, now: datetime
 ) -> None:
     [each] = _given(engine, now, 1)
-    lifecycle_batch.start_jobs(
-        server,
-        [StartReport(lease=each.lease, holder=None)],
-        vos=["cms"],
-        lease_time=lambda vo: LEASE if vo == "" else MINUTE,
-        now=now,
-    )
+    start = StartReport(lease=each.lease, sender=reporting.ANYBODY)
+    plain_reports.record_plain(server, [start], rules=reporting.rules(LEASE, cms=MINUTE), now=now)
     with database.reading(engine) as conn:
         assert attempts.get_attempt(conn, each.lease).lease_expires_at == now + LEASE
+
+
+def test_reports_of_all_kinds_share_a_statement(
+    engine: Engine, server: AutocommitRunner, now: datetime
+) -> None:
+    ending, beating, unchanged = _running(engine, now, 3)
+    [starting] = _given(engine, now, 1)
+    later = now + MINUTE
+    anybody = reporting.ANYBODY
+    sent: list[LeaseReport] = [
+        FinishReport(lease=ending.lease, sender=anybody, result=DONE),
+        HeartbeatReport(lease=beating.lease, sender=anybody, progress=Progress(text="", output_tail="x")),
+        ReleaseReport(lease=unchanged.lease, sender=anybody),
+        StartReport(lease=starting.lease, sender=anybody),
+        HeartbeatReport(lease=ending.lease, sender=anybody),
+    ]
+    answers = plain_reports.record_plain(server, sent, rules=reporting.rules(LEASE), now=later)
+    assert [each and each.status for each in answers] == ["Done", None, None, None, None]
+    assert [each and each.job_id for each in answers] == [
+        *(ending.job_id, beating.job_id, None, starting.job_id, None)
+    ]
+    with database.reading(engine) as conn:
+        found = [attempts.get_attempt(conn, each.lease) for each in (ending, beating, unchanged, starting)]
+        statuses = [jobs.get_job(conn, each.job_id).status for each in found]
+    assert [each.closed_at for each in found] == [later, None, None, None]
+    assert [each.heartbeat_at for each in found] == [now, later, now, later]
+    assert [each.started_at for each in found] == [now, now, now, later]
+    assert found[1].output_tail == "x"
+    assert statuses == [JobStatus.DONE, *[JobStatus.RUNNING] * 3]

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy.exc import InterfaceError
 
 from matcher.errors import Busy
-from pilotage.service import lease_reports
-from pilotage.service.lease_reports import Batcher
+from pilotage.service import batching
+from pilotage.service.batching import Batcher
 
 
 class Halves:
@@ -71,7 +71,7 @@ def test_a_database_that_is_away_is_told_to_all_without_trying_each() -> None:
 
 def test_more_than_may_wait_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(lease_reports, "_MOST_WAITING", 2)
+        monkeypatch.setattr(batching, "_MOST_WAITING", 2)
         answers = await _ask(Halves(), 2, 4, 6)
         assert answers[:2] == [1, 2]
         assert isinstance(answers[2], Busy)

@@ -1,0 +1,357 @@
+"""Reports of pilots on their leases, and the decision what each of them changes.
+
+The decision is a pure function of the report, the attempt and the job. `lifecycle` makes it under locks, for
+any state of a job. `plain_reports` makes it for the state that is to be expected, and its statement changes
+only what is in that state.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal
+
+from taskqueue.errors import IllegalTransition, StaleLease
+from taskqueue.jobs import control
+from taskqueue.leases import attempts
+from taskqueue.leases.attempts import Attempt
+from taskqueue.states import JobStatus, may_come_from
+
+FINISHED: Final = "finished"
+RELEASED: Final = "released"
+
+STARTED: Final = "Job Initialization"
+RUNNING_AGAIN: Final = "Application"
+RELEASED_BY_PILOT: Final = "Released by the pilot"
+LAST_RELEASE: Final = "Maximum of reschedulings reached"
+_DONE = "Execution Complete"
+_FAILED = "Application Finished With Errors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridJobPhase:
+    """How far one phase of a grid job is, over all of its local jobs. Source: SAM-Grid."""
+
+    name: str
+    done: int
+    of: int
+    unit: str = ""  #: what is counted, such as events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Progress in one heartbeat; None: unchanged."""
+
+    text: str | None = None  #: shown to users
+    output_tail: str | None = None
+    phases: Sequence[GridJobPhase] | None = None
+    local_jobs: Mapping[str, int] | None = None  #: numbers of a grid job's local jobs, by state
+
+    def to_columns(self) -> dict[str, str]:
+        """The values that change, by column of `attempts`."""
+        phases = None if self.phases is None else json.dumps([asdict(each) for each in self.phases])
+        values = {
+            "progress": self.text,
+            "output_tail": self.output_tail,
+            "phases": phases,
+            "local_jobs": None if self.local_jobs is None else json.dumps(dict(self.local_jobs)),
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+NO_PROGRESS = Progress()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadResult:
+    """How a payload ended."""
+
+    status: Literal["Done", "Failed"]
+    exit_code: int | None = None
+    minor_status: str = ""
+    application_status: str = ""
+    cpu_seconds: float | None = None  #: used by the payload; None: not reported
+    cpu_power: float | None = None  #: normalised seconds in one CPU second; None: not known
+
+    @property
+    def stored_minor_status(self) -> str:
+        """Minor status of the job: the reported one or a default."""
+        return self.minor_status or (_DONE if self.status == "Done" else _FAILED)
+
+    def to_json(self) -> str:
+        """Canonical text of the report, compared with a repeated one.
+
+        Without absent CPU figures, so that it equals that of a report without these fields.
+        """
+        return _to_json(
+            {
+                "finish": {
+                    name: value
+                    for name, value in asdict(self).items()
+                    if value is not None or name not in {"cpu_seconds", "cpu_power"}
+                }
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRules:
+    """What the configuration says about leases, by VO; under "" for VOs that it does not know."""
+
+    lease_times: Mapping[str, timedelta]  #: from a report to the end of the lease; short enough for a date
+    max_reschedulings: Mapping[str, int]
+
+    @cached_property
+    def lease_seconds(self) -> str:
+        """The lease times as a JSON object of seconds."""
+        return json.dumps({vo: each.total_seconds() for vo, each in self.lease_times.items()})
+
+    def lease_time(self, vo: str) -> timedelta:
+        """How long a report of a started job extends its lease."""
+        return self.lease_times.get(vo, self.lease_times[""])
+
+    def max_rescheduling(self, vo: str) -> int:
+        """How often a job may be rescheduled."""
+        return self.max_reschedulings.get(vo, self.max_reschedulings[""])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A change of the job's status."""
+
+    status: JobStatus
+    minor: str
+    application: str | None = None  #: None: unchanged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportAnswer:
+    """The answer to a recorded report."""
+
+    job_id: int
+    epoch: int
+    vo: str
+    ending: bool = False  #: the job was killed
+    status: str | None = None  #: of the job, after the end of the attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The effect of a report; nothing changes for a repeated one."""
+
+    answer: ReportAnswer
+    changes: Mapping[str, Any] = field(default_factory=dict)  #: of the attempt, by field
+    moves: tuple[Move, ...] = ()  #: of the job, one after the other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """What a decision needs of the job."""
+
+    status: JobStatus
+    reschedules: int = 0
+
+
+def _refuse(_: Attempt) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """The sender of a report."""
+
+    subject: str | None  #: of its token; None: it may report for all holders
+    #: Whether it may report on an attempt that another token holds.
+    stands_in: Callable[[Attempt], bool] = _refuse
+
+    def may_report(self, attempt: Attempt) -> bool:
+        """Whether the attempt is the sender's."""
+        return self.subject in (None, attempt.holder) or self.stands_in(attempt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseReport:
+    """A report on the attempt with this lease."""
+
+    lease: str
+    sender: Sender
+
+    kind: ClassVar[str]  #: in messages
+    resumes: ClassVar[bool] = True  #: a lost attempt is reopened by it, if its job is still free
+
+    def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:
+        """The effect of this report on an attempt, which may be closed.
+
+        Raises:
+            StaleLease: The attempt was closed by something else.
+            IllegalTransition: The job's status does not allow it.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartReport(LeaseReport):
+    """A payload is about to run."""
+
+    kind = "start"
+
+    def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:
+        """Begin the attempt, unless it has begun, and extend its lease."""
+        attempts.check_open(attempt)
+        moves = (
+            () if attempt.started_at or attempt.ending else _move(attempt, job, JobStatus.RUNNING, STARTED)
+        )
+        return Decision(answer=_answer(attempt), changes=_begin(attempt, rules, now), moves=moves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReport(LeaseReport):
+    """A payload runs."""
+
+    progress: Progress = NO_PROGRESS
+
+    kind = "heartbeat"
+
+    def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:
+        """Extend the lease of a job that has started; a Stalled job becomes Running again."""
+        attempts.check_open(attempt)
+        moves = _revive(attempt, job)
+        # Only a start extends the time allowed for starting; heartbeats before it do not.
+        has_begun = attempt.started_at or attempt.quarantined
+        changes = _begin(attempt, rules, now) if has_begun else {"heartbeat_at": now}
+        return Decision(
+            answer=_answer(attempt), changes={**changes, **self.progress.to_columns()}, moves=moves
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishReport(LeaseReport):
+    """A payload has ended."""
+
+    result: PayloadResult
+
+    kind = "finish"
+
+    def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:  # noqa: ARG002  (other reports use them)
+        """End the job, which must have started; one that was killed meanwhile stays Killed."""
+        request, result = self.result.to_json(), self.result
+        if (answer := _find_previous_answer(attempt, request)) is not None:
+            return Decision(answer=answer)
+        attempts.check_open(attempt)
+        moves = _revive(attempt, job)
+        wanted = JobStatus(result.status)
+        if not attempt.ending:
+            reached = replace(job, status=moves[-1].status) if moves else job
+            moves += _move(attempt, reached, wanted, result.stored_minor_status, result.application_status)
+        closed = _close(attempt, FINISHED, request, JobStatus.KILLED if attempt.ending else wanted, now)
+        changes = {**closed.changes, "exit_code": result.exit_code}
+        if attempt.quarantined and attempt.started_at is None:
+            changes["started_at"] = now
+        return replace(closed, changes=changes, moves=moves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseReport(LeaseReport):
+    """The pilot gives the job back."""
+
+    reason: str = ""
+
+    kind = "release"
+    resumes = False
+
+    def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:
+        """Let a job that was not started wait again; reschedule another one, the last time let it fail."""
+        request = _to_json({"release": self.reason})
+        if (answer := _find_previous_answer(attempt, request)) is not None:
+            return Decision(answer=answer)
+        attempts.check_open(attempt)
+        moves = () if attempt.ending else self._return_job(attempt, job, rules.max_rescheduling(attempt.vo))
+        return replace(
+            _close(attempt, RELEASED, request, moves[-1].status if moves else job.status, now), moves=moves
+        )
+
+    def _return_job(self, attempt: Attempt, job: JobState, maximum: int) -> tuple[Move, ...]:
+        application = self.reason or RELEASED_BY_PILOT
+        if attempt.started_at is None:
+            return _move(attempt, job, JobStatus.WAITING, RELEASED_BY_PILOT, application)
+        moves = _revive(attempt, job)
+        reached = replace(job, status=moves[-1].status) if moves else job
+        if job.reschedules < maximum and reached.status in may_come_from(JobStatus.RESCHEDULED):
+            return moves + _move(attempt, reached, JobStatus.RESCHEDULED, control.RESCHEDULED, application)
+        return moves + _move(attempt, reached, JobStatus.FAILED, LAST_RELEASE, application)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputReport(LeaseReport):
+    """An output archive is about to be sent, or was stored."""
+
+    digest: str | None  #: of the stored archive; None: it is about to be sent
+
+    kind = "output"
+
+    def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:  # noqa: ARG002  (other reports use them)
+        """Store the archive of an open attempt; also of a job that was killed while it ran."""
+        attempts.check_open(attempt)
+        return Decision(
+            answer=_answer(attempt), changes={} if self.digest is None else {"output": self.digest}
+        )
+
+
+def _answer(attempt: Attempt, status: str | None = None) -> ReportAnswer:
+    return ReportAnswer(
+        job_id=attempt.job_id,
+        epoch=attempt.epoch,
+        vo=attempt.vo,
+        ending=attempt.ending and status is None,
+        status=status,
+    )
+
+
+def _find_previous_answer(attempt: Attempt, request: str) -> ReportAnswer | None:
+    """The answer given before, if this request is the one that closed the attempt."""
+    if attempt.closed_at is None or attempt.request is None or attempt.answer is None:
+        return None
+    if attempt.request != request:
+        raise StaleLease(
+            f"attempt {attempt.epoch} of job {attempt.job_id} was already {attempt.closed_as} "
+            "by a different report"
+        )
+    return _answer(attempt, json.loads(attempt.answer)["status"])
+
+
+def _begin(attempt: Attempt, rules: LeaseRules, now: datetime) -> dict[str, object]:
+    return {
+        "heartbeat_at": now,
+        "started_at": attempt.started_at or now,
+        "lease_expires_at": now + rules.lease_time(attempt.vo),
+    }
+
+
+def _close(attempt: Attempt, closed_as: str, request: str, status: JobStatus, now: datetime) -> Decision:
+    """Close with the report that closed it and its answer, which a repetition gets again."""
+    answer = _to_json({"status": status})
+    changes = {"closed_at": now, "closed_as": closed_as, "request": request, "answer": answer}
+    return Decision(answer=_answer(attempt, status), changes=changes)
+
+
+def _revive(attempt: Attempt, job: JobState) -> tuple[Move, ...]:
+    """Make a Stalled job Running again, and one whose start was among lost commits."""
+    if attempt.ending:
+        return ()
+    lost_its_start = attempt.quarantined and attempt.started_at is None
+    if lost_its_start or job.status is JobStatus.STALLED:
+        return _move(attempt, job, JobStatus.RUNNING, RUNNING_AGAIN)
+    return ()
+
+
+def _move(
+    attempt: Attempt, job: JobState, wanted: JobStatus, minor: str, application: str | None = None
+) -> tuple[Move]:
+    if job.status not in may_come_from(wanted):
+        raise IllegalTransition(attempt.job_id, current=job.status, wanted=wanted)
+    return (Move(status=wanted, minor=minor, application=application),)
+
+
+def _to_json(value: Mapping[str, object]) -> str:
+    return json.dumps(value, sort_keys=True)

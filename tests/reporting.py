@@ -1,0 +1,76 @@
+"""Reports of pilots, one in a transaction, as the lifecycle records them."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from requirements.errors import PilotageError
+from taskqueue.leases import lifecycle
+from taskqueue.leases.reports import (
+    NO_PROGRESS,
+    FinishReport,
+    HeartbeatReport,
+    LeaseReport,
+    LeaseRules,
+    OutputReport,
+    PayloadResult,
+    Progress,
+    ReleaseReport,
+    ReportAnswer,
+    Sender,
+    StartReport,
+)
+
+ANYBODY = Sender(subject=None)
+
+
+def rules(lease_time: timedelta = timedelta(minutes=5), maximum: int = 3, **of_vos: timedelta) -> LeaseRules:
+    """Rules for all VOs, with the lease times of some."""
+    return LeaseRules(lease_times={"": lease_time, **of_vos}, max_reschedulings={"": maximum})
+
+
+def record(
+    conn: Connection, report: LeaseReport, now: datetime, which: LeaseRules | None = None
+) -> ReportAnswer:
+    """The answer; raises the error if it is refused."""
+    [outcome] = lifecycle.record(conn, [report], rules=which or rules(), now=now)
+    if isinstance(outcome, PilotageError):
+        raise outcome
+    return outcome
+
+
+def start(conn: Connection, lease: str, *, lease_time: timedelta, now: datetime) -> dict[str, Any]:
+    answer = record(conn, StartReport(lease=lease, sender=ANYBODY), now, rules(lease_time))
+    return {"job_id": answer.job_id, "epoch": answer.epoch, "commands": _commands(answer)}
+
+
+def heartbeat(
+    conn: Connection, lease: str, *, said: Progress = NO_PROGRESS, lease_time: timedelta, now: datetime
+) -> dict[str, Any]:
+    report = HeartbeatReport(lease=lease, sender=ANYBODY, progress=said)
+    return {"commands": _commands(record(conn, report, now, rules(lease_time)))}
+
+
+def finish(conn: Connection, lease: str, report: PayloadResult, *, now: datetime) -> Mapping[str, Any]:
+    return _ended(record(conn, FinishReport(lease=lease, sender=ANYBODY, result=report), now))
+
+
+def release(
+    conn: Connection, lease: str, *, reason: str, max_rescheduling: int, now: datetime
+) -> Mapping[str, Any]:
+    report = ReleaseReport(lease=lease, sender=ANYBODY, reason=reason)
+    return _ended(record(conn, report, now, rules(maximum=max_rescheduling)))
+
+
+def store_output(conn: Connection, lease: str, digest: str, *, now: datetime) -> None:
+    record(conn, OutputReport(lease=lease, sender=ANYBODY, digest=digest), now)
+
+
+def _ended(answer: ReportAnswer) -> Mapping[str, Any]:
+    return {"job_id": answer.job_id, "epoch": answer.epoch, "status": answer.status}
+
+
+def _commands(answer: ReportAnswer) -> list[str]:
+    return ["kill"] if answer.ending else []
