@@ -64,6 +64,10 @@ def _hourly_sum_columns(*more: Column[str]) -> list[Column[Any] | PrimaryKeyCons
     return [*by, PrimaryKeyConstraint(*(each.name for each in by))]
 
 
+def _build_ddl(statement: str) -> DDL:
+    return DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
+
+
 def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
     where = text(condition)
     return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
@@ -578,6 +582,7 @@ installation = _table(
     # Configuration version, and expiries passed by then, that `scope_rules` come from.
     Column("rules_version", Integer, nullable=False, server_default=text("0")),
     Column("rules_expiries", Integer, nullable=False, server_default=text("0")),
+    Column("mended_counters", Integer, nullable=False, server_default=text("0")),  # of scope rules, ever
     CheckConstraint("row_number = 1", name="one_row"),
 )
 

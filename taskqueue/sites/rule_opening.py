@@ -10,6 +10,7 @@ continues. An attempt that ends before it was marked is not counted, and one tha
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from sqlalchemy import Connection, Engine, Row, Select, bindparam, or_, select, text
 
@@ -83,7 +84,7 @@ def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> None:
         with database.reading(engine) as conn:
             leases = list(_list_countable(conn, rule, counts))
         for start in range(0, len(leases), _AT_ONCE):
-            database.run_with_retry(lambda some=leases[start : start + _AT_ONCE]: _mark(engine, rule, some))
+            database.run_with_retry(partial(_mark, engine, rule, leases[start : start + _AT_ONCE]))
     with database.writing(engine) as conn:
         scopes.limit_wait(conn)
         scopes.lock_scopes(conn, [rule.scope])

@@ -235,6 +235,7 @@ def upgrade() -> None:
         sa.Column("trimmed_to", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("rules_version", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("rules_expiries", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("mended_counters", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.CheckConstraint("row_number = 1", name=op.f("ck_installation_one_row")),
         sa.PrimaryKeyConstraint("row_number", name=op.f("pk_installation")),
     )
