@@ -379,9 +379,7 @@ attempts = _table(
 )
 for _dialect, _statements in TRIGGERS.items():
     for _statement in _statements:
-        event.listen(
-            attempts, "after_create", DDL(_statement.replace("%", "%%")).execute_if(dialect=_dialect)
-        )
+        event.listen(attempts, "after_create", _build_ddl(_statement).execute_if(dialect=_dialect))
 
 #: One row for each site, CE or queue with a limit. Matching there is serialised by the row's lock. Holds the
 #: last advertisement: the site's statement of its state.

@@ -17,6 +17,7 @@ from sqlalchemy import (
 )
 
 from taskqueue.schema.tables import attempts, installation, jobs, reservations, scope_returns, scope_rules
+from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.sites import reservations as site_reservations
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites import scopes
@@ -38,7 +39,7 @@ _RESERVED = (
     .where(reservations.c.scope == scope_rules.c.scope, reservations.c.seen.is_(False))
     .scalar_subquery()
 )
-_SITES = select(scopes.table.c.site).join(scope_rules, scope_rules.c.scope == scopes.table.c.scope)
+_SITES = select(scopes_table.c.site).join(scope_rules, scope_rules.c.scope == scopes_table.c.scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +141,8 @@ def mend(conn: Connection, rule_id: int) -> None:
 
 def count_mended(conn: Connection) -> int:
     """How many counters were ever mended."""
-    return conn.execute(READ_MENDED).scalar_one()
+    mended: int = conn.execute(READ_MENDED).scalar_one()
+    return mended
 
 
 def _find_rule(conn: Connection, rule_id: int) -> Iterator[StoredRule]:
