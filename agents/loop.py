@@ -62,6 +62,7 @@ INTERVALS: Mapping[str, float] = {
     "sweep": 1.0,
     "waits": 5.0,
     "accounting": 5.0,
+    "scope-counters": 30.0,
     "retention": 600.0,
 }
 #: An agent is overdue if its latest cycle began longer ago than this and than three intervals.

@@ -11,6 +11,7 @@ from rich.console import Console
 from benchmarks import (
     cost,
     explain,
+    growth,
     look,
     match,
     mixed,
@@ -26,6 +27,7 @@ from benchmarks.results import Result
 
 BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "match": match.run,
+    "growth": growth.run,
     "nothing": nothing.run,
     "submit": submit.run,
     "pools": pools.run,

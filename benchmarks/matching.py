@@ -26,9 +26,11 @@ _PATIENCE = 30.0  # seconds
 
 
 @contextmanager
-def singly(url: str, offers: Sequence[Mapping[str, object]], number: int) -> Iterator[Work]:
+def singly(
+    url: str, offers: Sequence[Mapping[str, object]], number: int, *, limited: int = 0
+) -> Iterator[Work]:
     """One client that asks, waits for its answer, and asks again; each claim is a transaction."""
-    with _matcher(url) as (_, matcher):
+    with _matcher(url, limited) as (_, matcher):
         requests = _requests(offers, number)
 
         def one() -> int:
@@ -44,9 +46,11 @@ def singly(url: str, offers: Sequence[Mapping[str, object]], number: int) -> Ite
 
 
 @contextmanager
-def together(url: str, offers: Sequence[Mapping[str, object]], at_a_time: int, number: int) -> Iterator[Work]:
+def together(
+    url: str, offers: Sequence[Mapping[str, object]], at_a_time: int, number: int, *, limited: int = 0
+) -> Iterator[Work]:
     """One process in which so many requests wait at any time, as in the service."""
-    with _matcher(url) as (engine, matcher):
+    with _matcher(url, limited) as (engine, matcher):
         claimer = ClaimWorker(engine, matcher)
         claimer.start()
         requests = _requests(offers, number)
@@ -103,9 +107,9 @@ class _Crowd:
 
 
 @contextmanager
-def _matcher(url: str) -> Iterator[tuple[Engine, Matcher]]:
+def _matcher(url: str, limited: int) -> Iterator[tuple[Engine, Matcher]]:
     gc_tuning.collect_seldom()  # as each process of the service
-    config = validate.parse(lhcb.tree())
+    config = validate.parse(lhcb.tree(limited=limited))
     engine = database.connect(url)
     try:
         yield engine, Matcher(engine, lambda: config, lambda: population.NOW)

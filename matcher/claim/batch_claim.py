@@ -8,12 +8,14 @@ statements need PostgreSQL.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from cs_config.tree.configuration import Configuration
 from matcher.claim import claim_loop
@@ -22,6 +24,7 @@ from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.undelivered import InDoubtClaims
 from matcher.errors import Unserved
 from matcher.limits import place_policy
+from matcher.limits.compiled_rules import RuleFollower
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from requirements.errors import PilotageError
@@ -29,6 +32,7 @@ from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner, TransactionRunner
 from taskqueue.leases import claim as leases_claim
 from taskqueue.leases import claim_batch
+from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim_batch import BatchClaim, BatchClaimResult
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -81,8 +85,10 @@ def tried_before_last(tried: Sequence[TaskQueue]) -> frozenset[int]:
     return frozenset(each.task_queue_id for each in tried[:-1])
 
 
-def build_claim(prepared: ClaimRequest, task_queue: TaskQueue) -> BatchClaim:
-    """A claim for one job of a task queue."""
+def build_claim(
+    prepared: ClaimRequest, task_queue: TaskQueue, *, counted_by: str | None = None
+) -> BatchClaim:
+    """A claim for one job of a task queue; `counted_by`: what counts it, if its place is locked."""
     filling = SlotAllotment(prepared.resource)
     filling.take(task_queue.requirement_class, 1)
     [allotment] = filling.allotments()
@@ -92,6 +98,7 @@ def build_claim(prepared: ClaimRequest, task_queue: TaskQueue) -> BatchClaim:
         lease=leases_claim.generate_lease(),
         allotment=allotment,
         request_id=prepared.request.request_id,
+        counted_by=counted_by,
     )
 
 
@@ -115,16 +122,22 @@ def _try(
 
 
 def claim_limited(
-    conn: Connection, requests: Sequence[ClaimRequest], *, config: Configuration, now: datetime
+    conn: Connection, requests: Sequence[ClaimRequest], *, now: datetime, wait: bool = False
 ) -> dict[int, ClaimResult]:
     """Results by position in the list; a missing one must be claimed step by step.
+
+    Where another transaction has a place locked, its requests get nothing now, or are waited for (`wait`).
 
     Raises:
         DBAPIError: No job was claimed.
     """
-    policies = place_policy.lock_policies(conn, config, {prepared.place for prepared in requests}, now)
+    policies = place_policy.lock_policies(conn, {prepared.place for prepared in requests}, now, wait=wait)
     left = [_LimitedRequest(prepared, policies.policy_at(prepared.place)) for prepared in requests]
-    found: dict[int, ClaimResult] = {}
+    found = {
+        number: ClaimResult(in_other_hands=True)
+        for number, prepared in enumerate(requests)
+        if policies.is_busy(prepared.place)
+    }
     for _ in range(_TRIES):
         batch = {
             number: claim
@@ -159,7 +172,8 @@ class _LimitedRequest:
         while not self.over and (found := self._next()) is not None:
             if self.gate is None or self._is_counted(self.gate, found):
                 self.tried.append(found)
-                return build_claim(self.prepared, found)
+                counted_by = None if self.gate is None else self.gate.format_countings(found)
+                return build_claim(self.prepared, found, counted_by=counted_by)
         self.over = True
         return None
 
@@ -189,6 +203,17 @@ class _LimitedRequest:
         return may
 
 
+#: Passes over a locked place after which it is waited for.
+_PASSES = 3
+
+
+class _LockedClaim(Protocol):
+    """Claims for some requests in one transaction, under the locks of their places."""
+
+    def __call__(self, some: Sequence[ClaimRequest], *, wait: bool) -> dict[int, ClaimResult]:
+        """Results by the `id()` of their requests; `wait` for locked places."""
+
+
 #: Results by the `id()` of their requests.
 Results = dict[int, ClaimResult | PilotageError]
 _Step = Callable[[Sequence[ClaimRequest], Configuration, datetime], dict[int, ClaimResult]]
@@ -200,6 +225,8 @@ class BatchClaimer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._server = AutocommitRunner(engine)
+        self._rules = RuleFollower(engine)
+        self._passed: Counter[Location] = Counter()  # claims in a row that found a place locked
         self.doubts = InDoubtClaims()  #: claims with unknown outcome
 
     def claim(self, requests: Sequence[ClaimRequest], *, config: Configuration, now: datetime) -> Results:
@@ -239,13 +266,18 @@ class BatchClaimer:
             else self._claim_unlimited
         )
 
+    def follow_rules(self, config: Configuration) -> None:
+        """Bring the rules of places up to date, before requests are prepared; see `RuleFollower.follow`."""
+        self._rules.follow(config)
+
     def _claim_limited(
-        self, requests: Sequence[ClaimRequest], config: Configuration, now: datetime
+        self, requests: Sequence[ClaimRequest], _config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
+        def claim(some: Sequence[ClaimRequest], *, wait: bool) -> dict[int, ClaimResult]:
+            return self._in_transaction(some, lambda conn: claim_limited(conn, some, now=now, wait=wait))
+
         try:
-            return self._in_transaction(
-                requests, lambda conn: claim_limited(conn, requests, config=config, now=now)
-            )
+            return self._claim_locked(requests, claim)
         except DBAPIError as error:
             if database.is_unavailable(error):
                 raise
@@ -260,13 +292,34 @@ class BatchClaimer:
         return {id(requests[number].request): result for number, result in results.items()}
 
     def _step_by_step(
-        self, requests: Sequence[ClaimRequest], config: Configuration, now: datetime
+        self, requests: Sequence[ClaimRequest], _config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
-        found = self._in_transaction(
-            requests,
-            lambda conn: dict(enumerate(claim_loop.claim_all(conn, requests, config=config, now=now))),
-        )
+        def claim(some: Sequence[ClaimRequest], *, wait: bool) -> dict[int, ClaimResult]:
+            return self._in_transaction(
+                some, lambda conn: dict(enumerate(claim_loop.claim_all(conn, some, now=now, wait=wait)))
+            )
+
+        found = self._claim_locked(requests, claim)
         return {id(each.request): each.complete(found[id(each.request)]) for each in requests}
+
+    def _claim_locked(
+        self, requests: Sequence[ClaimRequest], claim: "_LockedClaim"
+    ) -> dict[int, ClaimResult]:
+        """Claim where scopes are locked: all free ones together, then one that was passed over too often."""
+        overdue = next((each.place for each in requests if self._passed[each.place] >= _PASSES), None)
+        found = claim([each for each in requests if each.place != overdue], wait=False)
+        if overdue is not None:
+            late = [each for each in requests if each.place == overdue]
+            try:
+                found |= claim(late, wait=True)
+            except OperationalError as error:
+                if not database.is_lock_timeout(error):
+                    raise
+                found |= {id(each.request): ClaimResult(in_other_hands=True) for each in late}
+        results = ((each.place, found.get(id(each.request))) for each in requests)
+        passed = {place for place, result in results if result is not None and result.in_other_hands}
+        self._passed = Counter({place: self._passed[place] + 1 for place in passed})
+        return found
 
     def _in_transaction(
         self, requests: Sequence[ClaimRequest], claim: Callable[[Connection], dict[int, ClaimResult]]

@@ -7,7 +7,6 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
-from cs_config.tree.configuration import Configuration
 from matcher.claim.allotment import SlotAllotment
 from matcher.index.sampling import CandidateOrder
 from matcher.index.waiting import split_into_pieces
@@ -89,6 +88,7 @@ class _Claim:
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
     passed_over: bool = False  #: an admitted job was locked by another transaction
+    is_busy: bool = False  #: another transaction has the place locked
 
     @property
     def missing(self) -> int:
@@ -98,7 +98,12 @@ class _Claim:
     @property
     def refused(self) -> str | None:
         """The reason why the place admitted nothing."""
-        return None if self.taken or self.gate is None else self.gate.refused
+        return None if self.taken or self.gate is None or self.must_wait else self.gate.refused
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether it got nothing because the place is locked, or has a limit that is not in force yet."""
+        return not self.taken and (self.is_busy or (self.gate is not None and self.gate.is_opening))
 
     @property
     def chooses(self) -> bool:
@@ -141,19 +146,26 @@ class _Claim:
     def claimed_jobs(self) -> list[AssignedJob]:
         """The jobs with their allotments."""
         return [
-            AssignedJob(row=row, place=self.prepared.place, holder=self.prepared.holder, allotment=allotment)
+            AssignedJob(
+                row=row,
+                place=self.prepared.place,
+                holder=self.prepared.holder,
+                allotment=allotment,
+                counted_by=None if self.gate is None else self.gate.find_countings(row.job_id),
+            )
             for row, allotment in zip(self.taken, self.filling.allotments(), strict=True)
         ]
 
 
 def claim_all(
-    conn: Connection, requests: Sequence[ClaimRequest], *, config: Configuration, now: datetime
+    conn: Connection, requests: Sequence[ClaimRequest], *, now: datetime, wait: bool = False
 ) -> list[ClaimResult]:
     """Take jobs for all requests and open their attempts, in the caller's transaction.
 
-    A request that another process answered meanwhile gets that answer.
+    A request that another process answered meanwhile gets that answer. One whose place is locked by another
+    transaction gets nothing now, or is waited for (`wait`), which raises OperationalError after a moment.
     """
-    policies = place_policy.lock_policies(conn, config, {prepared.place for prepared in requests}, now)
+    policies = place_policy.lock_policies(conn, {prepared.place for prepared in requests}, now, wait=wait)
     keys = {
         number: key for number, each in enumerate(requests) if (key := request_key(each.request)) is not None
     }
@@ -166,10 +178,13 @@ def claim_all(
             prepared=prepared,
             filling=SlotAllotment(prepared.resource),
             gate=policies.policy_at(prepared.place, prepared.admission),
+            is_busy=policies.is_busy(prepared.place),
         )
         for prepared in requests
     ]
-    new_claims = [each for number, each in enumerate(claims) if keys.get(number) not in held]
+    new_claims = [
+        each for number, each in enumerate(claims) if keys.get(number) not in held and not each.is_busy
+    ]
     # The most restricted requests first.
     for each in new_claims:
         if (each.gate is not None or each.chooses) and each.admitted:
@@ -299,7 +314,7 @@ def _hand_over(conn: Connection, claims: Sequence[_Claim], now: datetime) -> lis
         ClaimResult(
             claimed=tuple(islice(claimed, len(claim.taken))),
             emptied=claim.emptied,
-            in_other_hands=claim.in_other_hands,
+            in_other_hands=claim.in_other_hands or claim.must_wait,
             refused=claim.refused,
         )
         for claim in claims

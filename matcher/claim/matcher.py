@@ -79,6 +79,7 @@ class Matcher:
         """Apply recent changes; for idle times."""
         self._recorder.go_on(most=IDLE_PIECE)
         self._mark_empty()
+        self._claims.follow_rules(self._config())
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
             self._follow(conn, self._clock(), since)
@@ -110,6 +111,7 @@ class Matcher:
         """One result per request; `fresh`: the snapshot of a moment ago is good enough."""
         if not fresh:
             self._mark_empty()
+        self._claims.follow_rules(self._config())
         now, since = self._clock(), self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             view = self._view(reading, now, since, fresh=fresh)
@@ -187,6 +189,7 @@ class Matcher:
         Without node facts, including those that only some nodes of the queue may serve.
         """
         self._mark_empty()  # otherwise the snapshot would restore them
+        self._claims.follow_rules(self._config())
         since = self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             view = self._view(reading, self._clock(), since)

@@ -192,9 +192,8 @@ class Snapshot:
         """The policy of a place, read without locks; None: no conditions."""
         if policy is None and not self.counts(place):
             return None
-        return place_policy.read_policies(
-            self.conn, self.config, [place], self.now, banned=self.banned
-        ).policy_at(place, policy)
+        policies = place_policy.read_policies(self.conn, [place], self.now, banned=self.banned)
+        return policies.policy_at(place, policy)
 
 
 def _queue_address(

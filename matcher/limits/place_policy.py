@@ -1,31 +1,35 @@
 """Conditions that hold at a place at the moment of a claim, beyond rules and pools: bans, limits, throttles.
 
-Rows of scopes are locked in the order of their names before anything is counted, and what is taken is stored
-with the claim, so two transactions never give away the same room. Without such conditions nothing is locked
-or counted.
+Rows of scopes are locked in the order of their names before their counters are read, and what is taken is
+added to the counters with the claim, so two transactions never give away the same room. Rules and counters
+are rows (`taskqueue.sites.scope_rules`), so that they hold for every process, whatever configuration it has.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain
 
 from sqlalchemy import Connection
 
+from cs_config.options.place_limits import RunningLimit
 from cs_config.tree.configuration import Configuration
 from matcher.index.waiting import split_into_pieces
-from matcher.limits import job_groups, running_limits, throttle_state
+from matcher.limits import compiled_rules, job_groups, running_limits, throttle_state
 from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.job_groups import JobGroupCache
-from matcher.limits.running_limits import DelayBucket, PlaceCondition
+from matcher.limits.running_limits import DelayBucket, PlaceCondition, PlaceRule, RunningLimitState
 from matcher.limits.throttle_state import ThrottleStanding
 from requirements.values import fold
 from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
 from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
-from taskqueue.sites import bans, matching_delays, reservations, scopes
+from taskqueue.sites import bans, matching_delays, reservations, scope_rules, scopes
 from taskqueue.sites.matching_delays import BucketLevel
+from taskqueue.sites.scope_rules import Counting, RuleKind, StoredRule
 from taskqueue.task_queues.task_queues import TaskQueue
 
 BANNED = "banned"
@@ -55,6 +59,19 @@ class PlacePolicy:
         self._refused: tuple[JobKind, ...] = ()  # job groups that the throttles refuse in their current state
         self.refused: str | None = BANNED if banned else None  #: reason code, once a job was refused
         self.reserved: list[tuple[str, reservations.AttemptKey]] = []
+        self._countings: dict[int, str] = {}  # of taken jobs
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a new rule does not admit jobs yet; it will soon."""
+        return not all(each.opened for each in self._standing) or any(
+            isinstance(each, RunningLimitState) and not each.opened for each in self._conditions
+        )
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether claimed attempts have to be counted here."""
+        return bool(self._standing or self._conditions)
 
     @property
     def depends_on_job(self) -> bool:
@@ -190,6 +207,25 @@ class PlacePolicy:
         """Record a reservation for a counted job that was taken."""
         self.reserved += ((each.scope.scope, (job_id, epoch)) for each in self._standing)
 
+    def format_countings(self, taken: CandidateRow | TaskQueue | None) -> str | None:
+        """The rules that count a job, or a job of a task queue that alone decides; None: nothing counts here.
+
+        Without the job (None) only throttles count here.
+        """
+        if not self.is_counting:
+            return None
+        rules: list[Counting] = [(scope_rules.RESERVATION, each.scope.scope) for each in self._standing]
+        rules += (
+            (each.rule_id, each.rule.limit.scope)
+            for each in self._conditions
+            if isinstance(each, RunningLimitState) and taken is not None and each.rule.is_used_by(taken)
+        )
+        return scope_rules.format_countings(rules)
+
+    def find_countings(self, job_id: int) -> str | None:
+        """The rules that count a taken job; None: nothing counts here."""
+        return self._countings.get(job_id)
+
     def record_kept_out(self, task_queue: TaskQueue) -> None:
         """Record that no job of a nonempty task queue passes the filter."""
         if self.passing(task_queue.vo).kept_out:
@@ -201,6 +237,8 @@ class PlacePolicy:
         self._refused = ()
         for each in self._standing:
             each.matched(len(rows))
+        if (countings := self.format_countings(job)) is not None:
+            self._countings |= {row.job_id: countings for row in rows}
         for row in rows:
             self.reserve(row.job_id, row.epoch)
         for condition in self._conditions:
@@ -222,12 +260,18 @@ class PlacePolicies:
         conditions: Mapping[str, Sequence[PlaceCondition]],
         banned: Collection[str],
         kinds: JobGroupCache,
+        busy: Collection[str] = (),
     ) -> None:
         self._kinds = kinds
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
+        self._busy_scopes = frozenset(busy)
         self._policies: list[PlacePolicy] = []
+
+    def is_busy(self, place: Location) -> bool:
+        """Whether another transaction has a scope of the place, so that nothing may be taken there now."""
+        return not self._busy_scopes.isdisjoint(_scopes_of_place(place))
 
     def policy_at(self, place: Location, admission: AdmissionPolicy | None = None) -> PlacePolicy | None:
         """The policy of a place; None: it has no conditions."""
@@ -242,41 +286,59 @@ class PlacePolicies:
         return policy
 
     def write(self, conn: Connection) -> None:
-        """Store reservations and delay buckets; the attempts must exist already."""
+        """Store counters, reservations and delay buckets; the attempts must exist already."""
         reservations.create_reservations(conn, chain(*(policy.reserved for policy in self._policies)))
-        buckets = (each for each in chain(*self._conditions.values()) if isinstance(each, DelayBucket))
+        conditions = list(chain(*self._conditions.values()))
         changed = (
-            (each.key, BucketLevel(tokens=each.tokens, at=each.at)) for each in buckets if each.changed
+            (each.key, BucketLevel(tokens=each.tokens, at=each.at))
+            for each in conditions
+            if isinstance(each, DelayBucket) and each.changed
         )
         matching_delays.store_levels(conn, changed)
+        counts = {
+            each.rule_id: each.there
+            for each in conditions
+            if isinstance(each, RunningLimitState) and each.changed
+        }
+        counts |= {each.rule_id: each.reserved for each in self._standing.values() if each.changed}
+        scope_rules.store_counts(conn, counts)
 
 
 def lock_policies(
-    conn: Connection, config: Configuration, places: Collection[Location], now: datetime
+    conn: Connection, places: Collection[Location], now: datetime, *, wait: bool = False
 ) -> PlacePolicies:
-    """The policies of places, locked until the end of the transaction."""
-    names = _scope_names(config, places)
-    locked = scopes.lock_scopes(conn, names) if names else {}
+    """The policies of places, locked until the end of the transaction.
+
+    Scopes locked by others are passed over; or, with `wait`, an OperationalError after 200 ms.
+    """
+    names = set(chain(*map(_scopes_of_place, places)))
+    if wait:
+        scopes.limit_wait(conn)
+    locked, busy = scopes.lock_with_rules(conn, names, wait=wait) if names else ({}, frozenset[str]())
+    rules = scope_rules.apply_returns(conn, locked) if locked else []
+    unknown = {each.scope for each in rules if not each.known}
     sites = {place.site for place in places if place.site}
     banned = bans.read_bans(conn, sites, now=now) if sites else {}
-    return _build_policies(conn, config, locked, banned, now)
+    return _build_policies(conn, rules, locked, banned, now, busy | unknown)
 
 
 def read_policies(
-    conn: Connection,
-    config: Configuration,
-    places: Collection[Location],
-    now: datetime,
-    *,
-    banned: Collection[str],
+    conn: Connection, places: Collection[Location], now: datetime, *, banned: Collection[str]
 ) -> PlacePolicies:
-    """Like `lock_policies`, without locks: a closed place costs no write. `banned`: the banned sites."""
-    return _build_policies(conn, config, scopes.read_scopes(conn, _scope_names(config, places)), banned, now)
+    """Like `lock_policies`, without locks: a closed place costs no write. `banned`: the banned sites.
+
+    Rules that are not open yet count as open: they will be.
+    """
+    names = set(chain(*map(_scopes_of_place, places)))
+    rules = [replace(each, opened=True) for each in scope_rules.read_rules(conn, names)] if names else []
+    found = scopes.read_scopes(conn, {each.scope for each in rules}) if rules else {}
+    return _build_policies(conn, rules, found, banned, now)
 
 
 def counts_jobs(config: Configuration, place: Location) -> bool:
-    """Whether a limit, delay or throttle may apply at the place and needs locks and counts."""
-    return bool(_scope_names(config, [place]))
+    """Whether a limit, delay or throttle of the configuration may apply at the place; claims read rows."""
+    known = running_limits.rules_by_scope(config)
+    return any(name in config.throttles or name in known for name in _scopes_of_place(place))
 
 
 def list_scopes_below(config: Configuration, place: Location, vos: Collection[str]) -> tuple[str, ...]:
@@ -290,25 +352,44 @@ def list_scopes_below(config: Configuration, place: Location, vos: Collection[st
 
 def _build_policies(
     conn: Connection,
-    config: Configuration,
+    rules: Sequence[StoredRule],
     found: Mapping[str, scopes.Scope],
     banned: Collection[str],
     now: datetime,
+    busy: Collection[str] = (),
 ) -> PlacePolicies:
-    limited = [name for name in found if name in running_limits.rules_by_scope(config)]
-    throttled = [scope for name, scope in found.items() if name in config.throttles]
-    return PlacePolicies(
-        throttle_state.read_standings(conn, config, throttled, now),
-        running_limits.read_conditions(conn, config, limited, now) if limited else {},
-        banned,
-        job_groups.find_cache(conn),
+    known = [each for each in rules if each.known]
+    standing = {
+        each.scope: replace(
+            throttle_state.read_standing(
+                conn, found[each.scope], compiled_rules.read_throttle(each.definition), each.n, now
+            ),
+            rule_id=each.rule_id,
+            opened=each.opened,
+        )
+        for each in known
+        if each.kind is RuleKind.THROTTLE
+    }
+    delays: defaultdict[str, list[PlaceRule]] = defaultdict(list)
+    conditions: defaultdict[str, list[PlaceCondition]] = defaultdict(list)
+    for each in known:
+        if each.kind is RuleKind.DELAY:
+            delays[each.scope].append(compiled_rules.read_place_rule(each))
+        elif each.kind is RuleKind.RUNNING:
+            conditions[each.scope].append(_build_limit_state(each))
+    for scope, buckets in running_limits.read_buckets(conn, delays, now).items():
+        conditions[scope] += buckets
+    return PlacePolicies(standing, conditions, banned, job_groups.find_cache(conn), busy)
+
+
+def _build_limit_state(rule: StoredRule) -> RunningLimitState:
+    place_rule = compiled_rules.read_place_rule(rule)
+    limit = place_rule.limit
+    if not isinstance(limit, RunningLimit):
+        raise TypeError(f"{rule.kind} of {rule.scope}: no running limit")
+    return RunningLimitState(
+        rule=place_rule, limit=limit, there=rule.n, rule_id=rule.rule_id, opened=rule.opened
     )
-
-
-def _scope_names(config: Configuration, places: Collection[Location]) -> set[str]:
-    known = running_limits.rules_by_scope(config)
-    names = chain(*map(_scopes_of_place, places))
-    return {name for name in names if name in config.throttles or name in known}
 
 
 def _scopes_of_place(place: Location) -> tuple[str, ...]:

@@ -89,11 +89,14 @@ class RunningLimitState:
     rule: PlaceRule
     limit: RunningLimit
     there: int
+    rule_id: int = 0  #: of the counter; 0: the rows were counted
+    opened: bool = True  #: False: a new rule that admits no job yet
+    changed: bool = False
 
     @property
     def full(self) -> bool:
         """Whether no further job is admitted."""
-        return self.there >= self.limit.most
+        return not self.opened or self.there >= self.limit.most
 
     def keeps_out(self, job: LimitedJob) -> bool:
         """Whether this job is excluded now."""
@@ -107,6 +110,7 @@ class RunningLimitState:
     def matched(self, jobs: int = 1) -> None:
         """Count taken jobs; a negative number takes them back."""
         self.there += jobs
+        self.changed = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,16 +192,28 @@ def scopes_with_rules(config: Configuration) -> Mapping[FoldedAddress, str]:
 def read_conditions(
     conn: Connection, config: Configuration, names: Collection[str], now: datetime
 ) -> Mapping[str, list[PlaceCondition]]:
-    """Current state of the limits and delays of these scopes; exact while the scopes are locked."""
+    """Current state of the limits and delays of a configuration at these scopes, counted from the rows.
+
+    For explanations and previews, whose configuration need not be the one in force.
+    """
     known = rules_by_scope(config)
     concerned = {scope: known[scope] for scope in names}
     slow = [s for s, these in concerned.items() if any(isinstance(r.limit, MatchingDelay) for r in these)]
-    levels = matching_delays.read_levels(conn, slow) if slow else {}
-    at = matching_delays.read_time(conn, now) if slow else now
+    buckets = read_buckets(conn, {scope: concerned[scope] for scope in slow}, now)
     return {
-        scope: [*_read_running(conn, scope, these), *_read_buckets(scope, these, levels, at)]
+        scope: [*_read_running(conn, scope, these), *buckets.get(scope, ())]
         for scope, these in concerned.items()
     }
+
+
+def read_buckets(
+    conn: Connection, rules: Mapping[str, Sequence[PlaceRule]], now: datetime
+) -> Mapping[str, list[DelayBucket]]:
+    """Current state of the delays among the rules of these scopes; exact while the scopes are locked."""
+    if not rules:
+        return {}
+    levels, at = matching_delays.read_levels(conn, rules), matching_delays.read_time(conn, now)
+    return {scope: list(_list_buckets(scope, these, levels, at)) for scope, these in rules.items()}
 
 
 def _find_value(limited: LimitedJob | TaskQueue, attribute: str) -> str | None:
@@ -241,7 +257,7 @@ def _read_running(conn: Connection, scope: str, these: Sequence[PlaceRule]) -> I
             yield RunningLimitState(rule=rule, limit=limit, there=number)
 
 
-def _read_buckets(
+def _list_buckets(
     scope: str, these: Sequence[PlaceRule], levels: Mapping[BucketKey, BucketLevel], now: datetime
 ) -> Iterator[DelayBucket]:
     for rule in these:

@@ -21,6 +21,7 @@ from taskqueue.sites.scopes import Scope
 log = logging.getLogger(__name__)
 
 NOT_FRESH = "no fresh advertisement"
+NOT_COUNTED = "a new throttle whose matches are not counted yet"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,9 +32,15 @@ class ThrottleStanding:
     stale: bool
     rule: Stale | None  #: replaces the advertisement; None: it is fresh
     throttled: ThrottleState
+    rule_id: int = 0  #: of the counter; 0: the rows were counted
+    reserved: int = 0  #: reservations of the scope
+    opened: bool = True  #: False: a new rule that admits no job yet
+    changed: bool = False
 
     def room(self) -> ThrottleRoom:
         """How many jobs may still be matched here."""
+        if not self.opened:
+            return ThrottleRoom(jobs=0, why=NOT_COUNTED)
         if self.rule is Stale.CLOSED:
             return ThrottleRoom(jobs=0, why=NOT_FRESH)
         return OPEN if self.rule is Stale.OPEN else self.throttled.room()
@@ -74,6 +81,8 @@ class ThrottleStanding:
     def matched(self, jobs: int) -> None:
         """Count taken jobs; a negative number takes them back."""
         self.throttled = replace(self.throttled, reserved=self.throttled.reserved + jobs)
+        self.reserved += jobs
+        self.changed = True
 
 
 def read_standings(
@@ -82,7 +91,7 @@ def read_standings(
     """States of the throttles of these scopes, each of which must have one."""
     reserved = reservations.count_reservations(conn, [each.scope for each in throttled]) if throttled else {}
     return {
-        each.scope: _read_standing(conn, each, config.throttles[each.scope], reserved.get(each.scope, 0), now)
+        each.scope: read_standing(conn, each, config.throttles[each.scope], reserved.get(each.scope, 0), now)
         for each in throttled
     }
 
@@ -95,17 +104,18 @@ def iterate_standings(
         yield from read_standings(conn, config, scopes.read_scopes(conn, some).values(), now).items()
 
 
-def _read_standing(
+def read_standing(
     conn: Connection, scope: Scope, throttle: Throttle, reserved: int, now: datetime
 ) -> ThrottleStanding:
+    """State of one throttle with a number of reservations."""
     fresh = _is_fresh(scope, throttle, now)
     rule = None if fresh else throttle.stale
-    advertised = scope.advertised or {}
+    advertised, more = scope.advertised or {}, reserved
     if rule is Stale.DERIVED:
         # Our own job states include every match.
-        advertised, reserved = {**advertised, **_derived_counters(conn, scope.scope)}, 0
-    throttled = ThrottleState(throttle=throttle, advertised=advertised, reserved=reserved)
-    return ThrottleStanding(scope=scope, stale=not fresh, rule=rule, throttled=throttled)
+        advertised, more = {**advertised, **_derived_counters(conn, scope.scope)}, 0
+    throttled = ThrottleState(throttle=throttle, advertised=advertised, reserved=more)
+    return ThrottleStanding(scope=scope, stale=not fresh, rule=rule, throttled=throttled, reserved=reserved)
 
 
 def _is_fresh(scope: Scope, throttle: Throttle, now: datetime) -> bool:

@@ -26,6 +26,7 @@ class StateMetrics(Collector):
     ended: Numbers  #: jobs that ever ended, by final status
     unmatchable: Mapping[str, int]  #: pools without an eligible queue, by VO
     cycles: Mapping[str, float]  #: time of the last cycle by agent, in seconds since 1970
+    mended: int  #: counters of limits that had to be set right
     pilots: Mapping[tuple[str, ...], PilotCounts]  #: counted by `BY`; no queue until a broker has picked one
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
@@ -50,6 +51,11 @@ class StateMetrics(Collector):
             "When an agent last did its work.",
             ("agent",),
             {(agent,): when for agent, when in self.cycles.items()},
+        )
+        yield CounterMetricFamily(
+            "pilotage_scope_counters_mended",
+            "Counters of limits that differed from what runs and were counted again.",
+            value=self.mended,
         )
         yield from self._collect_pilots()
 

@@ -79,11 +79,17 @@ def is_unavailable(error: Exception) -> bool:
 #: since locks are taken in the same order everywhere (`jobs.transitions`); but a role or a database may be
 #: set to SERIALIZABLE, and administrators lock rows by hand.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether a retry is likely to succeed at once."""
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
+
+
+def is_lock_timeout(error: DBAPIError) -> bool:
+    """Whether a statement gave up waiting for a row that another transaction has locked."""
+    return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 
 def run_with_retry(work: Callable[[], _Result], *, tries: int = 4) -> _Result:

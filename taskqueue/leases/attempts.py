@@ -94,6 +94,7 @@ class Attempt:
     local_jobs: str | None  #: JSON object: numbers of local jobs by their state
     quarantined: bool  #: open when commits were lost; reports of its pilot may be among them
     lost_at: datetime | None  #: when it was closed as lost, if it was reopened afterwards
+    counted_by: str | None  #: the scope rules that count it, see `scope_rules.Counting`
 
 
 def get_attempt(conn: Connection, lease: str) -> Attempt:

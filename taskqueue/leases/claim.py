@@ -22,7 +22,10 @@ _LEASE_BYTES = 24
 _LEASE = ("lease", "lease_expires_at")
 _ALLOTTED = ("processors", "ram_mb", "gpus")
 #: Columns of an attempt that come from the claim.
-ATTEMPT_COLUMNS = ("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *_ALLOTTED)
+ATTEMPT_COLUMNS = (
+    *("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *_ALLOTTED),
+    "counted_by",
+)
 
 
 OPEN = insert(attempts)
@@ -62,6 +65,7 @@ class AssignedJob:
     place: Location
     holder: LeaseHolder
     allotment: Allotment = Allotment()
+    counted_by: str | None = None  #: see `scope_rules.format_countings`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,7 @@ def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: dateti
             "queue": to.place.queue,
             "opened_at": now,
             "lease_expires_at": expires,
+            "counted_by": to.counted_by,
             **asdict(allotment),
         }
         for (row, lease, expires, allotment), to in zip(held, given, strict=True)

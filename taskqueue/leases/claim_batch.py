@@ -28,6 +28,8 @@ class BatchClaim:
     lease: str  #: token for the attempt
     allotment: Allotment
     request_id: str | None = None  #: chosen by the holder
+    #: See `scope_rules.format_countings`; None: nothing counts at its place, which the statement checks.
+    counted_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         "ram_mb": request.allotment.ram_mb,
         "gpus": request.allotment.gpus,
         "request_id": request.request_id,
+        "counted_by": request.counted_by,
     }
 
 

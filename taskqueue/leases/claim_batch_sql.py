@@ -27,6 +27,7 @@ from sqlalchemy import (
     insert,
     literal,
     null,
+    or_,
     select,
     true,
     union_all,
@@ -51,6 +52,7 @@ from taskqueue.schema.tables import (
     job_log,
     jobs,
     match_requests,
+    scope_rules,
     site_bans,
     waiting_jobs,
 )
@@ -136,6 +138,7 @@ CLAIM_COLUMNS: Mapping[str, Any] = {
     "ram_mb": BigInteger,
     "gpus": Integer,
     "request_id": Text,
+    "counted_by": Text,
 }
 _COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
 
@@ -150,7 +153,7 @@ def _build_one(*, keyed: bool, pooled: bool) -> Select[Any] | CompoundSelect[Any
         else select_ordered(request["task_queue_id"]).where(jobs.c.submit_pool.is_(None))
     )
     first = (
-        waiting.where(~_is_banned(request["site"]), *([~_is_answered(request)] if keyed else []))
+        waiting.where(*_is_open(request), *([~_is_answered(request)] if keyed else []))
         .limit(1)
         .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
         .cte("first")
@@ -187,8 +190,15 @@ def _build_many() -> CompoundSelect[Any]:
     return union_all(_select_claimed(given), _select_repeated(repeated.c.number)).add_cte(*parts)
 
 
-def _is_banned(site: ColumnElement[Any]) -> ColumnElement[bool]:
-    return exists().where(site_bans.c.site == site, bans.IS_CURRENT)
+def _is_open(request: ClaimValues) -> tuple[ColumnElement[bool], ...]:
+    """Conditions: the site is not banned, and has no rules unless they were applied under its lock."""
+    site, ce, queue = (request[name] for name in ("site", "ce", "queue"))
+    at_ce = concat(site, "/", ce)
+    place = [site, at_ce, concat(at_ce, "/", queue)]
+    return (
+        ~exists().where(site_bans.c.site == site, bans.IS_CURRENT),
+        or_(request["counted_by"].is_not(None), ~exists().where(scope_rules.c.scope.in_(place))),
+    )
 
 
 def _is_answered(request: ClaimValues) -> ColumnElement[bool]:
@@ -202,7 +212,7 @@ def _assign_jobs(requests: CTE, repeated: CTE) -> CTE:
     """Assign jobs to requests: the n-th assignable job of a task queue to the n-th request for it."""
     free = (
         select(requests, _rank_within(requests.c.task_queue_id, requests.c.number))
-        .where(requests.c.number.not_in(select(repeated.c.number)), ~_is_banned(requests.c.site))
+        .where(requests.c.number.not_in(select(repeated.c.number)), *_is_open(dict(requests.c.items())))
         .cte("free")
     )
     wanted = (

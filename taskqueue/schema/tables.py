@@ -7,13 +7,13 @@ the row owns the job. A job that is assigned to a pilot has exactly one open att
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
     Float,
     ForeignKey,
-    ForeignKeyConstraint,
     Index,
     Integer,
     PrimaryKeyConstraint,
@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
     false,
     text,
     true,
@@ -29,6 +30,7 @@ from sqlalchemy.schema import SchemaItem
 
 from cs_config.versions.tables import UtcTime, metadata
 from taskqueue.schema.bitset_type import BitsetType
+from taskqueue.schema.triggers import TRIGGERS
 from taskqueue.states import FINAL
 
 #: SQLite generates row ids only for a primary key of type INTEGER.
@@ -60,6 +62,10 @@ def _hourly_sum_columns(*more: Column[str]) -> list[Column[Any] | PrimaryKeyCons
     by += [Column(name, Text, nullable=False) for name in names]
     by += more
     return [*by, PrimaryKeyConstraint(*(each.name for each in by))]
+
+
+def _build_ddl(statement: str) -> DDL:
+    return DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
 
 
 def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
@@ -356,6 +362,9 @@ attempts = _table(
     Column("quarantined", Boolean, nullable=False, server_default=false()),
     # When it was closed as lost, if it was reopened afterwards.
     Column("lost_at", UtcTime),
+    # JSON list of [rule_id, scope]: the scope rules that count it; rule 0: it has a reservation at the scope.
+    # Null: it was claimed where nothing is counted. Triggers read it when the attempt ends or is reopened.
+    Column("counted_by", Text),
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # At most one open attempt for each job, whatever the code above does.
@@ -366,8 +375,13 @@ attempts = _table(
     Index("ix_attempts_stamp", "stamp"),
     # Attempts at a location, counted for limits.
     _index_where("closed_at IS NULL", "ix_attempts_open_at", "site", "ce", "queue"),
+    # Attempts that may be reopened: a new limit has to count them then.
+    _index_where("closed_as = 'lost'", "ix_attempts_lost_at", "site", "ce"),
     postgresql_with=_ROOMY,
 )
+for _dialect, _statements in TRIGGERS.items():
+    for _statement in _statements:
+        event.listen(attempts, "after_create", _build_ddl(_statement).execute_if(dialect=_dialect))
 
 #: One row for each site, CE or queue with a limit. Matching there is serialised by the row's lock. Holds the
 #: last advertisement: the site's statement of its state.
@@ -385,8 +399,42 @@ scopes = _table(
     postgresql_with=_BUSY,
 )
 
-#: Matches that are not in the site's own counts yet, one row for each scope that counts them. The attempt's
-#: state is read from `attempts`, so code that ends an attempt need not touch this table.
+#: Limits, delays and throttles in force, compiled from the configuration. Claims read them here, so that they
+#: hold for processes with an older configuration as well. Written under the lock of the scope.
+scope_rules = _table(
+    "scope_rules",
+    Column("rule_id", BigId, primary_key=True),
+    Column("scope", Text, ForeignKey("scopes.scope"), nullable=False),
+    Column("kind", String(16), nullable=False),  # running, delay, throttle
+    Column("attribute", Text, nullable=False),  # of jobs; empty for a throttle, as the next two
+    Column("value", Text, nullable=False),  # folded
+    Column("vo", Text, nullable=False),  # empty: all VOs
+    Column("definition", Text, nullable=False),  # JSON object: the other values, such as the limit
+    Column("format", Integer, nullable=False),  # of the definition; unknown: the scope gets no jobs
+    # Number of open attempts that it counts, or of reservations; less the `scope_returns` not yet applied.
+    Column("n", Integer, nullable=False, server_default=text("0")),
+    # False: it admits no job yet, because claims that cannot see it may be running, or must be counted.
+    Column("opened", Boolean, nullable=False),
+    UniqueConstraint("scope", "kind", "attribute", "value", "vo"),
+    sqlite_autoincrement=True,  # an id is never given out twice: attempts keep it
+    postgresql_with=_BUSY,
+)
+
+#: Ended and reopened attempts that `scope_rules.n` does not contain yet. Written by triggers of `attempts`,
+#: so that nothing that ends an attempt waits for a scope; applied and deleted under the lock of the scope.
+scope_returns = _table(
+    "scope_returns",
+    Column("scope", Text, nullable=False),
+    Column("rule_id", BigInteger, nullable=False),  # 0: the throttle of the scope
+    Column("job_id", BigInteger, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("number", Integer, nullable=False),  # -1: ended; 1: reopened
+    Index("ix_scope_returns_scope", "scope"),
+    postgresql_with=_QUEUE,
+)
+
+#: Matches that are not in the site's own counts yet, one row for each scope that counts them. No foreign key
+#: to `attempts`: rows are deleted under the lock of their scope only, where they are counted.
 reservations = _table(
     "reservations",
     Column("scope", Text, ForeignKey("scopes.scope"), nullable=False),
@@ -395,8 +443,6 @@ reservations = _table(
     Column("begun_by", BigInteger),  # the first watermark by which its start was recorded
     Column("seen", Boolean, nullable=False, server_default=false()),  # listed in the last advertisement
     PrimaryKeyConstraint("scope", "job_id", "epoch"),
-    ForeignKeyConstraint(["job_id", "epoch"], ["attempts.job_id", "attempts.epoch"], ondelete="CASCADE"),
-    Index("ix_reservations_job_id_epoch", "job_id", "epoch"),
     postgresql_with=_QUEUE,
 )
 
@@ -533,6 +579,10 @@ installation = _table(
     # New attempts get higher numbers than this: a lost commit may have used it or a lower one.
     Column("epoch_floor", Integer, nullable=False, server_default=text("0")),
     Column("trimmed_to", BigInteger, nullable=False, server_default=text("0")),  # last of `changes` removed
+    # Configuration version, and expiries passed by then, that `scope_rules` come from.
+    Column("rules_version", Integer, nullable=False, server_default=text("0")),
+    Column("rules_expiries", Integer, nullable=False, server_default=text("0")),
+    Column("mended_counters", Integer, nullable=False, server_default=text("0")),  # of scope rules, ever
     CheckConstraint("row_number = 1", name="one_row"),
 )
 

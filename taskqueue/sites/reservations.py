@@ -34,7 +34,7 @@ from sqlalchemy import (
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import Value
 from taskqueue.db import sql
-from taskqueue.schema.tables import attempts, jobs
+from taskqueue.schema.tables import attempts, jobs, scope_rules
 from taskqueue.schema.tables import reservations as table
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import SCOPES_OF_SITE, SET_WATERMARK, Scope
@@ -60,6 +60,7 @@ COUNT = (
     .where(table.c.scope.in_(sql.IDS), table.c.seen.is_(False), _MAY_BE_THERE)
     .group_by(table.c.scope)
 )
+COUNT_ROWS = select(func.count()).select_from(table).where(_THE_SCOPE, table.c.seen.is_(False))
 LIST = (
     select(table.c.job_id, table.c.epoch, attempts.c.opened_at, attempts.c.started_at)
     .join(attempts, _ITS_ATTEMPT)
@@ -79,6 +80,11 @@ MARK_STARTED = (
 ACKNOWLEDGE = delete(table).where(_THE_SCOPE, table.c.begun_by <= bindparam("the_as_of"))
 FORGET_ENDED = delete(table).where(_THE_SCOPE, ~exists().where(_ITS_ATTEMPT, _MAY_BE_THERE))
 CLEAR_SEEN = update(table).where(_THE_SCOPE, table.c.seen).values(seen=False)
+REMOVE = (
+    delete(table)
+    .where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(sql.IDS))
+    .returning(table.c.seen)
+)
 SET_SEEN = (
     update(table).where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(sql.IDS)).values(seen=True)
 )
@@ -118,6 +124,18 @@ def list_reservations(
     return [Reservation(**row._asdict()) for row in rows]
 
 
+def remove_reservations(conn: Connection, scope: str, ended: Collection[AttemptKey]) -> int:
+    """Delete the reservations of ended attempts; the number of those that counted. Under the scope's lock."""
+    rows = sql.read_batches(conn, REMOVE, ended, the_scope=scope)
+    return sum(not row.seen for row in rows)
+
+
+def recount(conn: Connection, scope: str) -> int:
+    """Delete the reservations of ended attempts; the number of the others. Under the scope's lock."""
+    conn.execute(FORGET_ENDED, {"the_scope": scope})
+    return conn.execute(COUNT_ROWS, {"the_scope": scope}).scalar_one()
+
+
 def mark_started(conn: Connection, site: str, watermark: int) -> None:
     """Store the watermark with the attempts at a site whose start is newly recorded."""
     conn.execute(MARK_STARTED, {"the_site": site, "the_watermark": watermark})
@@ -136,6 +154,12 @@ def acknowledge(conn: Connection, scope: str, *, as_of: int, seen: Sequence[Atte
         conn.execute(SET_SEEN, {"the_scope": scope, "ids": some})
 
 
+#: The throttle's counter, see `scope_rules`.
+SET_RESERVED = (
+    update(scope_rules)
+    .where(scope_rules.c.scope == bindparam("the_scope"), scope_rules.c.kind == "throttle")
+    .values(n=bindparam("reserved"))
+)
 BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(attempts.c.lease.in_(sql.IDS))
 
 
@@ -172,6 +196,7 @@ def accept_advertisement(conn: Connection, scope: str, new: Advertisement, *, no
     found = sql.read_batches(conn, BY_LEASE, new.leases_seen)
     seen = sorted({*new.attempts_seen, *((row.job_id, row.epoch) for row in found)})
     acknowledge(conn, scope, as_of=contained, seen=seen)
+    conn.execute(SET_RESERVED, {"the_scope": scope, "reserved": recount(conn, scope)})
     scopes.store_state(conn, scope, new.attributes, as_of=as_of, taken_at=new.taken_at, now=now)
     return True
 

@@ -10,15 +10,31 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, exists, select, text, update
 
 from requirements.values import Value
 from taskqueue.db import sql
+from taskqueue.schema.tables import scope_rules
 from taskqueue.schema.tables import scopes as table
 
 INSERT = sql.insert_or_skip(table)
 READ: Select[Any] = select(table).where(table.c.scope.in_(sql.IDS))
 LOCK = READ.order_by(table.c.scope).with_for_update()
+_HAS_RULES = exists().where(scope_rules.c.scope == table.c.scope)
+
+
+def _select_with_rules(*, wait: bool) -> Select[Any]:
+    """All scopes with rules among the names; columns other than `name` are null if another has the lock."""
+    locked = LOCK.where(_HAS_RULES).with_for_update(skip_locked=not wait).cte("locked")
+    names = (
+        select(table.c.scope.label("name")).where(table.c.scope.in_(sql.IDS), _HAS_RULES).subquery("names")
+    )
+    return select(names, locked).select_from(names.outerjoin(locked, locked.c.scope == names.c.name))
+
+
+LIMIT_WAIT = text("SET LOCAL lock_timeout = '200ms'")
+LOCK_FREE = _select_with_rules(wait=False)
+LOCK_ALL = _select_with_rules(wait=True)
 SCOPES_OF_SITE = select(table.c.scope).where(table.c.site == bindparam("the_site"))
 STORE = (
     update(table)
@@ -65,6 +81,25 @@ def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
         )
         rows = conn.execute(LOCK, {"ids": ordered}).all()
     return {row.scope: _scope_from_row(row) for row in rows}
+
+
+def limit_wait(conn: Connection) -> None:
+    """Wait for locks only shortly in this transaction: an OperationalError afterwards."""
+    if conn.dialect.name == "postgresql":
+        conn.execute(LIMIT_WAIT)
+
+
+def lock_with_rules(
+    conn: Connection, names: Collection[str], *, wait: bool
+) -> tuple[dict[str, Scope], frozenset[str]]:
+    """Lock the scopes that have rules; with the names of those that another transaction has locked.
+
+    The contents are those of the moment of locking; what else a decision reads has to be read afterwards.
+    `wait`: until all are free, or an OperationalError after the lock time-out.
+    """
+    rows = conn.execute(LOCK_ALL if wait else LOCK_FREE, {"ids": sorted(set(names))}).all()
+    locked = {row.name: _scope_from_row(row) for row in rows if row.scope is not None}
+    return locked, frozenset(row.name for row in rows if row.scope is None)
 
 
 def parse_site(scope: str) -> str:

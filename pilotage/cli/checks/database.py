@@ -5,9 +5,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, text
 
-from agents import loop
+from agents import loop, scope_counters
 from cs_config.errors import ConfigError
 from cs_config.versions import store
+from matcher.limits import compiled_rules
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import last_seen
 from pilotage.cli.checks.finding import Finding, Health
@@ -16,6 +17,7 @@ from pilotage.cli.settings import Settings
 from requirements.errors import PilotageError
 from taskqueue.db import agent_leases, database, postgresql
 from taskqueue.db.database import SchemaState
+from taskqueue.sites import rule_check
 
 #: The oldest supported PostgreSQL.
 _POSTGRESQL = 130000
@@ -42,6 +44,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
             yield _history(engine, settings)
             yield _configuration(engine)
             yield _agents(engine, now)
+            yield _counters(engine)
     except PilotageError as error:
         yield Finding(subject, Health.BAD, one_line(str(error)))
 
@@ -134,6 +137,19 @@ def _configuration(engine: Engine) -> Finding:
             return Finding("configuration", Health.BAD, message)
     message = f"version {version}, {len(config.addresses)} queues"
     return Finding("configuration", Health.GOOD, message)
+
+
+def _counters(engine: Engine) -> Finding:
+    """Compare the counters of limits with what runs."""
+    with database.reading(engine) as conn:
+        found = rule_check.list_differences(conn, compiled_rules.counts)
+        mended = rule_check.count_mended(conn)
+    if found:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        message = f"{scope_counters.describe(found[0])}{more}; the agent {scope_counters.NAME} mends it"
+        return Finding("counters", Health.BAD, message)
+    message = "limits count what runs" + (f"; {mended} counters were mended so far" if mended else "")
+    return Finding("counters", Health.WARNING if mended else Health.GOOD, message)
 
 
 def _agents(engine: Engine, now: datetime) -> Finding:

@@ -13,7 +13,17 @@ from typing import Annotated
 import typer
 from sqlalchemy import Engine
 
-from agents import accounting, loop, lost_jobs, pools, priorities, retention, sweep, wait_times
+from agents import (
+    accounting,
+    loop,
+    lost_jobs,
+    pools,
+    priorities,
+    retention,
+    scope_counters,
+    sweep,
+    wait_times,
+)
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
@@ -35,6 +45,7 @@ class AgentContext:
     holder: str  #: unique name of this process
     weighing: priorities.PriorityState = field(default_factory=priorities.PriorityState)
     ended: wait_times.WaitTimesState = field(default_factory=wait_times.WaitTimesState)
+    compared: scope_counters.ScopeCountersState = field(default_factory=scope_counters.ScopeCountersState)
 
 
 #: The cycle of each agent, which returns None if another process holds its lease; `loop.INTERVALS` has how
@@ -48,6 +59,9 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "sweep": lambda own, now: sweep.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "waits": lambda own, now: wait_times.cycle(own.engine, now=now, holder=own.holder, memory=own.ended),
     "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),
+    "scope-counters": lambda own, now: scope_counters.cycle(
+        own.engine, own.current(), now=now, holder=own.holder, memory=own.compared
+    ),
     "retention": lambda own, now: retention.cycle(
         own.engine, own.current(), now=now, holder=own.holder, store=own.blobs
     ),

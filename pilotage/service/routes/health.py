@@ -16,6 +16,7 @@ from taskqueue.db import agent_leases, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotFilter
+from taskqueue.sites import rule_check
 
 router = APIRouter(tags=["health"])
 
@@ -62,6 +63,7 @@ def metrics(parts: PartsOf) -> Response:
             living=time_series.count_current(conn),
             ended=time_series.count_ended(conn),
             unmatchable=jobs_unmatchable.count_pools_without_queue(conn),
+            mended=rule_check.count_mended(conn),
             cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
             pilots=search.count_pilots(conn, BY, PilotFilter(), ended_since=parts.clock() - _RECENT),
         )

@@ -38,6 +38,56 @@ _HAS_CLASS = {
     2 - queue_classes.slot % 8 / 4, 1)) >> queue_classes.slot % 4 & 1) = 1""",
 }
 
+_TRIGGERS = {
+    "postgresql": (
+        """
+CREATE FUNCTION return_to_scopes() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    gone boolean := TG_OP = 'DELETE';
+    reopened boolean := NOT gone AND NEW.closed_at IS NULL;
+    leaves boolean := gone OR NOT reopened
+        AND (NEW.started_at IS NULL OR NEW.closed_as IN ('finished', 'released'));
+BEGIN
+    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
+    SELECT counting ->> 1, (counting ->> 0)::bigint, OLD.job_id, OLD.epoch,
+        CASE WHEN reopened THEN 1 ELSE -1 END
+    FROM json_array_elements(OLD.counted_by::json) AS counting
+    WHERE (counting ->> 0)::bigint <> 0 OR leaves;
+    RETURN NULL;
+END
+$$""",
+        """
+CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts FOR EACH ROW
+WHEN (OLD.counted_by IS NOT NULL AND (OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL))
+EXECUTE FUNCTION return_to_scopes()""",
+        """
+CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts FOR EACH ROW
+WHEN (OLD.counted_by IS NOT NULL AND OLD.closed_at IS NULL)
+EXECUTE FUNCTION return_to_scopes()""",
+    ),
+    "sqlite": (
+        """
+CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts
+WHEN OLD.counted_by IS NOT NULL AND (OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL)
+BEGIN
+    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
+    SELECT json_extract(value, '$[1]'), json_extract(value, '$[0]'), OLD.job_id, OLD.epoch,
+        CASE WHEN NEW.closed_at IS NULL THEN 1 ELSE -1 END
+    FROM json_each(OLD.counted_by)
+    WHERE json_extract(value, '$[0]') <> 0 OR NEW.closed_at IS NOT NULL
+        AND (NEW.started_at IS NULL OR NEW.closed_as IN ('finished', 'released'));
+END""",
+        """
+CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts
+WHEN OLD.counted_by IS NOT NULL AND OLD.closed_at IS NULL
+BEGIN
+    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
+    SELECT json_extract(value, '$[1]'), json_extract(value, '$[0]'), OLD.job_id, OLD.epoch, -1
+    FROM json_each(OLD.counted_by);
+END""",
+    ),
+}
+
 
 def upgrade() -> None:
     op.create_table(
@@ -183,6 +233,9 @@ def upgrade() -> None:
         sa.Column("opened_at", _TIME),
         sa.Column("epoch_floor", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("trimmed_to", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("rules_version", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("rules_expiries", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("mended_counters", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.CheckConstraint("row_number = 1", name=op.f("ck_installation_one_row")),
         sa.PrimaryKeyConstraint("row_number", name=op.f("pk_installation")),
     )
@@ -311,6 +364,41 @@ def upgrade() -> None:
         postgresql_with=_BUSY,
     )
     op.create_index("ix_scopes_site", "scopes", ["site"])
+    op.create_table(
+        "scope_rules",
+        sa.Column("rule_id", _ID, nullable=False),
+        sa.Column("scope", sa.Text(), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("attribute", sa.Text(), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.Column("vo", sa.Text(), nullable=False),
+        sa.Column("definition", sa.Text(), nullable=False),
+        sa.Column("format", sa.Integer(), nullable=False),
+        sa.Column("n", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("opened", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["scope"], ["scopes.scope"], name=op.f("fk_scope_rules_scope")),
+        sa.PrimaryKeyConstraint("rule_id", name=op.f("pk_scope_rules")),
+        sa.UniqueConstraint(
+            "scope",
+            "kind",
+            "attribute",
+            "value",
+            "vo",
+            name=op.f("uq_scope_rules_scope_kind_attribute_value_vo"),
+        ),
+        sqlite_autoincrement=True,
+        postgresql_with=_BUSY,
+    )
+    op.create_table(
+        "scope_returns",
+        sa.Column("scope", sa.Text(), nullable=False),
+        sa.Column("rule_id", sa.BigInteger(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        postgresql_with=_QUEUE,
+    )
+    op.create_index("ix_scope_returns_scope", "scope_returns", ["scope"])
     op.create_table(
         "service_uptime",
         sa.Column("process", sa.Text(), nullable=False),
@@ -488,6 +576,7 @@ def upgrade() -> None:
         sa.Column("local_jobs", sa.Text()),
         sa.Column("quarantined", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("lost_at", _TIME),
+        sa.Column("counted_by", sa.Text()),
         sa.CheckConstraint(
             "(closed_at IS NULL) = (closed_as IS NULL)", name=op.f("ck_attempts_closed_for_a_reason")
         ),
@@ -508,6 +597,7 @@ def upgrade() -> None:
         **_where("closed_at IS NULL AND started_at IS NULL"),
     )
     op.create_index("ix_attempts_open_at", "attempts", ["site", "ce", "queue"], **_where(_OPEN))
+    op.create_index("ix_attempts_lost_at", "attempts", ["site", "ce"], **_where("closed_as = 'lost'"))
     op.create_index("ix_attempts_stamp", "attempts", ["stamp"])
     op.create_index("uq_attempts_open", "attempts", ["job_id"], unique=True, **_where(_OPEN))
     op.create_table(
@@ -570,22 +660,17 @@ def upgrade() -> None:
         sa.Column("epoch", sa.Integer(), nullable=False),
         sa.Column("begun_by", sa.BigInteger()),
         sa.Column("seen", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id", "epoch"],
-            ["attempts.job_id", "attempts.epoch"],
-            name=op.f("fk_reservations_job_id_epoch"),
-            ondelete="CASCADE",
-        ),
         sa.ForeignKeyConstraint(["scope"], ["scopes.scope"], name=op.f("fk_reservations_scope")),
         sa.PrimaryKeyConstraint("scope", "job_id", "epoch", name=op.f("pk_reservations")),
         postgresql_with=_QUEUE,
     )
-    op.create_index("ix_reservations_job_id_epoch", "reservations", ["job_id", "epoch"])
     op.create_index(
         "ix_waiting_jobs_task_queue_id",
         "waiting_jobs",
         ["task_queue_id", sa.literal_column("priority DESC"), "job_id"],
     )
+    for trigger in _TRIGGERS[op.get_bind().dialect.name]:
+        op.get_bind().exec_driver_sql(trigger)
     op.execute("INSERT INTO installation (row_number) VALUES (1)")
     op.execute(_view(_HAS_CLASS[op.get_bind().dialect.name]))
 

@@ -71,7 +71,7 @@ def test_the_password_of_the_database_is_the_one_that_the_program_uses() -> None
 
 
 def _metrics() -> Iterator[str]:
-    state = StateMetrics(living={}, ended={}, unmatchable={}, pilots={}, cycles={})
+    state = StateMetrics(living={}, ended={}, unmatchable={}, mended=0, pilots={}, cycles={})
     text = Metrics().render(state).decode()
     for family in text_string_to_metric_families(text):
         yield from (family.name, f"{family.name}_total", f"{family.name}_bucket")

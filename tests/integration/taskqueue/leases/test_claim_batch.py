@@ -200,6 +200,14 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
     assert other.claimed is not None, "another pilot's request of the same name"
 
 
+def _serve_until_free(matcher: Matcher, asked: MatchRequest) -> Sequence[ClaimResult | PilotageError]:
+    """As the claim thread does."""
+    while True:
+        looks = matcher.serve([asked])
+        if not any(isinstance(look, ClaimResult) and look.in_other_hands for look in looks):
+            return looks
+
+
 @pytest.mark.parametrize("how_many", [1, 2], ids=["one statement", "step by step"])
 @pytest.mark.parametrize("tree", [waiting.GRID, waiting.GRID + LIMITS], ids=["free", "counted"])
 def test_one_request_at_several_processes_at_once_gets_one_answer(
@@ -214,8 +222,10 @@ def test_one_request_at_several_processes_at_once_gets_one_answer(
         with engine.connect() as rival, rival.begin() as transaction:
             # All of them come to the door before one goes in.
             rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
-            answers = [processes.submit(each.serve, [asked]) for each in matchers]
-            waiting.until(lambda: _standing_still(engine) == len(matchers))
+            answers = [processes.submit(_serve_until_free, each, asked) for each in matchers]
+            # Where jobs are counted the place is locked: the others pass it over.
+            alone = how_many == 1 and tree != waiting.GRID
+            waiting.until(lambda: _standing_still(engine) >= (1 if alone else len(matchers)))
             transaction.rollback()
         given = [
             [each.lease for each in look.claimed]

@@ -1,0 +1,73 @@
+"""Counter agent: compares the counters of scopes with the rows that they count, and opens new limits."""
+
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Engine
+
+from agents import leader
+from cs_config.tree.configuration import Configuration
+from matcher.limits import compiled_rules
+from matcher.limits.compiled_rules import RuleFollower
+from taskqueue.db import database
+from taskqueue.sites import rule_check
+from taskqueue.sites.rule_check import CounterDifference
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "scope-counters"
+
+
+@dataclass(slots=True)
+class ScopeCountersState:
+    """What a process keeps between two cycles."""
+
+    follower: RuleFollower | None = None
+    differing: frozenset[int] = field(default_factory=frozenset)  #: rules that differed in the last cycle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeCountersResult:
+    """Number of counters that were set right."""
+
+    mended: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.mended)
+
+
+def cycle(
+    engine: Engine, config: Configuration, *, now: datetime, holder: str, memory: ScopeCountersState
+) -> ScopeCountersResult | None:
+    """Compare all counters, mend those that differ a second time; None while another process is the leader.
+
+    New limits are opened here as well, if no matcher does: it may have ended after it stored them. `memory`
+    is the same object in each cycle of a process.
+    """
+    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
+    if leadership is None:
+        return None
+    follower = memory.follower = memory.follower or RuleFollower(engine)
+    follower.follow(config.at_moment(now))
+    follower.open_new()
+    with database.reading(engine) as conn:
+        found = {each.rule.rule_id: each for each in rule_check.list_differences(conn, compiled_rules.counts)}
+    wrong = [found[rule_id] for rule_id in sorted(found.keys() & memory.differing)]
+    for each in wrong:
+        log.error("%s; it is counted again", describe(each))
+        with leadership.writing() as conn:
+            rule_check.mend(conn, each.rule.rule_id)
+    memory.differing = frozenset(found)
+    if wrong:
+        follower.open_new()
+    leadership.finish()
+    return ScopeCountersResult(mended=len(wrong))
+
+
+def describe(difference: CounterDifference) -> str:
+    """A difference as text for people."""
+    rule = difference.rule
+    what = f"{rule.kind.value} limit of {rule.attribute}" if rule.attribute else rule.kind.value
+    return f"{rule.scope}: the counter of the {what} is {rule.n}, but {difference.there} rows count"

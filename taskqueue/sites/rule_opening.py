@@ -1,0 +1,121 @@
+"""Opening of new rules: what they must count is counted once, and no claim is missed.
+
+A new rule is stored closed, so that claims that see it take nothing that it bounds. Claims that began before
+it was committed do not see it: on PostgreSQL they are the transactions that have a lock on `attempts` or
+`scopes` as claims take it (`read_claims`). A statement locks its tables before it takes its snapshot, and a
+transaction keeps the locks to its end; so when these transactions have ended, every claim sees the rule. Then
+the open attempts that it counts are marked with it (`attempts.counted_by`), some at a time, each together
+with its counter: a process that is killed meanwhile leaves a smaller number and as few marks, and another
+continues. An attempt that ends before it was marked is not counted, and one that ends later is returned.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from sqlalchemy import Connection, Engine, Row, Select, bindparam, or_, select, text
+
+from taskqueue.db import database, sql
+from taskqueue.schema.tables import attempts, jobs
+from taskqueue.sites import reservations, scope_rules, scopes
+from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS
+from taskqueue.sites.scope_rules import RuleKind, StoredRule
+
+#: Attempts marked by one transaction: their pilots' reports wait for so many at most.
+_AT_ONCE = 500
+#: Whether a rule counts jobs of a VO with a value of its attribute.
+Counts = Callable[[StoredRule, str, str], bool]
+#: Virtual transaction and server process of a running transaction.
+RunningClaim = tuple[str, int]
+
+CLAIMS = text("""
+    SELECT DISTINCT virtualtransaction, pid FROM pg_locks
+    WHERE locktype = 'relation' AND granted AND pid <> pg_backend_pid()
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND (relation = CAST('attempts' AS regclass) AND mode = 'RowExclusiveLock'
+            OR relation = CAST('scopes' AS regclass) AND mode = 'RowShareLock')
+""")
+
+#: Attempts that are open, or may be reopened; as text, so that the planner finds the partial indexes.
+_MAY_COUNT = text("(attempts.closed_at IS NULL OR attempts.closed_as = 'lost')")
+
+
+def _select_countable(attribute: str) -> Select[*tuple[object, ...]]:
+    return (
+        select(
+            attempts.c.lease,
+            attempts.c.counted_by,
+            jobs.c.vo,
+            ATTRIBUTE_COLUMNS[attribute].label("value"),
+        )
+        .join(jobs, jobs.c.job_id == attempts.c.job_id)
+        .where(
+            _MAY_COUNT,
+            attempts.c.site == bindparam("site"),
+            or_(bindparam("ce") == "", attempts.c.ce == bindparam("ce")),
+        )
+        .order_by(attempts.c.job_id)
+    )
+
+
+COUNTABLE = {attribute: _select_countable(attribute) for attribute in ATTRIBUTE_COLUMNS}
+LOCK = (
+    select(attempts.c.lease, attempts.c.counted_by, attempts.c.closed_at)
+    .where(attempts.c.lease.in_(sql.IDS), _MAY_COUNT)
+    .order_by(attempts.c.job_id, attempts.c.epoch)
+    .with_for_update(key_share=True)
+)
+MARK = sql.BulkUpdate(attempts, key="lease", varying=["counted_by"])
+
+
+def read_claims(conn: Connection) -> frozenset[RunningClaim]:
+    """Transactions that may claim without having seen what was committed before this call."""
+    if conn.dialect.name == "sqlite":
+        return frozenset()  # one writer at a time: it sees all that was committed before it
+    return frozenset((row.virtualtransaction, row.pid) for row in conn.execute(CLAIMS))
+
+
+def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> None:
+    """Count what a closed rule must count, and open it; all claims must see it already.
+
+    Raises:
+        OperationalError: The scope stays locked; what was counted so far is kept.
+    """
+    if rule.kind is RuleKind.RUNNING:
+        with database.reading(engine) as conn:
+            leases = list(_list_countable(conn, rule, counts))
+        for start in range(0, len(leases), _AT_ONCE):
+            database.run_with_retry(partial(_mark, engine, rule, leases[start : start + _AT_ONCE]))
+    with database.writing(engine) as conn:
+        scopes.limit_wait(conn)
+        scopes.lock_scopes(conn, [rule.scope])
+        if rule.kind is RuleKind.THROTTLE:
+            scope_rules.set_count(conn, rule.rule_id, reservations.recount(conn, rule.scope))
+        scope_rules.open_rule(conn, rule.rule_id)
+
+
+def _list_countable(conn: Connection, rule: StoredRule, counts: Counts) -> Iterator[str]:
+    """Leases of the attempts that the rule must count and that are not marked with it."""
+    site, ce = (*rule.scope.split("/"), "")[:2]
+    for row in conn.execute(COUNTABLE[rule.attribute], {"site": site, "ce": ce}):
+        if counts(rule, row.vo, row.value) and not _is_marked(row, rule):
+            yield row.lease
+
+
+def _mark(engine: Engine, rule: StoredRule, leases: Sequence[str]) -> None:
+    """Mark attempts with the rule and count the open ones, in one transaction."""
+    with database.writing(engine) as conn:
+        scopes.limit_wait(conn)
+        scopes.lock_scopes(conn, [rule.scope])
+        rows = [row for row in conn.execute(LOCK, {"ids": leases}) if not _is_marked(row, rule)]
+        marks = [
+            scope_rules.format_countings(
+                [*scope_rules.parse_countings(row.counted_by), (rule.rule_id, rule.scope)]
+            )
+            for row in rows
+        ]
+        MARK.execute(conn, {"lease": [row.lease for row in rows], "counted_by": marks})
+        scope_rules.add_count(conn, rule.rule_id, sum(row.closed_at is None for row in rows))
+
+
+def _is_marked(row: Row[*tuple[object, ...]], rule: StoredRule) -> bool:
+    return (rule.rule_id, rule.scope) in scope_rules.parse_countings(row.counted_by)

@@ -1,0 +1,260 @@
+"""Limits, delays and throttles of scopes as rows, with counters of what runs there.
+
+`n` of a rule is a copy of a number of rows: open attempts that it counts, or reservations of its scope. It is
+changed under the lock of the scope only: by claims, which add what they took, and by `apply_returns`, which
+subtracts what ended since. What ends an attempt takes no such lock: triggers of `attempts` append to
+`scope_returns` in the same transaction. So `n` less the returns of a snapshot equals the rows of that
+snapshot, and a claim that applies late leaves too little room, never too much.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, or_, select, update
+
+from taskqueue.db import sql
+from taskqueue.schema.tables import installation, scope_returns
+from taskqueue.schema.tables import scope_rules as table
+from taskqueue.sites import reservations
+
+#: Format of the definitions that this program writes and reads.
+FORMAT: Final = 1
+#: Stands for a rule's id in `attempts.counted_by` and `scope_returns`: a reservation at the scope.
+RESERVATION: Final = 0
+
+
+class RuleKind(StrEnum):
+    """What a rule bounds."""
+
+    RUNNING = "running"  #: open attempts of jobs with a value
+    DELAY = "delay"  #: matches of jobs with a value in a time
+    THROTTLE = "throttle"  #: matches, by what the scope advertises
+
+
+_KINDS = frozenset(each.value for each in RuleKind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeRule:
+    """A rule as compiled from the configuration."""
+
+    scope: str
+    kind: RuleKind
+    attribute: str = ""  #: of jobs; as the next two empty for a throttle
+    value: str = ""  #: folded
+    vo: str = ""  #: empty: all VOs
+    definition: str  #: JSON object: the other values, such as the limit
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Scope, kind, attribute, value and VO: a rule with another key counts other jobs."""
+        return self.scope, self.kind.value, self.attribute, self.value, self.vo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRule(ScopeRule):
+    """A rule in force, with its counter."""
+
+    rule_id: int
+    n: int  #: open attempts or reservations that it counts
+    opened: bool  #: False: it admits no job yet
+    known: bool = True  #: False: written by a later release, in a format that this one cannot read
+
+
+#: One rule that counts an attempt: rule id, or RESERVATION, and scope. `attempts.counted_by` is a JSON list.
+Counting = tuple[int, str]
+
+ALL = select(table).order_by(table.c.rule_id)
+READ = select(table).where(table.c.scope.in_(sql.IDS)).order_by(table.c.rule_id)
+_RETURNED = func.sum(scope_returns.c.number).label("number")
+PENDING = (
+    select(scope_returns.c.scope, scope_returns.c.rule_id, _RETURNED)
+    .where(scope_returns.c.scope.in_(sql.IDS))
+    .group_by(scope_returns.c.scope, scope_returns.c.rule_id)
+)
+APPLY = delete(scope_returns).where(scope_returns.c.scope.in_(sql.IDS)).returning(*scope_returns.c)
+STORE_COUNTS = sql.BulkUpdate(table, key="rule_id", varying=["n"])
+
+INSERT = insert(table)
+DEFINE = (
+    update(table)
+    .where(table.c.rule_id == bindparam("the_rule"))
+    .values(definition=bindparam("the_definition"), format=FORMAT)
+)
+REMOVE = delete(table).where(table.c.rule_id == bindparam("the_rule"))
+OPEN = update(table).where(table.c.rule_id == bindparam("the_rule")).values(opened=True)
+ADD = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=table.c.n + bindparam("more"))
+SET = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=bindparam("the_n"))
+
+_VERSION = (installation.c.rules_version, installation.c.rules_expiries)
+READ_VERSION = select(*_VERSION)
+SHARE_VERSION = READ_VERSION.with_for_update(read=True)
+_IS_OLDER = or_(
+    installation.c.rules_version < bindparam("the_version"),
+    and_(
+        installation.c.rules_version == bindparam("the_version"),
+        installation.c.rules_expiries < bindparam("the_expiries"),
+    ),
+)
+SET_VERSION = (
+    update(installation)
+    .where(_IS_OLDER)
+    .values(rules_version=bindparam("the_version"), rules_expiries=bindparam("the_expiries"))
+)
+
+#: Configuration version, and number of expiries passed by then.
+RulesVersion = tuple[int, int]
+
+
+def read_rules(conn: Connection, scopes: Collection[str]) -> list[StoredRule]:
+    """Rules of scopes as a claim would find them now; advisory, since nothing is locked."""
+    ids = {"ids": sorted(scopes)}
+    rows = conn.execute(READ, ids).all()
+    if not rows:
+        return []
+    pending = Counter({(row.scope, row.rule_id): row.number for row in conn.execute(PENDING, ids)})
+    return [_rule_from_row(row, more=pending[row.scope, _get_return_id(row)]) for row in rows]
+
+
+def list_rules(conn: Connection) -> list[StoredRule]:
+    """All rules, with their stored counters."""
+    return [_rule_from_row(row) for row in conn.execute(ALL)]
+
+
+def apply_returns(conn: Connection, scopes: Collection[str]) -> list[StoredRule]:
+    """The rules of locked scopes, with exact counters.
+
+    The returns are deleted, and the counters stored, in the caller's transaction.
+    """
+    ids = {"ids": sorted(scopes)}
+    returned = conn.execute(APPLY, ids).all()
+    rows = conn.execute(READ, ids).all()
+    if not returned:
+        return [_rule_from_row(row) for row in rows]
+    more: Counter[tuple[str, int]] = Counter()
+    ended: defaultdict[str, list[reservations.AttemptKey]] = defaultdict(list)
+    for row in returned:
+        if row.rule_id == RESERVATION:
+            ended[row.scope].append((row.job_id, row.epoch))
+        else:
+            more[row.scope, row.rule_id] += row.number
+    for scope, attempts in ended.items():
+        more[scope, RESERVATION] -= reservations.remove_reservations(conn, scope, attempts)
+    found = [_rule_from_row(row, more=more[row.scope, _get_return_id(row)]) for row in rows]
+    store_counts(
+        conn, {each.rule_id: each.n for each, row in zip(found, rows, strict=True) if each.n != row.n}
+    )
+    return found
+
+
+def store_counts(conn: Connection, counts: Mapping[int, int]) -> None:
+    """Set counters by rule id, under the lock of their scopes."""
+    if counts:
+        STORE_COUNTS.execute(conn, {"rule_id": list(counts), "n": list(counts.values())})
+
+
+def read_version(conn: Connection, *, share: bool = False) -> RulesVersion:
+    """The version that the rules come from; `share`: it stays so until the end of the transaction."""
+    row = conn.execute(SHARE_VERSION if share else READ_VERSION).one()
+    return row.rules_version, row.rules_expiries
+
+
+def raise_version(conn: Connection, version: RulesVersion) -> None:
+    """Claim the rules for a version, unless they come from a later one.
+
+    Waits for transactions that store rules of an older one; later ones of that kind store nothing.
+    """
+    conn.execute(SET_VERSION, {"the_version": version[0], "the_expiries": version[1]})
+
+
+def replace_rules(conn: Connection, scope: str, wanted: Collection[ScopeRule]) -> None:
+    """Store the rules of a locked scope, new ones closed; rows that stay the same are not touched."""
+    stored = {each.key: each for each in map(_rule_from_row, conn.execute(READ, {"ids": [scope]}))}
+    keys = {each.key for each in wanted}
+    gone = [{"the_rule": each.rule_id} for key, each in stored.items() if key not in keys and each.known]
+    if gone:
+        conn.execute(REMOVE, gone)
+    changed = [
+        {"the_rule": stored[each.key].rule_id, "the_definition": each.definition}
+        for each in wanted
+        if each.key in stored and not _is_same(stored[each.key], each)
+    ]
+    if changed:
+        conn.execute(DEFINE, changed)
+    insert_rules(conn, [each for each in wanted if each.key not in stored])
+
+
+def insert_rules(conn: Connection, rules: Iterable[ScopeRule]) -> None:
+    """Insert closed rules of a locked scope; a delay counts nothing and is open at once."""
+    new = [
+        {name: getattr(each, name) for name in ("scope", "attribute", "value", "vo", "definition")}
+        | {"kind": each.kind.value, "format": FORMAT, "opened": each.kind is RuleKind.DELAY}
+        for each in rules
+    ]
+    if new:
+        conn.execute(INSERT, new)
+
+
+def list_outdated(stored: Iterable[StoredRule], wanted: Iterable[ScopeRule]) -> set[str]:
+    """The scopes whose stored rules differ from the wanted ones."""
+    before = {each.key: each for each in stored if each.known}
+    after = {each.key: each for each in wanted}
+    return {key[0] for key in before.keys() ^ after.keys()} | {
+        key[0] for key in before.keys() & after.keys() if not _is_same(before[key], after[key])
+    }
+
+
+def set_count(conn: Connection, rule_id: int, n: int) -> None:
+    """Set the counter of a rule, under the lock of its scope."""
+    conn.execute(SET, {"the_rule": rule_id, "the_n": n})
+
+
+def add_count(conn: Connection, rule_id: int, more: int) -> None:
+    """Add to the counter of a rule, under the lock of its scope."""
+    conn.execute(ADD, {"the_rule": rule_id, "more": more})
+
+
+def open_rule(conn: Connection, rule_id: int) -> None:
+    """Let a counted rule admit jobs, under the lock of its scope."""
+    conn.execute(OPEN, {"the_rule": rule_id})
+
+
+def remove_rule(conn: Connection, rule_id: int) -> None:
+    """Delete a rule, under the lock of its scope."""
+    conn.execute(REMOVE, {"the_rule": rule_id})
+
+
+def format_countings(countings: Sequence[Counting]) -> str:
+    """Value of `attempts.counted_by`."""
+    return json.dumps(countings)
+
+
+def parse_countings(text: str | None) -> list[Counting]:
+    """Inverse of `format_countings`; empty for null."""
+    return [(rule_id, scope) for rule_id, scope in json.loads(text)] if text else []
+
+
+def _is_same(stored: StoredRule, wanted: ScopeRule) -> bool:
+    # What a later release wrote stays.
+    return not stored.known or stored.definition == wanted.definition
+
+
+def _get_return_id(row: Row[Any]) -> int:
+    """The id under which returns of a rule are noted."""
+    rule_id: int = row.rule_id
+    return RESERVATION if row.kind == RuleKind.THROTTLE.value else rule_id
+
+
+def _rule_from_row(row: Row[Any], *, more: int = 0) -> StoredRule:
+    return StoredRule(
+        **{name: getattr(row, name) for name in ("scope", "attribute", "value", "vo", "definition")},
+        rule_id=row.rule_id,
+        kind=RuleKind(row.kind) if row.kind in _KINDS else RuleKind.THROTTLE,
+        n=row.n + more,
+        opened=row.opened,
+        known=row.format == FORMAT and row.kind in _KINDS,
+    )

@@ -1,0 +1,82 @@
+"""The counter agent: what differs twice is an alarm and mended, and new limits are opened."""
+
+import logging
+from datetime import datetime
+from random import Random
+
+import pytest
+from sqlalchemy import Engine, update
+
+from agents import scope_counters
+from agents.scope_counters import ScopeCountersState
+from cs_config.tree.configuration import Configuration
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.limits import compiled_rules
+from taskqueue.db import database
+from taskqueue.schema.tables import scope_rules
+from taskqueue.sites import rule_check, scopes
+from taskqueue.sites.scope_rules import RuleKind, list_rules
+from tests import waiting
+
+THROTTLE = "VO: [lhcb, cms]\n      Throttle: {Policy: level0, MaxSubmittingJobs: 9, Stale: open}"
+LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {Alice: 5}}}}}}\n"
+
+
+@pytest.fixture
+def config() -> Configuration:
+    return waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE) + LIMITS)
+
+
+def _claim(engine: Engine, now: datetime, config: Configuration, count: int) -> int:
+    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    [look] = matcher.serve([waiting.request(**waiting.at(waiting.LONG), count=count)])
+    assert isinstance(look, ClaimResult)
+    return len(look.claimed)
+
+
+def _cycle(
+    engine: Engine, now: datetime, config: Configuration, memory: ScopeCountersState
+) -> scope_counters.ScopeCountersResult:
+    result = scope_counters.cycle(engine, config, now=now, holder="test", memory=memory)
+    assert result is not None
+    return result
+
+
+def test_a_counter_that_differs_twice_is_an_alarm_and_counted_again(
+    engine: Engine, now: datetime, config: Configuration, caplog: pytest.LogCaptureFixture
+) -> None:
+    with database.writing(engine) as conn:
+        waiting.put(conn, now, 9)
+    assert _claim(engine, now, config, 2) == 2
+    memory = ScopeCountersState()
+    assert not _cycle(engine, now, config, memory)
+    with database.writing(engine) as conn:
+        conn.execute(update(scope_rules).values(n=4))
+    with caplog.at_level(logging.ERROR):
+        assert not _cycle(engine, now, config, memory)
+        assert not caplog.records
+        assert _cycle(engine, now, config, memory).mended == 2
+    assert "A.B.ch: the counter of the running limit of Owner is 4, but 2 rows count" in caplog.text
+    assert not _cycle(engine, now, config, memory)
+    with database.reading(engine) as conn:
+        assert not rule_check.list_differences(conn, compiled_rules.counts)
+        assert {each.kind: (each.n, each.opened) for each in list_rules(conn)} == {
+            RuleKind.RUNNING: (2, True),
+            RuleKind.THROTTLE: (2, True),
+        }
+        assert rule_check.count_mended(conn) == 2
+    assert _claim(engine, now, config, 9) == 3
+
+
+def test_a_limit_that_a_dead_matcher_left_closed_is_opened(
+    engine: Engine, now: datetime, config: Configuration
+) -> None:
+    with database.writing(engine) as conn:
+        waiting.put(conn, now, 9)
+        scopes.lock_scopes(conn, ["A.B.ch"])
+        for rules in compiled_rules.list_rules(config).values():
+            compiled_rules.scope_rules.insert_rules(conn, rules)
+    _cycle(engine, now, config, ScopeCountersState())
+    with database.reading(engine) as conn:
+        assert [each.opened for each in list_rules(conn)] == [True, True]

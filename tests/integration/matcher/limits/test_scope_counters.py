@@ -1,0 +1,368 @@
+"""Counters of scopes are copies of rows, whatever ends an attempt and whoever changes a rule."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+from sqlalchemy import Connection, Engine, delete, func, select, text
+
+from cs_config.tree.configuration import Configuration
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.limits import compiled_rules
+from matcher.limits.compiled_rules import RuleFollower
+from taskqueue.db import database
+from taskqueue.errors import IllegalTransition, StaleLease
+from taskqueue.jobs import control
+from taskqueue.leases import expiry, lifecycle
+from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.schema.tables import attempts, job_log, jobs, reservations, scope_returns, scope_rules
+from taskqueue.sites import scope_rules as rules
+from taskqueue.sites import scopes
+from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
+from tests import stored, waiting
+from tests.waiting import LONG, SHORT
+
+SITE = "A.B.ch"
+LEASE = timedelta(minutes=5)
+LIMITS = "Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{A.B.ch: {limits}}}}}}}}}\n"
+THROTTLE = "VO: [lhcb, cms]\n      Throttle: {Policy: level0, MaxSubmittingJobs: 6, Lifetime: 100000}"
+
+
+def _config(limits: str, version: int = 1, *, throttled: bool = False) -> Configuration:
+    tree = waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE) if throttled else waiting.GRID
+    return waiting.grid(tree + LIMITS.format(limits=limits), version)
+
+
+def _matcher(engine: Engine, now: datetime, config: Configuration, seed: int = 1) -> Matcher:
+    return Matcher(engine, lambda: config, lambda: now, Random(seed))
+
+
+def _put(engine: Engine, now: datetime, count: int, job_type: str = "MC") -> list[int]:
+    with database.writing(engine) as conn:
+        ids = waiting.put(
+            conn, now, count, asked=replace(waiting.EVERYWHERE, job_types=frozenset({job_type}))
+        )
+        for job_id in ids:
+            stored.force(conn, job_id, job_type=job_type)
+    return ids
+
+
+def _ask(matcher: Matcher, where: object = LONG, count: int = 1) -> ClaimResult:
+    while True:
+        [look] = matcher.serve([waiting.request(**waiting.at(where), count=count)])  # type: ignore[arg-type]
+        assert isinstance(look, ClaimResult)
+        matcher.settle([look])
+        if not look.in_other_hands:
+            return look
+
+
+def _find_differences(conn: Connection) -> list[tuple[object, ...]]:
+    """Rules whose counter is not the number of rows, in one snapshot."""
+    found: list[tuple[object, ...]] = []
+    pending = {
+        (row.scope, row.rule_id): row.number
+        for row in conn.execute(
+            select(
+                scope_returns.c.scope,
+                scope_returns.c.rule_id,
+                func.sum(scope_returns.c.number).label("number"),
+            ).group_by(scope_returns.c.scope, scope_returns.c.rule_id)
+        )
+    }
+    for rule in rules.list_rules(conn):
+        site, ce = (*rule.scope.split("/"), "")[:2]
+        if rule.kind is rules.RuleKind.THROTTLE:
+            continue
+        there = sum(
+            compiled_rules.counts(rule, row.vo, row.job_type) and row.site == site and ce in ("", row.ce)
+            for row in conn.execute(
+                select(attempts.c.site, attempts.c.ce, jobs.c.vo, jobs.c.job_type)
+                .join(jobs, jobs.c.job_id == attempts.c.job_id)
+                .where(attempts.c.closed_at.is_(None))
+            )
+        )
+        if rule.n + pending.get((rule.scope, rule.rule_id), 0) != there:
+            found.append((rule, pending, there))
+    return found
+
+
+@contextlib.contextmanager
+def _snapshot(engine: Engine) -> Iterator[Connection]:
+    with engine.connect() as conn:
+        if engine.dialect.name == "postgresql":
+            conn = conn.execution_options(isolation_level="REPEATABLE READ")
+        with conn.begin():
+            yield conn
+
+
+def _agree(engine: Engine) -> bool:
+    with _snapshot(engine) as conn:
+        return not _find_differences(conn)
+
+
+def _count(engine: Engine, where: str = "true") -> int:
+    with database.reading(engine) as conn:
+        found: int = conn.execute(
+            text(f"SELECT count(*) FROM attempts WHERE closed_at IS NULL AND {where}")
+        ).scalar_one()
+    return found
+
+
+def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 12)
+    matcher = _matcher(engine, now, _config("{JobType: {mc: 6}, CEs: {ce1: {JobType: {MC: 9}}}}"))
+    taken = list(_ask(matcher, count=9).claimed)
+    assert len(taken) == 6
+    assert _agree(engine)
+    late = now + 10 * LEASE
+    silent = {"vo": "lhcb", "silent_since": late, "now": late}
+
+    def end(conn: Connection, number: int) -> None:
+        job = taken[number]
+        match number:
+            case 0:
+                lifecycle.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+            case 1:
+                lifecycle.start(conn, job.lease, lease_time=LEASE, now=now)
+                lifecycle.finish(conn, job.lease, PayloadResult(status="Done"), now=now)
+            case 2:
+                control.reschedule_job(conn, job.job_id, source="test", now=now, maximum=9)
+            case 3:
+                assert lifecycle.recall(conn, job.lease, reason="gone", now=now)
+            case 4:
+                conn.execute(delete(job_log).where(job_log.c.job_id == job.job_id))
+                conn.execute(delete(attempts).where(attempts.c.job_id == job.job_id))
+            case _:
+                expiry.expire_leases(conn, **silent)
+
+    with contextlib.ExitStack() as stack:
+        if engine.dialect.name == "postgresql":  # on SQLite there is one writer
+            holder = stack.enter_context(database.writing(engine))
+            assert scopes.lock_scopes(holder, [SITE, f"{SITE}/ce1"])
+        for number in range(len(taken)):
+            with database.writing(engine) as conn:
+                end(conn, number)
+            assert _agree(engine)
+    assert _count(engine) == 0
+    assert len(_ask(matcher, count=9).claimed) == 6
+    assert _agree(engine)
+
+
+def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 3)
+    matcher = _matcher(engine, now, _config("{JobType: {MC: 1}}"))
+    [lost] = _ask(matcher).claimed
+    with database.writing(engine) as conn:
+        lifecycle.start(conn, lost.lease, lease_time=LEASE, now=now)
+    late = now + 20 * LEASE
+    with database.writing(engine) as conn:
+        expiry.mark_stalled(conn, vo="lhcb", silent_since=late, now=now)
+        times = {"silent_since": late, "stalled_since": late}
+        expiry.give_up_stalled(conn, vo="lhcb", **times, max_rescheduling=5, now=late)
+    assert _agree(engine)
+    newer = _matcher(engine, now, _config("{JobType: {MC: 2}, VO: {lhcb: 1}}", version=2))
+    newer.refresh()
+    with database.writing(engine) as conn:
+        lifecycle.heartbeat(conn, lost.lease, lease_time=LEASE, now=late)
+    with database.reading(engine) as conn:
+        returns = conn.execute(select(scope_returns.c.number)).scalars().all()
+    assert sorted(returns) == [-1, 1, 1] or sorted(returns) == [1, 1]
+    assert _ask(newer).refused == "limits"
+
+
+def test_a_process_with_an_older_configuration_keeps_the_new_limit(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 9)
+    old = _matcher(engine, now, _config("{JobType: {Other: 1}}", version=1), seed=1)
+    free = _matcher(engine, now, waiting.grid(version=1), seed=3)
+    assert len(_ask(old).claimed) == 1
+    new = _matcher(engine, now, _config("{JobType: {MC: 3}}", version=2), seed=2)
+    assert len(_ask(new).claimed) == 1
+    for matcher in (old, free, new) * 2:
+        _ask(matcher)
+    assert _count(engine) == 3
+    assert _agree(engine)
+    looks = free.serve([waiting.request(**waiting.at(LONG)) for _ in range(2)])
+    assert not any(look.claimed for look in looks if isinstance(look, ClaimResult))
+    with database.reading(engine) as conn:
+        assert rules.read_version(conn) == (2, 0)
+        assert [(each.value, each.n) for each in rules.list_rules(conn)] == [("mc", 3)]
+
+
+def test_a_new_limit_counts_what_runs_and_stays_closed_while_an_old_claim_is_open(
+    postgres_url: str, now: datetime
+) -> None:
+    engine = database.connect(postgres_url)
+    _put(engine, now, 9)
+    before = _matcher(engine, now, waiting.grid())
+    assert len(_ask(before, count=2).claimed) == 2
+    limited = _config("{JobType: {MC: 3}}", version=2)
+    matcher = _matcher(engine, now, limited)
+    with database.writing(engine) as rival:
+        # A claim that began before the limit was stored, and took a job that it does not know to be counted.
+        [task_queue] = rival.execute(text("SELECT DISTINCT task_queue_id FROM waiting_jobs")).scalars()
+        waiting.claim(rival, [task_queue], now, place=_location())
+        [look] = matcher.serve([waiting.request(**waiting.at(LONG))])
+        assert isinstance(look, ClaimResult)
+        assert (look.claimed, look.in_other_hands) == ((), True)
+    assert _ask(matcher).refused == "limits"
+    assert _count(engine) == 3
+    assert _agree(engine)
+    engine.dispose()
+
+
+def _location() -> waiting.Location:
+    return waiting.Location(site=SITE, ce="ce1", queue="long")
+
+
+def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now, 9)
+    assert len(_ask(_matcher(engine, now, waiting.grid()), count=5).claimed) == 5
+    config = _config("{JobType: {MC: 7}}", version=2)
+    monkeypatch.setattr("taskqueue.sites.rule_opening._AT_ONCE", 2)
+    marks = iter((None, None, KeyboardInterrupt))
+    add_count = rules.add_count
+
+    def dying(conn: Connection, rule_id: int, more: int) -> None:
+        if (error := next(marks)) is not None:
+            raise error
+        add_count(conn, rule_id, more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rules, "add_count", dying)
+        with pytest.raises(KeyboardInterrupt):
+            RuleFollower(engine).follow(config)
+    with database.reading(engine) as conn:
+        assert [(each.n, each.opened) for each in rules.list_rules(conn)] == [(4, False)]
+    assert len(_ask(_matcher(engine, now, config), count=9).claimed) == 2
+    assert _agree(engine)
+
+
+def test_a_locked_scope_delays_no_other_and_is_waited_for_at_last(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    _put(engine, now, 9)
+    matcher = _matcher(engine, now, _config("{JobType: {MC: 5}}"))
+    here, there = waiting.at(LONG), waiting.at(waiting.ELSEWHERE)
+    matcher.refresh()
+    with database.writing(engine) as rival:
+        scopes.lock_scopes(rival, [SITE])
+        for _ in range(6):  # the last ones wait for a moment
+            busy, free = matcher.serve([waiting.request(**here), waiting.request(**there)])
+            assert isinstance(busy, ClaimResult)
+            assert isinstance(free, ClaimResult)
+            assert (busy.claimed, busy.refused, busy.in_other_hands) == ((), None, True)
+            assert free.claimed or free.emptied or _count(engine, "site = 'C.D.ch'") > 1
+    assert _ask(matcher).claimed or _count(engine, f"site = '{SITE}'") > 0
+    assert _agree(engine)
+    engine.dispose()
+
+
+MOST = {1: 5, 2: 4, 3: 6}  # by version of the configuration
+CONFIGS = {
+    number: _config(f"{{JobType: {{MC: {limit}}}, CEs: {{ce1: {{JobType: {{MC: 4}}}}}}}}", number)
+    for number, limit in MOST.items()
+}
+
+
+def _claim_and_end(engine: Engine, now: datetime, held: list[str], seed: int) -> None:
+    """One matcher, with one of the configurations, and pilots that end jobs of any matcher."""
+    draw = Random(seed)
+    matcher = _matcher(engine, now, CONFIGS[1 + seed % 3], seed)
+    for _ in range(12):
+        look = _ask(matcher, draw.choice((LONG, SHORT)), draw.choice((1, 1, 3)))
+        held.extend(each.lease for each in look.claimed)
+        for _ in range(draw.randint(0, 3)):
+            with contextlib.suppress(IndexError, StaleLease, IllegalTransition):
+                _end(engine, now, held.pop(), draw.randrange(4))
+
+
+def _end(engine: Engine, now: datetime, lease: str, how: int) -> None:
+    with database.writing(engine) as conn:
+        match how:
+            case 0:
+                lifecycle.release(conn, lease, reason="", max_rescheduling=9, now=now)
+            case 1:
+                lifecycle.start(conn, lease, lease_time=LEASE, now=now)
+                lifecycle.finish(conn, lease, PayloadResult(status="Done"), now=now)
+            case 2:
+                lifecycle.recall(conn, lease, reason="", now=now)
+            case _:
+                lifecycle.release(conn, lease, reason="", max_rescheduling=9, now=now)
+                raise StaleLease("the transaction is rolled back")
+
+
+def _watch(engine: Engine, over: threading.Event) -> int:
+    looks = 0
+    while not over.is_set():
+        with _snapshot(engine) as conn:
+            if all(each.opened for each in rules.list_rules(conn)):
+                assert not _find_differences(conn)
+            there = conn.execute(text("SELECT count(*) FROM attempts WHERE closed_at IS NULL")).scalar_one()
+            assert there <= max(MOST.values())
+        looks += 1
+    return looks
+
+
+def test_counters_hold_while_everything_happens_at_once(engine: Engine, now: datetime) -> None:
+    """Threads claim, end and change the limit; each snapshot agrees with the counters."""
+    _put(engine, now, 150)
+    over = threading.Event()
+    held: list[str] = []
+    with ThreadPoolExecutor(5) as threads:
+        watching = threads.submit(_watch, engine, over)
+        claiming = [threads.submit(_claim_and_end, engine, now, held, seed) for seed in range(4)]
+        errors = [each.exception() for each in claiming]
+        over.set()
+        assert watching.result() > 0
+    assert errors == [None] * 4
+    assert _agree(engine)
+
+
+def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 20)
+    matcher = _matcher(engine, now, _config("{}", throttled=True))
+
+    def advertise(submitting: int) -> None:
+        with database.writing(engine) as conn:
+            said = {"CurrentSubmittingJobs": submitting}
+            as_of = create_watermark(conn, SITE)
+            assert accept_advertisement(conn, SITE, Advertisement(attributes=said, as_of=as_of), now=now)
+
+    def agree() -> bool:
+        with database.reading(engine) as conn:
+            [rule] = rules.read_rules(conn, [SITE])
+            there = conn.execute(select(func.count()).select_from(reservations)).scalar_one()
+        return rule.n <= there
+
+    matcher.refresh()
+    advertise(0)
+    first = list(_ask(matcher, count=4).claimed)
+    assert len(first) == 4
+    with database.writing(engine) as conn:
+        lifecycle.release(conn, first[0].lease, reason="", max_rescheduling=3, now=now)
+        lifecycle.start(conn, first[1].lease, lease_time=LEASE, now=now)
+    assert len(_ask(matcher, count=9).claimed) == 3
+    assert _ask(matcher).refused == "throttled"
+    assert agree()
+    advertise(1)
+    assert _ask(matcher).refused == "throttled"
+    with database.writing(engine) as conn:
+        lifecycle.start(conn, first[2].lease, lease_time=LEASE, now=now)
+        control.reschedule_job(conn, first[2].job_id, source="test", now=now, maximum=9)
+    assert _ask(matcher).refused == "throttled", "it may still run"
+    advertise(1)
+    assert len(_ask(matcher, count=9).claimed) == 1
+    assert agree()
+    with database.reading(engine) as conn:
+        assert conn.execute(select(scope_rules.c.n)).scalar_one() == 5
