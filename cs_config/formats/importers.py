@@ -125,6 +125,8 @@ class _Overlay:
     def drop_duplicates(self) -> None:
         """Drop names that differ from another one beside them in case only: one of them is ineffective."""
         for path, section, name, first in list(_duplicates(self.tree, ())):
+            if name not in section:  # closing the node for another name replaced `Enabled`
+                continue
             removed = section.pop(name)
             message = f"not carried over: named twice, the other time as {first}; case makes no difference"
             problem = Problem(path="/".join((*path, name)), message=message)

@@ -368,3 +368,30 @@ def test_values_of_single_vos_that_restrict_are_not_opened_by_an_export_of_ads()
     exported = ce_ads.export_ads(config)
     assert admitted(validate.parse(imported_ads(exported.text, at=None).text, "x")) == {Q1: {"lhcb"}}
     assert exported.narrowed == (f"{Q1}: cms",)
+
+
+def test_a_node_with_two_restrictions_named_twice_is_closed() -> None:
+    found = cfg(
+        """
+        Resources
+        {
+          Sites
+          {
+            LCG
+            {
+              LCG.A.ch
+              {
+                VO = alice
+                vo = cms
+                Enabled = True
+                enabled = True
+              }
+            }
+          }
+        }
+        """
+    )
+    assert found.proposal.after.tree["Resources"]["Sites"]["LCG.A.ch"] == {  # type: ignore[index]
+        "VO": "alice",
+        "Enabled": False,
+    }
