@@ -111,7 +111,7 @@ def _build_result(request: BatchClaim, row: Sequence[Any], now: datetime) -> Bat
             vo=vo,
             lease=request.lease,
             lease_expires_at=now + request.holder.lease_time,
-            description=claim.describe_job(job_id, body, parameters),
+            description_json=claim.describe_job(job_id, body, parameters),
             sandbox=sandbox,
             allotment=request.allotment,
         )
