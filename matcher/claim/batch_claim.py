@@ -17,7 +17,6 @@ from sqlalchemy.exc import DBAPIError
 
 from cs_config.tree.configuration import Configuration
 from matcher.claim import claim_loop
-from matcher.claim.allotment import SlotAllotment
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.undelivered import InDoubtClaims
 from matcher.errors import Unserved
@@ -83,14 +82,11 @@ def tried_before_last(tried: Sequence[TaskQueue]) -> frozenset[int]:
 
 def build_claim(prepared: ClaimRequest, task_queue: TaskQueue) -> BatchClaim:
     """A claim for one job of a task queue."""
-    filling = SlotAllotment(prepared.resource)
-    filling.take(task_queue.requirement_class, 1)
-    [allotment] = filling.allotments()
     return BatchClaim(
         want=prepared.build_take(task_queue, 1),
         holder=prepared.holder,
         lease=leases_claim.generate_lease(),
-        allotment=allotment,
+        allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
     )
 

@@ -115,6 +115,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             each.cancel()
             with suppress(asyncio.CancelledError):
                 await each
+        await parts.claims.close()
 
 
 async def repeatedly(action: Callable[[], Awaitable[object]], *, every: float) -> None:

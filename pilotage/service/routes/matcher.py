@@ -3,15 +3,16 @@
 import asyncio
 import json
 import time
-from collections.abc import Hashable
+from collections.abc import Coroutine, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Annotated
+from functools import lru_cache, partial
+from typing import Annotated, cast
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request, Response
 from pydantic_core import to_json
+from starlette.types import Message
 
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
@@ -47,6 +48,7 @@ from taskqueue.leases.claim import ClaimedJob
 
 router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
 
+_GONE = "the client did not wait for the answer"
 #: Longest resource description, in characters, that is cached.
 _CACHED_LENGTH = 8192
 
@@ -144,7 +146,13 @@ async def find_jobs(
         request_id=request_id,
         cache_key=key,
     )
-    answer = await await_match(request, parts.claimer, wanted)
+    is_gone = partial(has_disconnected, request)
+    answer = await parts.claims.claim(wanted, is_gone)
+    if answer is None:
+        answer = await await_match(request, parts.claimer, wanted)
+    elif is_gone():
+        parts.claims.give_back(wanted, answer)
+        raise ClientGone(_GONE)
     if answer.reason:
         return _refuse(parts, answer.reason, answer.warnings)
     site = address.site if address else resource.site
@@ -248,7 +256,7 @@ async def _require_bound(
     elif address is None:
         await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
     elif not parts.places.is_known(caller, address, now=parts.clock()):
-        await anyio.to_thread.run_sync(lambda: parts.places.bind(caller, address, now=parts.clock()))
+        await parts.places.bind_with_others(caller, address, now=parts.clock())
 
 
 def _caller(parts: Services, caller: Caller, stated: StatedResource) -> match_request.MatchCaller:
@@ -305,7 +313,7 @@ async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchReque
     try:
         await completion
         if gone.done():
-            raise ClientGone("the client did not wait for the answer")
+            raise ClientGone(_GONE)
         if not ticket.future.done():
             raise NotInTime("there was no answer in time; try again")
         delivered = True
@@ -315,6 +323,22 @@ async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchReque
             claimer.abandon(ticket)
         deadline.cancel()
         gone.cancel()
+
+
+def has_disconnected(request: Request) -> bool:
+    """Whether the client has closed the connection; the body was read before.
+
+    One step of `receive` tells: it ends at once with the message, or would wait. A task that waits for it
+    would cost more than the rest of the request.
+    """
+    step = cast("Coroutine[object, None, Message]", request.receive())  # as of every ASGI server
+    try:
+        step.send(None)
+    except StopIteration as end:
+        return bool(end.value["type"] == "http.disconnect")
+    finally:
+        step.close()
+    return False
 
 
 async def _disconnected(request: Request) -> None:
