@@ -91,7 +91,7 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedJobs:
+class WantedJobs:
     """What a body of requestJob asks for, apart from the id of the request."""
 
     stated: bytes  #: the resource as JSON, by which equal requests share caches
@@ -99,7 +99,7 @@ class AskedJobs:
     said_before: bool | None  #: as `JobRequest.said_before`
 
     @classmethod
-    def from_body(cls, body: JobRequest) -> "AskedJobs":
+    def from_body(cls, body: JobRequest) -> "WantedJobs":
         """What the body asks for."""
         return cls(stated=to_json(body.to_record()), count=body.count, said_before=body.said_before)
 
@@ -114,7 +114,7 @@ async def request_job(
     request_timeout: RequestTimeout = None,
 ) -> Response:
     """Request jobs: the answer has jobs with their leases, or the reason for none and when to try again."""
-    asked = AskedJobs.from_body(body)
+    asked = WantedJobs.from_body(body)
     content = await find_jobs(parts, caller, request, asked, body.request_id, request_timeout)
     return Response(content, media_type="application/json")
 
@@ -123,7 +123,7 @@ async def find_jobs(
     parts: Services,
     caller: Caller,
     request: Request,
-    asked: AskedJobs,
+    asked: WantedJobs,
     request_id: str | None,
     request_timeout: float | None,
 ) -> bytes:
