@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -87,7 +88,15 @@ def _put(engine: Engine, now: datetime, count: int, **about: Any) -> list[int]:
 
 def _ask(number: int = 0, *, seconds: float = 60, **about: Any) -> MatchRequest:
     caller = MatchCaller(subject=f"pilot{number}", vos=frozenset({"lhcb"}))
-    return request(caller=caller, seconds=seconds, **at(LONG), **about)
+    return request(caller=caller, seconds=seconds, **{**at(LONG), **about})
+
+
+def _may_be_gone(draw: random.Random) -> bool:
+    return draw.random() < 0.5
+
+
+def _stays() -> bool:
+    return False
 
 
 def _open_attempts(engine: Engine) -> list[int]:
@@ -197,7 +206,7 @@ def test_processes_clients_that_go_and_connections_that_break_lose_and_double_no
             asked = _ask(number, request_id=f"{number}.{turn}", seconds=draw.choice((0.05, 5, 5)))
             goes = draw.random() < 0.2
             try:
-                answer = await process.ask(asked, lambda goes=goes: goes and draw.random() < 0.5)
+                answer = await process.ask(asked, partial(_may_be_gone, draw) if goes else _stays)
             except (PilotageError, *database.UNAVAILABLE):
                 continue
             if not goes:
