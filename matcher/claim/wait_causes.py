@@ -80,15 +80,21 @@ class WaitCauseRecorder:
 
     def go_on(self, *, most: int = _PIECE) -> None:
         """Record some more of the pending task queues."""
-        with self._lock:
-            while self._later and most > 0:
-                cause, task_queues, at = self._later[0]
-                some = list(islice(task_queues, most))
-                for each in some:
-                    self._prolong(each.task_queue_id, cause, at)
-                if len(some) < most:
-                    self._later.popleft()
-                most -= len(some)
+        while self._later and most > 0:
+            with self._lock:  # for a few at a time: the event loop takes it for each request
+                most -= self._record_piece(min(most, _PIECE))
+
+    def _record_piece(self, most: int) -> int:
+        """Record at most so many of the pending task queues; their number."""
+        if not self._later:
+            return 0
+        cause, task_queues, at = self._later[0]
+        some = list(islice(task_queues, most))
+        for each in some:
+            self._prolong(each.task_queue_id, cause, at)
+        if len(some) < most:
+            self._later.popleft()
+        return len(some)
 
     def due(self, now: datetime, *, at_end: bool = False) -> Sequence[WaitCause]:
         """Causes to write now, in pieces; `written` removes them afterwards."""
