@@ -1,23 +1,24 @@
 """Clients that take jobs from our matcher in process: one after the other, or many at a time."""
 
+import asyncio
 import random
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import uvloop
 from sqlalchemy import Engine
 
 from benchmarks import lhcb, population
 from benchmarks.clients import Work, repeated
 from cs_config import gc_tuning, validate
 from matcher.claim import matcher as matching
+from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from matcher.request import match_request
-from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
+from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import PilotageError
 from taskqueue.db import database
 
@@ -50,60 +51,57 @@ def together(
     url: str, offers: Sequence[Mapping[str, object]], at_a_time: int, number: int, *, limited: int = 0
 ) -> Iterator[Work]:
     """One process in which so many requests wait at any time, as in the service."""
-    with _matcher(url, limited) as (engine, matcher):
-        claimer = ClaimWorker(engine, matcher)
-        claimer.start()
+    with (
+        _matcher(url, limited) as (engine, matcher),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        worker = ClaimWorker(engine, matcher)
+        claimer = AsyncClaimer(engine, matcher, worker)
+        worker.start()
         requests = _requests(offers, number)
 
         def work(seconds: float, most: int) -> list[float]:
-            crowd = _Crowd(claimer=claimer, requests=requests, until=time.perf_counter() + seconds, most=most)
-            return crowd.served(at_a_time)
+            crowd = _Crowd(
+                claimer=claimer,
+                worker=worker,
+                requests=requests,
+                until=time.perf_counter() + seconds,
+                most=most,
+            )
+            return runner.run(crowd.serve(at_a_time))
 
         yield work
-        claimer.stop()
+        runner.run(claimer.close())
+        worker.stop()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Crowd:
     """Requests that are under way; each that is answered is followed by another."""
 
-    claimer: ClaimWorker
+    claimer: AsyncClaimer
+    worker: ClaimWorker
     requests: Iterator[MatchRequest]
     until: float
     most: int
-    flying: int = 0
     latencies: list[float] = field(default_factory=list)
-    errors: list[BaseException] = field(default_factory=list)
-    over: threading.Event = field(default_factory=threading.Event)
 
-    def served(self, at_a_time: int) -> list[float]:
+    async def serve(self, at_a_time: int) -> list[float]:
         """The seconds that each took."""
-        self.flying = at_a_time
-        for _ in range(at_a_time):
-            self._ask()
-        self.over.wait()
-        for error in self.errors:
-            raise error
+        await asyncio.gather(*(self._ask_repeatedly() for _ in range(at_a_time)))
         return self.latencies
 
-    def _ask(self) -> None:
+    async def _ask_repeatedly(self) -> None:
         began = time.perf_counter()
-        future = self.claimer.submit(next(self.requests)).future
-        future.add_done_callback(lambda done: self._answered(done, began))
-
-    def _answered(self, done: "Future[MatchResult]", began: float) -> None:
-        """In the claimer's thread."""
-        now = time.perf_counter()
-        if (error := done.exception()) is not None:
-            self.errors.append(error)
-        elif done.result().matches:
-            self.latencies.append(now - began)
-        if now < self.until and len(self.latencies) < self.most and not self.errors:
-            self._ask()
-        else:
-            self.flying -= 1
-            if not self.flying:
-                self.over.set()
+        while began < self.until and len(self.latencies) < self.most:
+            request = next(self.requests)
+            answer = await self.claimer.claim(request, lambda: False)
+            if answer is None:
+                answer = await asyncio.wrap_future(self.worker.submit(request).future)
+            now = time.perf_counter()
+            if answer.matches:
+                self.latencies.append(now - began)
+            began = now
 
 
 @contextmanager

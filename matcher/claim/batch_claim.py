@@ -19,7 +19,6 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from cs_config.tree.configuration import Configuration
 from matcher.claim import claim_loop
-from matcher.claim.allotment import SlotAllotment
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.undelivered import InDoubtClaims
 from matcher.errors import Unserved
@@ -89,14 +88,11 @@ def build_claim(
     prepared: ClaimRequest, task_queue: TaskQueue, *, counted_by: str | None = None
 ) -> BatchClaim:
     """A claim for one job of a task queue; `counted_by`: what counts it, if its place is locked."""
-    filling = SlotAllotment(prepared.resource)
-    filling.take(task_queue.requirement_class, 1)
-    [allotment] = filling.allotments()
     return BatchClaim(
         want=prepared.build_take(task_queue, 1),
         holder=prepared.holder,
         lease=leases_claim.generate_lease(),
-        allotment=allotment,
+        allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
         counted_by=counted_by,
     )

@@ -18,11 +18,13 @@ from matcher.request.resource import Resource
 from taskqueue.leases import assignment, match_requests, selection
 from taskqueue.leases import claim as leases_claim
 from taskqueue.leases.assignment import Location, TakenRow, TakeRequest
-from taskqueue.leases.claim import AssignedJob, ClaimedJob, LeaseHolder
+from taskqueue.leases.claim import Allotment, AssignedJob, ClaimedJob, LeaseHolder
 from taskqueue.leases.match_requests import RequestKey
 from taskqueue.leases.selection import CandidateFilter, CandidateRow
 from taskqueue.task_queues.task_queues import TaskQueue
 
+#: Cached allotments per place.
+_ALLOTMENTS = 1000
 #: Task queues tried before a query finds which of the others have jobs at all.
 _DIRECT_TRIES = 3
 
@@ -40,6 +42,8 @@ class ClaimRequest:
     fitting: Sequence[TaskQueue] = ()  #: task queues that the place admits, if wait causes are to be recorded
     otherwise: str | None = None  #: reason if none of the candidates has a job any more
     counted: bool = False  #: whether the place is known to have limits, bans or throttles
+    #: of single jobs by class, shared by requests with the same resource
+    allotments: dict[int, Allotment] = field(default_factory=dict)
 
     @property
     def job_id(self) -> int | None:
@@ -50,6 +54,18 @@ class ClaimRequest:
     def is_single(self) -> bool:
         """Whether one batch statement may claim for it: one job, and any will do."""
         return self.request.count == 1 and self.admission is None and self.job_id is None
+
+    def allot_one(self, task_queue: TaskQueue) -> Allotment:
+        """The allotment of a single job of a task queue."""
+        known = self.allotments.get(task_queue.class_id)
+        if known is None:
+            filling = SlotAllotment(self.resource)
+            filling.take(task_queue.requirement_class, 1)
+            [known] = filling.allotments()
+            if len(self.allotments) >= _ALLOTMENTS:
+                self.allotments.clear()
+            self.allotments[task_queue.class_id] = known
+        return known
 
     def build_take(self, task_queue: TaskQueue, count: int) -> TakeRequest:
         """The statement's request for jobs of a task queue."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from random import Random
@@ -28,13 +28,14 @@ from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from matcher.request.resource import StatedResource
 from requirements.errors import PilotageError
 from taskqueue.db import database
-from taskqueue.db.database import LazyTransaction
+from taskqueue.db.database import LazyTransaction, NeedsDatabase, NoTransaction
 from taskqueue.pools import listing
 from taskqueue.sites import bans
 from taskqueue.task_queues import task_queues
 
 log = logging.getLogger(__name__)
 
+_NO_READING = NoTransaction()
 #: Default reason for no job.
 NO_TASK_QUEUE = "no_task_queue"
 
@@ -61,10 +62,11 @@ class Matcher:
         self._recorder = WaitCauseRecorder()
         self._claims = BatchClaimer(engine)
         self._pools = QueuePoolCache()
+        self.is_loaded = False  #: whether the waiting jobs were read at least once
 
     @property
     def doubts(self) -> InDoubtClaims:
-        """Claims with unknown outcome; for the thread that calls `serve`."""
+        """Claims with unknown outcome."""
         return self._claims.doubts
 
     def now(self) -> datetime:
@@ -96,6 +98,34 @@ class Matcher:
         if was_fresh and (unanswered := [each for each in unique if _is_unanswered(found[id(each)])]):
             found = found | self._retry_unanswered(unanswered, found)
         return [found[id(batch[number])] for number in first]
+
+    def prepare_in_memory(self, request: MatchRequest) -> ClaimRequest | None:
+        """A request that a batch statement may claim for at once; None: `serve` has to answer it.
+
+        Contacts no database, for the event loop. The index may lag: the claim states all conditions again,
+        and a request that finds no job there is served as any other.
+        """
+        memory, now = self._memory, self._clock()
+        if not memory.bans.is_recent:
+            return None
+        view = self._build_snapshot(_NO_READING, memory, memory.places.age, now)
+        try:
+            prepared = prepare(view, request, self._recorder)
+        except NeedsDatabase:
+            return None
+        if isinstance(prepared, ClaimRequest) and prepared.is_single and not prepared.counted:
+            return prepared
+        return None
+
+    def record_outcome(self, prepared: ClaimRequest, result: ClaimResult) -> None:
+        """Record the outcome of a claim of a request from `prepare_in_memory`."""
+        if prepared.fitting:
+            self._recorder.served([prepared], {id(prepared.request): result}, self._clock())
+
+    def exclude(self, emptied: Collection[int]) -> None:
+        """Exclude task queues that turned out empty until the feed is read again."""
+        with self._memory.lock:
+            self._memory.waiting.exclude(emptied)
 
     def _retry_unanswered(self, requests: Sequence[MatchRequest], before: Results) -> Results:
         """Repeat requests without a job on an updated snapshot."""
@@ -147,8 +177,7 @@ class Matcher:
         """Exclude task queues that turned out empty; they are marked before the next full snapshot."""
         emptied = {each for result in results if isinstance(result, ClaimResult) for each in result.emptied}
         if emptied:
-            with self._memory.lock:
-                self._memory.waiting.exclude(emptied)
+            self.exclude(emptied)
 
     def _mark_empty(self) -> None:
         """Mark excluded task queues as empty for all matchers; the next snapshot restores the others."""
@@ -177,8 +206,7 @@ class Matcher:
         known, unknown = place_pools.find_queues(queues, config)
         with database.reading(self._engine) as conn:
             mapped = listing.list_mapped_pools(conn, sorted(vos), sorted(set(known.values())))
-            with self._memory.lock:
-                found = self._memory.groups.find_groups(conn, config, mapped)
+            found = self._memory.groups.find_groups(conn, config, mapped)
         return {text: found[address] for text, address in known.items()}, unknown
 
     def get_matching_task_queues(
@@ -213,6 +241,7 @@ class Matcher:
         memory.bans.banned = frozenset(ban.site for ban in bans.list_bans(conn, now=now))
         memory.bans.at = began
         self._freshness.end(since)
+        self.is_loaded = True
         return memory, age
 
     def _view(
@@ -222,6 +251,11 @@ class Matcher:
         memory, age = self._memory, self._memory.places.age
         if not fresh:
             memory, age = self._follow(reading.conn, now, since)
+        return self._build_snapshot(reading, memory, age, now)
+
+    def _build_snapshot(
+        self, reading: LazyTransaction, memory: MatcherCache, age: int, now: datetime
+    ) -> Snapshot:
         return Snapshot(
             reading=reading,
             memory=memory,

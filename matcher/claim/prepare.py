@@ -6,7 +6,7 @@ from datetime import timedelta
 from cs_config.options.operations import options_for
 from matcher.cache import NoMatch
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
-from matcher.claim.snapshot import Snapshot
+from matcher.claim.snapshot import PreparedPlace, Snapshot
 from matcher.claim.wait_causes import WaitCauseRecorder
 from matcher.index import place_pools
 from matcher.index.place_pools import PlacePools
@@ -33,19 +33,14 @@ def prepare(
 ) -> ClaimRequest | ClaimResult | PilotageError:
     """A request's candidates; a `ClaimResult` if it can be answered without a claim."""
     presented = request.presented
-    try:
-        view.require_one_place(presented, request.caller)
-        served, resource = view.place(presented, request.caller, cache_key=request.cache_key)
-    except PilotageError as error:
-        return error
-    if served is None:
-        return ClaimResult(refused=NOT_USABLE)
-    if within := place_policy.list_scopes_below(view.config, served.place, resource.named_vos):
-        return place_pools.inexact_place_error(served.place, within[0])
+    here = _find_place(view, request)
+    if not isinstance(here, PreparedPlace):
+        return here
+    served, resource = here.served, here.resource
     # Before the index is read, so that no later change is missed.
     changed = view.memory.waiting.changed
     fitting = view.build_filter(presented, served.pools, resource)
-    candidates, admission = view.admitted(served.place, resource, fitting)
+    candidates, admission = view.admit(here.policy, fitting)
     otherwise = _other_node_reason(view, presented, served, resource, recorder)
     if not candidates and otherwise is None:
         if not fitting:
@@ -54,7 +49,10 @@ def prepare(
     due = recorder.are_due(served.place, resource, view.now)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
-    gate = view.gate(served.place) if due or served.place not in view.memory.open_places else None
+    counted = here.counted or served.place.site in view.banned
+    gate = (
+        view.gate(served.place) if counted and (due or served.place not in view.memory.open_places) else None
+    )
     if refused := _refusal_reason(view, gate, candidates, served.place, request.count):
         recorder.note_kept_out(refused, candidates, served.place, resource, view.now)
         return ClaimResult(refused=refused)
@@ -64,13 +62,44 @@ def prepare(
         request=request,
         resource=resource,
         place=served.place,
-        holder=_holder(view, request, served.place),
+        holder=_holder(view, request, here),
         drawn=CandidateOrder(draw_candidates(candidates, view.random)),
         admission=admission,
         fitting=recorder.let_in(view, gate, candidates, served.place) if due else (),
         otherwise=otherwise,
-        counted=view.counts(served.place),
+        counted=counted,
+        allotments=here.allotments,
     )
+
+
+def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimResult | PilotageError:
+    """What does not depend on the waiting jobs: computed once per cache key, configuration and mapping."""
+    presented, known = request.presented, view.memory.prepared
+    generation = view.config, view.age
+    if request.cache_key is not None and (here := known.find(request.cache_key, generation)) is not None:
+        return here
+    try:
+        view.require_one_place(presented, request.caller)
+        served, resource = view.place(presented, request.caller, cache_key=request.cache_key)
+    except PilotageError as error:
+        return error
+    if served is None:
+        return ClaimResult(refused=NOT_USABLE)
+    if within := place_policy.list_scopes_below(view.config, served.place, resource.named_vos):
+        return place_pools.inexact_place_error(served.place, within[0])
+    vos = request.caller.vos
+    leases = options_for(view.config, min(vos) if len(vos) == 1 else None).leases
+    here = PreparedPlace(
+        served=served,
+        resource=resource,
+        policy=view.memory.admission_policies.policy_at(view.config, served.place, resource.named_vos),
+        counted=place_policy.counts_jobs(view.config, served.place),
+        lease_time=timedelta(seconds=leases.time),
+    )
+    # Bans may change at any moment, and so what several places mean.
+    if request.cache_key is not None and served.lasting and not presented.several:
+        known.store(request.cache_key, here, generation)
+    return here
 
 
 def _other_node_reason(
@@ -89,18 +118,16 @@ def _other_node_reason(
     return NODE if kept_back else None
 
 
-def _holder(view: Snapshot, request: MatchRequest, place: Location) -> LeaseHolder:
+def _holder(view: Snapshot, request: MatchRequest, here: PreparedPlace) -> LeaseHolder:
     """The lease holder.
 
     A caller that is no pilot itself may name one of its VOs at the same site, no other.
     """
-    vos = request.caller.vos
     stamp = request.caller.stamp
     stated = None if stamp else request.presented.stamp
-    if stated and pilots.is_at(view.conn, stated, site=place.site, vos=vos):
+    if stated and pilots.is_at(view.conn, stated, site=here.served.place.site, vos=request.caller.vos):
         stamp = stated
-    leases = options_for(view.config, min(vos) if len(vos) == 1 else None).leases
-    return LeaseHolder(subject=request.caller.subject, stamp=stamp, lease_time=timedelta(seconds=leases.time))
+    return LeaseHolder(subject=request.caller.subject, stamp=stamp, lease_time=here.lease_time)
 
 
 def _cache_no_match(

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 
 from sqlalchemy import Connection
@@ -29,11 +29,14 @@ from matcher.request.resource import Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
 from taskqueue.leases.assignment import Location
+from taskqueue.leases.claim import Allotment
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Seconds for which read data count as fresh; a job must be offered within two.
 _FRESH = 0.2
+#: Seconds for which read data may be claimed from in the event loop: the claim states all conditions again.
+_RECENT = 2.0
 #: Property of groups whose members accept each other's jobs.
 _JOB_SHARING = "JobSharing"
 
@@ -51,6 +54,18 @@ class PilotLocation:
     facts: Facts  #: of its node
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPlace:
+    """A place with what the configuration and the mapping decide there for one kind of request."""
+
+    served: PlacePools
+    resource: Resource
+    policy: AdmissionPolicy | None  #: checks jobs one by one; None: all are admitted
+    counted: bool  #: whether the configuration has limits or throttles for the place
+    lease_time: timedelta
+    allotments: dict[int, Allotment] = field(default_factory=dict)  #: of single jobs, by class
+
+
 @dataclass(slots=True)
 class CachedBans:
     """Cached bans, and the age of all cached data."""
@@ -63,6 +78,11 @@ class CachedBans:
         """Whether it is fresh enough to find a job; a request without a job must read again."""
         return time.monotonic() - self.at < _FRESH
 
+    @property
+    def is_recent(self) -> bool:
+        """Whether the thread that reads the feed keeps up."""
+        return time.monotonic() - self.at < _RECENT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatcherCache:
@@ -70,26 +90,32 @@ class MatcherCache:
 
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
     places: PlaceCache = field(default_factory=PlaceCache)
-    #: By the cache key of requests. For the claim thread only: others may hold another configuration.
+    #: By the cache key of requests, valid for one configuration and age of the mapping.
+    prepared: Cache[Hashable, PreparedPlace] = field(default_factory=lambda: Cache(_LOCATIONS))
+    #: By the cache key of requests.
     locations: Cache[Hashable, PilotLocation] = field(default_factory=lambda: Cache(_LOCATIONS))
     admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)
     groups: PilotGroups = field(default_factory=PilotGroups)
     no_matches: NoMatchCache = field(default_factory=NoMatchCache)
     bans: CachedBans = field(default_factory=CachedBans)
     open_places: OpenPlaceCache = field(default_factory=OpenPlaceCache)
-    #: Held while caches are read or changed, never during a claim.
+    #: Held while the index is read or changed, never during a statement: the event loop takes it, too.
     lock: threading.Lock = field(default_factory=threading.Lock)
+    #: Held by the one thread that reads the feed.
+    following: threading.Lock = field(default_factory=threading.Lock)
 
     def follow(self, conn: Connection) -> int | None:
         """Apply recent changes, first in a transaction; return the age of what it reads from here on.
 
         None: the changes are unknown, so this cache is void.
         """
-        with self.lock:
-            changed = self.waiting.follow(conn)
-            if changed is None:
+        with self.following:
+            changes = self.waiting.read(conn)
+            if changes is None:
                 return None
-            self.places.forget(changed)
+            with self.lock:
+                self.waiting.apply(changes)
+            self.places.forget(changes.mapped_vos)
             return self.places.age
 
     def find_no_match(self, cache_key: Hashable, config: Configuration) -> NoMatch | None:
@@ -137,20 +163,14 @@ class Snapshot:
                 resource = replace(resource, vos=vos)
                 if not vos:
                     return None, resource
-                with self.memory.lock:
-                    served = places.served_without_queue(
-                        self.reading, self.config, presented, vos, age=self.age
-                    )
+                served = places.served_without_queue(self.reading, self.config, presented, vos, age=self.age)
                 return served, resource
             location = _locate(address, resource, presented.node_facts, self.config)
             if cache_key is not None:
                 self.memory.locations.store(cache_key, location, self.config)
         if not (vos := location.resource.named_vos):
             return None, location.resource
-        with self.memory.lock:
-            served = places.served(
-                self.reading, self.config, location.address, vos, location.facts, age=self.age
-            )
+        served = places.served(self.reading, self.config, location.address, vos, location.facts, age=self.age)
         return served, location.resource
 
     def require_one_place(self, presented: StatedResource, caller: MatchCaller) -> None:
@@ -178,7 +198,14 @@ class Snapshot:
         self, place: Location, resource: Resource, candidates: Sequence[TaskQueue]
     ) -> tuple[Sequence[TaskQueue], AdmissionPolicy | None]:
         """The task queues that the queues of the place may admit, and the policy if jobs must be checked."""
-        policy = self.memory.admission_policies.policy_at(self.config, place, resource.named_vos)
+        return self.admit(
+            self.memory.admission_policies.policy_at(self.config, place, resource.named_vos), candidates
+        )
+
+    def admit(
+        self, policy: AdmissionPolicy | None, candidates: Sequence[TaskQueue]
+    ) -> tuple[Sequence[TaskQueue], AdmissionPolicy | None]:
+        """The task queues that a policy may admit, and the policy if jobs must be checked."""
         if policy is None:
             return candidates, None
         admitted = policy.open_to(self.conn, candidates)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from threading import Lock
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -64,10 +65,11 @@ class InDoubtClaim:
 
 
 class InDoubtClaims:
-    """Claims in doubt of one process; for the claim thread only."""
+    """Claims in doubt of one process, thread-safe."""
 
     def __init__(self) -> None:
         self._open: list[InDoubtClaim] = []
+        self._lock = Lock()
 
     @contextmanager
     def about(self, claims: Sequence[tuple[MatchRequest, tuple[str, ...]]]) -> Iterator[None]:
@@ -77,26 +79,29 @@ class InDoubtClaims:
         except Exception as error:  # including our own, which may follow the commit
             if _may_be_made(error):
                 now = time.monotonic()
-                self._open += [
-                    InDoubtClaim(request=request, leases=leases, search_at=now, until=now + _SOUGHT)
-                    for request, leases in claims
-                    if leases
-                ]
+                with self._lock:
+                    self._open += [
+                        InDoubtClaim(request=request, leases=leases, search_at=now, until=now + _SOUGHT)
+                        for request, leases in claims
+                        if leases
+                    ]
             raise
 
     def due(self) -> list[InDoubtClaim]:
         """Claims to search now; each returns until `settle` or the end of its time."""
         now = time.monotonic()
-        due = [each for each in self._open if each.search_at <= now]
-        self._open = [each for each in self._open if each.search_at > now]
-        self._open += [replace(each, search_at=now + _AGAIN) for each in due if each.until > now]
+        with self._lock:
+            due = [each for each in self._open if each.search_at <= now]
+            self._open = [each for each in self._open if each.search_at > now]
+            self._open += [replace(each, search_at=now + _AGAIN) for each in due if each.until > now]
         return due
 
     def settle(self, leases: Collection[str]) -> None:
         """Remove claims that were found, or delivered by a repeated request."""
         if self._open and leases:
             known = frozenset(leases)
-            self._open = [each for each in self._open if known.isdisjoint(each.leases)]
+            with self._lock:
+                self._open = [each for each in self._open if known.isdisjoint(each.leases)]
 
 
 def _may_be_made(error: Exception) -> bool:

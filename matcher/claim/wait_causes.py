@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from threading import RLock
 from typing import Final
 
 from sqlalchemy import Engine
@@ -41,9 +42,10 @@ _WRITTEN_AT_ONCE: Final = 500
 
 
 class WaitCauseRecorder:
-    """Wait causes of one process, recorded as requests are served; for the claim thread only."""
+    """Wait causes of one process, recorded as requests are served; `write_down` is for one thread only."""
 
     def __init__(self) -> None:
+        self._lock = RLock()
         self._open: dict[tuple[int, str], WaitCause] = {}
         self._over: list[WaitCause] = []
         self._recorded_at: dict[Hashable, datetime] = {}
@@ -54,13 +56,14 @@ class WaitCauseRecorder:
 
     def is_due(self, question: Hashable, now: datetime) -> bool:
         """Whether a question is worth a record; not if it was asked a moment ago."""
-        if self._later:
-            return False
-        last = self._recorded_at.get(question)
-        if last is not None and last <= now < last + _AGAIN:
-            return False
-        self._recorded_at[question] = now
-        return True
+        with self._lock:
+            if self._later:
+                return False
+            last = self._recorded_at.get(question)
+            if last is not None and last <= now < last + _AGAIN:
+                return False
+            self._recorded_at[question] = now
+            return True
 
     def note(self, cause: str, task_queues: Iterable[TaskQueue], now: datetime) -> None:
         """Record a cause for these task queues; a cause that is not in `CAUSE_ORDER` is ignored.
@@ -69,30 +72,39 @@ class WaitCauseRecorder:
         """
         if cause not in CAUSE_ORDER:
             return
-        if self._first is None:
-            self._first = now  # since the last write
-        self._later.append((cause, iter(task_queues), now))
-        self.go_on()
+        with self._lock:
+            if self._first is None:
+                self._first = now  # since the last write
+            self._later.append((cause, iter(task_queues), now))
+            self.go_on()
 
     def go_on(self, *, most: int = _PIECE) -> None:
         """Record some more of the pending task queues."""
         while self._later and most > 0:
-            cause, task_queues, at = self._later[0]
-            some = list(islice(task_queues, most))
-            for each in some:
-                self._prolong(each.task_queue_id, cause, at)
-            if len(some) < most:
-                self._later.popleft()
-            most -= len(some)
+            with self._lock:  # for a few at a time: the event loop takes it for each request
+                most -= self._record_piece(min(most, _PIECE))
+
+    def _record_piece(self, most: int) -> int:
+        """Record at most so many of the pending task queues; their number."""
+        if not self._later:
+            return 0
+        cause, task_queues, at = self._later[0]
+        some = list(islice(task_queues, most))
+        for each in some:
+            self._prolong(each.task_queue_id, cause, at)
+        if len(some) < most:
+            self._later.popleft()
+        return len(some)
 
     def due(self, now: datetime, *, at_end: bool = False) -> Sequence[WaitCause]:
         """Causes to write now, in pieces; `written` removes them afterwards."""
-        if at_end or (self._first is not None and now - self._first >= _EVERY):
-            self._due += (*self._over, *self._open.values())
-            self._over.clear()
-            self._open.clear()
-            self._recorded_at.clear()
-            self._first = None
+        with self._lock:
+            if at_end or (self._first is not None and now - self._first >= _EVERY):
+                self._due += (*self._over, *self._open.values())
+                self._over.clear()
+                self._open.clear()
+                self._recorded_at.clear()
+                self._first = None
         self._writing = len(self._due) if at_end else min(len(self._due), _WRITTEN_AT_ONCE)
         return tuple(islice(self._due, self._writing))
 

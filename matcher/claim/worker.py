@@ -125,6 +125,11 @@ class ClaimWorker:
         if not ticket.future.cancel() and ticket.future.exception() is None:
             self._returned.put((ticket.request, _list_leases(ticket.future.result())))
 
+    def give_back(self, request: MatchRequest, leases: tuple[str, ...]) -> None:
+        """Release jobs that were claimed for a request and cannot be delivered."""
+        self._returned.put((request, leases))
+        self.wake()
+
     def _run(self) -> None:
         again: list[PendingRequest] = []
         while not self._stopping.is_set() or again or not self._tickets.empty():

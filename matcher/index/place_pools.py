@@ -6,9 +6,10 @@ gets a job that the place is not eligible for.
 
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, select
@@ -80,11 +81,15 @@ class PlaceCache:
         self._cached: dict[tuple[frozenset[str], Hashable], PlacePools] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}  # one object for all places with the same pools
         self._checks = NodeChecks()
+        self._lock = Lock()  # held while the cache changes
+        self._reading = Lock()  # held by the one thread that reads a place
         self.age = 0  #: number of changes so far; note it before reading
 
     def forget(self, vos: frozenset[str]) -> None:
         """Drop the cached places of VOs whose mapping changed."""
-        if vos:
+        if not vos:
+            return
+        with self._lock:
             self.age += 1
             self._cached = {key: served for key, served in self._cached.items() if key[0].isdisjoint(vos)}
             still = (each for served in self._cached.values() for each in (served.pools, served.kept_back))
@@ -106,11 +111,13 @@ class PlaceCache:
         key = (vos, (address, node_facts.cache_key(counting), config.version if declared else None))
         if (known := self._cached.get(key)) is not None:
             return known
-        conn, checked = reading.conn, _read_checked(reading.conn, config, vos)
-        of_queue = listing.list_mapped_pools(conn, sorted(vos), [address])[address]
-        mapped = ((each.pool_id, each.vo, address, each.undecided) for each in of_queue)
-        place = Location(site=address.site, ce=address.ce, queue=address.queue, checked=checked)
-        return self._store(key, self._check_nodes(conn, config, place, mapped, counting), age)
+        conn = reading.conn
+        with self._reading:
+            checked = _read_checked(conn, config, vos)
+            of_queue = listing.list_mapped_pools(conn, sorted(vos), [address])[address]
+            mapped = ((each.pool_id, each.vo, address, each.undecided) for each in of_queue)
+            place = Location(site=address.site, ce=address.ce, queue=address.queue, checked=checked)
+            return self._store(key, self._check_nodes(conn, config, place, mapped, counting), age)
 
     def served_without_queue(
         self,
@@ -133,19 +140,12 @@ class PlaceCache:
         key = (vos, (presented.pools, place, facts, config.version))
         if (known := self._cached.get(key)) is not None:
             return known
-        conn, checked = reading.conn, _read_checked(reading.conn, config, vos)
-        values = {"pools": sorted(presented.pools), "site": place.site, "vos": sorted(vos)}
-        if place.ce:
-            rows = conn.execute(POOLS_AT_CE, {**values, "ce": place.ce})
-        else:
-            rows = conn.execute(POOLS_AT_SITE, values)
-        mapped = (
-            (row.pool_id, row.vo, QueueAddress(site=place.site, ce=row.ce, queue=row.queue), row.undecided)
-            for row in rows
-        )
-        place = replace(place, checked=checked)
-        found = self._check_nodes(conn, config, place, mapped, presented.node_facts)
-        return self._store(key, found, age)
+        conn = reading.conn
+        with self._reading:
+            place = replace(place, checked=_read_checked(conn, config, vos))
+            mapped = _list_pools_without_queue(conn, place, presented.pools, vos)
+            found = self._check_nodes(conn, config, place, mapped, presented.node_facts)
+            return self._store(key, found, age)
 
     def _check_nodes(
         self,
@@ -181,13 +181,14 @@ class PlaceCache:
         )
 
     def _store(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
-        if age == self.age and served.lasting:
-            if len(self._cached) >= _CACHED:
-                self._cached.clear()
-                self._sets.clear()
-            pools, kept_back = self._shared(served.pools), self._shared(served.kept_back)
-            served = self._cached[key] = replace(served, pools=pools, kept_back=kept_back)
-        return served
+        with self._lock:
+            if age == self.age and served.lasting:
+                if len(self._cached) >= _CACHED:
+                    self._cached.clear()
+                    self._sets.clear()
+                pools, kept_back = self._shared(served.pools), self._shared(served.kept_back)
+                served = self._cached[key] = replace(served, pools=pools, kept_back=kept_back)
+            return served
 
     def _shared(self, pools: frozenset[str]) -> frozenset[str]:
         """The shared instance of a set and of its ids, to save memory: a queue may serve a thousand pools."""
@@ -195,6 +196,16 @@ class PlaceCache:
         if known is None:
             known = self._sets[pools] = frozenset(map(sys.intern, pools))
         return known
+
+
+def _list_pools_without_queue(
+    conn: Connection, place: Location, pools: frozenset[str], vos: frozenset[str]
+) -> Iterator[tuple[str, str, QueueAddress, bool]]:
+    """The pools among these that a queue at the place is eligible for: with VO, queue, and undecided."""
+    values = {"pools": sorted(pools), "site": place.site, "vos": sorted(vos)}
+    statement, more = (POOLS_AT_CE, {"ce": place.ce}) if place.ce else (POOLS_AT_SITE, {})
+    for row in conn.execute(statement, {**values, **more}):
+        yield row.pool_id, row.vo, QueueAddress(site=place.site, ce=row.ce, queue=row.queue), row.undecided
 
 
 def _read_checked(conn: Connection, config: Configuration, vos: Iterable[str]) -> int | None:

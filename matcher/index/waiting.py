@@ -7,8 +7,8 @@ new job is found a moment later. Candidates are drawn lazily, since most request
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from random import Random
@@ -32,6 +32,17 @@ _CACHED = 256
 _FEW = 64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexChanges:
+    """What changed since the last read of the feed."""
+
+    position: change_feed.FeedPosition  #: in the feed, after these changes
+    checked: frozenset[int] = frozenset()  #: task queues that were read again
+    occupied: Sequence[TaskQueue] = ()  #: those of them that have jobs
+    weights: Mapping[int, float] = field(default_factory=dict)  #: by task queue
+    mapped_vos: frozenset[str] = frozenset()  #: VOs whose mapping changed
+
+
 class WaitingIndex:
     """The task queues that have jobs."""
 
@@ -45,29 +56,39 @@ class WaitingIndex:
         self._position: change_feed.FeedPosition | None = None  # in the feed; None: nothing is loaded
         self.changed = 0  #: number of additions and removals
 
-    def follow(self, conn: Connection) -> frozenset[str] | None:
-        """Apply the changes since the last call, or load everything; return the VOs whose mapping changed.
+    def read(self, conn: Connection) -> IndexChanges | None:
+        """Read the changes since the last ones that were applied, or everything; for one thread at a time.
 
         None: the changes are unknown, so this index and all other cached data of the database are void.
         """
         if self._position is None:
             position = change_feed.read_position(conn)
-            for each in task_queues.list_occupied(conn):
-                self._add(each)
-            self._position = position
-            return frozenset()
+            return IndexChanges(position=position, occupied=tuple(task_queues.list_occupied(conn)))
+        excluded = self.excluded
         read = change_feed.read_changes(conn, self._position)
         if read is None:
             return None
         found, position = read
-        ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE} | self._excluded
-        if ids:
-            self._reload(conn, ids)
-            self._excluded.clear()
-        if groups := {change.key for change in found if change.kind == change_feed.PRIORITY}:
-            self._update_weights(conn, groups)
-        self._position = position  # last, so that a failure above repeats the changes
-        return frozenset(change.key for change in found if change.kind == change_feed.MAPPING)
+        named = {change.key for change in found if change.kind == change_feed.TASK_QUEUE}
+        ids = excluded.union(map(int, named))
+        groups = {change.key for change in found if change.kind == change_feed.PRIORITY}
+        return IndexChanges(
+            position=position,
+            checked=ids,
+            occupied=tuple(task_queues.read_occupied(conn, ids)) if ids else (),
+            weights=priorities.read_weights(conn, groups) if groups else {},
+            mapped_vos=frozenset(change.key for change in found if change.kind == change_feed.MAPPING),
+        )
+
+    def apply(self, changes: IndexChanges) -> None:
+        """Apply changes, without the database."""
+        for gone in changes.checked.difference(each.task_queue_id for each in changes.occupied):
+            self._discard(gone)
+        for each in changes.occupied:
+            self._add(each)
+        self._excluded -= changes.checked
+        self._update_weights(changes.weights)
+        self._position = changes.position
 
     @property
     def excluded(self) -> frozenset[int]:
@@ -113,15 +134,8 @@ class WaitingIndex:
                 return found
         return self._find_weights(resource, pools).draw(random)
 
-    def _reload(self, conn: Connection, ids: set[int]) -> None:
-        occupied = {each.task_queue_id: each for each in task_queues.read_occupied(conn, ids)}
-        for gone in ids - occupied.keys():
-            self._discard(gone)
-        for each in occupied.values():
-            self._add(each)
-
-    def _update_weights(self, conn: Connection, groups: set[str]) -> None:
-        for task_queue_id, weight in priorities.read_weights(conn, groups).items():
+    def _update_weights(self, weights: Mapping[int, float]) -> None:
+        for task_queue_id, weight in weights.items():
             known = self._by_id.get(task_queue_id)
             if known is not None and known.priority != weight:
                 self._weights.clear()

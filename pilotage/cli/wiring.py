@@ -174,6 +174,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             issuers=trusted,
             ring=stack.enter_context(_open_optimizer_queue(settings, engine, live, metrics)),
             metrics=metrics,
+            direct_url=settings.direct_url,
         )
 
 

@@ -91,11 +91,11 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _bug)
 
 
-async def answer_to(request: Request, error: Exception) -> Response | None:
-    """Handle an error raised outside the framework; None: a defect, which the framework must handle."""
+async def answer_to(request: Request, error: Exception) -> tuple[Response, bool]:
+    """Handle an error raised outside the framework; with whether it is a defect, to be raised again."""
     handlers = _handlers()
     found = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
-    return None if found is None else await found(request, error)
+    return (_defect(request), True) if found is None else (await found(request, error), False)
 
 
 def _handlers() -> Mapping[type[Exception], Callable[[Request, Any], Awaitable[Response]]]:

@@ -130,7 +130,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_consta
 _STRANGERS_JSON = 4096
 
 #: Bytes of a body parsed in the event loop; larger ones go to a thread, so that they block no request.
-_AT_ONCE = 64 << 10
+AT_ONCE = 64 << 10
 #: Bytes of a short body (resource description, heartbeat); no body of a pilot may be larger.
 SMALL = 256 << 10
 
@@ -150,7 +150,7 @@ class StrictRequest(Request):
     async def load(self, limit: int) -> None:
         """Read the whole body and parse it; errors as for `read` and `parse`."""
         await self.read(limit)
-        if len(self._body) > _AT_ONCE:
+        if len(self._body) > AT_ONCE:
             self.content = await anyio.to_thread.run_sync(parse, self._body)
         elif self._body:
             self.content = parse(self._body)
@@ -173,15 +173,18 @@ class StrictRequest(Request):
         return self.content
 
     @property
+    def is_read(self) -> bool:
+        """Whether the body was read."""
+        return hasattr(self, "_body")
+
+    @property
     def whole(self) -> bytes:
         """The bytes read by `load`."""
         return self._body
 
 
-async def admit(
-    request: StrictRequest, parts: Services, endpoint: Callable[..., Any], *, takes_json: bool
-) -> Caller:
-    """Authenticate and authorize; only then read the body, if `endpoint` takes one."""
+async def authorize(request: Request, parts: Services, endpoint: Callable[..., Any]) -> Caller:
+    """Authenticate, count the request and check the role; the body is not read."""
     try:
         token = access.authenticate(request, parts)
     except UnknownKey:  # only then is the issuer contacted
@@ -192,12 +195,25 @@ async def admit(
     if caller is not token.caller:
         request.state.token = replace(token, caller=caller)
     access.require_capability(request, caller, endpoint)
+    return caller
+
+
+def limit_body(parts: Services, endpoint: Callable[..., Any], caller: Caller) -> int:
+    """The most bytes of a JSON body."""
+    most = access.body_limit(endpoint) or parts.limits.json_bytes
+    if caller.role is Role.PILOT:
+        most = min(most, SMALL)
+    return min(most, parts.limits.json_bytes)
+
+
+async def admit(
+    request: StrictRequest, parts: Services, endpoint: Callable[..., Any], *, takes_json: bool
+) -> Caller:
+    """Authenticate and authorize; only then read the body, if `endpoint` takes one."""
+    caller = await authorize(request, parts, endpoint)
     check_texts(request)
     if takes_json:
-        most = access.body_limit(endpoint) or parts.limits.json_bytes
-        if caller.role is Role.PILOT:
-            most = min(most, SMALL)
-        await request.load(min(most, parts.limits.json_bytes))
+        await request.load(limit_body(parts, endpoint, caller))
     return caller
 
 

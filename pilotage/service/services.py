@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 from sqlalchemy import Engine
 
 from cs_config.versions.live import LiveConfiguration
+from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from pilotage.service.auth.oidc.issuers import Issuers
@@ -18,6 +19,7 @@ from pilotage.service.lease_reports import LeaseReports
 from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
 from taskqueue.blobs import BlobStore
+from taskqueue.db import database
 from taskqueue.task_queues.listing import WaitingClass
 
 Answer = TypeVar("Answer")
@@ -88,11 +90,15 @@ class Services:
     rates: RateLimiter = field(default_factory=RateLimiter)
     waiting: ResponseCache[Sequence[WaitingClass]] = field(default_factory=lambda: ResponseCache(_waiting))
     summaries: ResponseCache[JobSummary] = field(default_factory=lambda: ResponseCache(_count_jobs))
+    direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
+    claims: AsyncClaimer = field(init=False)
     places: PilotPlaces = field(init=False)
     reports: LeaseReports = field(init=False)
     revoked: RevokedTokens = field(init=False)
 
     def __post_init__(self) -> None:
+        direct = self.engine if self.direct_url is None else database.connect(self.direct_url)
+        object.__setattr__(self, "claims", AsyncClaimer(direct, self.matcher, self.claimer))
         object.__setattr__(self, "places", PilotPlaces(self.engine, self.clock))
         object.__setattr__(self, "reports", LeaseReports(self.engine, self.live, self.clock))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))

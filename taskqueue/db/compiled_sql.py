@@ -176,13 +176,90 @@ class AutocommitRunner:
             return False
 
 
+class AsyncRunner:
+    """Runs each statement as a transaction of its own in the event loop; one at a time.
+
+    The connection is opened by the first statement and again after a failure. It is not part of the engine's
+    pool, whose URL and dialect it uses. Plans are generic ones: to plan a claim costs more than to run it.
+    Through a pooler, where the next transaction may run in another session, nothing is prepared or set.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._driver: psycopg.AsyncConnection[Any] | None = None
+        self._is_pooled = False
+        self._used = 0.0
+
+    async def connect(self) -> None:
+        """Open the connection, unless it is open and the server answers; `DBAPIError` if it is away."""
+        try:
+            if self._driver is not None and not await self._is_alive(self._driver):
+                await self.close()
+            if self._driver is None:
+                self._driver = await self._open()
+        except psycopg.Error as error:
+            raise _translate(self._engine.dialect, None, "", error) from error
+
+    async def rows(self, statement: str, values: Sequence[object]) -> Rows:
+        """Execute a statement and commit; its rows. Call `connect` before."""
+        driver = self._driver
+        if driver is None:
+            raise TypeError("a statement needs an open connection")
+        try:
+            async with psycopg.AsyncRawCursor(driver) as cursor:
+                await cursor.execute(statement, values, prepare=not self._is_pooled)
+                return await cursor.fetchall()
+        except psycopg.Error as error:
+            translated = _translate(self._engine.dialect, driver, statement, error)
+            if translated.connection_invalidated:
+                await self.close()
+            raise translated from error
+        finally:
+            self._used = time.monotonic()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            await driver.close()
+
+    async def _open(self) -> psycopg.AsyncConnection[Any]:
+        url = self._engine.url
+        _, settings = self._engine.dialect.create_connect_args(url)
+        driver = await psycopg.AsyncConnection.connect(**settings, autocommit=True)
+        try:
+            cursor = await driver.execute("SELECT pg_backend_pid()")
+            session = await cursor.fetchone()
+            # A pooler reports a made-up process id.
+            self._is_pooled = session is None or session[0] != driver.info.backend_pid
+            if not self._is_pooled:
+                await driver.execute("SET plan_cache_mode = force_generic_plan")
+                if "options" not in url.query:
+                    await driver.execute(postgresql_settings.SET_LIMITS)
+        except BaseException:
+            await driver.close()
+            raise
+        return driver
+
+    async def _is_alive(self, driver: psycopg.AsyncConnection[Any]) -> bool:
+        if driver.closed:
+            return False
+        if time.monotonic() - self._used < postgresql_settings.IDLE_SECONDS and not _has_pending_data(driver):
+            return True
+        try:
+            await driver.execute("SELECT 1")
+        except psycopg.Error:
+            return False
+        return True
+
+
 def _close(driver: _Driver, process: int) -> None:
     # A forked child would end its parent's session.
     if os.getpid() == process:
         driver.close()
 
 
-def _has_pending_data(driver: _Driver) -> bool:
+def _has_pending_data(driver: _Driver | psycopg.AsyncConnection[Any]) -> bool:
     try:
         return postgresql_settings.has_pending_data(driver)
     except psycopg.Error:
@@ -201,7 +278,20 @@ def _run(dialect: Dialect, driver: _Driver, statement: str, values: Sequence[obj
         with psycopg.RawCursor(driver) as cursor:
             return cursor.execute(statement, values).fetchall()
     except psycopg.Error as error:
-        is_gone = dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
-        raise DBAPIError.instance(
-            statement, (), error, psycopg.Error, connection_invalidated=is_gone, dialect=dialect
-        ) from error
+        raise _translate(dialect, driver, statement, error) from error
+
+
+def _translate(
+    dialect: Dialect,
+    driver: _Driver | psycopg.AsyncConnection[Any] | None,
+    statement: str,
+    error: psycopg.Error,
+) -> DBAPIError:
+    """The driver's error as SQLAlchemy's; `driver` None: there is no connection."""
+    is_gone = driver is None or dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
+    translated = DBAPIError.instance(
+        statement, (), error, psycopg.Error, connection_invalidated=is_gone, dialect=dialect
+    )
+    if not isinstance(translated, DBAPIError):
+        raise translated
+    return translated

@@ -165,6 +165,22 @@ class LazyTransaction:
         return self._conn
 
 
+class NeedsDatabase(Exception):
+    """Data that are not cached are needed."""
+
+
+class NoTransaction(LazyTransaction):
+    """Stands for a transaction where the database must not be contacted: in the event loop."""
+
+    def __init__(self) -> None:
+        """Create it, without an engine."""
+
+    @property
+    def conn(self) -> Connection:
+        """Always raises `NeedsDatabase`."""
+        raise NeedsDatabase
+
+
 @contextmanager
 def reading_lazily(engine: Engine) -> Iterator[LazyTransaction]:
     """As `reading`, but without any contact to the server if `conn` is never used."""

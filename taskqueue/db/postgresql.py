@@ -22,7 +22,7 @@ _CONNECT = {
 }
 #: Idle seconds after which a connection is pinged before its next use.
 IDLE_SECONDS = 1.0
-_SET_LIMITS = "SELECT " + ", ".join(
+SET_LIMITS = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', false)" for name, value in LIMITS.items()
 )
 
@@ -81,7 +81,7 @@ def _prepare_and_limit(connection: Any, entry: ConnectionPoolEntry) -> None:
     _prepare(connection, entry)
     # The session is shared: its limits are those of the database role.
     if not entry.info["pooled"]:
-        _query(connection, _SET_LIMITS)
+        _query(connection, SET_LIMITS)
 
 
 def _prepare(connection: Any, entry: ConnectionPoolEntry) -> None:

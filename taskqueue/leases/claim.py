@@ -77,9 +77,15 @@ class ClaimedJob:
     vo: str
     lease: str
     lease_expires_at: datetime
-    description: Mapping[str, Any]  #: placeholders filled, `JobID` added
+    description_json: str  #: placeholders filled, `JobID` added
     sandbox: str | None  #: digest of the input sandbox
     allotment: Allotment
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """The description, parsed."""
+        parsed: Mapping[str, Any] = json.loads(self.description_json)
+        return parsed
 
 
 def generate_lease() -> str:
@@ -152,7 +158,7 @@ def _build_claimed(
                 vo=row.vo,
                 lease=lease,
                 lease_expires_at=expires,
-                description=describe_job(row.job_id, body, row.parameters),
+                description_json=describe_job(row.job_id, body, row.parameters),
                 sandbox=sandbox,
                 allotment=allotment,
             )
@@ -160,7 +166,12 @@ def _build_claimed(
     return claimed
 
 
-def describe_job(job_id: int, body: str, parameters: str | None) -> dict[str, Any]:
-    """The description sent to a pilot: placeholders filled, `JobID` added."""
+def describe_job(job_id: int, body: str, parameters: str | None) -> str:
+    """The description sent to a pilot, as JSON: placeholders filled, `JobID` added.
+
+    A description without placeholders is passed on as it is stored: parsing it would cost more than a claim.
+    """
+    if parameters is None and body.startswith('{"') and '"JobID"' not in body:
+        return f'{body[:-1]},"JobID":{job_id}}}'
     filled = placeholders.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
-    return filled | {"JobID": job_id}
+    return json.dumps(filled | {"JobID": job_id})

@@ -47,7 +47,18 @@ def claim_jobs(
 
     IntegrityError: one of the requests is being answered elsewhere; nothing was claimed.
     """
-    rows = _claim_one(server, requests[0], now) if len(requests) == 1 else _claim_many(server, requests, now)
+    return read_results(requests, server.rows(*build_statement(requests, now=now)), now=now)
+
+
+def build_statement(requests: Sequence[BatchClaim], *, now: datetime) -> tuple[str, tuple[Any, ...]]:
+    """The statement that claims a job for each request, and its values."""
+    return _claim_one(requests[0], now) if len(requests) == 1 else _claim_many(requests, now)
+
+
+def read_results(
+    requests: Sequence[BatchClaim], rows: Iterable[Sequence[Any]], *, now: datetime
+) -> list[BatchClaimResult]:
+    """The outcome of each request, from the rows of the statement."""
     outcomes = [BatchClaimResult()] * len(requests)
     for number, *row in rows:
         outcomes[number] = (
@@ -56,25 +67,23 @@ def claim_jobs(
     return outcomes
 
 
-def _claim_one(server: StatementRunner, request: BatchClaim, now: datetime) -> Iterable[Sequence[Any]]:
+def _claim_one(request: BatchClaim, now: datetime) -> tuple[str, tuple[Any, ...]]:
     statement = CLAIM_ONE[request.request_id is not None, request.want.has_pool]
     # As text: the driver would give numbers of different size different types, and prepare a statement each.
     values = {
         name: None if value is None else str(value) for name, value in _bind_claim(0, request, now).items()
     }
-    return server.rows(statement.text, statement.values({**values, "now": now.isoformat()}))
+    return statement.text, statement.values({**values, "now": now.isoformat()})
 
 
-def _claim_many(
-    server: StatementRunner, requests: Sequence[BatchClaim], now: datetime
-) -> Iterable[Sequence[Any]]:
+def _claim_many(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tuple[Any, ...]]:
     values = {
         "requests": json.dumps(
             [_bind_claim(number, request, now) for number, request in enumerate(requests)]
         ),
         "now": now.isoformat(),
     }
-    return server.rows(CLAIM_MANY.text, CLAIM_MANY.values(values))
+    return CLAIM_MANY.text, CLAIM_MANY.values(values)
 
 
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
@@ -112,7 +121,7 @@ def _build_result(request: BatchClaim, row: Sequence[Any], now: datetime) -> Bat
             vo=vo,
             lease=request.lease,
             lease_expires_at=now + request.holder.lease_time,
-            description=claim.describe_job(job_id, body, parameters),
+            description_json=claim.describe_job(job_id, body, parameters),
             sandbox=sandbox,
             allotment=request.allotment,
         )

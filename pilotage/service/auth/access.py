@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
+from cs_config.cache import derived
 from cs_config.options.operations import options_for
+from cs_config.tree.configuration import Configuration
 from pilotage.service.auth.callers import Caller, Capability, Role
 from pilotage.service.auth.rate_limits import RequestRate
 from pilotage.service.auth.tokens import BearerToken, UnknownKey
@@ -130,5 +132,10 @@ def bearer(request: Request) -> str:
 
 
 def _rate(parts: Services, *, vo: str | None) -> RequestRate:
-    per_second = options_for(parts.live.current, vo).limits.requests_per_second
-    return RequestRate(per_second=per_second, burst=max(1, round(per_second * parts.limits.burst_seconds)))
+    return _find_rate(parts.live.current, vo, parts.limits.burst_seconds)
+
+
+@derived
+def _find_rate(config: Configuration, vo: str | None, burst_seconds: float) -> RequestRate:
+    per_second = options_for(config, vo).limits.requests_per_second
+    return RequestRate(per_second=per_second, burst=max(1, round(per_second * burst_seconds)))

@@ -96,11 +96,6 @@ class JobRequest(ResourceDescription):
         "looked up; left out: it may be a repetition.",
     )
 
-    @property
-    def may_have_been_answered(self) -> bool:
-        """Whether jobs may have been given to an earlier copy of this request."""
-        return self.request_id is not None and self.said_before is not False
-
 
 class MatchedJob(BaseModel):
     """A job given to the pilot."""

@@ -29,9 +29,13 @@ async def alive() -> dict[str, str]:
 
 @router.get("/readyz")
 def ready(request: Request) -> JSONResponse:
-    """Check that the database has the current schema and the claimer is alive; else 503."""
+    """Check that the database has the current schema, the claimer is alive and its index loaded; else 503."""
     parts: Services = request.app.state.parts
-    checks = {"database": _database(parts), "claimer": "ok" if parts.claimer.alive else "has ended"}
+    checks = {
+        "database": _database(parts),
+        "claimer": "ok" if parts.claimer.alive else "has ended",
+        "index": "ok" if parts.matcher.is_loaded else "is being loaded",
+    }
     is_ready = all(result == "ok" for result in checks.values())
     # An invalid new version needs attention, but the one before it serves. The fault itself is shown to
     # operators only: this route needs no token.

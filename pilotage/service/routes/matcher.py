@@ -3,16 +3,20 @@
 import asyncio
 import json
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Coroutine, Hashable
 from contextlib import suppress
-from functools import lru_cache
-from typing import Annotated
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Annotated, cast
 
 import anyio.to_thread
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Header, Request, Response
 from pydantic_core import to_json
+from starlette.types import Message
 
+from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
 from matcher.cache import NoMatch
 from matcher.claim import matcher as matching
 from matcher.claim.matching_task_queues import MatchingTaskQueue
@@ -28,7 +32,6 @@ from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.http_errors import ClientGone
 from pilotage.service.models.matching import (
     JobRequest,
-    MatchedJob,
     Matches,
     PilotGroupAnswer,
     QueuePoolsAnswer,
@@ -41,9 +44,11 @@ from pilotage.service.models.matching import (
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
+from taskqueue.leases.claim import ClaimedJob
 
 router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
 
+_GONE = "the client did not wait for the answer"
 #: Longest resource description, in characters, that is cached.
 _CACHED_LENGTH = 8192
 
@@ -85,7 +90,21 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     return answer
 
 
-@router.post("/requestJob", response_model_exclude_none=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedJobs:
+    """What a body of requestJob asks for, apart from the id of the request."""
+
+    stated: bytes  #: the resource as JSON, by which equal requests share caches
+    count: int
+    said_before: bool | None  #: as `JobRequest.said_before`
+
+    @classmethod
+    def from_body(cls, body: JobRequest) -> "WantedJobs":
+        """What the body asks for."""
+        return cls(stated=to_json(body.to_record()), count=body.count, said_before=body.said_before)
+
+
+@router.post("/requestJob", response_model=Matches, response_model_exclude_none=True)
 @allow(Role.GATEWAY, Role.PILOT, most_bytes=SMALL)
 async def request_job(
     parts: PartsOf,
@@ -93,63 +112,107 @@ async def request_job(
     request: Request,
     body: JobRequest,
     request_timeout: RequestTimeout = None,
-) -> Matches:
+) -> Response:
     """Request jobs: the answer has jobs with their leases, or the reason for none and when to try again."""
-    stated = to_json(body.to_record())
-    is_cached = len(stated) <= _CACHED_LENGTH
+    asked = WantedJobs.from_body(body)
+    content = await find_jobs(parts, caller, request, asked, body.request_id, request_timeout)
+    return Response(content, media_type="application/json")
+
+
+async def find_jobs(
+    parts: Services,
+    caller: Caller,
+    request: Request,
+    asked: WantedJobs,
+    request_id: str | None,
+    request_timeout: float | None,
+) -> bytes:
+    """Claim jobs for a caller; the body of the answer, a `Matches` without its empty fields."""
+    is_cached = len(asked.stated) <= _CACHED_LENGTH
     # Equal for requests with the same resource and the same rights.
-    key = (stated, caller.role, caller.vos, caller.queue) if is_cached else None
-    if not body.may_have_been_answered and (no_match := _find_no_match(parts, caller, key)):
-        return _nothing(parts, matching.NO_TASK_QUEUE, no_match.warnings)
-    read = _read if key is None else _read_cached
-    resource = place_pools.respell_place(read(stated), parts.live.current)
-    address = await _require_bound(parts, caller, resource)
+    key = (asked.stated, caller.role, caller.vos, caller.queue) if is_cached else None
+    may_have_been_answered = request_id is not None and asked.said_before is not False
+    if not may_have_been_answered and (no_match := _find_no_match(parts, caller, key)):
+        return _refuse(parts, matching.NO_TASK_QUEUE, no_match.warnings)
+    resource, address = _read_place(asked.stated, parts.live.current, is_cached=is_cached)
+    await _require_bound(parts, caller, resource, address)
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
     wanted = MatchRequest(
         presented=resource,
         caller=_caller(parts, caller, resource),
         deadline=time.monotonic() + seconds,
-        count=body.count,
-        request_id=body.request_id,
+        count=asked.count,
+        request_id=request_id,
         cache_key=key,
     )
-    answer = await await_match(request, parts.claimer, wanted)
+    is_gone = partial(has_disconnected, request)
+    answer = await parts.claims.claim(wanted, is_gone)
+    if answer is None:
+        answer = await await_match(request, parts.claimer, wanted)
+    elif is_gone():
+        parts.claims.give_back(wanted, answer)
+        raise ClientGone(_GONE)
+    if answer.reason:
+        return _refuse(parts, answer.reason, answer.warnings)
     site = address.site if address else resource.site
     for match in answer.matches:
         parts.metrics.matched(vo=match.vo, site=site, jobs=1)
-    if answer.reason:
-        return _nothing(parts, answer.reason, answer.warnings)
-    return Matches(
-        matches=[
-            MatchedJob(
-                job_id=match.job_id,
-                epoch=match.epoch,
-                lease=match.lease,
-                lease_expires_at=match.lease_expires_at,
-                description=dict(match.description),
-                sandbox=f"sha256:{match.sandbox}" if match.sandbox else None,
-                processors=match.allotment.processors,
-                ram=match.allotment.ram_mb,
-                gpus=match.allotment.gpus,
-            )
-            for match in answer.matches
-        ],
-        warnings=list(answer.warnings),
+    return encode_matches(answer)
+
+
+def _refuse(parts: Services, reason: str, warnings: tuple[str, ...]) -> bytes:
+    parts.metrics.not_matched(reason)
+    return _encode_refusal(reason, warnings)
+
+
+@lru_cache(maxsize=256)
+def _encode_refusal(reason: str, warnings: tuple[str, ...]) -> bytes:
+    refusal = Matches(
+        matches=[], warnings=list(warnings), reason=reason, retry_after=match_request.RETRY_AFTER
+    )
+    return refusal.model_dump_json(exclude_none=True).encode()
+
+
+def encode_matches(answer: MatchResult) -> bytes:
+    """Claimed jobs as the JSON of a `Matches`, the description as it is stored."""
+    jobs = b",".join(map(_encode_job, answer.matches))
+    return b'{"matches":[%b],"warnings":%b}' % (jobs, to_json(answer.warnings))
+
+
+def _encode_job(job: ClaimedJob) -> bytes:
+    optional = {
+        "sandbox": f"sha256:{job.sandbox}" if job.sandbox else None,
+        "processors": job.allotment.processors,
+        "ram": job.allotment.ram_mb,
+        "gpus": job.allotment.gpus,
+    }
+    stated = b"".join(
+        b',"%b":%b' % (name.encode(), to_json(value)) for name, value in optional.items() if value is not None
+    )
+    return b'{"job_id":%d,"epoch":%d,"lease":%b,"lease_expires_at":%b,"description":%b%b}' % (
+        job.job_id,
+        job.epoch,
+        to_json(job.lease),
+        to_json(job.lease_expires_at),
+        job.description_json.encode(),
+        stated,
     )
 
 
-def _nothing(parts: Services, reason: str, warnings: Sequence[str]) -> Matches:
-    parts.metrics.not_matched(reason)
-    return Matches(matches=[], warnings=list(warnings), reason=reason, retry_after=match_request.RETRY_AFTER)
+def _read_place(
+    stated: bytes, config: Configuration, *, is_cached: bool
+) -> tuple[StatedResource, QueueAddress | None]:
+    """The stated resource, its place spelled as in the configuration, and its queue; None: none is stated."""
+    if is_cached and (known := _places.find(stated, config)) is not None:
+        return known
+    resource = place_pools.respell_place(match_request.read_resource(json.loads(stated)), config)
+    found = resource, place_pools.find_stated_queue(resource, config)
+    return _places.store(stated, found, config) if is_cached else found
 
 
-def _read(stated: bytes) -> StatedResource:
-    return match_request.read_resource(json.loads(stated))
-
-
-#: The pilots of one queue send the same text.
-_read_cached = lru_cache(maxsize=2048)(_read)
+#: By what is stated: the pilots of one queue send the same text.
+_places: Cache[bytes, tuple[StatedResource, QueueAddress | None]] = Cache(2048)
 
 
 def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | None:
@@ -184,16 +247,16 @@ def _queue_names(body: QueuesQuestion) -> list[str]:
     return body.queues if body.queues is not None else ["/".join(stated)]
 
 
-async def _require_bound(parts: Services, caller: Caller, stated: StatedResource) -> QueueAddress | None:
-    """The stated queue, after checking that the caller may request from there; None: none is stated."""
-    address = place_pools.find_stated_queue(stated, parts.live.current)
+async def _require_bound(
+    parts: Services, caller: Caller, stated: StatedResource, address: QueueAddress | None
+) -> None:
+    """Check that the caller may request from the stated queue; None: none is stated."""
     if caller.role is not Role.PILOT:
         pilot_binding.check_site(caller, stated.site)
     elif address is None:
         await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
     elif not parts.places.is_known(caller, address, now=parts.clock()):
         await parts.places.bind_with_others(caller, address, now=parts.clock())
-    return address
 
 
 def _caller(parts: Services, caller: Caller, stated: StatedResource) -> match_request.MatchCaller:
@@ -250,7 +313,7 @@ async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchReque
     try:
         await completion
         if gone.done():
-            raise ClientGone("the client did not wait for the answer")
+            raise ClientGone(_GONE)
         if not ticket.future.done():
             raise NotInTime("there was no answer in time; try again")
         delivered = True
@@ -260,6 +323,22 @@ async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchReque
             claimer.abandon(ticket)
         deadline.cancel()
         gone.cancel()
+
+
+def has_disconnected(request: Request) -> bool:
+    """Whether the client has closed the connection; the body was read before.
+
+    One step of `receive` tells: it ends at once with the message, or would wait. A task that waits for it
+    would cost more than the rest of the request.
+    """
+    step = cast("Coroutine[object, None, Message]", request.receive())  # as of every ASGI server
+    try:
+        step.send(None)
+    except StopIteration as end:
+        return bool(end.value["type"] == "http.disconnect")
+    finally:
+        step.close()
+    return False
 
 
 async def _disconnected(request: Request) -> None:

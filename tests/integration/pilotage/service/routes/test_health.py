@@ -6,15 +6,16 @@ from agents import accounting
 from pilotage.service.services import utc_now
 from taskqueue import login_tokens
 from taskqueue.db import database
+from tests import waiting
 from tests.running_service import Service
 
 
 def test_the_health_of_a_service_that_works(service: Service):
     client = service.client()
     assert client.get("/healthz").json() == {"status": "ok"}
+    waiting.until(lambda: client.get("/readyz").status_code == 200)  # the index is loaded
     answer = client.get("/readyz")
-    assert answer.status_code == 200
-    assert answer.json()["checks"] == {"database": "ok", "claimer": "ok"}
+    assert answer.json()["checks"] == {"database": "ok", "claimer": "ok", "index": "ok"}
 
 
 def test_a_dead_claimer_fails_readyz(service: Service):

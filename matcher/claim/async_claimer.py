@@ -1,0 +1,228 @@
+"""Claims in the event loop (PostgreSQL): all requests that have come in go into one statement.
+
+Only for requests of one job at places without limits, whose place and candidates are in memory; the claim
+thread serves all others, and those for which no job was found here, because only a current index can prove
+that there is none. There is neither a timer nor a thread: while `_LANES` statements are under way, requests
+gather for the next one.
+
+A task queue without a job for one statement may only be locked by another one under way: it counts as empty
+only if no other statement of this process claimed from it meanwhile. A claim whose commit is not confirmed is
+in doubt, and the claim thread searches for it. A job whose request has ended meanwhile is released at once.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from matcher.claim import batch_claim, claim_loop
+from matcher.claim import matcher as matching
+from matcher.claim.claim_loop import ClaimRequest, ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker
+from matcher.errors import NotInTime
+from matcher.request.match_request import MatchRequest, MatchResult
+from taskqueue.db import database
+from taskqueue.db.compiled_sql import AsyncRunner
+from taskqueue.leases import claim_batch
+from taskqueue.leases.claim_batch import BatchClaim, BatchClaimResult
+
+log = logging.getLogger(__name__)
+
+#: Statements under way at the same time.
+_LANES = 2
+#: Requests in one statement.
+_BATCH = 64
+#: Requests that wait for a statement; further ones go to the claim thread, which refuses what is too much.
+_MOST_WAITING = 1024
+#: Task queues tried per request.
+_TRIES = 4
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Ticket:
+    """A waiting request; the future gets its answer, or None if the claim thread has to serve it."""
+
+    prepared: ClaimRequest
+    is_gone: Callable[[], bool]  #: whether the client has gone
+    future: "asyncio.Future[MatchResult | None]"
+    emptied: set[int] = field(default_factory=set)  #: task queues without a job
+
+    @property
+    def request(self) -> MatchRequest:
+        return self.prepared.request
+
+    def answer(self, result: MatchResult | None) -> bool:
+        """Deliver an answer; False: the request has ended."""
+        if self.future.done():
+            return False
+        self.future.set_result(result)
+        return True
+
+    def refuse(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """A connection, and the statement under way on it."""
+
+    server: AsyncRunner
+    task: "asyncio.Task[None] | None" = None  #: None: nothing is under way
+    claimed_from: frozenset[int] = frozenset()  #: task queues of the statement under way
+    shared: set[int] = field(default_factory=set)  #: task queues of other statements during this one
+
+
+class AsyncClaimer:
+    """Claims of one process in its event loop."""
+
+    def __init__(self, engine: Engine, matcher: Matcher, worker: ClaimWorker) -> None:
+        """Create it; `engine` tells only where the database is. On SQLite `worker` serves all requests."""
+        is_possible = engine.dialect.name == "postgresql"
+        self._matcher = matcher
+        self._worker = worker
+        self._lanes = [_Lane(AsyncRunner(engine)) for _ in range(_LANES if is_possible else 0)]
+        self._waiting: deque[_Ticket] = deque()
+        self._keys: set[object] = set()  # of the requests that wait or are claimed for
+        self._is_dispatching = False
+
+    async def claim(self, request: MatchRequest, is_gone: Callable[[], bool]) -> MatchResult | None:
+        """A job; None: the claim thread has to serve the request.
+
+        `NotInTime` at the deadline, and the errors of an unavailable database.
+        """
+        key = claim_loop.request_key(request)
+        if not self._lanes or len(self._waiting) >= _MOST_WAITING or key in self._keys:
+            return None
+        if (prepared := self._matcher.prepare_in_memory(request)) is None:
+            return None
+        loop = asyncio.get_running_loop()
+        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=loop.create_future())
+        timer = loop.call_later(
+            request.deadline - time.monotonic(),
+            ticket.refuse,
+            NotInTime("there was no answer in time; try again"),
+        )
+        if key is not None:
+            self._keys.add(key)
+        self._waiting.append(ticket)
+        self._dispatch_soon()
+        try:
+            return await ticket.future
+        finally:
+            timer.cancel()
+            self._keys.discard(key)
+
+    def give_back(self, request: MatchRequest, answer: MatchResult) -> None:
+        """Release jobs that cannot be delivered."""
+        if answer.matches:
+            self._worker.give_back(request, tuple(match.lease for match in answer.matches))
+
+    async def close(self) -> None:
+        """Wait for the statements under way, and close the connections."""
+        for lane in self._lanes:
+            while lane.task is not None:
+                await asyncio.wait([lane.task])
+            await lane.server.close()
+
+    def _dispatch_soon(self) -> None:
+        """Dispatch when all that the event loop has received is waiting."""
+        if not self._is_dispatching:
+            self._is_dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._is_dispatching = False
+        for lane in self._lanes:
+            if lane.task is None and self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                lane.task = asyncio.create_task(self._serve(lane, batch))
+
+    async def _serve(self, lane: _Lane, batch: Sequence[_Ticket]) -> None:
+        try:
+            await self._claim(lane, batch)
+        except Exception as error:
+            if not isinstance(error, database.UNAVAILABLE):
+                log.exception("requests for work could not be served")
+            else:
+                log.warning("the database is away or too busy: %s", error)
+            for ticket in batch:
+                ticket.refuse(error)
+        finally:
+            lane.task, lane.claimed_from = None, frozenset()
+            self._dispatch()
+
+    async def _claim(self, lane: _Lane, batch: Sequence[_Ticket]) -> None:
+        await lane.server.connect()
+        tried: list[_Ticket] = []
+        claims: list[BatchClaim] = []
+        for ticket in batch:
+            if ticket.future.done():
+                continue
+            # Nothing is claimed for a client that has gone; the claim thread does not, either.
+            task_queue = None if ticket.is_gone() else ticket.prepared.drawn.next()
+            if task_queue is None:
+                self._hand_over(ticket)
+            else:
+                tried.append(ticket)
+                claims.append(batch_claim.build_claim(ticket.prepared, task_queue))
+        if not claims:
+            return
+        self._mark_shared(lane, frozenset(claim.want.task_queue_id for claim in claims))
+        now = self._matcher.now()
+        try:
+            maybe = [(ticket.request, (claim.lease,)) for ticket, claim in zip(tried, claims, strict=True)]
+            with self._matcher.doubts.about(maybe):
+                rows = await lane.server.rows(*claim_batch.build_statement(claims, now=now))
+                outcomes = claim_batch.read_results(claims, rows, now=now)
+        except DBAPIError as error:
+            if database.is_unavailable(error):
+                raise
+            # It claimed nothing: one of the requests is at fault, or is answered elsewhere.
+            log.info("a batch of %d claims was rejected, they go step by step: %s", len(claims), error)
+            for ticket in tried:
+                self._hand_over(ticket)
+            return
+        for ticket, claim, outcome in zip(tried, claims, outcomes, strict=True):
+            self._finish(lane, ticket, claim, outcome)
+
+    def _mark_shared(self, lane: _Lane, claimed_from: frozenset[int]) -> None:
+        """Register a statement with those under way, as each of them may lock jobs that another looks for."""
+        lane.claimed_from, lane.shared = claimed_from, set()
+        for other in self._lanes:
+            if other is not lane and other.task is not None:
+                lane.shared |= other.claimed_from
+                other.shared |= claimed_from
+
+    def _finish(self, lane: _Lane, ticket: _Ticket, claim: BatchClaim, outcome: BatchClaimResult) -> None:
+        """Deliver the outcome of one claim, or try the request again."""
+        task_queue_id = claim.want.task_queue_id
+        if outcome.claimed is not None:
+            result = ClaimResult(claimed=(outcome.claimed,))
+            self._matcher.record_outcome(ticket.prepared, result)
+            self._exclude(ticket)
+            if not ticket.answer(matching.build_answer(ticket.request, result)):
+                self._worker.give_back(ticket.request, (outcome.claimed.lease,))
+            return
+        if task_queue_id not in lane.shared:
+            ticket.emptied.add(task_queue_id)
+        if outcome.repeated or len(ticket.prepared.drawn.tried) >= _TRIES:
+            self._hand_over(ticket)
+        elif not ticket.future.done():
+            self._waiting.appendleft(ticket)
+
+    def _hand_over(self, ticket: _Ticket) -> None:
+        self._exclude(ticket)
+        ticket.answer(None)
+
+    def _exclude(self, ticket: _Ticket) -> None:
+        """Exclude the task queues that turned out empty."""
+        if ticket.emptied:
+            self._matcher.exclude(ticket.emptied)
+            ticket.emptied.clear()

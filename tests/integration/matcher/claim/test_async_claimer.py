@@ -1,0 +1,238 @@
+"""Claims in the event loop: nothing is given twice or lost, whoever goes and whatever connection breaks."""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import Engine, select, text
+
+from matcher.claim.async_claimer import AsyncClaimer
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker
+from matcher.errors import NotInTime
+from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
+from requirements.errors import PilotageError
+from taskqueue.db import database
+from taskqueue.schema.tables import attempts, jobs
+from taskqueue.states import JobStatus
+from tests import waiting
+from tests.waiting import LONG, at, request
+
+Answer = TypeVar("Answer")
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[Engine]:
+    engine = database.connect(postgres_url)
+    yield engine
+    engine.dispose()
+
+
+@dataclass(slots=True)
+class Process:
+    """The claimers of one process of the service."""
+
+    matcher: Matcher
+    worker: ClaimWorker
+    claimer: AsyncClaimer
+
+    async def ask(self, asked: MatchRequest, is_gone: Callable[[], bool] = lambda: False) -> MatchResult:
+        """As the route does."""
+        answer = await self.claimer.claim(asked, is_gone)
+        if answer is None:
+            return await asyncio.wrap_future(self.worker.submit(asked).future)
+        if is_gone():
+            self.claimer.give_back(asked, answer)
+        return answer
+
+
+@contextmanager
+def _process(engine: Engine, now: datetime) -> Iterator[Process]:
+    matcher = waiting.matcher(engine, now)
+    worker = ClaimWorker(engine, matcher)
+    worker.start()
+    try:
+        yield Process(matcher, worker, AsyncClaimer(engine, matcher, worker))
+    finally:
+        worker.stop()
+
+
+def _run(process: Process, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    async def run() -> Answer:
+        try:
+            return await work()
+        finally:
+            await process.claimer.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def process(engine: Engine, now: datetime) -> Iterator[Process]:
+    with _process(engine, now) as process:
+        yield process
+
+
+def _put(engine: Engine, now: datetime, count: int, **about: Any) -> list[int]:
+    with database.writing(engine) as conn:
+        return waiting.put(conn, now, count, **about)
+
+
+def _ask(number: int = 0, *, seconds: float = 60, **about: Any) -> MatchRequest:
+    caller = MatchCaller(subject=f"pilot{number}", vos=frozenset({"lhcb"}))
+    return request(caller=caller, seconds=seconds, **{**at(LONG), **about})
+
+
+def _may_be_gone(draw: random.Random) -> bool:
+    return draw.random() < 0.5
+
+
+def _stays() -> bool:
+    return False
+
+
+def _open_attempts(engine: Engine) -> list[int]:
+    with database.reading(engine) as conn:
+        return list(conn.scalars(select(attempts.c.job_id).where(attempts.c.closed_at.is_(None))))
+
+
+def test_what_comes_in_together_is_claimed_together(engine: Engine, now: datetime, process: Process) -> None:
+    _put(engine, now, 40)
+
+    async def work() -> list[MatchResult | None]:
+        assert await process.claimer.claim(_ask(), lambda: False) is None, "nobody has asked from there"
+        await process.ask(_ask())
+        return await asyncio.gather(*(process.claimer.claim(_ask(n), lambda: False) for n in range(30)))
+
+    answers = _run(process, work)
+    given = [match.job_id for answer in answers if answer for match in answer.matches]
+    assert len(given) == len(set(given)) == 30, "none of them needed the thread"
+    assert len(_open_attempts(engine)) == 31
+
+
+def test_a_repeated_request_gets_the_same_job(engine: Engine, now: datetime, process: Process) -> None:
+    _put(engine, now, 5)
+
+    async def work() -> list[MatchResult]:
+        await process.ask(_ask())
+        first = await process.ask(_ask(request_id="r"))
+        together = await asyncio.gather(*(process.ask(_ask(request_id="r")) for _ in range(3)))
+        return [first, *together]
+
+    answers = _run(process, work)
+    assert len({each.matches[0].job_id for each in answers}) == 1
+    assert len(_open_attempts(engine)) == 2
+
+
+def test_what_comes_too_late_goes_back(engine: Engine, now: datetime, process: Process) -> None:
+    job_ids = _put(engine, now, 5)
+
+    async def work() -> None:
+        await process.ask(_ask())
+        with engine.connect() as rival, rival.begin() as transaction:
+            rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
+            late = [
+                asyncio.create_task(process.claimer.claim(_ask(n, seconds=0.3), lambda: False))
+                for n in (1, 2)
+            ]
+            results = await asyncio.gather(*late, return_exceptions=True)
+            transaction.rollback()
+        assert [type(each) for each in results] == [NotInTime, NotInTime]
+
+    _run(process, work)
+    waiting.until(lambda: len(_open_attempts(engine)) == 1)
+    with database.reading(engine) as conn:
+        assert len(waiting.left(conn)) == len(job_ids) - 1
+
+
+def test_nothing_is_claimed_for_who_has_gone(engine: Engine, now: datetime, process: Process) -> None:
+    _put(engine, now, 5)
+
+    async def work() -> MatchResult | None:
+        await process.ask(_ask())
+        return await process.claimer.claim(_ask(1), lambda: True)
+
+    assert _run(process, work) is None, "the claim thread sees for itself that the client has gone"
+    assert len(_open_attempts(engine)) == 1
+
+
+def test_nothing_is_only_said_by_who_read_what_is_new(
+    engine: Engine, now: datetime, process: Process
+) -> None:
+    _put(engine, now, 2)
+
+    async def work() -> list[int]:
+        answers = [await process.ask(_ask(number)) for number in range(4)]
+        return [len(each.matches) for each in answers]
+
+    assert _run(process, work) == [1, 1, 0, 0]
+    _put(engine, now, 1, owner="bob")
+    assert len(_run(process, lambda: process.ask(_ask(9))).matches) == 1
+
+
+def test_sqlite_leaves_everything_to_the_thread(tmp_path: Any, now: datetime) -> None:
+    url = f"sqlite:///{tmp_path / 'test.db'}"
+    database.upgrade(url)
+    engine = database.connect(url)
+    _put(engine, now, 2)
+    with _process(engine, now) as process:
+
+        async def work() -> MatchResult | None:
+            await process.ask(_ask())
+            return await process.claimer.claim(_ask(1), lambda: False)
+
+        assert _run(process, work) is None
+    engine.dispose()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_processes_clients_that_go_and_connections_that_break_lose_and_double_nothing(
+    engine: Engine, now: datetime, seed: int
+) -> None:
+    draw = random.Random(seed)
+    job_ids = [each for owner in ("alice", "bob", "carol") for each in _put(engine, now, 60, owner=owner)]
+    kept: Counter[int] = Counter()
+
+    async def pilot(process: Process, number: int) -> None:
+        for turn in range(6):
+            asked = _ask(number, request_id=f"{number}.{turn}", seconds=draw.choice((0.05, 5, 5)))
+            goes = draw.random() < 0.2
+            try:
+                answer = await process.ask(asked, partial(_may_be_gone, draw) if goes else _stays)
+            except (PilotageError, *database.UNAVAILABLE):
+                continue
+            if not goes:
+                kept.update(match.job_id for match in answer.matches)
+
+    def end_sessions() -> None:
+        others = "datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.5"
+        with contextlib.suppress(*database.UNAVAILABLE), database.writing(engine) as conn:
+            conn.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
+
+    async def work() -> None:
+        asking = asyncio.gather(*(pilot(processes[n % 2], n) for n in range(16)))
+        for _ in range(4):
+            await asyncio.wait([asking], timeout=0.05)
+            await asyncio.to_thread(end_sessions)
+        await asking
+        for each in processes:
+            await each.claimer.close()
+
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_process(engine, now)) for _ in range(2)]
+        asyncio.run(work())
+    assert max(kept.values(), default=0) <= 1, "no job is given twice"
+    with database.reading(engine) as conn:
+        open_ = _open_attempts(engine)
+        matched = list(conn.scalars(select(jobs.c.job_id).where(jobs.c.status == JobStatus.MATCHED.value)))
+        assert sorted(open_) == sorted(matched), "each job has one attempt, or none and waits"
+        assert sorted([*matched, *waiting.left(conn)]) == sorted(job_ids), "none is lost"
+        assert set(kept) <= set(open_), "what a pilot got is its own"
