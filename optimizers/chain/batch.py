@@ -148,9 +148,6 @@ def _optimize_some(
         found = optimizer_queue.read_due(conn, job_ids, now=context.now)
     absent = tuple(sorted(set(job_ids) - {job.job_id for job in found}))
     chain_results = result_cache.run_or_reuse(found, steps, context)
-    for done in (chain_result.candidate for _, chain_result in chain_results):
-        if done and done.pool:  # computed and cached here, so that the transaction is short
-            context.find_queue_classes(done.pool, done.vo)
     return BatchResult(left=absent) + _write(engine, context, chain_results)
 
 
@@ -178,6 +175,9 @@ def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> Ba
 
 
 def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
+    for done in (chain_result.candidate for _, chain_result in chain_results):
+        if done and done.pool:  # cached from here on, so that the transaction is short
+            context.find_queue_classes(done.pool, done.vo)
     with database.writing(engine) as conn:
         due = optimizer_queue.lock_due(conn, (job for job, _ in chain_results), now=context.now)
         ours = {job.job_id for job in due}

@@ -72,8 +72,7 @@ def submit(
         with database.reading(engine) as conn:
             _require_room(conn, config, declared, now)
 
-    new: _NewJobs | None = None
-    refused: InvalidJob | QuotaExceeded | None = None
+    new: _NewJobs | InvalidJob | QuotaExceeded
     try:
         checked = check_sources(config, submitter, sources, sandbox=sandbox, require_room=require_room)
         new = _decide(checked, chain.installed_steps() if steps is None else steps, make_context(config, now))
@@ -81,7 +80,7 @@ def submit(
         # It may have been accepted under this key before, with another configuration or when there was room.
         if key is None:
             raise
-        refused = error
+        new = error
     with database.writing(engine) as conn:
         if key is not None:
             digest = _digest(sources, sandbox)
@@ -89,9 +88,9 @@ def submit(
                 conn, subject=submitter.subject, key=key, body_digest=digest, now=now
             )
             if known is not None:
-                return Accepted(job_ids=known)
-        if refused is not None or new is None:
-            raise refused or AssertionError
+                return Accepted(job_ids=known, due=known)  # the notification may have been lost
+        if not isinstance(new, _NewJobs):
+            raise new
         stored = _store(conn, new)
         if key is not None:
             submission.fulfil_key(conn, subject=submitter.subject, key=key, job_ids=stored.job_ids)

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
 from sqlalchemy import Engine, func, insert, select
 
 from optimizers.chain import batch, chain
 from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, ChainContext, Done, Hold, JobContext, Outcome, Step
+from optimizers.chain.eligibility import Eligibility
 from optimizers.workers.inline import InlineOptimizer
 from requirements.canonical import pool_id
 from requirements.record.record import Record
@@ -374,3 +376,17 @@ def test_the_inline_optimizer_outlives_a_defect(engine: Engine, now: datetime) -
     inline.ring([second])
     inline.stop()
     assert second in waiting(engine)
+
+
+def test_a_pool_whose_queues_cannot_be_found_holds_its_own_jobs_only(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(self: Eligibility, pool_id: str, *others: object, find=Eligibility.find):  # type: ignore[no-untyped-def]
+        if pool_id == POOL_4000:
+            raise RecursionError("too deep")
+        return find(self, pool_id, *others)
+
+    monkeypatch.setattr(Eligibility, "find", find)
+    bad, good, plain = submit(engine, grid(), now, NEEDS_4000, NEEDS_TOO_MUCH, JOB)
+    result = batch.optimize(engine, grid(), [bad, good, plain], now=now)
+    assert (set(result.waiting), result.held) == ({good, plain}, (bad,))
