@@ -20,6 +20,8 @@ from taskqueue.sites import rule_opening, scope_rules, scopes
 from taskqueue.sites.rule_opening import RunningClaim
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule, StoredRule
 
+#: Milliseconds to wait for a locked scope: claims for other places wait as well.
+_LOCK_WAIT = 50
 log = logging.getLogger(__name__)
 
 
@@ -170,7 +172,7 @@ class RuleFollower:
     def _store_scope(self, scope: str, wanted: Collection[ScopeRule], version: tuple[int, int]) -> bool:
         try:
             with database.writing(self._engine) as conn:
-                scopes.limit_wait(conn)
+                scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
                 scopes.lock_scopes(conn, [scope])
                 if scope_rules.read_version(conn, share=True) <= version:
                     scope_rules.replace_rules(conn, scope, wanted)
