@@ -76,8 +76,10 @@ def read_claims(conn: Connection) -> frozenset[RunningClaim]:
     return frozenset((row.virtualtransaction, row.pid) for row in conn.execute(CLAIMS))
 
 
-def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> None:
+def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> Iterator[None]:
     """Count what a closed rule must count, and open it; all claims must see it already.
+
+    A generator: it yields between two transactions, so that the caller may do other work in between.
 
     Raises:
         OperationalError: The scope stays locked; what was counted so far is kept.
@@ -86,6 +88,8 @@ def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> None:
         with database.reading(engine) as conn:
             leases = list(_list_countable(conn, rule, counts))
         for start in range(0, len(leases), _AT_ONCE):
+            if start:
+                yield
             database.run_with_retry(partial(_mark, engine, rule, leases[start : start + _AT_ONCE]))
     with database.writing(engine) as conn:
         scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
