@@ -303,7 +303,8 @@ class BatchClaimer:
     ) -> dict[int, ClaimResult]:
         """Claim where scopes are locked: all free ones together, then one that was passed over too often."""
         overdue = next((each.place for each in requests if self._passed[each.place] >= _PASSES), None)
-        found = claim([each for each in requests if each.place != overdue], wait=False)
+        free = [each for each in requests if each.place != overdue]
+        found = claim(free, wait=False) if free else {}
         if overdue is not None:
             late = [each for each in requests if each.place == overdue]
             try:
@@ -312,9 +313,11 @@ class BatchClaimer:
                 if not database.is_lock_timeout(error):
                     raise
                 found |= {id(each.request): ClaimResult(in_other_hands=True) for each in late}
-        results = ((each.place, found.get(id(each.request))) for each in requests)
+        results = [(each.place, found.get(id(each.request))) for each in requests]
         passed = {place for place, result in results if result is not None and result.in_other_hands}
-        self._passed = Counter({place: self._passed[place] + 1 for place in passed})
+        for place in {place for place, _ in results} - passed:
+            self._passed.pop(place, None)
+        self._passed.update(passed)
         return found
 
     def _in_transaction(

@@ -2,7 +2,9 @@
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
 from sqlalchemy import Engine
@@ -20,6 +22,10 @@ from taskqueue.sites import rule_opening, scope_rules, scopes
 from taskqueue.sites.rule_opening import RunningClaim
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule, StoredRule
 
+#: Milliseconds to wait for a locked scope: claims for other places wait as well.
+_LOCK_WAIT = 50
+#: Seconds for counting in one call, since claims for other places wait meanwhile.
+_AT_A_TIME = 0.1
 log = logging.getLogger(__name__)
 
 
@@ -101,6 +107,7 @@ class RuleFollower:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._followed: Configuration | None = None
+        self._counting: dict[int, Iterator[None]] = {}  # rules whose counting goes on at the next call
         self._new: frozenset[int] = frozenset()  # closed rules that `_unaware` was read for
         self._unaware: frozenset[RunningClaim] = frozenset()  # claims that may not have seen them
 
@@ -124,13 +131,14 @@ class RuleFollower:
                 outdated = self._store(wanted, version)
         else:
             outdated = set()
-        opened = self.open_new()
+        opened = self.open_new(seconds=_AT_A_TIME)
         if opened and not outdated:
             self._followed = config
         return self._followed is config
 
-    def open_new(self) -> bool:
-        """Open the closed rules that all claims can see by now; False: there are others."""
+    def open_new(self, *, seconds: float = math.inf) -> bool:
+        """Open the closed rules that all claims can see by now; False: not all of them yet."""
+        until = time.monotonic() + seconds
         with database.reading(self._engine) as conn:
             closed = [rule for rule in scope_rules.list_rules(conn) if not rule.opened and rule.known]
             if not closed:
@@ -142,12 +150,17 @@ class RuleFollower:
         self._new = ids
         if self._unaware:
             return False
-        left = [rule for rule in closed if not self._open(rule)]
+        self._counting = {each: steps for each, steps in self._counting.items() if each in ids}
+        left = [rule for rule in closed if not self._open(rule, until)]
         return not left
 
-    def _open(self, rule: StoredRule) -> bool:
+    def _open(self, rule: StoredRule, until: float) -> bool:
+        steps = self._counting.pop(rule.rule_id, None) or rule_opening.open_rule(self._engine, rule, counts)
         try:
-            rule_opening.open_rule(self._engine, rule, counts)
+            for _ in steps:
+                if time.monotonic() > until:
+                    self._counting[rule.rule_id] = steps
+                    return False
         except OperationalError as error:
             log.warning("%s: a new rule could not be counted yet: %s", rule.scope, error)
             return False
@@ -170,7 +183,7 @@ class RuleFollower:
     def _store_scope(self, scope: str, wanted: Collection[ScopeRule], version: tuple[int, int]) -> bool:
         try:
             with database.writing(self._engine) as conn:
-                scopes.limit_wait(conn)
+                scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
                 scopes.lock_scopes(conn, [scope])
                 if scope_rules.read_version(conn, share=True) <= version:
                     scope_rules.replace_rules(conn, scope, wanted)

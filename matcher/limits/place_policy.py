@@ -35,6 +35,8 @@ from taskqueue.task_queues.task_queues import TaskQueue
 BANNED = "banned"
 LIMITS = "limits"
 THROTTLED = "throttled"
+#: Milliseconds to wait for a scope that was passed over too often.
+_LOCK_WAIT = 200
 #: The only job type that banned sites accept.
 TEST = "Test"
 
@@ -313,7 +315,7 @@ def lock_policies(
     """
     names = set(chain(*map(_scopes_of_place, places)))
     if wait:
-        scopes.limit_wait(conn)
+        scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
     locked, busy = scopes.lock_with_rules(conn, names, wait=wait) if names else ({}, frozenset[str]())
     rules = scope_rules.apply_returns(conn, locked) if locked else []
     unknown = {each.scope for each in rules if not each.known}

@@ -22,6 +22,8 @@ from taskqueue.sites.scope_rules import RuleKind, StoredRule
 
 #: Attempts marked by one transaction: their pilots' reports wait for so many at most.
 _AT_ONCE = 500
+#: Milliseconds: whoever opens a rule claims for other places as well, and tries again.
+_LOCK_WAIT = 50
 #: Whether a rule counts jobs of a VO with a value of its attribute.
 Counts = Callable[[StoredRule, str, str], bool]
 #: Virtual transaction and server process of a running transaction.
@@ -74,8 +76,10 @@ def read_claims(conn: Connection) -> frozenset[RunningClaim]:
     return frozenset((row.virtualtransaction, row.pid) for row in conn.execute(CLAIMS))
 
 
-def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> None:
+def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> Iterator[None]:
     """Count what a closed rule must count, and open it; all claims must see it already.
+
+    A generator: it yields between two transactions, so that the caller may do other work in between.
 
     Raises:
         OperationalError: The scope stays locked; what was counted so far is kept.
@@ -84,9 +88,11 @@ def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> None:
         with database.reading(engine) as conn:
             leases = list(_list_countable(conn, rule, counts))
         for start in range(0, len(leases), _AT_ONCE):
+            if start:
+                yield
             database.run_with_retry(partial(_mark, engine, rule, leases[start : start + _AT_ONCE]))
     with database.writing(engine) as conn:
-        scopes.limit_wait(conn)
+        scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
         scopes.lock_scopes(conn, [rule.scope])
         if rule.kind is RuleKind.THROTTLE:
             scope_rules.set_count(conn, rule.rule_id, reservations.recount(conn, rule.scope))
@@ -104,7 +110,7 @@ def _list_countable(conn: Connection, rule: StoredRule, counts: Counts) -> Itera
 def _mark(engine: Engine, rule: StoredRule, leases: Sequence[str]) -> None:
     """Mark attempts with the rule and count the open ones, in one transaction."""
     with database.writing(engine) as conn:
-        scopes.limit_wait(conn)
+        scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
         scopes.lock_scopes(conn, [rule.scope])
         rows = [row for row in conn.execute(LOCK, {"ids": leases}) if not _is_marked(row, rule)]
         marks = [

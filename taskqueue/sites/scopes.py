@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, exists, select, text, update
+from sqlalchemy import Connection, Row, Select, bindparam, exists, func, literal_column, select, update
 
 from requirements.values import Value
 from taskqueue.db import sql
@@ -32,7 +32,7 @@ def _select_with_rules(*, wait: bool) -> Select[Any]:
     return select(names, locked).select_from(names.outerjoin(locked, locked.c.scope == names.c.name))
 
 
-LIMIT_WAIT = text("SET LOCAL lock_timeout = '200ms'")
+LIMIT_WAIT = select(func.set_config("lock_timeout", bindparam("most"), literal_column("true")))
 LOCK_FREE = _select_with_rules(wait=False)
 LOCK_ALL = _select_with_rules(wait=True)
 SCOPES_OF_SITE = select(table.c.scope).where(table.c.site == bindparam("the_site"))
@@ -83,10 +83,10 @@ def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
     return {row.scope: _scope_from_row(row) for row in rows}
 
 
-def limit_wait(conn: Connection) -> None:
+def limit_wait(conn: Connection, *, milliseconds: int) -> None:
     """Wait for locks only shortly in this transaction: an OperationalError afterwards."""
     if conn.dialect.name == "postgresql":
-        conn.execute(LIMIT_WAIT)
+        conn.execute(LIMIT_WAIT, {"most": f"{milliseconds}ms"})
 
 
 def lock_with_rules(

@@ -231,6 +231,7 @@ def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
     assert len(_ask(_matcher(engine, now, waiting.grid()), count=5).claimed) == 5
     config = _config("{JobType: {MC: 7}}", version=2)
     monkeypatch.setattr("taskqueue.sites.rule_opening._AT_ONCE", 2)
+    monkeypatch.setattr(compiled_rules, "_AT_A_TIME", 60.0)
     marks = iter((None, None, KeyboardInterrupt))
     add_count = rules.add_count
 
@@ -246,6 +247,23 @@ def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
     with database.reading(engine) as conn:
         assert [(each.n, each.opened) for each in rules.list_rules(conn)] == [(4, False)]
     assert len(_ask(_matcher(engine, now, config), count=9).claimed) == 2
+    assert _agree(engine)
+
+
+def test_a_large_count_goes_on_between_the_claims_for_other_places(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now, 9)
+    assert len(_ask(_matcher(engine, now, waiting.grid()), count=4).claimed) == 4
+    monkeypatch.setattr("taskqueue.sites.rule_opening._AT_ONCE", 1)
+    monkeypatch.setattr(compiled_rules, "_AT_A_TIME", -1.0)
+    matcher = _matcher(engine, now, _config("{JobType: {MC: 5}}", version=2))
+    here, there = waiting.at(LONG), waiting.at(waiting.ELSEWHERE)
+    closed, free = matcher.serve([waiting.request(**here), waiting.request(**there)])
+    assert isinstance(closed, ClaimResult)
+    assert isinstance(free, ClaimResult)
+    assert (closed.claimed, closed.in_other_hands, len(free.claimed)) == ((), True, 1)
+    assert len(_ask(matcher, count=9).claimed) == 1
     assert _agree(engine)
 
 
