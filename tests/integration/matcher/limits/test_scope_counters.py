@@ -20,12 +20,12 @@ from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import expiry, lifecycle
-from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, job_log, jobs, reservations, scope_returns, scope_rules
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites import scopes
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
-from tests import stored, waiting
+from tests import reporting, stored, waiting
 from tests.waiting import LONG, SHORT
 
 SITE = "A.B.ch"
@@ -129,10 +129,10 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
         job = taken[number]
         match number:
             case 0:
-                lifecycle.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+                reporting.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
             case 1:
-                lifecycle.start(conn, job.lease, lease_time=LEASE, now=now)
-                lifecycle.finish(conn, job.lease, PayloadResult(status="Done"), now=now)
+                reporting.start(conn, job.lease, lease_time=LEASE, now=now)
+                reporting.finish(conn, job.lease, PayloadResult(status="Done"), now=now)
             case 2:
                 control.reschedule_job(conn, job.job_id, source="test", now=now, maximum=9)
             case 3:
@@ -163,7 +163,7 @@ def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(
     matcher = _matcher(engine, now, _config("{JobType: {MC: 1}}"))
     [lost] = _ask(matcher).claimed
     with database.writing(engine) as conn:
-        lifecycle.start(conn, lost.lease, lease_time=LEASE, now=now)
+        reporting.start(conn, lost.lease, lease_time=LEASE, now=now)
     late = now + 20 * LEASE
     with database.writing(engine) as conn:
         expiry.mark_stalled(conn, vo="lhcb", silent_since=late, now=now)
@@ -173,7 +173,7 @@ def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(
     newer = _matcher(engine, now, _config("{JobType: {MC: 2}, VO: {lhcb: 1}}", version=2))
     newer.refresh()
     with database.writing(engine) as conn:
-        lifecycle.heartbeat(conn, lost.lease, lease_time=LEASE, now=late)
+        reporting.heartbeat(conn, lost.lease, lease_time=LEASE, now=late)
     with database.reading(engine) as conn:
         returns = conn.execute(select(scope_returns.c.number)).scalars().all()
     assert sorted(returns) == [-1, 1, 1] or sorted(returns) == [1, 1]
@@ -309,14 +309,14 @@ def _end(engine: Engine, now: datetime, lease: str, how: int) -> None:
     with database.writing(engine) as conn:
         match how:
             case 0:
-                lifecycle.release(conn, lease, reason="", max_rescheduling=9, now=now)
+                reporting.release(conn, lease, reason="", max_rescheduling=9, now=now)
             case 1:
-                lifecycle.start(conn, lease, lease_time=LEASE, now=now)
-                lifecycle.finish(conn, lease, PayloadResult(status="Done"), now=now)
+                reporting.start(conn, lease, lease_time=LEASE, now=now)
+                reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)
             case 2:
                 lifecycle.recall(conn, lease, reason="", now=now)
             case _:
-                lifecycle.release(conn, lease, reason="", max_rescheduling=9, now=now)
+                reporting.release(conn, lease, reason="", max_rescheduling=9, now=now)
                 raise StaleLease("the transaction is rolled back")
 
 
@@ -368,15 +368,15 @@ def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine,
     first = list(_ask(matcher, count=4).claimed)
     assert len(first) == 4
     with database.writing(engine) as conn:
-        lifecycle.release(conn, first[0].lease, reason="", max_rescheduling=3, now=now)
-        lifecycle.start(conn, first[1].lease, lease_time=LEASE, now=now)
+        reporting.release(conn, first[0].lease, reason="", max_rescheduling=3, now=now)
+        reporting.start(conn, first[1].lease, lease_time=LEASE, now=now)
     assert len(_ask(matcher, count=9).claimed) == 3
     assert _ask(matcher).refused == "throttled"
     assert agree()
     advertise(1)
     assert _ask(matcher).refused == "throttled"
     with database.writing(engine) as conn:
-        lifecycle.start(conn, first[2].lease, lease_time=LEASE, now=now)
+        reporting.start(conn, first[2].lease, lease_time=LEASE, now=now)
         control.reschedule_job(conn, first[2].job_id, source="test", now=now, maximum=9)
     assert _ask(matcher).refused == "throttled", "it may still run"
     advertise(1)

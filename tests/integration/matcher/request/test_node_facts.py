@@ -62,9 +62,9 @@ class Grid:
         self._looks, self._meanwhile = 0, ""
 
     def _current(self) -> Configuration:
-        """For the matcher, which asks first when it looks where the pilot is, then before it claims."""
+        """For the matcher: it reads it to follow the rules, to find where the pilot is, and before it claims."""
         self._looks += 1
-        if self._meanwhile and self._looks == 2:
+        if self._meanwhile and self._looks == 3:
             text, self._meanwhile = self._meanwhile, ""
             old = self.config
             self.change(text)
