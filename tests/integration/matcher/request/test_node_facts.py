@@ -62,7 +62,7 @@ class Grid:
         self._looks, self._meanwhile = 0, ""
 
     def _current(self) -> Configuration:
-        """For the matcher: it reads it to follow the rules, to find where the pilot is, and before it claims."""
+        """For the matcher, which reads it to follow the rules, to find the place, and to claim."""
         self._looks += 1
         if self._meanwhile and self._looks == 3:
             text, self._meanwhile = self._meanwhile, ""
