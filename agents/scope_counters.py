@@ -1,6 +1,7 @@
 """Counter agent: compares the counters of scopes with the rows that they count, and opens new limits."""
 
 import logging
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -18,6 +19,9 @@ from taskqueue.sites.rule_check import CounterDifference
 log = logging.getLogger(__name__)
 
 NAME: Final = "scope-counters"
+#: Looks for claims under way after counters were mended, and seconds between them.
+_LOOKS: Final = 100
+_PAUSE: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -61,9 +65,17 @@ def cycle(
             rule_check.mend(conn, each.rule.rule_id)
     memory.differing = frozenset(found)
     if wrong:
-        follower.open_new()
+        _open_soon(follower)
     leadership.finish()
     return ScopeCountersResult(mended=len(wrong))
+
+
+def _open_soon(follower: RuleFollower) -> None:
+    """Open what was counted again once the claims under way have ended: until then it admits nothing."""
+    for _ in range(_LOOKS):
+        if follower.open_new():
+            return
+        time.sleep(_PAUSE)
 
 
 def describe(difference: CounterDifference) -> str:

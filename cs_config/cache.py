@@ -56,7 +56,7 @@ class Cache(Generic[Key, Value]):
     def store(self, key: Key, value: Value, generation: object = None) -> Value:
         """Keep a result, and return it."""
         current, known = self._content
-        if current != generation or len(known) >= self._size:
+        if current != generation or (len(known) >= self._size and key not in known):
             known = {}
             self._content = generation, known
         known[key] = value

@@ -57,6 +57,14 @@ class _Ticket:
     def request(self) -> MatchRequest:
         return self.prepared.request
 
+    @property
+    def delivered(self) -> MatchResult | None:
+        """The answer, if there is one already."""
+        future = self.future
+        return (
+            future.result() if future.done() and not future.cancelled() and not future.exception() else None
+        )
+
     def answer(self, result: MatchResult | None) -> bool:
         """Deliver an answer; False: the request has ended."""
         if self.future.done():
@@ -115,6 +123,10 @@ class AsyncClaimer:
         self._dispatch_soon()
         try:
             return await ticket.future
+        except asyncio.CancelledError:
+            if (answer := ticket.delivered) is not None:
+                self.give_back(request, answer)
+            raise
         finally:
             timer.cancel()
             self._keys.discard(key)
@@ -147,13 +159,15 @@ class AsyncClaimer:
     async def _serve(self, lane: _Lane, batch: Sequence[_Ticket]) -> None:
         try:
             await self._claim(lane, batch)
-        except Exception as error:
-            if not isinstance(error, database.UNAVAILABLE):
-                log.exception("requests for work could not be served")
-            else:
-                log.warning("the database is away or too busy: %s", error)
+        except database.UNAVAILABLE as error:
+            log.warning("the database is away or too busy: %s", error)
             for ticket in batch:
                 ticket.refuse(error)
+        except Exception:
+            # One of them is at fault; the claim thread, which serves them one by one, finds out which.
+            log.exception("%d requests could not be served together", len(batch))
+            for ticket in batch:
+                self._hand_over(ticket)
         finally:
             lane.task, lane.claimed_from = None, frozenset()
             self._dispatch()
@@ -182,7 +196,7 @@ class AsyncClaimer:
                 rows = await lane.server.rows(*claim_batch.build_statement(claims, now=now))
                 outcomes = claim_batch.read_results(claims, rows, now=now)
         except DBAPIError as error:
-            if database.is_unavailable(error):
+            if database.is_unavailable(error) and not database.is_conflict(error):
                 raise
             # It claimed nothing: one of the requests is at fault, or is answered elsewhere.
             log.info("a batch of %d claims was rejected, they go step by step: %s", len(claims), error)
@@ -201,6 +215,16 @@ class AsyncClaimer:
                 other.shared |= claimed_from
 
     def _finish(self, lane: _Lane, ticket: _Ticket, claim: BatchClaim, outcome: BatchClaimResult) -> None:
+        """Deliver the outcome of one claim; if that fails, the others are still delivered."""
+        try:
+            self._settle(lane, ticket, claim, outcome)
+        except Exception as error:  # of any kind
+            log.exception("the outcome of a claim could not be delivered")
+            ticket.refuse(error)
+            if outcome.claimed is not None:
+                self._worker.give_back(ticket.request, (claim.lease,))
+
+    def _settle(self, lane: _Lane, ticket: _Ticket, claim: BatchClaim, outcome: BatchClaimResult) -> None:
         """Deliver the outcome of one claim, or try the request again."""
         task_queue_id = claim.want.task_queue_id
         if outcome.claimed is not None:

@@ -106,7 +106,7 @@ class Matcher:
         and a request that finds no job there is served as any other.
         """
         memory, now = self._memory, self._clock()
-        if not memory.bans.is_recent:
+        if not memory.bans.is_recent or request.count != 1 or request.presented.job_id is not None:
             return None
         view = self._build_snapshot(_NO_READING, memory, memory.places.age, now)
         try:

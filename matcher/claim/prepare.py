@@ -17,6 +17,7 @@ from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from matcher.request.resource import Resource, StatedResource
 from requirements.errors import PilotageError
+from taskqueue.db.database import NeedsDatabase
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import LeaseHolder
 from taskqueue.pilots import pilots
@@ -46,10 +47,13 @@ def prepare(
         if not fitting:
             _cache_no_match(view, request, served, resource, changed)
         return ClaimResult()
+    counted = here.counted or served.place.site in view.banned
+    holder = _holder(view, request, here)
+    if view.is_in_memory and (counted or admission is not None):
+        raise NeedsDatabase  # before anything is recorded: the request is prepared again
     due = recorder.are_due(served.place, resource, view.now)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
-    counted = here.counted or served.place.site in view.banned
     gate = (
         view.gate(served.place) if counted and (due or served.place not in view.memory.open_places) else None
     )
@@ -62,7 +66,7 @@ def prepare(
         request=request,
         resource=resource,
         place=served.place,
-        holder=_holder(view, request, here),
+        holder=holder,
         drawn=CandidateOrder(draw_candidates(candidates, view.random)),
         admission=admission,
         fitting=recorder.let_in(view, gate, candidates, served.place) if due else (),

@@ -27,7 +27,7 @@ from matcher.request.match_request import MatchCaller
 from matcher.request.node_facts import Facts
 from matcher.request.resource import Resource, StatedResource
 from requirements.values import fold
-from taskqueue.db.database import LazyTransaction
+from taskqueue.db.database import LazyTransaction, NoTransaction
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import Allotment
 from taskqueue.task_queues import task_queues
@@ -139,6 +139,11 @@ class Snapshot:
     random: Random
     #: Banned sites, read once per batch, because the most frequent answer must stay cheap.
     banned: frozenset[str]
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether no database may be contacted."""
+        return isinstance(self.reading, NoTransaction)
 
     @property
     def conn(self) -> Connection:

@@ -131,11 +131,13 @@ class ClaimWorker:
         self.wake()
 
     def _run(self) -> None:
-        again: list[PendingRequest] = []
+        again = self._serve_batch([])  # loads the index: before, the process is not ready
         while not self._stopping.is_set() or again or not self._tickets.empty():
-            batch = again + self._next(wait=_PAUSE if again else _IDLE, most=_BATCH - len(again))
+            # At most half a batch is tried again: requests at a closed place must not keep out all others.
+            retried, left = again[: _BATCH // 2], again[_BATCH // 2 :]
+            batch = retried + self._next(wait=_PAUSE if again else _IDLE, most=_BATCH - len(retried))
             self._batch_began = time.monotonic()
-            again = self._serve_batch(batch)
+            again = left + self._serve_batch(batch)
         with contextlib.suppress(*database.UNAVAILABLE):
             self._matcher.write_down(at_end=True)
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
+from threading import RLock
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
@@ -98,7 +99,7 @@ def _parse_place_rule(scope: str, kind: RuleKind, attribute: str, vo: str, defin
 
 
 class RuleFollower:
-    """Keeps the rows up to date with the configuration of one process; for one thread.
+    """Keeps the rows up to date with the configuration of one process.
 
     The rows follow the latest version that any process has. Only scopes whose rules changed are written, each
     in a transaction of its own; one that is locked is tried again at the next call.
@@ -106,6 +107,7 @@ class RuleFollower:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._lock = RLock()  # claims, and listings for directors in other threads
         self._followed: Configuration | None = None
         self._counting: dict[int, Iterator[None]] = {}  # rules whose counting goes on at the next call
         self._new: frozenset[int] = frozenset()  # closed rules that `_unaware` was read for
@@ -118,6 +120,10 @@ class RuleFollower:
         """
         if config is self._followed:
             return True
+        with self._lock:
+            return self._follow(config)
+
+    def _follow(self, config: Configuration) -> bool:
         version = config.version, config.expiries
         with database.reading(self._engine) as conn:
             current = scope_rules.read_version(conn)
@@ -138,6 +144,10 @@ class RuleFollower:
 
     def open_new(self, *, seconds: float = math.inf) -> bool:
         """Open the closed rules that all claims can see by now; False: not all of them yet."""
+        with self._lock:
+            return self._open_new(seconds)
+
+    def _open_new(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         with database.reading(self._engine) as conn:
             closed = [rule for rule in scope_rules.list_rules(conn) if not rule.opened and rule.known]

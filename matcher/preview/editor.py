@@ -56,10 +56,14 @@ class ConfigEditor:
 
     def read(self) -> Configuration:
         """The newest version that this release can read, as written, with expired sections."""
+        now = self.refresh()
+        return now.written or now
+
+    def refresh(self) -> Configuration:
+        """The newest version that this release can read, in force now."""
         with database.reading(self.engine) as conn:
             self.live.refresh(conn)  # a change based on this answer should not conflict with a known version
-        now = self.live.current
-        return now.written or now
+        return self.live.current
 
     def read_newest(self) -> Configuration:
         """The newest version; `ConfigError` if this release cannot read it."""

@@ -15,7 +15,7 @@ import classad2
 import htcondor2  # noqa: F401  # registers functions of HTCondor, such as stringListMember, with classad2
 
 from requirements.classad import restrictions
-from requirements.classad.parser import read_expression
+from requirements.classad.parser import SHORT, read_expression
 from requirements.classad.restrictions import MAX_SIZE, check, resource_name, resource_names
 from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
@@ -125,14 +125,16 @@ def _library_text(value: Value) -> object:
 def read(source: SourceText) -> Program:
     """Parse, check and compile an expression; `InvalidInput` also for one that users may not evaluate.
 
-    Programs are cached by their text; of an invalid one the position in its file is found each time.
+    Programs of short texts are cached; of an invalid one the position in its file is found each time.
     """
-    return find_program(source.text) or _compile(source)
+    if len(source.text) <= SHORT and (known := _find_program(source.text)) is not None:
+        return known
+    return _compile(source)
 
 
 @lru_cache(maxsize=1024)
-def find_program(text: str) -> Program | None:
-    """Return the program of a text; None: it is invalid."""
+def _find_program(text: str) -> Program | None:
+    """Return the program of a short text; None: it is invalid."""
     try:
         return _compile(SourceText(text=text, path="Requirements"))
     except InvalidInput:

@@ -38,7 +38,7 @@ _SPELLED = {"is": "=?=", "isnt": "=!="}
 _PLAIN_TEXT = re.compile('"([^"]*)"')
 _NO_NUMBERS = frozenset({"inf", "infinity", "nan"})
 #: Characters of a text whose tree is cached, at up to 100 bytes each, and number of these trees.
-_SHORT: Final = 1000
+SHORT: Final = 1000
 _MOST_KEPT: Final = 1024
 
 
@@ -49,7 +49,7 @@ def read_expression(source: SourceText) -> Node:
     so trees, which are immutable, are cached. An invalid text is parsed each time, for the position of the
     problem in its file.
     """
-    if len(source.text) > _SHORT:
+    if len(source.text) > SHORT:
         return _parse(source)
     return _find_tree(source.text) or _parse(source)
 

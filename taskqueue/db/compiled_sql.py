@@ -232,7 +232,10 @@ class AsyncRunner:
             session = await cursor.fetchone()
             # A pooler reports a made-up process id.
             self._is_pooled = session is None or session[0] != driver.info.backend_pid
-            if not self._is_pooled:
+            if self._is_pooled:
+                driver.prepare_threshold = None
+            else:
+                await driver.execute("SET default_transaction_isolation = 'read committed'")
                 await driver.execute("SET plan_cache_mode = force_generic_plan")
                 if "options" not in url.query:
                     await driver.execute(postgresql_settings.SET_LIMITS)

@@ -85,7 +85,7 @@ class Switch(StrictInput):
 @allow(*EVERY_ROLE, needs=Capability.READ)
 def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) -> NodeTree:
     """Select the queues that match both conditions, as a tree."""
-    vo = _vo(caller, body.vo)
+    vo = _vo(caller, body.vo, site=None)
     if vo is None:
         raise InvalidRequest(
             [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
@@ -100,7 +100,8 @@ def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) ->
 @allow(*EVERY_ROLE)
 def list_queues(parts: PartsOf, caller: CallerOf, query: Annotated[QueueQuery, Query()]) -> QueuePage:
     """List the queues with their parameters, without a VO those that hold for every VO."""
-    config, vo = parts.live.current, _vo(caller, query.vo or "") or ""
+    config = configuring.editor_of(parts, caller).refresh()
+    vo = _vo(caller, query.vo or "", site=query.site) or ""
     start = QueueAddress.parse(query.after) if query.after else None
     found = [
         each
@@ -128,9 +129,9 @@ def show_queue(
     vo: Annotated[str | None, Query()] = None,
 ) -> QueueAnswer:
     """Show the effective parameters of a queue for a VO (empty: for every VO), each with its origin."""
-    config = parts.live.current
+    config = configuring.editor_of(parts, caller).refresh()
     config.require(address)
-    whose = _vo(caller, vo)
+    whose = _vo(caller, vo, site=address.site)
     parameters, expired = (
         {each.name: ParameterAnswer.model_validate(each) for each in found.values()}
         for found in (config.parameters(address, whose or ""), config.expired(address, whose or ""))
@@ -169,11 +170,11 @@ def _switch(
     return NewVersion(version=editor.switch_queue(address, drained=drained, message=message).version)
 
 
-def _vo(caller: Caller, named: str | None) -> str | None:
-    """The VO of the request; None: no VO in particular."""
+def _vo(caller: Caller, named: str | None, *, site: str | None) -> str | None:
+    """The VO of the request; None: no VO in particular. At an own site it may be any VO."""
     if named is None:
         return caller.vo
     vo = fold(named)
-    if vo and not caller.may_read(vo):
+    if vo and not caller.may_read(vo) and (site is None or not caller.looks_after(site)):
         raise NotAllowed(f"{named!r:.80} is not a VO of the token")
     return vo or None

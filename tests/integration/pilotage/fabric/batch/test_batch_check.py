@@ -113,7 +113,7 @@ def test_a_dialect_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("pbs", "{kill: {command: [qdel]}}", "kill/command: one word has to be {references}"),
         ("command", "{name: x}", "submit: Field required"),
         ("lsf", "[]", "holds no settings by name"),
-        ("lsf", "{", "dialect.yaml:1"),
+        ("lsf", "{", "dialect.yaml:2:1"),
     ],
 )
 def test_what_is_wrong_with_a_dialect_is_told(

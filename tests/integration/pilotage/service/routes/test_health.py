@@ -99,6 +99,7 @@ def test_a_token_revoked_by_another_process_is_refused_within_seconds(service: S
 
 def test_strangers_hear_that_a_configuration_cannot_be_read_and_not_what_is_in_it(service: Service):
     service.parts.live._problem = "Operations/cms/Matching/Secret: unknown parameter"
-    answer = service.client().get("/readyz")
-    assert answer.status_code == 200
+    client = service.client()
+    waiting.until(lambda: client.get("/readyz").status_code == 200)  # the index is loaded
+    answer = client.get("/readyz")
     assert answer.json()["configuration"] == "the newest version cannot be read"
