@@ -143,13 +143,10 @@ class ClaimWorker:
 
     def _serve_batch(self, batch: Sequence[PendingRequest]) -> list[PendingRequest]:
         """Serve a batch; return the requests to try again."""
-        for ticket in batch:
-            if not ticket.is_wanted:
-                ticket.refuse(NotInTime("there was no answer in time; no job was taken"))
         try:
             self._release_doubtful()
             self._release_returned()  # before a repeated request gets them
-            again = self._serve([ticket for ticket in batch if ticket.is_wanted])
+            again = self._serve(_list_wanted(batch))
             self._release_returned()
             self._matcher.write_down()
         except database.UNAVAILABLE as error:
@@ -238,6 +235,17 @@ class ClaimWorker:
                 )
             if found:
                 doubts.settle(doubt.leases)
+
+
+def _list_wanted(batch: Sequence[PendingRequest]) -> list[PendingRequest]:
+    """The requests that an answer would still reach; the others are refused."""
+    wanted: list[PendingRequest] = []
+    for ticket in batch:
+        if ticket.is_wanted:  # once: it changes with time
+            wanted.append(ticket)
+        else:
+            ticket.refuse(NotInTime("there was no answer in time; no job was taken"))
+    return wanted
 
 
 def _list_leases(answer: MatchResult) -> tuple[str, ...]:
