@@ -40,8 +40,6 @@ _LANES = 2
 _BATCH = 64
 #: Requests that wait for a statement; further ones go to the claim thread, which refuses what is too much.
 _MOST_WAITING = 1024
-#: Task queues tried per request.
-_TRIES = 4
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -236,7 +234,7 @@ class AsyncClaimer:
             return
         if task_queue_id not in lane.shared:
             ticket.emptied.add(task_queue_id)
-        if outcome.repeated or len(ticket.prepared.drawn.tried) >= _TRIES:
+        if outcome.repeated or len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
             self._hand_over(ticket)
         elif not ticket.future.done():
             self._waiting.appendleft(ticket)

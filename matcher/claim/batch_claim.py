@@ -38,7 +38,7 @@ from taskqueue.task_queues.task_queues import TaskQueue
 log = logging.getLogger(__name__)
 
 #: Task queues tried per request; afterwards it goes step by step.
-_TRIES = 4
+TRIES = 4
 
 
 def claim_unlimited(
@@ -53,7 +53,7 @@ def claim_unlimited(
     """
     found: dict[int, ClaimResult] = {}
     left: Sequence[int] = range(len(requests))
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         batch = {
             number: build_claim(requests[number], drawn)
             for number in left
@@ -134,7 +134,7 @@ def claim_limited(
         for number, prepared in enumerate(requests)
         if policies.is_busy(prepared.place)
     }
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         batch = {
             number: claim
             for number, each in enumerate(left)
@@ -188,7 +188,7 @@ class _LimitedRequest:
 
     def _next(self) -> TaskQueue | None:
         drawn = self.prepared.drawn
-        return drawn.next() if len(drawn.tried) < _TRIES else None
+        return drawn.next() if len(drawn.tried) < TRIES else None
 
     def _is_counted(self, gate: PlacePolicy, found: TaskQueue) -> bool:
         """Count one job of the task queue, if it may be taken."""

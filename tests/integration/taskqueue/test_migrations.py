@@ -42,11 +42,14 @@ SELECT relname, unnest(reloptions) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' ORDER BY 1, 2"""
 _VIEWS = "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public' ORDER BY 1"
 
+_TRIGGERS = """
+SELECT t.tgname, pg_get_triggerdef(t.oid), p.prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+WHERE NOT t.tgisinternal ORDER BY 1"""
+
 
 def _schema(engine: Engine) -> list[tuple[str, ...]]:
-    queries = (
-        [_SQLITE] if engine.dialect.name == "sqlite" else [_COLUMNS, _CONSTRAINTS, _INDEXES, _STORAGE, _VIEWS]
-    )
+    postgresql = [_COLUMNS, _CONSTRAINTS, _INDEXES, _STORAGE, _VIEWS, _TRIGGERS]
+    queries = [_SQLITE] if engine.dialect.name == "sqlite" else postgresql
     with database.reading(engine) as conn:
         rows = [row for query in queries for row in conn.execute(text(query))]
     return [tuple(_plain(str(value)) for value in row) for row in rows]
