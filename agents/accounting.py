@@ -54,14 +54,13 @@ class AccountingResult:
 
 def cycle(engine: Engine, *, now: datetime, holder: str) -> AccountingResult | None:
     """Add up the changes since the last cycle; None while another process is the leader."""
-    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
-    if leadership is None:
-        return None
-    read = {counter.name: _count_all(leadership, counter) for counter in COUNTERS}
-    if leadership.last is None or leadership.last.date() != now.date():
-        _roll_up(leadership)
-    leadership.finish()
-    return AccountingResult(read=read)
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        read = {counter.name: _count_all(leadership, counter) for counter in COUNTERS}
+        if leadership.last is None or leadership.last.date() != now.date():
+            _roll_up(leadership)
+        return AccountingResult(read=read)
 
 
 def _count_all(leadership: Leadership, counter: LogCounter) -> int:

@@ -1,26 +1,32 @@
 """Leader election among the processes of an agent: a lease row with a fencing number.
 
-Every transaction of the leader checks the fencing number, so a process that lost the lease while it was
-suspended commits nothing.
+The lease is renewed by a thread while its holder works, however long that takes. Every transaction of the
+leader checks the fencing number, so a process that lost the lease while it was suspended commits nothing.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from taskqueue.db import agent_leases, database
 
 log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
+_Value = TypeVar("_Value")
 
 #: Lifetime of a leadership that is not renewed; a killed agent is replaced after this time.
 LEASE_TIME: Final = timedelta(seconds=30)
+#: Seconds between two renewals.
+_RENEWAL: Final = 10.0
 
 
 class LeadershipLostError(Exception):
@@ -36,6 +42,7 @@ class Leadership:
     fence: int
     now: datetime
     last: datetime | None  #: start of the latest completed cycle
+    broken: set[str] = field(default_factory=set)  #: VOs whose work failed in this cycle
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -75,21 +82,84 @@ class Leadership:
             except Exception as error:
                 if database.is_conflict(error):
                     raise
+                self.broken.add(vo)
                 log.exception("%s: the work for the VO %s failed, the other VOs are continued", self.name, vo)
         return served
 
+    def serve_together(
+        self, vos: Mapping[str, _Value], serve: Callable[[Mapping[str, _Value]], object]
+    ) -> None:
+        """Serve all VOs at once, or each alone as by `serve_each` if that fails."""
+        try:
+            serve(vos)
+        except (LeadershipLostError, *database.UNAVAILABLE):
+            raise
+        except Exception as error:
+            if database.is_conflict(error):
+                raise
+            log.warning(
+                "%s: the work for all VOs together failed, each is served alone: %s", self.name, error
+            )
+            self.serve_each(vos, lambda vo: serve({vo: vos[vo]}))
+
+    def renew(self, now: datetime) -> None:
+        """Extend the lease if it is still held. A failure is left to the next renewal, and to the fence."""
+        try:
+            with database.writing(self.engine) as conn:
+                agent_leases.renew(conn, name=self.name, fence=self.fence, until=now + LEASE_TIME)
+        except SQLAlchemyError as error:
+            log.info("%s: the lease could not be renewed: %s", self.name, type(error).__name__)
+
     def finish(self) -> None:
-        """Store that the cycle is complete."""
+        """Store that the cycle is complete, and whose work failed."""
         with self.writing() as conn:
-            agent_leases.finish_cycle(conn, name=self.name, fence=self.fence, now=self.now)
+            agent_leases.finish_cycle(
+                conn, name=self.name, fence=self.fence, broken=sorted(self.broken), now=self.now
+            )
 
 
 def acquire(engine: Engine, name: str, *, holder: str, now: datetime) -> Leadership | None:
     """Become leader or renew the leadership; None while another process is the leader.
 
-    `holder` is a name that is unique to this process.
+    `holder` is a name that is unique to this process, `now` the time of the database.
     """
     with database.writing(engine) as conn:
         fence = agent_leases.acquire(conn, name=name, holder=holder, now=now, ttl=LEASE_TIME)
         last = agent_leases.list_last_cycles(conn).get(name)
     return None if fence is None else Leadership(engine=engine, name=name, fence=fence, now=now, last=last)
+
+
+@contextmanager
+def lead(
+    engine: Engine, name: str, *, holder: str, now: datetime, renewal: float = _RENEWAL
+) -> Iterator[Leadership | None]:
+    """Be the leader during one cycle, as by `acquire`; the lease is renewed every `renewal` seconds.
+
+    The end of the cycle is stored unless it raises.
+    """
+    leadership = acquire(engine, name, holder=holder, now=now)
+    if leadership is None:
+        yield None
+        return
+    with _keep_renewed(leadership, renewal):
+        yield leadership
+        leadership.finish()
+
+
+@contextmanager
+def _keep_renewed(leadership: Leadership, seconds: float) -> Iterator[None]:
+    """Renew the lease in a thread. A suspended process renews nothing, and so loses its lease."""
+    started, stop = time.monotonic(), threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(seconds):
+            # By the database's clock at the start, not by that of this host: others compare with it.
+            leadership.renew(leadership.now + timedelta(seconds=time.monotonic() - started))
+
+    thread = threading.Thread(target=renew, name=f"{leadership.name} lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

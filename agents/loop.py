@@ -2,19 +2,16 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from threading import Event
 
+from agents.leader import LeadershipLostError
+from taskqueue.db import clock as clocks
 from taskqueue.db import database
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
-
-
-def utc_now() -> datetime:
-    """Current time of this machine."""
-    return datetime.now(UTC)
 
 
 def run(
@@ -24,7 +21,7 @@ def run(
     every: float,
     stop: Event,
     woken: Event | None = None,
-    clock: Clock = utc_now,
+    clock: Clock = clocks.utc_now,
 ) -> None:
     """Call `cycle` until `stop` is set, `every` so many seconds after the end of the last; log true results.
 
@@ -38,12 +35,15 @@ def run(
             woken.clear()
 
 
-def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = utc_now) -> bool:
+def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = clocks.utc_now) -> bool:
     """Run one cycle and return whether it was completed; an error is logged, and ends only this cycle."""
     try:
         result = database.run_with_retry(lambda: cycle(clock()))
     except database.UNAVAILABLE as error:
         log.warning("%s: the database is unavailable, retrying in the next cycle: %s", name, error)
+        return False
+    except LeadershipLostError as lost:
+        log.warning("%s: the cycle was ended: %s", name, lost)
         return False
     except Exception:
         log.exception("%s: the cycle failed", name)

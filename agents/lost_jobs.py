@@ -1,20 +1,25 @@
 """Lost-job agent: reschedules or fails jobs whose pilots have gone silent.
 
 A job that is not started in time becomes Waiting again. A running job without heartbeats becomes Stalled
-until the next heartbeat; after the grace time it is Rescheduled, or Failed once the VO's limit of
-reschedulings is reached. All these times count only while at least one process of the service was up:
-otherwise pilots had nowhere to send their heartbeats.
+until the next heartbeat. Silence counts only while at least one process of the service was up: otherwise
+pilots had nowhere to send their heartbeats. A Stalled job is Rescheduled, or Failed once the VO's limit of
+reschedulings is reached, when its payload cannot run any more:
+
+- its pilot has ended, and a short grace time is over; or
+- the grace time is over, and the last answer to its pilot was given longer ago than `Leases/RunOnTime` and a
+  margin: a pilot that hears nothing for that long ends its payload.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, Engine
 
 from agents import leader
-from agents.leader import Leadership
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from taskqueue import ownership
@@ -26,6 +31,10 @@ NAME: Final = "lost-jobs"
 #: Jobs per transaction, and transactions per rule and cycle.
 _MOST: Final = 1000
 _ROUNDS: Final = 100
+#: Seconds for which a job whose pilot has ended stays Stalled: several heartbeats, if the report is wrong.
+_ENDED_GRACE: Final = 60.0
+#: Multiple of `RunOnTime` after which a silent pilot has ended its payload: that takes time.
+_RUN_ON_MARGIN: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,72 +52,89 @@ class LostResult:
         return self != LostResult()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilenceRules:
+    """What counts as silence for the jobs of one VO in one cycle: all since these times."""
+
+    unstarted: datetime  #: of a job that was not started, and of one that was killed
+    stalled: datetime  #: without heartbeats
+    lost: datetime  #: without heartbeats: then the payload has ended
+    grace: datetime  #: Stalled
+    ended_grace: datetime  #: Stalled, the pilot having ended
+    max_rescheduling: int
+
+
+#: Rules by VO.
+_Rules = Mapping[str, SilenceRules]
+
+
 def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> LostResult | None:
     """Handle every job whose pilot is overdue; None while another process is the leader."""
-    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
-    if leadership is None:
-        return None
-    with database.reading(engine) as conn:
-        vos = sorted(ownership.list_vos(conn))
-        up = uptime.read(conn)
-    # Give up before marking as stalled, so that no job goes through both in one cycle.
-    given_up = leadership.serve_each(vos, lambda vo: _give_up(leadership, config, up, vo))
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        with database.reading(engine) as conn:
+            vos = sorted(ownership.list_vos(conn))
+            up = uptime.read(conn)
+        rules = leadership.serve_each(vos, lambda vo: _build_rules(config, up, vo, now))
+        changed: Counter[str] = Counter()
+        # Give up before marking as stalled, so that no job goes through both in one cycle.
+        for apply in (_give_up, _expire, _close_killed, _mark_stalled):
 
-    def serve_silent(
-        vos: Iterable[str], change: Callable[..., Sequence[int]], seconds: Callable[[str], float]
-    ) -> dict[str, int]:
-        return leadership.serve_each(
-            vos, lambda vo: _change_silent(change, leadership, up, vo, seconds=seconds(vo))
-        )
+            def serve(some: _Rules, apply: _Rule = apply) -> None:
+                leadership.repeat(partial(_count, apply, some, now, changed), most=_MOST, rounds=_ROUNDS)
 
-    waiting = serve_silent(vos, expiry.expire_leases, lambda vo: options_for(config, vo).leases.time)
-    closed = serve_silent(vos, expiry.close_killed, lambda vo: options_for(config, vo).leases.time)
-    stalled = serve_silent(
-        given_up, expiry.mark_stalled, lambda vo: options_for(config, vo).leases.stalled_time
-    )
-    result = LostResult(
-        waiting=sum(waiting.values()),
-        closed=sum(closed.values()),
-        stalled=sum(stalled.values()),
-        rescheduled=sum(again for again, _ in given_up.values()),
-        failed=sum(failed for _, failed in given_up.values()),
-        broken=tuple(vo for vo in vos if vo not in stalled or vo not in waiting or vo not in closed),
-    )
-    leadership.finish()
-    return result
+            leadership.serve_together(rules, serve)
+        return LostResult(**changed, broken=tuple(sorted(leadership.broken)))
 
 
-def _change_silent(
-    change: Callable[..., Sequence[int]], leadership: Leadership, up: Uptime, vo: str, *, seconds: float
-) -> int:
-    """Change the jobs whose pilots have been silent for so long, and return their number."""
-    silent_since, now = up.go_back(leadership.now, seconds=seconds), leadership.now
-    return leadership.repeat(
-        lambda conn: len(change(conn, vo=vo, silent_since=silent_since, now=now, most=_MOST)),
-        most=_MOST,
-        rounds=_ROUNDS,
-    )
-
-
-def _give_up(leadership: Leadership, config: Configuration, up: Uptime, vo: str) -> tuple[int, int]:
-    """Return the numbers of rescheduled and of failed jobs."""
+def _build_rules(config: Configuration, up: Uptime, vo: str, now: datetime) -> SilenceRules:
     options = options_for(config, vo)
-    again = failed = 0
+    leases = options.leases
+    stalled = up.go_back(now, seconds=leases.stalled_time)
+    return SilenceRules(
+        unstarted=up.go_back(now, seconds=leases.time),
+        stalled=stalled,
+        lost=min(stalled, now - timedelta(seconds=_RUN_ON_MARGIN * leases.run_on_time)),
+        grace=up.go_back(now, seconds=leases.stalled_grace),
+        ended_grace=up.go_back(now, seconds=min(_ENDED_GRACE, leases.stalled_grace)),
+        max_rescheduling=options.job_scheduling.max_rescheduling,
+    )
 
-    def step(conn: Connection) -> int:
-        nonlocal again, failed
-        back, ended = expiry.give_up_stalled(
-            conn,
-            vo=vo,
-            silent_since=up.go_back(leadership.now, seconds=options.leases.stalled_time),
-            stalled_since=up.go_back(leadership.now, seconds=options.leases.stalled_grace),
-            max_rescheduling=options.job_scheduling.max_rescheduling,
-            now=leadership.now,
-            most=_MOST,
-        )
-        again += len(back)
-        failed += len(ended)
-        return len(back) + len(ended)
 
-    leadership.repeat(step, most=_MOST, rounds=_ROUNDS)
-    return again, failed
+#: Applies rules to some jobs, and returns how many became what, by field of `LostResult`.
+_Rule = Callable[[Connection, _Rules, datetime], Counter[str]]
+
+
+def _count(rule: _Rule, rules: _Rules, now: datetime, changed: Counter[str], conn: Connection) -> int:
+    done = rule(conn, rules, now)
+    changed += done
+    return done.total()
+
+
+def _give_up(conn: Connection, rules: _Rules, now: datetime) -> Counter[str]:
+    again, failed = expiry.give_up_stalled(
+        conn,
+        silent_since={vo: each.lost for vo, each in rules.items()},
+        stalled_since={vo: each.grace for vo, each in rules.items()},
+        ended_since={vo: each.ended_grace for vo, each in rules.items()},
+        max_rescheduling={vo: each.max_rescheduling for vo, each in rules.items()},
+        now=now,
+        most=_MOST,
+    )
+    return Counter(rescheduled=len(again), failed=len(failed))
+
+
+def _expire(conn: Connection, rules: _Rules, now: datetime) -> Counter[str]:
+    since = {vo: each.unstarted for vo, each in rules.items()}
+    return Counter(waiting=len(expiry.expire_leases(conn, silent_since=since, now=now, most=_MOST)))
+
+
+def _close_killed(conn: Connection, rules: _Rules, now: datetime) -> Counter[str]:
+    since = {vo: each.unstarted for vo, each in rules.items()}
+    return Counter(closed=len(expiry.close_killed(conn, silent_since=since, now=now, most=_MOST)))
+
+
+def _mark_stalled(conn: Connection, rules: _Rules, now: datetime) -> Counter[str]:
+    since = {vo: each.stalled for vo, each in rules.items()}
+    return Counter(stalled=len(expiry.mark_stalled(conn, silent_since=since, now=now, most=_MOST)))

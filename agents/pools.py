@@ -242,34 +242,34 @@ class PoolResult:
 
 def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> PoolResult | None:
     """Update outdated VOs, the minor status of their jobs, and remove unused pools; None: not the leader."""
-    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
-    if leadership is None:
-        return None
-    config = config.at_moment(now)
-    vos = _list_outdated(leadership, config)
-    with database.reading(engine) as conn:
-        # Before any is refreshed: an earlier cycle may have been killed before it updated the jobs of these.
-        unreported = frozenset(mapping.list_refreshed(conn, leadership.last))
-    refreshed = leadership.serve_each(
-        vos, lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo])
-    )
-    changes = refreshed.values()
-    seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)
-    updated = update_minor_status(leadership, unreported.union(seen))
-    removed = 0
-    if _is_new_minute(leadership.last, now):
-        before = now - timedelta(seconds=options_for(config, None).pools.grace_time)
-        with leadership.writing() as conn:
-            removed = len(pools.delete_unused(conn, before=before, now=now))
-    leadership.finish()
-    return PoolResult(
-        vos=tuple(vos),
-        resolved=sum(map(len, changes)),
-        changed=sum(1 for change in changes for each in change.values() if each),
-        jobs_updated=updated,
-        removed=removed,
-        broken=tuple(vo for vo in vos if vo not in refreshed),
-    )
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        config = config.at_moment(now)
+        vos = _list_outdated(leadership, config)
+        with database.reading(engine) as conn:
+            # Before any is refreshed: an earlier cycle may have been killed before it updated their jobs.
+            unreported = frozenset(mapping.list_refreshed(conn, leadership.last))
+        refreshed = leadership.serve_each(
+            vos, lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo])
+        )
+        changes = refreshed.values()
+        seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)
+        updated = update_minor_status(leadership, unreported.union(seen))
+        removed = 0
+        if _is_new_minute(leadership.last, now):
+            with database.reading(engine) as conn:
+                of_vos = pools.list_vos(conn)
+            deleted = leadership.serve_each(of_vos, lambda vo: _delete_unused(leadership, config, vo))
+            removed = sum(deleted.values())
+        return PoolResult(
+            vos=tuple(vos),
+            resolved=sum(map(len, changes)),
+            changed=sum(1 for change in changes for each in change.values() if each),
+            jobs_updated=updated,
+            removed=removed,
+            broken=tuple(sorted(leadership.broken)),
+        )
 
 
 def _list_outdated(leadership: Leadership, config: Configuration) -> Mapping[str, bool]:
@@ -289,6 +289,12 @@ def _list_outdated(leadership: Leadership, config: Configuration) -> Mapping[str
     of_newer = {vo for vo, standing in standings.items() if standing.version > ours}
     new = unmapped - standings.keys()
     return {vo: vo in whole | new for vo in sorted((whole | unmapped) - of_newer)}
+
+
+def _delete_unused(leadership: Leadership, config: Configuration, vo: str) -> int:
+    before = leadership.now - timedelta(seconds=options_for(config, vo).pools.grace_time)
+    with leadership.writing() as conn:
+        return len(pools.delete_unused(conn, vo=vo, before=before, now=leadership.now))
 
 
 def _is_new_minute(last: datetime | None, now: datetime) -> bool:

@@ -186,29 +186,28 @@ def cycle(
 
     `memory` is the same object in each cycle of a process.
     """
-    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
-    if leadership is None:
-        return None
-    with database.reading(engine) as conn:
-        vos, cursor = _find_vos(conn, config, leadership, memory.cursor)
-    if memory.cursor is not None and memory.cursor.position.history != cursor.position.history:
-        memory.history, memory.families = UsageCache(), FamilyCache()  # they may hold commits that were lost
-    results = leadership.serve_each(
-        vos,
-        lambda vo: _update_weights(
-            leadership, EffectiveShares(config=config, vo=vo, history=memory.history), memory.families
-        ),
-    )
-    broken = tuple(vo for vo in vos if vo not in results)
-    # After the writes, so that a failed cycle is repeated.
-    memory.cursor = replace(cursor, broken=frozenset(broken))
-    leadership.finish()
-    return PriorityResult(
-        vos=tuple(vos),
-        weighed=sum(weighed for weighed, _ in results.values()),
-        changed=sum(changed for _, changed in results.values()),
-        broken=broken,
-    )
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        with database.reading(engine) as conn:
+            vos, cursor = _find_vos(conn, config, leadership, memory.cursor)
+        if memory.cursor is not None and memory.cursor.position.history != cursor.position.history:
+            # They may hold commits that were lost.
+            memory.history, memory.families = UsageCache(), FamilyCache()
+        results = leadership.serve_each(
+            vos,
+            lambda vo: _update_weights(
+                leadership, EffectiveShares(config=config, vo=vo, history=memory.history), memory.families
+            ),
+        )
+        # After the writes, so that a failed cycle is repeated.
+        memory.cursor = replace(cursor, broken=frozenset(leadership.broken))
+        return PriorityResult(
+            vos=tuple(vos),
+            weighed=sum(weighed for weighed, _ in results.values()),
+            changed=sum(changed for _, changed in results.values()),
+            broken=tuple(sorted(leadership.broken)),
+        )
 
 
 def _find_vos(

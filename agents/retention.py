@@ -53,6 +53,12 @@ _REMOVALS: Final[Sequence[tuple[str, str, timedelta]]] = (
 )
 
 
+#: Texts of versions of the configuration: the newest that are kept however old they are, and most that are
+#: kept however new.
+_FEWEST_TEXTS: Final = 1_000
+_MOST_TEXTS: Final = 10_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionResult:
     """Number of deleted rows and files of each kind."""
@@ -71,31 +77,31 @@ def cycle(
 
     Without `store` only rows are deleted, no files.
     """
-    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
-    if leadership is None:
-        return None
-    # Only counted log rows can be deleted. Another holder: the accounting agent may run in the same process.
-    accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
-    with database.reading(engine) as conn:
-        vos = sorted(ownership.list_vos(conn))
-    of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store))
-    removed = sum(of_vos.values(), Counter[str]())
-    for kind, table, age in _REMOVALS:
-        removed[kind] += _repeat_step(
-            leadership, partial(retention.remove_old, table=table, before=now - age, limit=_LIMIT)
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        # Only counted log rows can be deleted. Another holder: the accounting agent may run in this process.
+        accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
+        with database.reading(engine) as conn:
+            vos = sorted(ownership.list_vos(conn))
+        of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store))
+        removed = sum(of_vos.values(), Counter[str]())
+        for kind, table, age in _REMOVALS:
+            removed[kind] += _repeat_step(
+                leadership, partial(retention.remove_old, table=table, before=now - age, limit=_LIMIT)
+            )
+        removed["changes"] += leadership.repeat(
+            lambda conn: change_feed.trim_changes(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
+            most=_CHANGES_LIMIT,
+            rounds=_ROUNDS,
         )
-    removed["changes"] += leadership.repeat(
-        lambda conn: change_feed.trim_changes(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
-        most=_CHANGES_LIMIT,
-        rounds=_ROUNDS,
-    )
-    removed["uptime"] += _remove_uptime(leadership, config, vos)
-    if leadership.last is None or leadership.last.date() != now.date():
-        removed += _remove_task_queues(leadership)
-        if store is not None:
-            removed["stray files"] += _remove_stray(leadership, store)
-    leadership.finish()
-    return RetentionResult(removed=+removed, broken=tuple(vo for vo in vos if vo not in of_vos))
+        removed["configuration texts"] += _remove_config_texts(leadership, config)
+        removed["uptime"] += _remove_uptime(leadership, config, vos)
+        if leadership.last is None or leadership.last.date() != now.date():
+            removed += _remove_task_queues(leadership)
+            if store is not None:
+                removed["stray files"] += _remove_stray(leadership, store)
+        return RetentionResult(removed=+removed, broken=tuple(sorted(leadership.broken)))
 
 
 def _remove_of_vo(
@@ -103,20 +109,38 @@ def _remove_of_vo(
 ) -> Counter[str]:
     removed: Counter[str] = Counter()
     keep = options_for(config, vo).retention
-    for kind, remove, days in (
+    for kind, step, days in (
         ("outputs", retention.detach_outputs, keep.outputs),
         ("jobs", retention.remove_jobs, keep.jobs),
         ("logs", retention.remove_logs, keep.logs),
         ("pilots", retention.remove_pilots, keep.jobs),
     ):
         before = leadership.now - timedelta(days=days)
-        removed[kind] += _repeat_step(leadership, partial(remove, vo=vo, before=before, limit=_LIMIT))
-    removed["blobs"] += _remove_blobs(leadership, config, vo, store)
+        removed[kind] += _repeat_step(leadership, partial(step, vo=vo, before=before, limit=_LIMIT))
+    before = leadership.now - timedelta(days=keep.sandboxes)
+    remove = partial(retention.remove_blobs, vo=vo, before=before, limit=_LIMIT)
+    removed["blobs"] += _remove_blobs(leadership, remove, store)
+    quota = options_for(config, vo).limits.output_quota
+    remove = partial(retention.remove_outputs, vo=vo, quota=quota, before=leadership.now, limit=_LIMIT)
+    removed["outputs over quota"] += _remove_blobs(leadership, remove, store)
     return removed
 
 
 def _repeat_step(leadership: Leadership, step: Callable[[Connection], int]) -> int:
     return leadership.repeat(step, most=_LIMIT, rounds=_ROUNDS)
+
+
+def _remove_config_texts(leadership: Leadership, config: Configuration) -> int:
+    """Delete the texts of old versions of the configuration; who changed what remains."""
+    before = leadership.now - timedelta(days=options_for(config, None).retention.logs)
+    remove = partial(
+        retention.remove_config_texts,
+        before=before,
+        fewest=_FEWEST_TEXTS,
+        most=_MOST_TEXTS,
+        limit=_LIMIT,
+    )
+    return _repeat_step(leadership, remove)
 
 
 def _remove_uptime(leadership: Leadership, config: Configuration, vos: Sequence[str]) -> int:
@@ -128,13 +152,14 @@ def _remove_uptime(leadership: Leadership, config: Configuration, vos: Sequence[
         return uptime.remove(conn, before=before)
 
 
-def _remove_blobs(leadership: Leadership, config: Configuration, vo: str, store: BlobStore | None) -> int:
+def _remove_blobs(
+    leadership: Leadership, remove: Callable[[Connection], list[str]], store: BlobStore | None
+) -> int:
     """Delete rows and commit, then the files that no row refers to any more."""
-    before = leadership.now - timedelta(days=options_for(config, vo).retention.sandboxes)
     total = 0
     for _ in range(_ROUNDS):
         with leadership.writing() as conn:
-            digests = retention.remove_blobs(conn, vo=vo, before=before, limit=_LIMIT)
+            digests = remove(conn)
         if store is not None:
             _remove_files(leadership, store, digests)
         total += len(digests)

@@ -13,7 +13,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.limits import compiled_rules
 from matcher.limits.compiled_rules import RuleFollower
 from taskqueue.db import database
-from taskqueue.sites import rule_check
+from taskqueue.sites import rule_check, scope_rules
 from taskqueue.sites.rule_check import CounterDifference
 
 log = logging.getLogger(__name__)
@@ -50,24 +50,27 @@ def cycle(
     New limits are opened here as well, if no matcher does: it may have ended after it stored them. `memory`
     is the same object in each cycle of a process.
     """
-    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
-    if leadership is None:
-        return None
-    follower = memory.follower = memory.follower or RuleFollower(engine)
-    follower.follow(config.at_moment(now))
-    follower.open_new()
-    with database.reading(engine) as conn:
-        found = {each.rule.rule_id: each for each in rule_check.list_differences(conn, compiled_rules.counts)}
-    wrong = [found[rule_id] for rule_id in sorted(found.keys() & memory.differing)]
-    for each in wrong:
-        log.error("%s; it is counted again", describe(each))
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        follower = memory.follower = memory.follower or RuleFollower(engine)
+        follower.follow(config.at_moment(now))
+        follower.open_new()
         with leadership.writing() as conn:
-            rule_check.mend(conn, each.rule.rule_id)
-    memory.differing = frozenset(found)
-    if wrong:
-        _open_soon(follower)
-    leadership.finish()
-    return ScopeCountersResult(mended=len(wrong))
+            scope_rules.delete_stray_returns(conn)
+        with database.reading(engine) as conn:
+            found = {
+                each.rule.rule_id: each for each in rule_check.list_differences(conn, compiled_rules.counts)
+            }
+        wrong = [found[rule_id] for rule_id in sorted(found.keys() & memory.differing)]
+        for each in wrong:
+            log.error("%s; it is counted again", describe(each))
+            with leadership.writing() as conn:
+                rule_check.mend(conn, each.rule.rule_id)
+        memory.differing = frozenset(found)
+        if wrong:
+            _open_soon(follower)
+        return ScopeCountersResult(mended=len(wrong))
 
 
 def _open_soon(follower: RuleFollower) -> None:

@@ -60,28 +60,27 @@ def cycle(
     `lag` is the time left to the workers that were notified. `observe` receives the result of every batch;
     `steps` are the optimizers by name (None: the installed ones).
     """
-    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
-    if leadership is None:
-        return None
-    total = BatchResult()
-    for _ in range(_MOST_BATCHES):
-        with database.reading(engine) as conn:
-            job_ids = optimizer_queue.list_due(conn, now=now - lag, most=MOST_AT_ONCE)
-        if not job_ids:
-            break
-        result = BatchResult()
-        for crashes, some in _group_jobs(engine, job_ids, holder):
-            if crashes >= _MOST_CRASHES:
-                reason = f"the optimizers crashed {crashes} times on this job"
-                result += batch.fail_jobs(engine, config, some, reason=reason, now=now)
-                continue
-            with _record_trial(leadership, some, holder):
-                result += batch.optimize(engine, config, some, now=now, observe=observe, steps=steps)
-        total += result
-        if len(result.left) == len(job_ids):
-            break  # other workers hold them all
-    leadership.finish()
-    return SweepResult(waiting=len(total.waiting), held=len(total.held), failed=len(total.failed))
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        total = BatchResult()
+        for _ in range(_MOST_BATCHES):
+            with database.reading(engine) as conn:
+                job_ids = optimizer_queue.list_due(conn, now=now - lag, most=MOST_AT_ONCE)
+            if not job_ids:
+                break
+            result = BatchResult()
+            for crashes, some in _group_jobs(engine, job_ids, holder):
+                if crashes >= _MOST_CRASHES:
+                    reason = f"the optimizers crashed {crashes} times on this job"
+                    result += batch.fail_jobs(engine, config, some, reason=reason, now=now)
+                    continue
+                with _record_trial(leadership, some, holder):
+                    result += batch.optimize(engine, config, some, now=now, observe=observe, steps=steps)
+            total += result
+            if len(result.left) == len(job_ids):
+                break  # other workers hold them all
+        return SweepResult(waiting=len(total.waiting), held=len(total.held), failed=len(total.failed))
 
 
 def _group_jobs(engine: Engine, job_ids: Sequence[int], holder: str) -> Iterator[tuple[int, Sequence[int]]]:

@@ -47,22 +47,21 @@ def cycle(engine: Engine, *, now: datetime, holder: str, memory: WaitTimesState)
 
     `memory` is the same object in each cycle of a process.
     """
-    leadership = leader.acquire(engine, NAME, holder=holder, now=now)
-    if leadership is None:
-        return None
-    seen = memory.seen or _find_start(leadership)
-    booked = 0
-    for _ in range(_ROUNDS):
-        with leadership.writing() as conn:
-            done = wait_times.store_ended(conn, since=seen, until=now - _KNOWN, most=_MOST)
-        booked += done.jobs
-        if done.last is None:
-            seen = max(seen, EndedJob(at=now - _LATE, job_id=0), key=lambda end: end.at)
-            break
-        seen = done.last
-    memory.seen = seen
-    leadership.finish()
-    return WaitsResult(booked=booked)
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        seen = memory.seen or _find_start(leadership)
+        booked = 0
+        for _ in range(_ROUNDS):
+            with leadership.writing() as conn:
+                done = wait_times.store_ended(conn, since=seen, until=now - _KNOWN, most=_MOST)
+            booked += done.jobs
+            if done.last is None:
+                seen = max(seen, EndedJob(at=now - _LATE, job_id=0), key=lambda end: end.at)
+                break
+            seen = done.last
+        memory.seen = seen
+        return WaitsResult(booked=booked)
 
 
 def _find_start(leadership: Leadership) -> EndedJob:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import (
     cost,
+    director,
     explain,
     growth,
     look,
@@ -35,6 +36,7 @@ BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "cost": cost.run,
     "explain": explain.run,
     "look": look.run,
+    "director": director.run,
 }
 
 

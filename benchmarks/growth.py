@@ -27,7 +27,8 @@ _RUNNING = (0, 10_000, 56_000)
 _COUNT = text("""
     UPDATE scope_rules SET n = (
         SELECT count(*) FROM attempts
-        WHERE closed_at IS NULL AND site = scope_rules.scope AND counted_by LIKE '[[' || rule_id || ',%'
+        WHERE closed_at IS NULL AND lower(site) = scope_rules.scope
+            AND counted_by LIKE '[[' || rule_id || ',%'
     ) WHERE kind = 'running'
 """)
 _HELD = text("""
@@ -51,8 +52,9 @@ def run(*, quick: bool) -> Iterator[Result]:
                 _add_running(engine, urls[what], running - before, limited=_number(what))
             before = running
             yield from _measure(urls, engines, running, seconds)
-        for engine in engines.values():
-            yield Result(values={"what": "jobs doubled or lost"}, flaws=_flaws(engine))
+        for what, engine in engines.items():
+            flaws = _flaws(engine)
+            yield Result(values={"what": f"jobs doubled or lost, {what}", "count": len(flaws)}, flaws=flaws)
 
 
 def _flaws(engine: Engine) -> list[str]:
@@ -118,14 +120,17 @@ def _measure(
                     side.runs.append(side.clients.run(seconds))
                     cpu[what] += _backend_seconds(engines[what]) - began
             for what, side in sides.items():
+                ratio = round(side.rate / max(1.0, sides["free"].rate), 2)
                 yield Result(
                     values={
                         "what": f"{where}, {what}",
                         "running at each": running,
                         **side.values(),
                         "PostgreSQL µs": round(1e6 * cpu[what] / max(1, _jobs(side.runs))),
-                        "ratio": round(side.rate / max(1.0, sides["free"].rate), 2),
+                        "ratio": ratio,
                     },
+                    targets={f"limited, {where}": ratio} if what == "limited" else {},
+                    note=f"{running:,} jobs running at each limited site",
                     points=[Point(plot="growth", line=f"{where}, {what}", x=running, y=side.rate)],
                 )
 

@@ -171,7 +171,8 @@ def tree(*, limited: int = 0) -> str:
         "Operations:",
         "  Defaults:",
         "    Limits:",
-        "      {RequestsPerSecond: 1000000, WaitingJobsPerOwner: 100000000, WaitingJobsPerVO: 100000000}",
+        "      {RequestsPerSecond: 1000000, PilotClaimsPerHour: 1000000,",
+        "       WaitingJobsPerOwner: 100000000, WaitingJobsPerVO: 100000000}",
         f"    JobDescription: {{CPUTime: {{max: {max(CPU_TIMES)}}}}}",
     ]
     if limited:

@@ -143,12 +143,9 @@ def _drive(service: Service, script: http_load.Script, connections: int, seconds
 
 
 def _pilots(service: Service, count: int) -> list[Pilot]:
-    """So many pilots, spread over the queues."""
+    """So many pilots, spread over the queues: by tokens of gateways, as none of them ends its jobs."""
     queues = itertools.islice(itertools.cycle(lhcb.queues()), count)
-    return [
-        (service.token("pilot", vo=lhcb.VO, queue=f"{q['Site']}/{q['GridCE']}/{q['Queue']}"), dict(q))
-        for q in queues
-    ]
+    return [(service.token("gateway", vo=lhcb.VO, site=str(q["Site"])), dict(q)) for q in queues]
 
 
 def _request(pilot: Pilot) -> bytes:

@@ -25,6 +25,13 @@ PLOTS: Mapping[str, Plot] = {
     "match-waiting": Plot(title="Matches by waiting jobs", x="waiting jobs", y="matches/s"),
     "match-clients": Plot(title="Matches over HTTP by clients", x="clients", y="matches/s", log_y=False),
     "match-dirac": Plot(title="Beside DIRAC's TaskQueueDB", x="task queues", y="matches/s"),
+    "growth": Plot(
+        title="Matches at sites with limits",
+        x="running jobs at each",
+        y="matches/s",
+        log_x=False,
+        log_y=False,
+    ),
     "nothing": Plot(title="Refusals by clients", x="clients", y="answers/s", log_y=False),
     "submit": Plot(
         title="Submission until Waiting",

@@ -89,7 +89,7 @@ def _asked(engine: Engine, config: Configuration, size: dict[str, str | float]) 
         times, found = [], 0
         for address in asked:
             began = time.perf_counter()
-            answer, _ = matcher.get_submit_pools(vos, [str(address)])
+            answer = matcher.get_submit_pools(vos, [address])
             times.append(time.perf_counter() - began)
             found += sum(map(len, answer.values()))
         what = f"pools for one queue {which}, p50"
@@ -155,7 +155,7 @@ def _matcher(pipe: Any, url: str) -> None:
     del text
     engine = database.connect(url)
     matcher = Matcher(engine, lambda: config, lambda: _NOW)
-    matcher.get_submit_pools(frozenset({grid.VO}), [str(config.addresses[0])])
+    matcher.get_submit_pools(frozenset({grid.VO}), [config.addresses[0]])
     matcher.get_matching_task_queues(*grid.asking(config.addresses[0]))
     pipe.send((time.perf_counter() - began, _resident()))
 

@@ -67,6 +67,15 @@ TARGETS: Mapping[str, Target] = {
     },
     "growth classes": _match("growth of match time from 10 to 50,000 classes", 1.5, "×", at_most=True),
     "growth jobs": _match("growth of match time from 10⁴ to 10⁷ waiting jobs", 1.5, "×", at_most=True),
+    **{
+        f"limited, {where}": Target(
+            benchmark="growth",
+            text=f"64 concurrent requests from {where}, 6 of 60 limited, against the same without limits",
+            wanted=wanted,
+            unit="×",
+        )
+        for where, wanted in (("all sites", 0.9), ("limited sites", 0.7))
+    },
     "nothing": Target(
         benchmark="nothing",
         text="nothing over HTTP against the empty endpoint of the same server, token verified",
@@ -95,6 +104,21 @@ TARGETS: Mapping[str, Target] = {
         unit=" s",
         at_most=True,
     ),
+    **{
+        f"director {name}": Target(
+            benchmark="director",
+            text=f"director of 592 CEs, 980 queues, 5 VOs: {text}",
+            wanted=wanted,
+            unit=unit,
+            at_most=True,
+        )
+        for name, text, wanted, unit in (
+            ("cycle", "a cycle, 2 % of the CEs hanging", 30, " s"),
+            ("decision", "the decision", 2, " s"),
+            ("memory", "memory", 200, " MB"),
+            ("requests", "requests for each VO and cycle", 20, ""),
+        )
+    },
 }
 
 

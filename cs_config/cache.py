@@ -39,9 +39,10 @@ class Cache(Generic[Key, Value]):
     """Bounded cache of results that hold for one generation of what they were computed from.
 
     A generation is any value that can be compared, such as a configuration, or a configuration with the age
-    of a mapping. The cache is emptied when it is full, and when a result of another generation is stored, so
-    that it keeps no old configuration alive. Thread-safe without a lock: generation and results are replaced
-    together, and a result that another thread stores meanwhile is at worst computed again.
+    of a mapping. The eighth that was stored first is removed when the cache is full, and all when a result of
+    another generation is stored, so that it keeps no old configuration alive. Thread-safe without a lock:
+    generation and results are replaced together, and a result that another thread stores meanwhile is at
+    worst computed again.
     """
 
     def __init__(self, size: int) -> None:
@@ -56,9 +57,11 @@ class Cache(Generic[Key, Value]):
     def store(self, key: Key, value: Value, generation: object = None) -> Value:
         """Keep a result, and return it."""
         current, known = self._content
-        if current != generation or (len(known) >= self._size and key not in known):
+        if current != generation:
             known = {}
             self._content = generation, known
+        elif len(known) >= self._size and key not in known:
+            evict(known, self._size)
         known[key] = value
         return value
 
@@ -69,6 +72,10 @@ class Cache(Generic[Key, Value]):
             return known[key]
         return self.store(key, compute(), generation)
 
+    def remove(self, key: Key) -> None:
+        """Forget one result, if it is there."""
+        self._content[1].pop(key, None)
+
     def items(self) -> list[tuple[Key, Value]]:
         """All results; a copy, so that other threads may go on."""
         return list(self._content[1].items())
@@ -76,3 +83,9 @@ class Cache(Generic[Key, Value]):
     def clear(self) -> None:
         """Forget all results."""
         self._content = None, {}
+
+
+def evict(results: dict[Any, Any], size: int, *, room: int = 1) -> None:
+    """Make room in a full cache of this size: an eighth of it, those stored first, as listing them costs."""
+    for key in list(results)[: max(room, size // 8)]:
+        results.pop(key, None)

@@ -74,6 +74,12 @@ class VersionNotFound(NotFound):
     noun = "version"
 
 
+class VersionRemoved(VersionNotFound):
+    """Retention has removed the text of a version; its author, time and changed paths are still known."""
+
+    noun = "text of version"
+
+
 def one_problem(path: str, message: str, **where: str | int | None) -> ConfigError:
     """A `ConfigError` with a single problem."""
     return ConfigError([Problem(path=path, message=message, **where)])  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from threading import Lock
 
 from sqlalchemy import Connection
 
-from cs_config.cache import Cache
+from cs_config.cache import Cache, evict
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.index.place_pools import PlacePools
@@ -155,8 +155,8 @@ class QueuePoolCache:
         with self._lock:
             if age != self._age or len(found) > _QUEUES:
                 return
-            if len(self._known) + len(found) > _QUEUES:
-                self._known.clear()
-                self._lists.clear()
+            if (excess := len(self._known) + len(found) - _QUEUES) > 0:
+                evict(self._known, _QUEUES, room=excess)
+                self._lists = {ids: ids for ids in self._known.values()}
             shared = {key: self._lists.setdefault(ids, ids) for key, ids in interned.items()}
             self._known |= {(vos, address): shared[id(ids)] for address, ids in found.items()}

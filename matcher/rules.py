@@ -75,6 +75,12 @@ def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: 
     return not any(_excludes(each, names) for each in resource.excluded if concerns_owners(each))
 
 
+def accepts_all_owners(resource: Resource) -> bool:
+    """Whether `owner_fits` for every owner and group."""
+    is_open = resource.owners is None and resource.owner_groups is None
+    return is_open and not any(map(concerns_owners, resource.excluded))
+
+
 def concerns_owners(exclusion: Exclusion) -> bool:
     """Whether the exclusion depends on the owner."""
     return any(name in _OWNERS for name, _ in exclusion)
@@ -148,6 +154,7 @@ _CONDITIONS: Mapping[Condition, Callable[[RequirementClass, Resource], bool]] = 
     "vo": lambda asked, resource: _accepts(asked.vo, resource.vos),
     "cpu_time": _has("cpu_time"),
     "site": _site,
+    "input_data": lambda asked, resource: all(_meets(each, resource.near) for each in asked.replicas),
     "grid_ce": lambda asked, resource: _meets(asked.grid_ces, resource.grid_ces),
     "platform": lambda asked, resource: _meets(asked.platforms, resource.platforms),
     "job_type": lambda asked, resource: _job_type(asked, resource),

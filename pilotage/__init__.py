@@ -1,1 +1,28 @@
-"""Pilotage: a DIRAC-style task queue and pilot matcher."""
+"""Pilotage: a DIRAC-style task queue and pilot matcher.
+
+`Client`, `AsyncClient` and their errors are for programs of users (docs/user/python.md). They are
+imported when they are first used: `import pilotage` costs nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pilotage.client import AsyncClient, Client, JobRecord, Pages
+    from pilotage.fabric.client import ApiError, ServiceAway
+    from requirements.errors import PilotageError
+
+__all__ = ["ApiError", "AsyncClient", "Client", "JobRecord", "Pages", "PilotageError", "ServiceAway"]
+
+_MODULES = {
+    "ApiError": "pilotage.fabric.client",
+    "PilotageError": "requirements.errors",
+    "ServiceAway": "pilotage.fabric.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_MODULES.get(name, "pilotage.client")), name)

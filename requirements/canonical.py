@@ -9,7 +9,7 @@ import unicodedata
 
 import rfc8785
 
-from requirements.classad.expression import Expression, canonical_text
+from requirements.classad.expression import Expression, canonical_text, pool_expression
 from requirements.record.record import Record
 from requirements.values import fold, format_value, normal
 
@@ -23,6 +23,14 @@ def canonical(requirements: Requirements, vo: str) -> bytes:
     else:
         form = canonical_text(requirements)
     return rfc8785.dumps({"requirements": form, "v": 1, "vo": unicodedata.normalize("NFC", vo.lower())})  # type: ignore[dict-item]
+
+
+def pool_form(requirements: Requirements) -> Requirements:
+    """Return the requirements that are evaluated for all jobs of a pool, however each spells them.
+
+    Of a record every spelling has the same answers.
+    """
+    return requirements if isinstance(requirements, Record) else pool_expression(requirements)
 
 
 def pool_id(requirements: Requirements, vo: str) -> str:

@@ -17,14 +17,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from sqlalchemy import Connection, bindparam, func, select, text, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, select, text, update
 
 from taskqueue.db import sql
 from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageFull, TooLarge
+from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import blobs as table
 
 #: Errors for a full disk, quota or process limit.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: Space that stays free for reports and the database: this share of the file system, and at most these bytes.
+_FREE_SHARE = 0.05
+_FREE_BYTES = 10 << 30
+#: Part of this space that outputs leave free: work that was done comes before new sandboxes and jobs.
+OUTPUTS_LEAVE = 0.5
+#: Bytes of an archive between two looks at the free space.
+_LOOK_EVERY = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +50,24 @@ class BlobStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._aside = path / "incoming"
-        self._aside.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._aside.mkdir(mode=0o700, exist_ok=True)
 
-    def stage(self, chunks: Iterable[bytes], *, limit: int) -> StagedBlob:
-        """Receive an archive of at most `limit` bytes; TooLarge and StorageFull leave nothing behind."""
+    def check_space(self, *, part: float = 1.0) -> None:
+        """Raise StorageFull if only `part` of the space is left that is kept free."""
+        system = os.statvfs(self._path)
+        least = min(system.f_blocks * system.f_frsize * _FREE_SHARE, _FREE_BYTES)
+        if system.f_bavail * system.f_frsize < part * least:
+            raise StorageFull("no space left for archives and jobs; running jobs go on")
+
+    def stage(self, chunks: Iterable[bytes], *, limit: int, leave: float = 1.0) -> StagedBlob:
+        """Receive an archive of at most `limit` bytes; TooLarge and StorageFull leave nothing behind.
+
+        `leave` is the part of the space kept free that it may not use.
+        """
         aside = self._aside / secrets.token_hex(16)
         try:
-            return self._write(aside, chunks, limit=limit)
+            return self._write(aside, chunks, limit=limit, leave=leave)
         except OSError as error:
             aside.unlink(missing_ok=True)
             if error.errno in _FULL:
@@ -59,12 +78,16 @@ class BlobStore:
             raise
 
     def store(self, staged: StagedBlob) -> None:
-        """Store a staged archive durably; no effect if it exists."""
+        """Store a staged archive durably; it may be repeated after a transaction that was rolled back."""
         place = self._locate(staged.digest)
         if not place.parent.is_dir():
-            place.parent.mkdir(exist_ok=True)
+            place.parent.mkdir(mode=0o700, exist_ok=True)
             _fsync_directory(self._path)
-        (self._aside / staged.name).replace(place)
+        try:
+            (self._aside / staged.name).replace(place)
+        except FileNotFoundError:
+            if not place.exists():
+                raise
         _fsync_directory(place.parent)
 
     def discard(self, staged: StagedBlob) -> None:
@@ -95,12 +118,16 @@ class BlobStore:
             aside.unlink(missing_ok=True)
         return len(left)
 
-    def _write(self, aside: Path, chunks: Iterable[bytes], *, limit: int) -> StagedBlob:
+    def _write(self, aside: Path, chunks: Iterable[bytes], *, limit: int, leave: float) -> StagedBlob:
         digest = hashlib.sha256()
-        size = 0
-        with aside.open("xb") as file:
+        size = looked_at = 0
+        self.check_space(part=leave)
+        with os.fdopen(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             for chunk in chunks:
                 size += len(chunk)
+                if size - looked_at > _LOOK_EVERY:
+                    self.check_space(part=leave)
+                    looked_at = size
                 if size > limit:
                     raise TooLarge(f"the archive is larger than {limit:,} bytes, which is the limit")
                 digest.update(chunk)
@@ -131,18 +158,29 @@ def _fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-REGISTER = sql.insert_or_update(table, "last_used_at")
+REGISTER = sql.insert_or_update(table, "last_used_at", "is_output")
+REGISTER_OUTPUT = sql.insert_or_update(table, "last_used_at")
 
 #: Advisory locks of PostgreSQL, which end with the transaction; on SQLite the transaction is the lock.
 LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
-QUOTA_USED = select(func.coalesce(func.sum(table.c.size), 0)).where(table.c.vo == bindparam("vo"))
+QUOTA_USED = select(func.coalesce(func.sum(table.c.size), 0)).where(
+    table.c.vo == bindparam("vo"), ~table.c.is_output
+)
 
 _IS_IT = (table.c.digest == bindparam("the_digest"), table.c.vo == bindparam("the_vo"))
 
 SIZE = select(table.c.size).where(*_IS_IT)
 
-TOUCH = update(table).where(*_IS_IT).values(last_used_at=bindparam("now"))
+IS_SANDBOX = SIZE.where(~table.c.is_output)
+
+TOUCH = update(table).where(*_IS_IT, ~table.c.is_output).values(last_used_at=bindparam("now"))
+
+REMOVE_UNUSED_OUTPUT = delete(table).where(
+    *_IS_IT,
+    table.c.is_output,
+    ~exists().where(attempts.c.output == bindparam("the_digest"), attempts.c.vo == bindparam("the_vo")),
+)
 
 KNOWN = select(table.c.digest).where(table.c.digest == bindparam("the_digest")).limit(1)
 
@@ -150,24 +188,52 @@ KNOWN = select(table.c.digest).where(table.c.digest == bindparam("the_digest")).
 def store_blob(
     conn: Connection, store: BlobStore, staged: StagedBlob, *, vo: str, quota: int | None, now: datetime
 ) -> str:
-    """Store a staged archive and its row for the VO; its digest.
+    """Store a staged sandbox and its row for the VO; its digest.
 
-    In the transaction that also stores the reference to the archive. `quota` is in bytes; None: unlimited. If
-    the VO would exceed it (QuotaExceeded), the caller discards the archive.
+    `quota` is in bytes; None: unlimited. If the VO would exceed it (QuotaExceeded), the caller discards the
+    archive.
     """
     if quota is not None:
         _check_quota(conn, staged, vo=vo, quota=quota)
     _lock(conn, staged.digest)
     store.store(staged)
-    conn.execute(
-        REGISTER.to_statement(conn),
-        {"digest": staged.digest, "vo": vo, "size": staged.size, "created_at": now, "last_used_at": now},
-    )
+    conn.execute(REGISTER.to_statement(conn), _build_row(staged, vo, now, is_output=False))
     return staged.digest
 
 
+def store_output(
+    conn: Connection, store: BlobStore, staged: StagedBlob, *, vo: str, replaced: str | None, now: datetime
+) -> str | None:
+    """Store a staged output and its row, in the transaction that has stored its digest in the attempt.
+
+    `replaced` is the digest that the attempt had before. Returned if its row was deleted because no other
+    attempt has it; after the commit, `remove_file` deletes its file.
+    """
+    for digest in sorted({staged.digest, replaced} - {None}, key=str):
+        _lock(conn, str(digest))
+    store.store(staged)
+    conn.execute(REGISTER_OUTPUT.to_statement(conn), _build_row(staged, vo, now, is_output=True))
+    if (
+        replaced is None
+        or not conn.execute(REMOVE_UNUSED_OUTPUT, {"the_digest": replaced, "the_vo": vo}).rowcount
+    ):
+        return None
+    return replaced
+
+
+def _build_row(staged: StagedBlob, vo: str, now: datetime, *, is_output: bool) -> dict[str, object]:
+    return {
+        "digest": staged.digest,
+        "vo": vo,
+        "size": staged.size,
+        "created_at": now,
+        "last_used_at": now,
+        "is_output": is_output,
+    }
+
+
 def read_quota_used(conn: Connection, vo: str) -> int:
-    """Bytes of all archives of a VO."""
+    """Bytes of all sandboxes of a VO."""
     return int(conn.execute(QUOTA_USED, {"vo": vo}).scalar_one())
 
 
@@ -180,7 +246,7 @@ def read_size(conn: Connection, digest: str, *, vo: str) -> int:
 
 
 def touch_blob(conn: Connection, digest: str, *, vo: str, now: datetime) -> bool:
-    """Mark an archive as used by this transaction; whether the VO has it.
+    """Mark a sandbox as used by this transaction; whether the VO has sent it, not only as an output.
 
     Retention waits for the transaction and then keeps the archive.
     """
@@ -198,7 +264,7 @@ def remove_file(conn: Connection, store: BlobStore, digest: str) -> bool:
 
 def _check_quota(conn: Connection, staged: StagedBlob, *, vo: str, quota: int) -> None:
     _lock(conn, f"quota of {vo}")  # serialises: two archives may fit each alone but not both
-    if conn.execute(SIZE, {"the_digest": staged.digest, "the_vo": vo}).first() is not None:
+    if conn.execute(IS_SANDBOX, {"the_digest": staged.digest, "the_vo": vo}).first() is not None:
         return
     used = read_quota_used(conn, vo)
     if used + staged.size > quota:

@@ -72,6 +72,12 @@ class StaleLease(PilotageError):
     code = "stale_lease"
 
 
+class OutputMissing(PilotageError):
+    """The reported output is not stored, since commits were lost: it has to be sent again."""
+
+    code = "output_missing"
+
+
 class RescheduleLimit(PilotageError):
     """The job reached the maximum number of reschedules."""
 

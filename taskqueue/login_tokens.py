@@ -18,7 +18,7 @@ _SECRET_BYTES = 32
 _ADD_LINK = insert(table)
 _EXPIRED_LINKS = delete(table).where(table.c.expires_at <= bindparam("now"))
 _is_good = and_(table.c.digest == bindparam("shown"), table.c.expires_at > bindparam("now"))
-_KNOWN_LINK = select(table.c.digest).where(_is_good)
+_READ_LINK = select(table.c.session).where(_is_good)
 _REDEEM_LINK = delete(table).where(_is_good).returning(table.c.session)
 
 
@@ -30,9 +30,10 @@ def issue_link(conn: Connection, session: str, *, now: datetime) -> tuple[str, d
     return secret, expires_at
 
 
-def is_link_known(conn: Connection, secret: str, *, now: datetime) -> bool:
-    """Whether there is such an unused link; read-only, so that guessing causes no writes."""
-    return conn.execute(_KNOWN_LINK, {"shown": _digest(secret), "now": now}).first() is not None
+def read_link(conn: Connection, secret: str, *, now: datetime) -> str | None:
+    """The session of an unused link, which stays good; read-only, so that guessing causes no writes."""
+    found: str | None = conn.execute(_READ_LINK, {"shown": _digest(secret), "now": now}).scalar_one_or_none()
+    return found
 
 
 def redeem_link(conn: Connection, secret: str, *, now: datetime) -> str | None:

@@ -22,11 +22,14 @@ from sqlalchemy import (
     delete,
     exists,
     func,
+    or_,
     select,
     tuple_,
+    union,
     update,
 )
 
+from cs_config.versions.tables import config_imports, config_versions
 from taskqueue.db import sql
 from taskqueue.jobs import wait_times
 from taskqueue.schema.tables import (
@@ -35,13 +38,16 @@ from taskqueue.schema.tables import (
     descriptions,
     hindrances,
     idempotency_keys,
+    installation,
     job_log,
     jobs,
     log_readers,
     match_requests,
     pilots,
+    queue_class_versions,
     requirement_classes,
     revoked_tokens,
+    submit_pools,
     task_queues,
     waiting_jobs,
 )
@@ -120,6 +126,63 @@ OLD_BLOBS = select(blobs.c.digest).where(_may_go).limit(_LIMIT).with_for_update(
 REMOVE_BLOBS = delete(blobs).where(blobs.c.digest.in_(sql.IDS), _may_go).returning(blobs.c.digest)
 
 
+_is_output = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.is_output)
+_newest_first = (
+    select(
+        blobs.c.digest,
+        func.sum(blobs.c.size).over(order_by=(blobs.c.last_used_at.desc(), blobs.c.digest)).label("bytes"),
+    )
+    .where(_is_output)
+    .subquery()
+)
+OVER_QUOTA = select(_newest_first.c.digest).where(_newest_first.c.bytes > bindparam("quota")).limit(_LIMIT)
+#: One that was stored again meanwhile stays.
+REMOVE_OUTPUTS = (
+    delete(blobs)
+    .where(blobs.c.digest.in_(sql.IDS), _is_output, blobs.c.last_used_at < _BEFORE)
+    .returning(blobs.c.digest)
+)
+DETACH_DIGESTS = (
+    update(attempts)
+    .where(attempts.c.output.in_(sql.IDS), attempts.c.vo == bindparam("the_vo"))
+    .values(output=None)
+)
+
+
+#: Versions whose text is needed: of pools, mappings, scope rules and imported files, and the newest.
+_named_versions = union(
+    select(submit_pools.c.config_version),
+    select(queue_class_versions.c.config_version),
+    select(installation.c.rules_version),
+    select(config_imports.c.version),
+    select(func.max(config_versions.c.version)),
+)
+_newest_version = select(func.max(config_versions.c.version)).scalar_subquery()
+_is_old_version = and_(
+    config_versions.c.text.is_not(None),
+    config_versions.c.version.not_in(_named_versions),
+    or_(
+        and_(
+            config_versions.c.created_at < _BEFORE,
+            config_versions.c.version <= _newest_version - bindparam("fewest"),
+        ),
+        config_versions.c.version <= _newest_version - bindparam("most"),
+    ),
+)
+REMOVE_TEXTS = (
+    update(config_versions)
+    .where(
+        config_versions.c.version.in_(
+            select(config_versions.c.version)
+            .where(_is_old_version)
+            .order_by(config_versions.c.version)
+            .limit(_LIMIT)
+        )
+    )
+    .values(text=None)
+)
+
+
 def _delete_some(table: Table, is_old: ColumnElement[bool]) -> Delete:
     key = tuple_(*table.primary_key) if len(table.primary_key) > 1 else next(iter(table.primary_key))
     return delete(table).where(key.in_(select(*table.primary_key).where(is_old).limit(_LIMIT)))
@@ -178,6 +241,30 @@ def remove_blobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> 
     values = {"the_vo": vo, "before": before}
     old = list(conn.execute(OLD_BLOBS, {**values, "limit": limit}).scalars())
     return list(conn.execute(REMOVE_BLOBS, {**values, "ids": old}).scalars()) if old else []
+
+
+def remove_outputs(conn: Connection, *, vo: str, quota: int, before: datetime, limit: int) -> list[str]:
+    """Delete the rows of the oldest outputs beyond a quota in bytes, and unset them in attempts; the digests.
+
+    Those stored since `before`, which is the time now, stay. The files are deleted as for `remove_blobs`.
+    """
+    over = list(conn.execute(OVER_QUOTA, {"the_vo": vo, "quota": quota, "limit": limit}).scalars())
+    if not over:
+        return []
+    values = {"the_vo": vo, "before": before, "ids": over}
+    removed = list(conn.execute(REMOVE_OUTPUTS, values).scalars())
+    if removed:
+        conn.execute(DETACH_DIGESTS, {"the_vo": vo, "ids": removed})
+    return removed
+
+
+def remove_config_texts(conn: Connection, *, before: datetime, fewest: int, most: int, limit: int) -> int:
+    """Unset texts of versions from before that time, but of the `fewest` newest; beyond `most` in any case.
+
+    Who changed which paths remains. A version in force, or that a pool names, keeps its text.
+    """
+    values = {"before": before, "fewest": fewest, "most": most, "limit": limit}
+    return conn.execute(REMOVE_TEXTS, values).rowcount
 
 
 def remove_pilots(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:

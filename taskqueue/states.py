@@ -4,8 +4,12 @@ Source: DIRAC's job state machine, with the additions that leases need (a job re
 pilot started it, Rescheduled is stored).
 """
 
+import logging
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
+
+log = logging.getLogger(__name__)
 
 
 class JobStatus(StrEnum):
@@ -27,6 +31,23 @@ class JobStatus(StrEnum):
     FAILED = "Failed"
     KILLED = "Killed"
     DELETED = "Deleted"  #: only its row is left, until retention removes it
+
+
+def read_status(stored: str) -> JobStatus:
+    """The status in a row; one of a later release is shown as it is stored, and nothing here changes it."""
+    return _KNOWN[stored] if stored in _KNOWN else _make_later_status(stored)
+
+
+_KNOWN: Mapping[str, JobStatus] = {each.value: each for each in JobStatus}
+
+
+@cache  # so that it is logged once
+def _make_later_status(stored: str) -> JobStatus:
+    log.warning("jobs in the state %s, which this release does not know, are left alone", stored)
+    # No member: it is in no set and no table of transitions.
+    status = str.__new__(JobStatus, stored)
+    status._name_ = status._value_ = stored
+    return status
 
 
 S = JobStatus
@@ -63,7 +84,7 @@ HELD = frozenset({S.MATCHED, S.RUNNING, S.STALLED, S.COMPLETING})
 
 def may_become(current: JobStatus, wanted: JobStatus) -> bool:
     """Whether a job may go from `current` to `wanted`."""
-    return current == wanted or wanted in JOB_STEPS[current]
+    return current == wanted or wanted in JOB_STEPS.get(current, ())
 
 
 def may_come_from(wanted: JobStatus) -> frozenset[JobStatus]:

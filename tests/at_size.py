@@ -60,16 +60,20 @@ def live(service: Service, count: int, *, finish: bool = True) -> list[int]:
     answer = service.user().post("/api/v1/jobs", json={"jobs": described})
     answer.raise_for_status()
     for _ in range(count if finish else 0):
-        _run_one(service)
+        assert run_one(service)
     done: list[int] = answer.json()["job_ids"]
     return done
 
 
-def _run_one(service: Service) -> None:
+def run_one(service: Service) -> bool:
+    """A job from its match to its end; False: there is none now."""
     site, ce, queue = QUEUE.split("/")
     pilot = service.clients[0]
     offer = {"Site": site, "GridCE": ce, "Queue": queue, "CPUTime": 100_000}
-    [match] = pilot.post("/api/v1/matcher/requestJob", json=offer).raise_for_status().json()["matches"]
+    matches = pilot.post("/api/v1/matcher/requestJob", json=offer).raise_for_status().json()["matches"]
+    if not matches:
+        return False
+    [match] = matches
     lease = f"/api/v1/leases/{match['lease']}"
     for call, body in (
         ("start", {}),
@@ -77,6 +81,7 @@ def _run_one(service: Service) -> None:
         ("finish", {"status": "Done", "exit_code": 0}),
     ):
         pilot.post(f"{lease}/{call}", json=body).raise_for_status()
+    return True
 
 
 def look(service: Service, job_id: int) -> None:
@@ -90,7 +95,11 @@ def agents(service: Service, *, later: timedelta = timedelta()) -> None:
     """One cycle of each, by a process that has just started, but of retention: it has to read what is old."""
     parts = service.parts
     its = AgentContext(
-        engine=parts.engine, current=lambda: parts.live.current, blobs=parts.blobs, holder="me"
+        engine=parts.engine,
+        current=lambda: parts.live.current,
+        clock=utc_now,
+        blobs=parts.blobs,
+        holder="me",
     )
     for name in AGENTS.keys() - {"retention"}:
         AGENTS[name](its, utc_now() + later)
@@ -131,9 +140,9 @@ def _copy_over(conn: Connection, over: list[int], times: int) -> None:
     _copy(conn, jobs, times, which, {"job_id": new, **moved})
     _copy(conn, job_log, times, which, {"job_id": new, "log_id": None, "at": f"old.at - {ago}"})
     lease = f"md5('a' || {new}) || md5('b' || {new})"
-    _copy(
-        conn, attempts, times, which, {"job_id": new, "lease": lease, "closed_at": f"old.closed_at - {ago}"}
-    )
+    pilot = f"old.stamp || {new} / 10"  # each had ten jobs
+    changed = {"job_id": new, "lease": lease, "stamp": pilot, "closed_at": f"old.closed_at - {ago}"}
+    _copy(conn, attempts, times, which, changed)
     _copy(conn, job_waits, times, which, {"job_id": new, "ended_at": f"old.ended_at - {ago}"})
     _count_on(conn)
 

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 #: Variables of the tests themselves.
-_OF_TESTS = {"PILOTAGE_TEST_ALL", "PILOTAGE_PICTURES", "PILOTAGE_SCHEMA_EXAMPLES"}
+_OF_TESTS = {"PILOTAGE_HOSTILE_INPUTS", "PILOTAGE_TEST_ALL", "PILOTAGE_PICTURES", "PILOTAGE_SCHEMA_EXAMPLES"}
 
 
 def pytest_configure() -> None:

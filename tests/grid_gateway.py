@@ -33,10 +33,11 @@ class Line(Transport):
         self._come(path)
         return answer
 
-    def upload(self, path: str, archive: BinaryIO, *, size: int) -> None:
+    def upload(self, path: str, archive: BinaryIO, *, size: int) -> Answer:
         self._go(path)
-        super().upload(path, archive, size=size)
+        answer = super().upload(path, archive, size=size)
         self._come(path)
+        return answer
 
     def _go(self, path: str) -> None:
         self.calls.append(path)

@@ -81,7 +81,7 @@ class Site:
     opened: Journal | None = None
 
     def context(self, options: ManagerOptions, journal: Journal) -> ManagerContext:
-        ideal = ReliableSystem(system=self.system, evidence=self.evidence, sleep=lambda _: None)
+        ideal = ReliableSystem(system=self.system, evidence=self.evidence)
         outlet = QueueTarget(
             queue=self.queue, system="farm", batch_queue=self.batch_queue, resources=self.resources
         )
@@ -98,7 +98,9 @@ class Site:
     def manager(self) -> Manager:
         """A manager that has just been started; the one before is no more."""
         self.close()
+        # Payloads of tests wait for files of this host.
         usual = {"name": "test", "directory": self.directory / "state", "settle": 0, "beat": 1}
+        usual |= {"isolation": "none"}
         habits = ManagerOptions(**{**usual, **self.habits})
         self.opened = self.book(habits.directory)
         return Manager(self.context(habits, self.opened))

@@ -68,6 +68,7 @@ class LeaseServer:
         self.retry_after = 1
         self.redeemed_by: str | None = None  #: request_id of the exchange of SECRET
         self.token_life = timedelta(days=1)
+        self.run_on_seconds: float | None = None
         self.pilot_status: dict[str, Any] = {}
         self._lose: dict[str, int] = {}
         self._refuse: dict[str, tuple[Refusal, int | None]] = {}
@@ -266,13 +267,16 @@ class LeaseServer:
         attempt.started = True
         if not attempt.ending:
             job.status = "Running"
-        return {"job_id": job.job_id, "epoch": attempt.epoch, "commands": ["kill"] if attempt.ending else []}
+        return {"job_id": job.job_id, "epoch": attempt.epoch, **self._news(attempt)}
+
+    def _news(self, attempt: Attempt) -> dict[str, Any]:
+        return {"commands": ["kill"] if attempt.ending else [], "run_on_seconds": self.run_on_seconds}
 
     def _heartbeat(self, job: Job, attempt: Attempt, said: Any) -> dict[str, Any]:
         attempt.heartbeats.append(said)
         if job.status == "Stalled":
             job.status = "Running"
-        return {"commands": ["kill"] if attempt.ending else []}
+        return self._news(attempt)
 
     def _finish(self, job: Job, attempt: Attempt, said: Any) -> dict[str, Any]:
         if not attempt.started and not attempt.ending:

@@ -33,6 +33,10 @@ class Pgbouncer:
             self._user = {"user": owner.st_uid, "group": owner.st_gid}
             os.chown(self._directory, owner.st_uid, owner.st_gid)
 
+    @property
+    def socket(self) -> Path:
+        return self._directory / f".s.PGSQL.{_PORT}"
+
     def url(self, postgres_url: str) -> str:
         """The way to the same database through the pooler."""
         database = postgres_url.partition("?")[0]

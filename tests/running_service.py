@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import shutil
 import socket
 import ssl
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from fastapi import FastAPI
 from sqlalchemy import Engine
@@ -25,14 +27,17 @@ from matcher.claim.worker import ClaimWorker
 from optimizers.chain import batch
 from pilotage.service.app import create_app
 from pilotage.service.auth import keys
-from pilotage.service.auth.callers import grant
+from pilotage.service.auth.callers import Caller, grant
 from pilotage.service.auth.keys import KeyRing
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.tokens import Tokens
+from pilotage.service.routes import archives
 from pilotage.service.services import Services, utc_now
-from taskqueue.blobs import BlobStore
+from taskqueue.blobs import BlobStore, StagedBlob
 from taskqueue.db import database
 from taskqueue.db.notify import NotificationHub
+from taskqueue.pilots import pilots
+from tests import stored
 
 KEY = keys.generate()
 #: Of clients that use no TLS: loading the certificates of all authorities takes 40 ms for each client.
@@ -103,8 +108,27 @@ class Service:
     def operator(self) -> httpx.Client:
         return self.as_role("operator", user="root")
 
-    def pilot(self, queue: str | None = None, vo: str = "cms") -> httpx.Client:
-        return self.as_role("pilot", vo=vo, queue=queue)
+    def pilot(self, queue: str | None = None, vo: str = "cms", *, processors: int = 99) -> httpx.Client:
+        """A pilot that has stated its slot."""
+        stamp = secrets.token_hex(8)
+        with database.writing(self.engine) as conn:
+            pilots.record_contact(conn, stamp=stamp, vo=vo, queue=None, now=utc_now())
+            stored.force_pilot(conn, stamp, processors=processors)
+        return self.as_role("pilot", vo=vo, queue=queue, stamp=stamp)
+
+    def lose_first_output(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Lose the commit of the first output, which was confirmed before; the leases of all uploads."""
+        store_output, uploads = archives._store_output, list[str]()
+
+        def store_and_lose(parts: Services, caller: Caller, lease: str, staged: StagedBlob) -> None:
+            store_output(parts, caller, lease, staged)
+            uploads.append(lease)
+            if len(uploads) == 1:
+                with database.writing(self.engine) as conn:
+                    stored.lose_output(conn, lease)
+
+        monkeypatch.setattr(archives, "_store_output", store_and_lose)
+        return uploads
 
     def configure(self, text: str) -> None:
         with database.writing(self.engine) as conn:

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, delete, insert, update
+from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from taskqueue.db import database
 from taskqueue.jobs import submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import NewJob
-from taskqueue.schema.tables import attempts, pilots, service_uptime
+from taskqueue.schema.tables import attempts, blobs, pilots, service_uptime
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.states import JobStatus
 
@@ -99,6 +99,15 @@ def meanwhile(
             else:
                 future.exception(60)
         return future.result(60)
+
+
+def lose_output(conn: Connection, lease: str) -> None:
+    """What remains of an output whose commit was lost: the file, without rows."""
+    query = select(attempts.c.output).where(attempts.c.lease == lease)
+    digest = conn.execute(query).scalar_one()
+    assert digest is not None
+    conn.execute(update(attempts).where(attempts.c.lease == lease).values(output=None))
+    conn.execute(delete(blobs).where(blobs.c.digest == digest))
 
 
 def remove(conn: Connection, ids: list[int]) -> None:

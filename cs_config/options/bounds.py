@@ -56,6 +56,12 @@ FILES: Final = 1_000_000
 SUBMITTED_JOBS: Final = 100_000
 #: Jobs of a submission that the service processes itself; the optimizers process larger ones.
 DECIDED_JOBS: Final = 1_000
+#: Characters of one text with descriptions; most are the names of input files.
+DESCRIBED: Final = 10_000_000
 #: Characters of one job's description with its placeholders replaced, and of all jobs of one submission.
 FILLED: Final = 1_000_000
 ALL_FILLED: Final = 50_000_000
+
+#: Attributes of an advertisement beside those of the policies, and bytes of all as JSON: a match reads them.
+ADVERTISED: Final = 200
+ADVERTISED_BYTES: Final = 64 << 10

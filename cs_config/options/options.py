@@ -239,7 +239,7 @@ class JobSchedulingOptions(Options):
     ] = CPU_SEGMENTS
     """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing."""
     narrow_sites: bool = False
-    """Put the sites that own an eligible queue into the job's `Site` list."""
+    """Show the sites that have an eligible queue now in the explanation of a job."""
     reject_unmatchable: bool = False
     """Fail a job without eligible queue instead of letting it wait."""
     allow_invalid_sites: bool = True
@@ -310,7 +310,18 @@ class LeaseOptions(Options):
     stalled_time: SomeSeconds = 1_800
     """Seconds without a heartbeat until a running job is Stalled."""
     stalled_grace: Seconds = 1_800
-    """Seconds that a stalled job may come back before it is rescheduled."""
+    """Seconds that a job stays Stalled at least before it is rescheduled; a silent pilot has until
+    `RunOnTime`, too."""
+    run_on_time: SomeSeconds = 21_600
+    """Seconds without an answer of the service after which a pilot ends its payload."""
+
+    @model_validator(mode="after")
+    def _pilots_run_on_long_enough(self) -> "LeaseOptions":
+        least = self.stalled_time + self.stalled_grace
+        if self.run_on_time < least:
+            stated = f"RunOnTime, {self.run_on_time:g} s,"
+            raise ValueError(f"{stated} is less than StalledTime and StalledGrace together, {least:g} s")
+        return self
 
 
 class RetentionOptions(Options):
@@ -336,9 +347,13 @@ class LimitOptions(Options):
     sandbox_bytes: Bytes = 100 * 2**20
     """Size of one input sandbox."""
     sandbox_quota: Bytes = 100 * 2**30
-    """Bytes of all archives of the VO."""
+    """Bytes of all input sandboxes of the VO."""
+    output_quota: Bytes = 2**40
+    """Bytes of all outputs of the VO; the oldest beyond them are removed."""
     requests_per_second: Annotated[float, Field(ge=bounds.FEWEST_REQUESTS, le=bounds.REQUESTS)] = 200
     """Of one token subject."""
+    pilot_claims_per_hour: Annotated[Count, Field(ge=1)] = 1000
+    """Jobs that one pilot may claim in an hour, for each processor of its slot."""
 
 
 class JobType(Options):

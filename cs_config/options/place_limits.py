@@ -81,6 +81,23 @@ def read_delays(raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
             )
 
 
+#: Scope, attribute and value.
+LimitKey = tuple[str, str, str]
+
+
+def list_keys(raw: Mapping[str, object]) -> Iterator[LimitKey]:
+    """What a valid section `RunningLimit` or `MatchingDelay` limits."""
+    for site, entry in raw.items():
+        below = _section(entry, site)
+        of_ces = _section(below.get(_CES, {}), site)
+        places = {site: below, **{f"{site}/{ce}": _section(each, site) for ce, each in of_ces.items()}}
+        for scope, limits in places.items():
+            for attributes in (limits, _section(limits.get(_BURST, {}), scope)):
+                for attribute in ATTRIBUTES:
+                    values = _section(attributes.get(attribute, {}), scope)
+                    yield from ((scope, attribute, value) for value in values)
+
+
 def _values(section: Mapping[str, object], path: str) -> Iterator[tuple[str, str, object]]:
     for attribute, values in section.items():
         if attribute not in ATTRIBUTES:

@@ -1,7 +1,7 @@
 """One version of the configuration as an immutable value."""
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -194,17 +194,14 @@ class Configuration:
         """Whether the queue is enabled, regardless of its VO lists."""
         return inheritance.is_enabled(self.levels[address], fold(vo))
 
-    def list_compatible(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """The platforms whose nodes can run one of the wanted ones; those themselves first.
+    def list_runnable(self, platforms: Collection[str]) -> frozenset[str]:
+        """The platforms, folded, whose software runs on nodes of these platforms.
 
-        Source: DIRAC, which writes the result into the job before it waits.
+        Source: DIRAC, which instead writes compatible platforms into the job before it waits.
         """
-        names = {fold(name): name for name in wanted}
-        wanted_names = frozenset(names)
-        for platform, runs in self.os_compatibility.items():
-            if any(fold(each) in wanted_names for each in runs):
-                names.setdefault(fold(platform), platform)
-        return tuple(names.values())
+        names = frozenset(map(fold, platforms))
+        runs = (each for name, each in self.os_compatibility.items() if fold(name) in names)
+        return names.union(fold(name) for each in runs for name in each)
 
     def admits(self, address: QueueAddress, vo: str) -> bool:
         """Whether the VO may use the queue while it is enabled."""

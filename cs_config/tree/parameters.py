@@ -6,6 +6,7 @@ Any other name is the site's own; a name that is almost a known one is treated a
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import lru_cache, partial
 from sys import intern
 
@@ -20,11 +21,20 @@ from requirements.values import Value, as_value, fold, format_value
 _LIKE_COUNT = re.compile("[0-9]{1,9}")
 
 
+class VoRight(StrEnum):
+    """The right of a VO's admin to set a parameter for the VO, below `VOs/<vo>`."""
+
+    SET = "set"  #: it describes what jobs of the VO can use
+    LOWER = "lower"  #: it limits the VO at the place
+    NONE = "none"  #: it decides on access, or on how the site's batch system is used
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownParameter:
     """A parameter with a meaning to the system."""
 
     name: str
+    right: VoRight
     allowed: str  #: for the message
     fits: Callable[[Value], bool]
     meaning: str
@@ -55,22 +65,33 @@ def _are_nodes(value: Value) -> bool:
     return all(_LIKE_COUNT.fullmatch(each) and int(each) <= bounds.NODES for each in numbers)
 
 
-def _of_kind(allowed: str, fits: Callable[[Value], bool], **meanings: str) -> Iterator[KnownParameter]:
+def _of_kind(
+    right: VoRight, allowed: str, fits: Callable[[Value], bool], **meanings: str
+) -> Iterator[KnownParameter]:
     for name, meaning in meanings.items():
-        yield KnownParameter(name=name, allowed=allowed, fits=fits, meaning=meaning)
+        yield KnownParameter(name=name, right=right, allowed=allowed, fits=fits, meaning=meaning)
 
 
-def _amounts(unit: str, most: int, **meanings: str) -> Iterator[KnownParameter]:
+def _amounts(right: VoRight, unit: str, most: int, **meanings: str) -> Iterator[KnownParameter]:
     allowed = f"a number of {unit} from 0 to {most}"
-    return _of_kind(allowed, partial(_is_amount, most=most), **meanings)
+    return _of_kind(right, allowed, partial(_is_amount, most=most), **meanings)
 
 
-def _counts(most: int, **meanings: str) -> Iterator[KnownParameter]:
-    return _of_kind(f"a whole number from 0 to {most}", partial(_is_count, most=most), **meanings)
+def _counts(right: VoRight, most: int, **meanings: str) -> Iterator[KnownParameter]:
+    return _of_kind(right, f"a whole number from 0 to {most}", partial(_is_count, most=most), **meanings)
+
+
+def _texts(right: VoRight, **meanings: str) -> Iterator[KnownParameter]:
+    return _of_kind(right, "a text", lambda value: isinstance(value, str), **meanings)
+
+
+def _flags(right: VoRight, **meanings: str) -> Iterator[KnownParameter]:
+    return _of_kind(right, "true or false", lambda value: isinstance(value, bool), **meanings)
 
 
 KNOWN = (
     *_amounts(
+        VoRight.SET,
         "MB",
         bounds.MEGABYTES,
         MaxRAM="memory that a job may use",
@@ -78,49 +99,65 @@ KNOWN = (
         MaxScratch="local disk that a job may use",
     ),
     *_amounts(
+        VoRight.SET,
         "seconds",
         bounds.QUEUE_TIME,
         CPUTime="CPU time that a job may use; over maxCPUTime",
         maxWallClockTime="time that a job may take",
     ),
     *_amounts(
-        "seconds", bounds.SECONDS, expiry_time="how long its dynamic attributes count after update_time"
+        VoRight.SET,
+        "seconds",
+        bounds.SECONDS,
+        expiry_time="how long its dynamic attributes count after update_time",
     ),
-    *_amounts("seconds", bounds.MOMENT, update_time="when its dynamic attributes were true, since the epoch"),
-    *_amounts("minutes", bounds.QUEUE_TIME, maxCPUTime="CPU time limit of the batch queue"),
     *_amounts(
+        VoRight.SET,
+        "seconds",
+        bounds.MOMENT,
+        update_time="when its dynamic attributes were true, since the epoch",
+    ),
+    *_amounts(VoRight.SET, "minutes", bounds.QUEUE_TIME, maxCPUTime="CPU time limit of the batch queue"),
+    *_amounts(
+        VoRight.SET,
         "normalised seconds in a second",
         bounds.POWER,
         CPUNormalizationFactor="power of a processor, by which pilots offer CPU time",
     ),
-    *_amounts("old benchmark units", bounds.SI00, SI00="speed of its processors; 250 is the reference"),
-    *_counts(bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
-    *_counts(bounds.GPUS, NumberOfGPUs="GPUs that a job may use", GPUs="GPUs that a job may use"),
+    *_amounts(
+        VoRight.SET, "old benchmark units", bounds.SI00, SI00="speed of its processors; 250 is the reference"
+    ),
+    *_counts(VoRight.SET, bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
     *_counts(
+        VoRight.SET, bounds.GPUS, NumberOfGPUs="GPUs that a job may use", GPUs="GPUs that a job may use"
+    ),
+    *_counts(
+        VoRight.LOWER,
         bounds.JOBS,
         MaxTotalJobs="pilots there, waiting and running",
         MaxWaitingJobs="pilots there that wait",
-        MoUTierLevel="tier of the site in its grid",
     ),
+    *_counts(VoRight.NONE, bounds.JOBS, MoUTierLevel="tier of the site in its grid"),
     *_of_kind(
-        f"a number or a range, up to {bounds.NODES}: 4 or 1-4", _are_nodes, NumberOfNodes="nodes of a job"
+        VoRight.SET,
+        f"a number or a range, up to {bounds.NODES}: 4 or 1-4",
+        _are_nodes,
+        NumberOfNodes="nodes of a job",
     ),
-    *_of_kind(
-        "true or false",
-        lambda value: isinstance(value, bool),
-        Enabled="false takes it and all below out",
-        WholeNode="a pilot has its node for itself",
-    ),
-    *_of_kind(
-        "a text",
-        lambda value: isinstance(value, str),
+    *_flags(VoRight.LOWER, Enabled="false takes it and all below out"),
+    *_flags(VoRight.NONE, WholeNode="a pilot has its node for itself"),
+    *_texts(
+        VoRight.SET,
         Name="for people",
         Country="for people",
         Description="for people",
+        Architecture="of its processors",
+    ),
+    *_texts(
+        VoRight.NONE,
         CEType="kind of the CE",
         LocalCEType="kind of the CE that pilots use inside",
         SubmissionMode="how pilots are sent",
-        Architecture="of its processors",
         CEQueueName="name of the queue in the batch system, if it is another",
         BatchQueue="name of the queue in the batch system, if it is another",
         SharedArea="directory that all nodes see",
@@ -128,6 +165,7 @@ KNOWN = (
         OutputURL="where pilots leave their output",
     ),
     *_of_kind(
+        VoRight.SET,
         "a text or a list of texts: [one, two]",
         _are_words,
         Platform="platforms that its nodes run",
@@ -141,21 +179,26 @@ KNOWN = (
         Expressions="its parameters whose text is a ClassAd expression, for export",
     ),
     *_of_kind(
+        VoRight.NONE,
         "a ClassAd expression",
         lambda value: isinstance(value, bool | str),
         Requirements="must be true of a job to be handed out here",
     ),
     *_of_kind(
+        VoRight.SET,
         "a ClassAd expression or a number",
         lambda value: isinstance(value, int | float | str) and not isinstance(value, bool),
         Rank="orders queues for jobs that state no Rank, the highest first",
     ),
     *_of_kind(
+        VoRight.NONE,
         "names of attributes that are expressions: [AuthorizationCheck]",
         _are_names,
         Checks="must all be true of a job; AuthorizationCheck and CloseOutputSECheck if unset",
     ),
-    *_of_kind("names of VOs: [atlas, cms]; an empty list is nobody", _are_names, VO="who may use it"),
+    *_of_kind(
+        VoRight.NONE, "names of VOs: [atlas, cms]; an empty list is nobody", _are_names, VO="who may use it"
+    ),
 )
 
 _BY_FOLD = {fold(known.name): known for known in KNOWN}
@@ -168,6 +211,12 @@ def find_fault(folded: str, value: Value) -> str | None:
     if known is None or known.fits(value):
         return None
     return f"{format_value(value) or 'an empty list'!r} is not allowed here, allowed is {known.allowed}"
+
+
+def find_right(folded: str) -> VoRight:
+    """The right of a VO to set a parameter for itself; a name of the site's own is free."""
+    known = _BY_FOLD.get(folded)
+    return VoRight.SET if known is None else known.right
 
 
 def is_known(folded: str) -> bool:

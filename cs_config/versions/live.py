@@ -3,12 +3,13 @@
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
 from cs_config import validate
-from cs_config.errors import ConfigError
+from cs_config.errors import ConfigError, VersionRemoved
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 
@@ -21,7 +22,7 @@ NOTHING = validate.parse("Resources: {}", "nothing")
 class LiveConfiguration:
     """The current version of the configuration; if a newer one cannot be read, the running one stays.
 
-    Thread-safe; readers never wait.
+    A process that starts meanwhile runs the newest version that it can read. Thread-safe; readers never wait.
     """
 
     def __init__(
@@ -53,7 +54,8 @@ class LiveConfiguration:
     def refresh(self, conn: Connection) -> bool:
         """Load the newest version if there is another one; return whether `current` changed.
 
-        Costs one small statement otherwise.
+        Costs one small statement otherwise. ConfigError if there are versions, and none can be read: an empty
+        configuration would apply other rules to jobs.
         """
         with self._refreshing:
             newest = store.current_digest(conn)
@@ -63,11 +65,24 @@ class LiveConfiguration:
             try:
                 self._running = self._load(conn, number)
             except ConfigError as error:
+                is_first = not self._running.version
+                if is_first and not self._load_earlier(conn, number):
+                    raise
                 self._unreadable_key, self._problem = newest, str(error)
                 log.warning(
                     "configuration %d cannot be read, %d stays: %s", number, self.current.version, error
                 )
-                return False
+                return is_first
             self._running_key = newest
             self._unreadable_key = self._problem = None
             return True
+
+    def _load_earlier(self, conn: Connection, number: int) -> bool:
+        """Load the newest readable one of the latest versions before this; False: there is none."""
+        for version in store.list_versions(conn):
+            if version.version < number:
+                with suppress(ConfigError, VersionRemoved):
+                    self._running = self._load(conn, version.version)
+                    self._running_key = version.version, version.digest
+                    return True
+        return False

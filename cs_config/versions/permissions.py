@@ -10,16 +10,24 @@ from typing import Final
 
 from cs_config.options.operations import DEFAULTS
 from cs_config.source.sections import Leaf, Section, to_plain
-from cs_config.tree import admission
-from cs_config.tree.address import node_depth
+from cs_config.tree import admission, inheritance, node_attributes, parameters
+from cs_config.tree.address import NODES, node_depth
 from cs_config.tree.configuration import Configuration
+from cs_config.tree.parameters import VoRight
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.patch import Edit
 from requirements.errors import NotAllowed
-from requirements.values import fold
+from requirements.values import Value, fold
 
 _VO_SECTION: Final = "VOs"
 _ENABLED: Final = "enabled"
+#: Names below `VOs/<vo>`, folded, that are the site's: access, which a VO cannot give itself, and the use of
+#: its batch system.
+_SITE_PATHS: Final = (
+    admission.ACCESS
+    | {fold(each.name) for each in parameters.KNOWN if each.right is VoRight.NONE}
+    | {fold(node_attributes.FORWARDING)}
+)
 #: Sections below `Operations/<vo>`, folded, that the installation grants or that refer to its own machines.
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
 #: Maximum number of paths in a message.
@@ -77,8 +85,7 @@ class Rights:
             below = tuple(map(fold, names[2:]))
             return not any(below[: len(kept)] == kept for kept in _INSTALLATION_PATHS)
         vo, rest = _values_of_vo(names)
-        # Access is the site's decision, also in `VOs/<vo>`: a VO cannot admit itself.
-        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in admission.ACCESS)
+        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _SITE_PATHS)
 
     def _may_change_site(self, names: tuple[str, ...]) -> bool:
         return bool(node_depth(names)) and names[2] in self.sites and _depth_of_vos(names) is None
@@ -138,19 +145,30 @@ def _list_refused(config: Configuration, rights: Rights, differences: Iterable[D
         for names in list_leaves(difference):
             vo, _ = _values_of_vo(names)
             is_there = vo is None or "/".join(names[: _depth_of_vos(names)]) in config.nodes
-            if not (rights.may_change(names) and is_there) or _reopens(names, difference):
+            if not (rights.may_change(names) and is_there) or _raises(config, names, difference):
                 yield "/".join(names)
 
 
-def _reopens(names: tuple[str, ...], difference: Difference) -> bool:
-    """Whether a VO would enable for itself a node that may be disabled for all."""
+def _raises(config: Configuration, names: tuple[str, ...], difference: Difference) -> bool:
+    """Whether a VO would lift a limit of the site: enable a node for itself, or allow itself more pilots."""
     vo, rest = _values_of_vo(names)
-    if vo is None or not rest or fold(rest[0]) != _ENABLED:
+    if vo is None or not rest or parameters.find_right(fold(rest[0])) is not VoRight.LOWER:
         return False
     after = difference.after
     for name in names[len(difference.names) :]:
         after = after.get(name, ABSENT) if isinstance(after, dict) else ABSENT
-    return after is not ABSENT and after is not False
+    if isinstance(after, bool) or fold(rest[0]) == _ENABLED:
+        return after is not ABSENT and after is not False
+    before = _effective_value(config, names[: _depth_of_vos(names)], vo, fold(rest[0]))
+    if not isinstance(before, int | float):
+        return False
+    return not (isinstance(after, int | float) and after <= before)
+
+
+def _effective_value(config: Configuration, names: tuple[str, ...], vo: str, folded: str) -> Value | None:
+    levels = tuple(config.nodes["/".join(names[:depth])] for depth in NODES if depth <= len(names))
+    found = inheritance.effective_parameters(levels, vo)
+    return next((each.value for name, each in found.items() if fold(name) == folded), None)
 
 
 def _refuse(rights: Rights, paths: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 """Content of `config show`: the tree below a path, or the effective values of a VO with their origins."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cs_config.errors import PathNotFound
@@ -40,6 +40,13 @@ class ShownLine:
 def list_lines(
     config: Configuration, path: str = "", vo: str | None = None, *, inherited: bool = False
 ) -> tuple[ShownLine, ...]:
+    """All lines of `iterate_lines`."""
+    return tuple(iterate_lines(config, path, vo, inherited=inherited))
+
+
+def iterate_lines(
+    config: Configuration, path: str = "", vo: str | None = None, *, inherited: bool = False
+) -> Iterator[ShownLine]:
     """The values at and below a path from the top, or the address of a site, CE or queue.
 
     With a VO (empty: none in particular) the effective values: parameters of a site, CE or queue; under
@@ -50,10 +57,10 @@ def list_lines(
         vo = ""
     if vo is not None:
         if names[:2] == SITES and len(names) in NODES:
-            return tuple(_effective(config, names, vo))
+            return _effective(config, names, vo)
         if names[:1] == ("Operations",):
-            return tuple(_options(config, names, vo))
-    return tuple(_lines_below(_entry(config.root, names), "", config, "/".join(names)))
+            return _options(config, names, vo)
+    return _lines_below(_entry(config.root, names), "", config, "/".join(names))
 
 
 def split_path(config: Configuration, path: str) -> tuple[str, ...]:
@@ -70,15 +77,21 @@ def is_queue(config: Configuration, path: str) -> bool:
     return len(names) == max(NODES) and "/".join(names) in config.nodes
 
 
-def _entry(root: Section, names: tuple[str, ...]) -> Leaf | Section:
+def require_visible(config: Configuration, path: str, sees: Callable[[tuple[str, ...]], bool]) -> None:
+    """Raise PathNotFound unless there is something at a path; what is not seen is treated as not there."""
+    _entry(config.root, split_path(config, path), sees)
+
+
+def _entry(
+    root: Section, names: tuple[str, ...], sees: Callable[[tuple[str, ...]], bool] = lambda _: True
+) -> Leaf | Section:
     here: Leaf | Section = root
     for depth, name in enumerate(names):
+        above = names[:depth]
         known = here.entries if isinstance(here, Section) else {}
-        if name not in known:
-            suggestion = did_you_mean(name, known)
-            raise PathNotFound(
-                "/".join(names), "/".join((*names[:depth], suggestion)) if suggestion else None
-            )
+        if name not in known or not sees((*above, name)):
+            suggestion = did_you_mean(name, [each for each in known if sees((*above, each))])
+            raise PathNotFound("/".join(names), "/".join((*above, suggestion)) if suggestion else None)
         here = known[name]
     return here
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, 
 from sqlalchemy.exc import IntegrityError
 
 from cs_config import notifications, validate
-from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
+from cs_config.errors import ConfigError, VersionConflict, VersionNotFound, VersionRemoved
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff
 from cs_config.versions.tables import config_imports, config_versions
@@ -83,6 +83,8 @@ def load_version(conn: Connection, version: int | None = None) -> Configuration:
     Raises ConfigError if its text cannot be read by this release.
     """
     row = _row(conn, current_version(conn) if version is None else version)
+    if row["text"] is None:
+        raise VersionRemoved(row["version"])
     return validate.parse(row["text"], row["source"], row["version"], row["author"])
 
 

@@ -3,9 +3,10 @@
 This metadata is that of the whole database; `taskqueue.schema.tables` adds to it.
 """
 
+import zlib
 from datetime import UTC, datetime
 
-from sqlalchemy import Column, DateTime, Dialect, Integer, MetaData, String, Table, Text
+from sqlalchemy import Column, DateTime, Dialect, Integer, LargeBinary, MetaData, String, Table, Text
 from sqlalchemy.types import TypeDecorator
 
 #: Named constraints, so that migrations and error handling can refer to them.
@@ -42,12 +43,27 @@ class UtcTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+class CompressedText(TypeDecorator[str]):
+    """A long text, stored as compressed UTF-8."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002  (SQLAlchemy names it)
+        """Compress."""
+        return None if value is None else zlib.compress(value.encode())
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:  # noqa: ARG002  (SQLAlchemy names it)
+        """Decompress."""
+        return None if value is None else zlib.decompress(value).decode()
+
+
 #: One immutable version of the configuration a row; the highest is the current one.
 config_versions = Table(
     "config_versions",
     metadata,
     Column("version", Integer, primary_key=True, autoincrement=False),  # the writer assigns the number
-    Column("text", Text, nullable=False),  # the original text, YAML
+    Column("text", CompressedText),  # the original text, YAML; null: removed by retention
     Column("digest", String(64), nullable=False),  # SHA-256 of the text
     Column("source", Text, nullable=False),  # file name or "api"
     Column("author", Text, nullable=False),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from examples.demo.installation import Installation, console
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 
 SITE = Path(__file__).parents[1] / "slurm"
 #: As in montecarlo.yaml, and what generate.sh calls them.
@@ -44,7 +44,7 @@ class GridJob:
         [job_id] = installation.run("job", "submit", SITE / "montecarlo.yaml")["job_ids"]
         return cls(installation=installation, job_id=job_id)
 
-    def look(self, client: Client) -> Standing:
+    def look(self, client: ServiceClient) -> Standing:
         """What the service knows of it now."""
         told = client.job(self.job_id)
         attempt = told["attempt"] or {"phases": (), "local_jobs": {}}

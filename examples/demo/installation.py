@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from pilotage.cli import home_directory
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 
 PILOTAGE = Path(sys.executable).with_name("pilotage")
 
@@ -100,10 +100,10 @@ class Installation:
         """The variables that say where the service is, and with which token."""
         return home_directory.read_client_env(self.home)
 
-    def client(self) -> Client:
+    def client(self) -> ServiceClient:
         """Its operator's client."""
         reached = self.reached()
-        return Client(reached["PILOTAGE_URL"], reached["PILOTAGE_TOKEN"])
+        return ServiceClient(reached["PILOTAGE_URL"], reached["PILOTAGE_TOKEN"])
 
 
 @contextmanager

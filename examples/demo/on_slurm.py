@@ -27,7 +27,7 @@ from examples.demo.slurm_site import FACTS
 from examples.demo.where_jobs_ran import Ran, doubled, jobs_table, look, pilots_table
 from examples.servers import debian, slurm
 from examples.servers.slurm import NODES, Slurm
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 
 SITE = Path(__file__).parents[1] / "slurm"
 #: Each description of jobs.yaml is submitted so often.
@@ -180,7 +180,7 @@ class Demo(Installation):
         return submitted.grid_job.fetch()
 
 
-def _ended(client: Client) -> int:
+def _ended(client: ServiceClient) -> int:
     rows = client.summary(by=["status"], filters={"status": "Done,Failed,Killed"})
     return sum(row["count"] for row in rows)
 

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from examples.servers.slurm import Slurm
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 
 _MOST_PILOTS = 1000
 
@@ -37,7 +37,7 @@ class Sent:
     jobs: int
 
 
-def look(client: Client, slurm: Slurm, jobs: Sequence[int]) -> tuple[list[Ran], list[Sent]]:
+def look(client: ServiceClient, slurm: Slurm, jobs: Sequence[int]) -> tuple[list[Ran], list[Sent]]:
     """All jobs and all pilots."""
     known = {pilot["stamp"]: pilot for pilot in client.pilots({}, limit=_MOST_PILOTS)["pilots"]}
     sent = []

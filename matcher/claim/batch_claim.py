@@ -73,8 +73,8 @@ def claim_unlimited(
                 found[number] = ClaimResult(
                     claimed=(outcome.claimed,), emptied=tried_before_last(requests[number].drawn.tried)
                 )
-        left = [number for number, each in outcomes.items() if each.claimed is None and not each.repeated]
-        for number in batch.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.repeated}:
+        left = [number for number, each in outcomes.items() if each.claimed is None and not each.refused]
+        for number in batch.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.refused}:
             requests[number].drawn.reset()
     return found
 
@@ -90,7 +90,7 @@ def build_claim(
     """A claim for one job of a task queue; `counted_by`: what counts it, if its place is locked."""
     return BatchClaim(
         want=prepared.build_take(task_queue, 1),
-        holder=prepared.holder,
+        holder=prepared.holder.for_vo(task_queue.vo),
         lease=leases_claim.generate_lease(),
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
@@ -127,12 +127,13 @@ def claim_limited(
     Raises:
         DBAPIError: No job was claimed.
     """
-    policies = place_policy.lock_policies(conn, {prepared.place for prepared in requests}, now, wait=wait)
+    places = {prepared.place for prepared in requests}
+    policies = place_policy.lock_policies(conn, places, now, wait=wait, reads_bans=False)
     left = [_LimitedRequest(prepared, policies.policy_at(prepared.place)) for prepared in requests]
     found = {
         number: ClaimResult(in_other_hands=True)
         for number, prepared in enumerate(requests)
-        if policies.is_busy(prepared.place)
+        if policies.is_busy(prepared.place, prepared.resource.named_vos)
     }
     for _ in range(TRIES):
         batch = {
@@ -183,7 +184,7 @@ class _LimitedRequest:
             return ClaimResult(claimed=(claimed,), emptied=tried_before_last(self.tried))
         if gate is not None:
             gate.count(self.tried[-1], -1)
-        self.over = outcome.repeated
+        self.over = outcome.refused
         return None
 
     def _next(self) -> TaskQueue | None:
@@ -235,8 +236,12 @@ class BatchClaimer:
             self._claim_limited: [],
             self._claim_unlimited: [],
         }
+        stamps: set[str | None] = set()
         for prepared in requests:
-            ways[self._way(prepared, config)].append(prepared)
+            # Two claims of one pilot in a statement would not count each other.
+            is_alone = prepared.holder.slot is None or prepared.holder.stamp not in stamps
+            stamps.add(prepared.holder.stamp)
+            ways[self._way(prepared, config) if is_alone else self._step_by_step].append(prepared)
         steps = [
             *ways.items(),
             (self._step_by_step, [*ways[self._claim_limited], *ways[self._claim_unlimited]]),

@@ -7,6 +7,7 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
+from cs_config.cache import evict
 from matcher.claim.allotment import SlotAllotment
 from matcher.index.sampling import CandidateOrder
 from matcher.index.waiting import split_into_pieces
@@ -21,6 +22,8 @@ from taskqueue.leases.assignment import Location, TakenRow, TakeRequest
 from taskqueue.leases.claim import Allotment, AssignedJob, ClaimedJob, LeaseHolder
 from taskqueue.leases.match_requests import RequestKey
 from taskqueue.leases.selection import CandidateFilter, CandidateRow
+from taskqueue.pilots import slots
+from taskqueue.pilots.slots import SlotRoom
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Cached allotments per place.
@@ -52,8 +55,12 @@ class ClaimRequest:
 
     @property
     def is_single(self) -> bool:
-        """Whether one batch statement may claim for it: one job, and any will do."""
-        return self.request.count == 1 and self.admission is None and self.job_id is None
+        """Whether one batch statement may claim for it: one job, and any will do.
+
+        Not without a queue: the statement does not search for rules inside a place.
+        """
+        is_any = self.admission is None and self.job_id is None
+        return self.request.count == 1 and is_any and bool(self.place.queue)
 
     def allot_one(self, task_queue: TaskQueue) -> Allotment:
         """The allotment of a single job of a task queue."""
@@ -63,7 +70,7 @@ class ClaimRequest:
             filling.take(task_queue.requirement_class, 1)
             [known] = filling.allotments()
             if len(self.allotments) >= _ALLOTMENTS:
-                self.allotments.clear()
+                evict(self.allotments, _ALLOTMENTS)
             self.allotments[task_queue.class_id] = known
         return known
 
@@ -103,17 +110,22 @@ class _Claim:
     taken: list[TakenRow] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
+    room: SlotRoom | None = None  #: of the pilot; None: it is none
     passed_over: bool = False  #: an admitted job was locked by another transaction
     is_busy: bool = False  #: another transaction has the place locked
 
     @property
     def missing(self) -> int:
         """The number of jobs still wanted; 0 if the resource is full."""
-        return 0 if self.filling.full else self.prepared.request.count - len(self.taken)
+        count = self.prepared.request.count
+        most = count if self.room is None else min(count, self.room.jobs)
+        return 0 if self.filling.full else most - len(self.taken)
 
     @property
     def refused(self) -> str | None:
-        """The reason why the place admitted nothing."""
+        """The reason why the pilot has no room, or the place admitted nothing."""
+        if self.room is not None and self.room.refusal is not None:
+            return self.room.refusal
         return None if self.taken or self.gate is None or self.must_wait else self.gate.refused
 
     @property
@@ -165,7 +177,7 @@ class _Claim:
             AssignedJob(
                 row=row,
                 place=self.prepared.place,
-                holder=self.prepared.holder,
+                holder=self.prepared.holder.for_vo(row.vo),
                 allotment=allotment,
                 counted_by=None if self.gate is None else self.gate.find_countings(row.job_id),
             )
@@ -194,12 +206,15 @@ def claim_all(
             prepared=prepared,
             filling=SlotAllotment(prepared.resource),
             gate=policies.policy_at(prepared.place, prepared.admission),
-            is_busy=policies.is_busy(prepared.place),
+            is_busy=policies.is_busy(prepared.place, prepared.resource.named_vos),
+            room=room,
         )
-        for prepared in requests
+        for prepared, room in zip(requests, _read_rooms(conn, requests, now), strict=True)
     ]
     new_claims = [
-        each for number, each in enumerate(claims) if keys.get(number) not in held and not each.is_busy
+        each
+        for number, each in enumerate(claims)
+        if keys.get(number) not in held and not each.is_busy and each.missing > 0
     ]
     # The most restricted requests first.
     for each in new_claims:
@@ -214,6 +229,19 @@ def claim_all(
     ]
     _store_answers(conn, keys, new, results, now)
     return results
+
+
+def _read_rooms(conn: Connection, requests: Sequence[ClaimRequest], now: datetime) -> list[SlotRoom | None]:
+    """How much room the pilot of each request has; of several requests of one pilot the first one gets it."""
+    holders = [each.holder for each in requests]
+    limits = {each.stamp: each.slot for each in holders if each.stamp is not None and each.slot is not None}
+    rooms = slots.read_rooms(conn, limits, now=now)
+    found: list[SlotRoom | None] = []
+    for each in holders:
+        found.append(rooms.get(each.stamp) if each.stamp in limits else None)
+        if each.stamp in limits:
+            rooms[each.stamp] = slots.NO_ROOM
+    return found
 
 
 def request_key(request: MatchRequest) -> RequestKey | None:

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from random import Random
@@ -10,18 +11,24 @@ from random import Random
 from sqlalchemy import Connection, Engine
 
 from cs_config.errors import QueueNotFound
+from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.cache import NoMatch, QueuePoolCache
 from matcher.claim import claim_loop
 from matcher.claim.batch_claim import BatchClaimer, Results
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
-from matcher.claim.matching_task_queues import MatchingTaskQueue, list_matching
+from matcher.claim.matching_task_queues import (
+    DemandCount,
+    MatchedPlace,
+    MatchingTaskQueue,
+    PilotDemand,
+    list_matching,
+)
 from matcher.claim.prepare import prepare
 from matcher.claim.snapshot import MatcherCache, Snapshot
 from matcher.claim.undelivered import InDoubtClaims
 from matcher.claim.wait_causes import IDLE_PIECE, WaitCauseRecorder
-from matcher.errors import Unserved
-from matcher.index import place_pools
+from matcher.errors import NotServed, Unserved
 from matcher.index.waiting import FeedFreshness, FeedRead
 from matcher.pilot_groups import PilotGroup
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
@@ -68,6 +75,11 @@ class Matcher:
     def doubts(self) -> InDoubtClaims:
         """Claims with unknown outcome."""
         return self._claims.doubts
+
+    @property
+    def place_lookups(self) -> Mapping[str, int]:
+        """Requests of this process by whether their place was prepared: `hit` or `miss`."""
+        return dict(self._memory.lookups)
 
     def now(self) -> datetime:
         """The time used for leases."""
@@ -190,46 +202,55 @@ class Matcher:
         self._recorder.write_down(self._engine, self._clock(), at_end=at_end)
 
     def get_submit_pools(
-        self, vos: frozenset[str], queues: Sequence[str]
-    ) -> tuple[Mapping[str, list[str]], list[QueueNotFound]]:
-        """The pools that each queue serves, and errors for queues that do not exist."""
-        known, unknown = place_pools.find_queues(queues, self._config())
+        self, vos: frozenset[str], queues: Collection[QueueAddress]
+    ) -> Mapping[QueueAddress, Sequence[str]]:
+        """The sorted ids of the pools that each queue serves."""
         with database.reading(self._engine) as conn:
-            found = self._pools.read_pools(conn, vos, sorted(set(known.values())))
-        return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
+            found = self._pools.read_pools(conn, vos, sorted(queues))
+        return {queue: found.get(queue, ()) for queue in queues}
 
     def get_pilot_groups(
-        self, vos: frozenset[str], queues: Sequence[str]
-    ) -> tuple[Mapping[str, tuple[PilotGroup, ...]], list[QueueNotFound]]:
-        """Like `get_submit_pools`, with the pools of each queue grouped by the flags of their pilots."""
-        config = self._config()
-        known, unknown = place_pools.find_queues(queues, config)
+        self, vos: frozenset[str], queues: Collection[QueueAddress]
+    ) -> Mapping[QueueAddress, Sequence[PilotGroup]]:
+        """The same pools, grouped by the flags of the pilots of each queue."""
         with database.reading(self._engine) as conn:
-            mapped = listing.list_mapped_pools(conn, sorted(vos), sorted(set(known.values())))
-            found = self._memory.groups.find_groups(conn, config, mapped)
-        return {text: found[address] for text, address in known.items()}, unknown
+            mapped = listing.list_mapped_pools(conn, sorted(vos), sorted(queues))
+            return self._memory.groups.find_groups(conn, self._config(), mapped)
 
     def get_matching_task_queues(
         self, presented: StatedResource, caller: MatchCaller
     ) -> list[MatchingTaskQueue]:
         """Task queues that a resource may serve now, limits and bans applied, with their waiting jobs.
 
-        Without node facts, including those that only some nodes of the queue may serve.
+        Without node facts, including those that only some nodes of the queue may serve. At most
+        `matching_task_queues.MOST`, those with the largest weights.
         """
+        with self._current_view() as view:
+            found = _find_served(view, presented, caller)
+            if found is None:
+                return []
+            return list_matching(view.conn, found.candidates, found.place, found.gate)
+
+    def get_demand(self, resources: Sequence[StatedResource], caller: MatchCaller) -> PilotDemand:
+        """The same for many resources, as numbers of jobs; a resource that is not served has none."""
+        count = DemandCount()
+        with self._current_view() as view:
+            for each in resources:
+                try:
+                    found = _find_served(view, each, caller)
+                except (NotServed, QueueNotFound):  # the configuration has changed meanwhile
+                    found = None
+                count.add(view.conn, found)
+            return count.total(view.conn)
+
+    @contextmanager
+    def _current_view(self) -> Iterator[Snapshot]:
+        """A snapshot with all changes."""
         self._mark_empty()  # otherwise the snapshot would restore them
         self._claims.follow_rules(self._config())
         since = self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
-            view = self._view(reading, self._clock(), since)
-            served, resource = view.place(presented, caller)
-            if served is None:
-                return []
-            pools, place = served.pools, served.place
-            if not presented.node_facts:
-                # Without a node, no pool can be excluded by its facts.
-                pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
-            candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
-            return list_matching(view.conn, candidates, place, view.gate(place, admission))
+            yield self._view(reading, self._clock(), since)
 
     def _follow(self, conn: Connection, now: datetime, since: FeedRead) -> tuple[MatcherCache, int]:
         """The updated cache and its age; a new cache if the changes are unknown."""
@@ -238,7 +259,7 @@ class Matcher:
         while (age := memory.follow(conn)) is None:
             log.warning("changes of the database are unknown: loading everything again")
             memory = self._memory = MatcherCache()
-        memory.bans.banned = frozenset(ban.site for ban in bans.list_bans(conn, now=now))
+        memory.bans.banned = bans.list_banned(conn, now=now)
         memory.bans.at = began
         self._freshness.end(since)
         self.is_loaded = True
@@ -274,6 +295,19 @@ def build_answer(request: MatchRequest, result: ClaimResult) -> MatchResult:
         return MatchResult(matches=result.claimed, warnings=warnings)
     reason = result.refused or NO_TASK_QUEUE
     return MatchResult(reason=reason, warnings=warnings)
+
+
+def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller) -> MatchedPlace | None:
+    """The task queues that a resource may serve; None: the queue serves none of the VOs now."""
+    served, resource = view.place(presented, caller)
+    if served is None:
+        return None
+    pools, place = served.pools, served.place
+    if not presented.node_facts:
+        # Without a node, no pool can be excluded by its facts.
+        pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
+    candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
+    return MatchedPlace(candidates=candidates, place=place, gate=view.gate(place, admission))
 
 
 def _find_duplicates(batch: Sequence[MatchRequest]) -> list[int]:

@@ -1,8 +1,13 @@
-"""Task queues that a resource may serve at this moment, with the first jobs of each; for directors."""
+"""Task queues that resources may serve at this moment; for directors.
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+Of one resource with the first jobs of each task queue; of many resources with the numbers of jobs only.
+"""
+
+import heapq
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -12,6 +17,10 @@ from taskqueue.leases.assignment import Location
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
+#: Task queues in a listing.
+MOST: Final = 1000
+#: Task queues in a listing where each job is checked by itself: several statements for each.
+_MOST_CHECKED = 100
 #: Job ids per task queue in a listing.
 _NAMED_JOBS = 100
 #: Jobs of a task queue that are checked one by one for admission.
@@ -27,26 +36,105 @@ class MatchingTaskQueue:
     job_ids: tuple[int, ...]  #: the first to be handed out, at most 100
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedPlace:
+    """A place with the task queues that its resource may serve."""
+
+    candidates: Collection[TaskQueue]
+    place: Location
+    gate: PlacePolicy | None  #: None: no conditions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotDemand:
+    """Waiting jobs that some of many resources may serve, each task queue once."""
+
+    task_queues: Mapping[int, TaskQueue]  #: by id
+    waiting: Mapping[int, int]  #: jobs by id; where places differ, the largest number
+    served: list[list[int]]  #: ids for each resource, in the order of the request
+
+
+@dataclass(slots=True)
+class DemandCount:
+    """Collects the demand for many resources in one transaction."""
+
+    _task_queues: dict[int, TaskQueue] = field(default_factory=dict)
+    _waiting: dict[int, int] = field(default_factory=dict)  #: where a gate counted
+    _served: list[list[int]] = field(default_factory=list)
+
+    def add(self, conn: Connection, found: MatchedPlace | None) -> None:
+        """Add the next resource; None: it serves nothing."""
+        numbers = {} if found is None else _count_admitted(conn, found)
+        if found is not None:
+            self._task_queues |= {
+                each.task_queue_id: each for each in found.candidates if each.task_queue_id in numbers
+            }
+        for task_queue_id, waiting in numbers.items():
+            if waiting is not None:
+                self._waiting[task_queue_id] = max(waiting, self._waiting.get(task_queue_id, 0))
+        self._served.append(sorted(numbers))
+
+    def total(self, conn: Connection) -> PilotDemand:
+        """The demand for all resources; one statement counts the jobs of all places without conditions."""
+        everywhere = task_queues.count_waiting(conn, self._task_queues.keys())
+        waiting = {
+            each: min(everywhere[each], self._waiting.get(each, everywhere[each]))
+            for each in self._task_queues
+            if each in everywhere
+        }
+        return PilotDemand(
+            task_queues={each: self._task_queues[each] for each in waiting},
+            waiting=waiting,
+            served=[[each for each in of_resource if each in waiting] for of_resource in self._served],
+        )
+
+
+def _count_admitted(conn: Connection, found: MatchedPlace) -> Mapping[int, int | None]:
+    """Jobs of each task queue that a claim would take; None: all, and they are not counted yet."""
+    gate = found.gate
+    if gate is None:
+        return dict.fromkeys(each.task_queue_id for each in found.candidates)
+    if not gate.most(1):
+        return {}
+    if not gate.depends_on_job:
+        return dict.fromkeys(each.task_queue_id for each in found.candidates)
+    some = gate.list_passing(conn, sorted(found.candidates, key=_task_queue_id), found.place)
+    return {
+        each.task_queue_id: selection.count_candidates(
+            conn, each.task_queue_id, place=found.place, passing=gate.passing(each.vo)
+        )
+        for each in some
+        if next(gate.admitted(conn, each, found.place, most=_ASKED), None) is not None
+    }
+
+
+def _task_queue_id(task_queue: TaskQueue) -> int:
+    return task_queue.task_queue_id
+
+
 def list_matching(
     conn: Connection, candidates: Collection[TaskQueue], place: Location, gate: PlacePolicy | None
 ) -> list[MatchingTaskQueue]:
-    """The candidates with a job that a claim at the place would take now; `gate` None: no conditions."""
-    by_id = {each.task_queue_id: each for each in candidates}
+    """The candidates with a job that a claim at the place would take now; `gate` None: no conditions.
+
+    Of more than `MOST` candidates those with the largest weights.
+    """
+    heaviest = heapq.nlargest(MOST, candidates, key=lambda each: each.priority)
+    by_id = {each.task_queue_id: each for each in heaviest}
     if gate is None or not gate.depends_on_job:
         return [] if gate is not None and not gate.most(1) else list(_list_all(conn, by_id))
     if not gate.most(1):
         return []
     concerned = gate.list_passing(conn, [each for _, each in sorted(by_id.items())], place)
-    shown = [_list_admitted(conn, each, place, gate) for each in concerned]
+    shown = (_list_admitted(conn, each, place, gate) for each in concerned[:_MOST_CHECKED])
     return [each for each in shown if each.job_ids]
 
 
-def _list_all(conn: Connection, by_id: dict[int, TaskQueue]) -> Iterator[MatchingTaskQueue]:
+def _list_all(conn: Connection, by_id: Mapping[int, TaskQueue]) -> Iterator[MatchingTaskQueue]:
     waiting = task_queues.count_waiting(conn, by_id)
-    for task_queue_id in sorted(waiting):
-        ids = task_queues.list_first_jobs(conn, task_queue_id, _NAMED_JOBS)
+    for task_queue_id, job_ids in sorted(task_queues.list_first_jobs(conn, waiting, _NAMED_JOBS).items()):
         yield MatchingTaskQueue(
-            task_queue=by_id[task_queue_id], waiting=waiting[task_queue_id], job_ids=tuple(ids)
+            task_queue=by_id[task_queue_id], waiting=waiting[task_queue_id], job_ids=tuple(job_ids)
         )
 
 

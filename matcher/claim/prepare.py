@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
+from cs_config.options import bounds
 from cs_config.options.operations import options_for
+from cs_config.tree.address import QueueAddress
 from matcher.cache import NoMatch
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.snapshot import PreparedPlace, Snapshot
@@ -17,10 +19,12 @@ from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from matcher.request.resource import Resource, StatedResource
 from requirements.errors import PilotageError
+from requirements.values import fold
 from taskqueue.db.database import NeedsDatabase
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import LeaseHolder
 from taskqueue.pilots import pilots
+from taskqueue.pilots.slots import SlotLimits
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: The queue is disabled, or not for the VOs of the pilot.
@@ -47,7 +51,7 @@ def prepare(
         if not fitting:
             _cache_no_match(view, request, served, resource, changed)
         return ClaimResult()
-    counted = here.counted or served.place.site in view.banned
+    counted = here.counted or fold(served.place.site) in view.banned
     holder = _holder(view, request, here)
     if view.is_in_memory and (counted or admission is not None):
         raise NeedsDatabase  # before anything is recorded: the request is prepared again
@@ -81,7 +85,9 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
     presented, known = request.presented, view.memory.prepared
     generation = view.config, view.age
     if request.cache_key is not None and (here := known.find(request.cache_key, generation)) is not None:
+        view.memory.lookups["hit"] += 1
         return here
+    view.memory.lookups["miss"] += 1
     try:
         view.require_one_place(presented, request.caller)
         served, resource = view.place(presented, request.caller, cache_key=request.cache_key)
@@ -89,19 +95,35 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
         return error
     if served is None:
         return ClaimResult(refused=NOT_USABLE)
-    if within := place_policy.list_scopes_below(view.config, served.place, resource.named_vos):
+    within = place_policy.list_scopes_below(view.config, served.place, resource.named_vos)
+    if not served.place.site:
+        within += tuple(sorted(view.banned))
+    if within:
         return place_pools.inexact_place_error(served.place, within[0])
     vos = request.caller.vos
-    leases = options_for(view.config, min(vos) if len(vos) == 1 else None).leases
+    options = options_for(view.config, min(vos) if len(vos) == 1 else None)
+    place = served.place
+    queue = QueueAddress(site=place.site, ce=place.ce, queue=place.queue) if place.queue else None
+    most = None if queue is None else view.slot_bounds(queue, vos).processors
     here = PreparedPlace(
         served=served,
         resource=resource,
         policy=view.memory.admission_policies.policy_at(view.config, served.place, resource.named_vos),
         counted=place_policy.counts_jobs(view.config, served.place),
-        lease_time=timedelta(seconds=leases.time),
+        lease_time=timedelta(seconds=options.leases.time),
+        lease_times={
+            vo: timedelta(seconds=time)
+            for vo in vos
+            if (time := options_for(view.config, vo).leases.time) != options.leases.time
+        },
+        slot=SlotLimits(
+            processors=most or bounds.PROCESSORS,
+            claims=options.limits.pilot_claims_per_hour,
+        ),
     )
-    # Bans may change at any moment, and so what several places mean.
-    if request.cache_key is not None and served.lasting and not presented.several:
+    # Bans may change at any moment, and so what several places mean, or none.
+    is_one = bool(served.place.site) and not presented.several
+    if request.cache_key is not None and served.lasting and is_one:
         known.store(request.cache_key, here, generation)
     return here
 
@@ -131,7 +153,13 @@ def _holder(view: Snapshot, request: MatchRequest, here: PreparedPlace) -> Lease
     stated = None if stamp else request.presented.stamp
     if stated and pilots.is_at(view.conn, stated, site=here.served.place.site, vos=request.caller.vos):
         stamp = stated
-    return LeaseHolder(subject=request.caller.subject, stamp=stamp, lease_time=here.lease_time)
+    return LeaseHolder(
+        subject=request.caller.subject,
+        stamp=stamp,
+        lease_time=here.lease_time,
+        lease_times=here.lease_times,
+        slot=here.slot if request.caller.stamp else None,
+    )
 
 
 def _cache_no_match(

@@ -3,7 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -14,6 +15,7 @@ from cs_config.cache import Cache
 from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from cs_config.tree.storage import list_near
 from matcher.cache import NoMatch, NoMatchCache, OpenPlaceCache
 from matcher.errors import NotServed
 from matcher.index import place_pools
@@ -23,13 +25,16 @@ from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.pilot_groups import PilotGroups
+from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller
 from matcher.request.node_facts import Facts
+from matcher.request.queue_offer import SlotBounds
 from matcher.request.resource import Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction, NoTransaction
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import Allotment
+from taskqueue.pilots.slots import SlotLimits
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -63,6 +68,8 @@ class PreparedPlace:
     policy: AdmissionPolicy | None  #: checks jobs one by one; None: all are admitted
     counted: bool  #: whether the configuration has limits or throttles for the place
     lease_time: timedelta
+    lease_times: Mapping[str, timedelta]  #: of those of several VOs that differ
+    slot: SlotLimits  #: of a pilot there
     allotments: dict[int, Allotment] = field(default_factory=dict)  #: of single jobs, by class
 
 
@@ -70,7 +77,7 @@ class PreparedPlace:
 class CachedBans:
     """Cached bans, and the age of all cached data."""
 
-    banned: frozenset[str] = frozenset()  #: banned sites
+    banned: frozenset[str] = frozenset()  #: banned sites, folded
     at: float = -math.inf  #: time of reading, monotonic clock
 
     @property
@@ -92,6 +99,8 @@ class MatcherCache:
     places: PlaceCache = field(default_factory=PlaceCache)
     #: By the cache key of requests, valid for one configuration and age of the mapping.
     prepared: Cache[Hashable, PreparedPlace] = field(default_factory=lambda: Cache(_LOCATIONS))
+    #: Requests by whether their place was prepared: `hit` or `miss`; threads may count one too few.
+    lookups: Counter[str] = field(default_factory=lambda: Counter(hit=0, miss=0))
     #: By the cache key of requests.
     locations: Cache[Hashable, PilotLocation] = field(default_factory=lambda: Cache(_LOCATIONS))
     admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)
@@ -137,7 +146,7 @@ class Snapshot:
     config: Configuration  #: without expired values
     now: datetime
     random: Random
-    #: Banned sites, read once per batch, because the most frequent answer must stay cheap.
+    #: Banned sites, folded, read once per batch, because the most frequent answer must stay cheap.
     banned: frozenset[str]
 
     @property
@@ -170,6 +179,8 @@ class Snapshot:
                     return None, resource
                 served = places.served_without_queue(self.reading, self.config, presented, vos, age=self.age)
                 return served, resource
+            if caller.stamp is not None:
+                resource = self.slot_bounds(address, resource.named_vos).bound(resource)
             location = _locate(address, resource, presented.node_facts, self.config)
             if cache_key is not None:
                 self.memory.locations.store(cache_key, location, self.config)
@@ -177,6 +188,11 @@ class Snapshot:
             return None, location.resource
         served = places.served(self.reading, self.config, location.address, vos, location.facts, age=self.age)
         return served, location.resource
+
+    def slot_bounds(self, address: QueueAddress, vos: frozenset[str]) -> SlotBounds:
+        """What a pilot of one of the VOs has at most at a queue."""
+        known = [self.config.values(address, vo) for vo in vos if vo in self.config.vos]
+        return queue_offer.read_bounds(known[0]) if len(known) == 1 else SlotBounds()
 
     def require_one_place(self, presented: StatedResource, caller: MatchCaller) -> None:
         """Refuse a request with several places where that matters."""
@@ -218,7 +234,7 @@ class Snapshot:
 
     def counts(self, place: Location) -> bool:
         """Whether a limit, throttle or ban may apply at a place."""
-        return place.site in self.banned or place_policy.counts_jobs(self.config, place)
+        return fold(place.site) in self.banned or place_policy.counts_jobs(self.config, place)
 
     def gate(self, place: Location, policy: AdmissionPolicy | None = None) -> PlacePolicy | None:
         """The policy of a place, read without locks; None: no conditions."""
@@ -245,6 +261,7 @@ def _locate(address: QueueAddress, resource: Resource, facts: Facts, config: Con
         resource,
         vos=frozenset(vo for vo in resource.named_vos if config.usable(address, vo)),
         sites=frozenset({fold(address.site)}),
+        near=list_near(config, [address.site]),
         grid_ces=frozenset({fold(address.ce)}),
     )
     return PilotLocation(address=address, resource=here, facts=facts)
@@ -258,6 +275,8 @@ def _restrict_to_caller(resource: Resource, caller: MatchCaller, config: Configu
     return replace(
         resource,
         vos=vos,
+        near=None if resource.sites is None else list_near(config, resource.sites),
+        platforms=None if resource.platforms is None else config.list_runnable(resource.platforms),
         managed_types=managed_types(config) if resource.job_types is None else frozenset(),
         sharing_groups=_sharing_groups(config, resource),
     )

@@ -5,7 +5,7 @@ waiting for a pilot, as does everything beyond the bound of the buffer.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from threading import RLock
@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from matcher.claim.batch_claim import Results
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.snapshot import Snapshot
-from matcher.index.waiting import iterate_candidates
+from matcher.index.waiting import Candidates, iterate_candidates
 from matcher.limits.place_policy import LIMITS, PlacePolicy
 from matcher.request.match_request import RETRY_AFTER
 from matcher.request.resource import Resource
@@ -49,6 +49,9 @@ class WaitCauseRecorder:
         self._open: dict[tuple[int, str], WaitCause] = {}
         self._over: list[WaitCause] = []
         self._recorded_at: dict[Hashable, datetime] = {}
+        #: By cause: classes recorded since a time, which are not listed again for a while. Pilots of all
+        #: places bring nearly the same thousands of classes.
+        self._covered: dict[str, tuple[datetime, int]] = {}
         self._first: datetime | None = None
         self._later: deque[tuple[str, Iterator[TaskQueue], datetime]] = deque()
         self._due: deque[WaitCause] = deque()
@@ -65,7 +68,7 @@ class WaitCauseRecorder:
             self._recorded_at[question] = now
             return True
 
-    def note(self, cause: str, task_queues: Iterable[TaskQueue], now: datetime) -> None:
+    def note(self, cause: str, task_queues: Sequence[TaskQueue], now: datetime) -> None:
         """Record a cause for these task queues; a cause that is not in `CAUSE_ORDER` is ignored.
 
         Many task queues are recorded a few at a time, by `go_on`, so that requests need not wait.
@@ -75,8 +78,21 @@ class WaitCauseRecorder:
         with self._lock:
             if self._first is None:
                 self._first = now  # since the last write
-            self._later.append((cause, iter(task_queues), now))
+            self._later.append((cause, self._iterate_uncovered(cause, task_queues, now), now))
             self.go_on()
+
+    def _iterate_uncovered(
+        self, cause: str, task_queues: Sequence[TaskQueue], now: datetime
+    ) -> Iterator[TaskQueue]:
+        """The task queues, without whole classes that were recorded a moment ago."""
+        if not isinstance(task_queues, Candidates) or not task_queues.has_whole_classes:
+            return iterate_candidates(task_queues)
+        since, covered = self._covered.get(cause, (now, 0))
+        if not since <= now < since + _AGAIN:
+            since, covered = now, 0
+        mask = task_queues.mask()
+        self._covered[cause] = since, covered | mask
+        return task_queues.iterate_in(mask & ~covered)
 
     def go_on(self, *, most: int = _PIECE) -> None:
         """Record some more of the pending task queues."""
@@ -104,6 +120,7 @@ class WaitCauseRecorder:
                 self._over.clear()
                 self._open.clear()
                 self._recorded_at.clear()
+                self._covered.clear()
                 self._first = None
         self._writing = len(self._due) if at_end else min(len(self._due), _WRITTEN_AT_ONCE)
         return tuple(islice(self._due, self._writing))
@@ -134,7 +151,7 @@ class WaitCauseRecorder:
     ) -> None:
         """Record a cause for task queues at a place."""
         if task_queues and self.is_due((cause, place, resource.vos), now):
-            self.note(cause, iterate_candidates(task_queues), now)
+            self.note(cause, task_queues, now)
 
     def are_due(self, place: Location, resource: Resource, now: datetime) -> bool:
         """Whether the open task queues of a place are to be recorded."""
@@ -159,7 +176,7 @@ class WaitCauseRecorder:
             if isinstance(result, ClaimResult) and each.job_id is None and each.fitting:
                 cause = TURN_CAUSE if result.claimed else result.refused
                 if cause is not None:
-                    self.note(cause, iterate_candidates(each.fitting), now)
+                    self.note(cause, each.fitting, now)
 
     def write_down(self, engine: Engine, now: datetime, *, at_end: bool = False) -> None:
         """Store wait causes, about once a minute."""

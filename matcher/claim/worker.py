@@ -221,20 +221,24 @@ class ClaimWorker:
     def _release_returned(self) -> None:
         """Release undelivered jobs; if that fails, their leases expire instead."""
         while not self._returned.empty():
-            request, leases = self._returned.get()
-            with database.writing(self._engine) as conn:
-                undelivered.release(conn, request, leases, now=self._matcher.now())
+            self._release(*self._returned.get())
+
+    @database.retry_on_conflict
+    def _release(self, request: MatchRequest, leases: tuple[str, ...]) -> None:
+        with database.writing(self._engine) as conn:
+            undelivered.release(conn, request, leases, now=self._matcher.now())
 
     def _release_doubtful(self) -> None:
         """Release claims in doubt, before anything else is claimed."""
         doubts = self._matcher.doubts
         for doubt in doubts.due():
-            with database.writing(self._engine) as conn:
-                found = undelivered.release_if_claimed(
-                    conn, doubt.request, doubt.leases, now=self._matcher.now()
-                )
-            if found:
+            if self._release_if_claimed(doubt.request, doubt.leases):
                 doubts.settle(doubt.leases)
+
+    @database.retry_on_conflict
+    def _release_if_claimed(self, request: MatchRequest, leases: tuple[str, ...]) -> bool:
+        with database.writing(self._engine) as conn:
+            return undelivered.release_if_claimed(conn, request, leases, now=self._matcher.now())
 
 
 def _list_wanted(batch: Sequence[PendingRequest]) -> list[PendingRequest]:

@@ -159,6 +159,7 @@ _BY_KIND: Mapping[str, _AlternativeFinder] = {
     "BannedSites": _banned_sites,
     "GridCE": _names("GridCE", "grid_ces", lambda queue: [queue.address.ce]),
     "Platform": _names("Platform", "platforms", lambda queue: _list_values(queue, "Platform")),
+    "InputData": lambda *_: iter(()),  # a replica elsewhere is not ours to make
     "JobType": lambda *_: iter(()),  # another JobType would make it another job
     "Tags": _tag,
     "RequiredTag": _required_tag,

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher import rules
@@ -34,9 +35,8 @@ def list_blocked_places(
 ) -> Iterator[tuple[str, str]]:
     """All scopes at these sites that block the job now, including enclosing ones, each with the reason."""
     here = frozenset(sites)
-    for ban in () if place_policy.is_test(job.job_type) else bans.list_bans(conn, now=now):
-        if ban.site in here:
-            yield ban.site, _format_ban(ban)
+    if not place_policy.is_test(job.job_type):
+        yield from ((site, _format_ban(ban)) for site, ban in bans.read_bans(conn, here, now=now).items())
     limited = [
         scope
         for scope, these in running_limits.rules_by_scope(config).items()
@@ -209,6 +209,18 @@ def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
             yield f"no queue states that it has {what}; the {number} eligible ones leave it open"
 
 
+def _job_managers(_: Connection, situation: JobSituation) -> Iterator[str]:
+    """A job type that only job managers handle, where no eligible queue states that it has one."""
+    asked, survey = situation.demand.asked, situation.survey
+    managed = options_for(situation.config, asked.vo).managed_types & rules.fold_names(asked.job_types)
+    if managed and situation.eligible and not survey.distinct("JobType", situation.eligible):
+        names, number = ", ".join(sorted(asked.job_types)), situation.eligible.bit_count()
+        yield (
+            f"only a gateway takes jobs of type {names}, and none of the {number} eligible queues states "
+            "by JobType that it has one"
+        )
+
+
 def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
     survey, asked = situation.survey, situation.demand.requirements
     undecided = survey.undecided(situation.demand) & situation.eligible
@@ -291,6 +303,6 @@ def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
 
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
-    *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared),
+    *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
     *(_closures, _nodes, _pilots, _queue_position),
 )

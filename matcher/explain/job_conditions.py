@@ -153,6 +153,12 @@ def is_refused(condition: ClassCondition, resource: Resource) -> bool:
     return any(rules.refuses(rule, condition.isolated, resource) for rule in condition.kind.rules)
 
 
+def _near_data(asked: RequirementClass) -> str:
+    listed = sorted(", ".join(sorted(places)) for places in asked.replicas)
+    more = f" and near {len(listed) - 3} more" if len(listed) > 3 else ""
+    return f"a site near {' and near '.join(listed[:3])}{more}"
+
+
 def _ram(asked: RequirementClass) -> str:
     needed = f"at least {rules.needed_ram(asked)} MB"
     if not asked.min_ram_per_core:
@@ -185,6 +191,7 @@ CPU_TIME = _kind(
 )
 SITE = _kind("Site", "site", "sites", "sites")
 BANNED_SITES = _kind("BannedSites", "site", "banned_sites", "sites", "none of {names}")
+INPUT_DATA = _kind("InputData", "input_data", "replicas", "near", lambda asked: _near_data(asked))
 GRID_CE = _kind("GridCE", "grid_ce", "grid_ces", "grid_ces")
 PLATFORM = _kind("Platform", "platform", "platforms", "platforms", need="offer the Platform {names}")
 JOB_TYPE = _kind(
@@ -240,6 +247,8 @@ def _conditions(asked: RequirementClass) -> Iterator[tuple[ConditionKind, tuple[
     ):
         if names:
             yield kind, (names,)
+    if asked.replicas:
+        yield INPUT_DATA, (asked.replicas,)
     if asked.job_types:
         yield JOB_TYPE, (asked.vo, asked.job_types)
     whole, cores, plain = _sorted_tags(asked.tags)
@@ -277,6 +286,7 @@ _READ = {
     "processors": ("numberofprocessors",),
     "gpus": ("gpus",),
     "platforms": ("platform",),
+    "near": ("se",),
     "tags": ("tag",),
     "required_tags": ("requiredtag",),
     "whole_node": ("wholenode",),

@@ -18,6 +18,7 @@ from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
+from cs_config.tree.storage import list_near
 from matcher.explain import job_conditions
 from matcher.explain.job_conditions import ConditionKind
 from matcher.request import queue_offer
@@ -63,7 +64,8 @@ class QueueView:
     def resource(self) -> Resource:
         """A pilot's offer there, including site and CE."""
         site, ce = frozenset({fold(self.address.site)}), frozenset({fold(self.address.ce)})
-        return replace(self.offered, sites=site, grid_ces=ce)
+        near = list_near(self.config, [self.address.site])
+        return replace(self.offered, sites=site, grid_ces=ce, near=near)
 
 
 def queue_views(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[QueueView, ...]:
@@ -78,7 +80,7 @@ def queue_views(config: Configuration, vo: str, addresses: Sequence[QueueAddress
             read[name] = fold(name) in queue_offer.READ
         key = frozenset((name, exact(value)) for name, value in values.items() if read[name])
         if key not in offered:
-            offered[key] = _offered(values, managed)
+            offered[key] = _offered(values, managed, config)
         resource, fault = offered[key]
         found.append(
             QueueView(
@@ -94,17 +96,22 @@ def queue_views(config: Configuration, vo: str, addresses: Sequence[QueueAddress
     return tuple(found)
 
 
-def _offered(values: Mapping[str, Value], managed: frozenset[str]) -> tuple[Resource, str | None]:
+def _offered(
+    values: Mapping[str, Value], managed: frozenset[str], config: Configuration
+) -> tuple[Resource, str | None]:
     """The offer, or an unlimited one with the reason why there is none."""
     try:
-        return queue_offer.build_resource(values, managed), None
+        resource = queue_offer.build_resource(values, managed)
     except InvalidResource as error:
         return _ANYTHING, "; ".join(f"{each.path}: {each.message}" for each in error.problems)
+    if resource.platforms is None:
+        return resource, None
+    return replace(resource, platforms=config.list_runnable(resource.platforms)), None
 
 
 def describe_queue(kind: ConditionKind, queue: QueueView) -> str | None:
     """The queue's value for a condition, as text for people; None: it states none."""
-    if kind in (job_conditions.SITE, job_conditions.BANNED_SITES):
+    if kind in (job_conditions.SITE, job_conditions.BANNED_SITES, job_conditions.INPUT_DATA):
         return queue.address.site
     if kind is job_conditions.GRID_CE:
         return queue.address.ce
@@ -125,6 +132,7 @@ _GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRE
 #: Fields that follow from a queue's address.
 _PLACES: Mapping[tuple[str, ...], Callable[[QueueView], Hashable]] = {
     ("sites",): lambda queue: queue.address.site,
+    ("near",): lambda queue: queue.address.site,
     ("grid_ces",): lambda queue: queue.address.ce,
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from cs_config.cache import evict
 from matcher import rules
 from matcher.request.resource import Resource, Values
 from requirements.bitset import list_positions
@@ -102,7 +103,7 @@ _RECORDED = 10_000
 
 #: Fields of a class with names, one of which a resource must offer.
 _RESTRICTED_BY = ("sites", "grid_ces", "platforms", "job_types")
-#: Cached results by resource; the cache is cleared when full.
+#: Cached results by resource.
 _CACHED = 10_000
 #: Cached results by set of pools; most queues of a site share one set.
 _CACHED_POOLS = 1_000
@@ -125,7 +126,7 @@ class MaskCache(Generic[_Key]):
     """Cached bitmaps of classes, each with the number of new classes that it covers."""
 
     def __init__(self, most: int) -> None:
-        self._most = most  # cached results; the cache is cleared when full
+        self._most = most  # cached results
         self._new_entries: list[_ClassEntry] = []
         self._results: dict[_Key, tuple[int, int]] = {}
 
@@ -156,8 +157,8 @@ class MaskCache(Generic[_Key]):
                 mask |= fits(entry.asked) << entry.slot
         else:
             mask = evaluate(key)
-        if len(self._results) >= self._most:
-            self.clear()
+        if key not in self._results and len(self._results) >= self._most:
+            evict(self._results, self._most)
         self._results[key] = mask, len(self._new_entries)
         return mask
 
@@ -175,6 +176,7 @@ class ClassIndex:
         self._restrictions = {name: NameBitmap() for name in ("vo", *_RESTRICTED_BY)}
         self._banned_sites = NameBitmap()
         self._tags = NameBitmap()
+        self._replicas: defaultdict[frozenset[str], int] = defaultdict(int)  #: by the places of a file
         self._pools = NameBitmap()
         self._without_pool = 0
         self._whole_node = 0
@@ -255,7 +257,7 @@ class ClassIndex:
         for name, capacity in rules.capacities(resource).items():
             if capacity is not None:
                 mask &= self._thresholds[name].up_to(capacity)
-        mask &= self._site_mask(resource)
+        mask &= self._site_mask(resource) & ~self._away_from_data(resource)
         for name, offered in (
             ("vo", resource.vos),
             ("grid_ces", resource.grid_ces),
@@ -275,6 +277,14 @@ class ClassIndex:
         for site in resource.sites:
             here = self._restrictions["sites"].meeting(frozenset({site}), self._everything)
             mask |= here & ~self._banned_sites.naming((site,))
+        return mask
+
+    def _away_from_data(self, resource: Resource) -> int:
+        """Classes with an input file that has no replica near the resource."""
+        mask = 0
+        for places, those in self._replicas.items() if resource.near is not None else ():
+            if places.isdisjoint(resource.near or ()):
+                mask |= those
         return mask
 
     def _tag_mask(self, resource: Resource) -> int:
@@ -324,6 +334,12 @@ class ClassIndex:
             threshold.write(bit, rules.NEEDS[name](entry.asked), add=add)
         self._banned_sites.write(bit, entry.banned_sites, add=add)
         self._tags.write(bit, entry.tags, add=add)
+        for places in map(rules.fold_names, entry.asked.replicas):
+            left = self._replicas[places] | bit if add else self._replicas[places] & ~bit
+            if left:
+                self._replicas[places] = left
+            else:
+                del self._replicas[places]
         self._pools.write(bit, () if pool is None else (pool,), add=add)
         here = bit if add else 0
         self._everything = self._everything & ~bit | here

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, select
 
+from cs_config.cache import evict
 from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -66,7 +67,7 @@ class PlacePools:
     lasting: bool = True  #: whether it is valid until the mapping changes
 
 
-#: Cached places; the cache is cleared when full.
+#: Cached places.
 _CACHED = 10_000
 
 
@@ -92,8 +93,12 @@ class PlaceCache:
         with self._lock:
             self.age += 1
             self._cached = {key: served for key, served in self._cached.items() if key[0].isdisjoint(vos)}
-            still = (each for served in self._cached.values() for each in (served.pools, served.kept_back))
-            self._sets = {each: each for each in still}
+            self._forget_sets()
+
+    def _forget_sets(self) -> None:
+        """Drop the sets of pools that no cached place has any more."""
+        still = (each for served in self._cached.values() for each in (served.pools, served.kept_back))
+        self._sets = {each: each for each in still}
 
     def served(
         self,
@@ -184,8 +189,8 @@ class PlaceCache:
         with self._lock:
             if age == self.age and served.lasting:
                 if len(self._cached) >= _CACHED:
-                    self._cached.clear()
-                    self._sets.clear()
+                    evict(self._cached, _CACHED)
+                    self._forget_sets()
                 pools, kept_back = self._shared(served.pools), self._shared(served.kept_back)
                 served = self._cached[key] = replace(served, pools=pools, kept_back=kept_back)
             return served
@@ -268,12 +273,13 @@ def require_one_place(
 ) -> None:
     """Refuse a request with several places, by which the limits of one could be evaded.
 
-    Sites that are unknown to the configuration, without limits and bans, may be listed together, as in DIRAC.
+    Sites that are unknown to the configuration, without limits and bans, may be listed together, as in DIRAC,
+    while no site at all has limits or bans.
     """
     if not presented.several:
         return
     named = presented.resource.sites or frozenset()
-    limited = map(scopes.parse_site, running_limits.scopes_about(config, vos))
+    limited = map(scopes.parse_site, running_limits.scopes_counting(config, vos))
     if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
         return
     message = "has several values, a pilot that requests jobs is at one"
@@ -281,10 +287,11 @@ def require_one_place(
 
 
 def inexact_place_error(place: Location, scope: str) -> InvalidResource:
-    """Error for a place too imprecise to decide whether it is in a scope that counts jobs."""
-    missing = "Queue" if place.ce else "GridCE and Queue" if scope.count("/") > 1 else "GridCE"
-    message = f"is not stated; {scope} counts its jobs, so state {missing}"
-    return InvalidResource([Problem(path="Queue" if place.ce else "GridCE", message=message)])
+    """Error for a place too imprecise to decide whether it is in a scope that counts jobs, or is banned."""
+    line = [("Site", place.site), ("GridCE", place.ce), ("Queue", place.queue)]
+    missing = [name for name, stated in line[: scope.count("/") + 1] if not stated]
+    message = f"is not stated; {scope} counts its jobs or is banned, so state {' and '.join(missing)}"
+    return InvalidResource([Problem(path=missing[0], message=message)])
 
 
 def find_queue(text: str, config: Configuration) -> QueueAddress:

@@ -267,10 +267,18 @@ class Candidates(Sequence[TaskQueue]):
         others = [each for each in self._all if each.task_queue_id not in drawn]
         yield from sampling.draw_order(others, self._random)
 
-    def iterate_all(self) -> Iterator[TaskQueue]:
-        """Lazily iterate all matches; changes meanwhile may be missed."""
+    @property
+    def has_whole_classes(self) -> bool:
+        """Whether all task queues of a matching class match, whoever owns their jobs."""
+        return rules.accepts_all_owners(self._request[0])
+
+    def mask(self) -> int:
+        """Bitmap of the matching classes; their bits may be those of others after minutes."""
         with self._lock:
-            mask = self._waiting.mask(*self._request)
+            return self._waiting.mask(*self._request)
+
+    def iterate_in(self, mask: int) -> Iterator[TaskQueue]:
+        """Lazily iterate the matches in these classes; changes meanwhile may be missed."""
         return self._waiting.list_in_classes(mask, self._request[0])
 
     @cached_property
@@ -298,7 +306,9 @@ def draw_candidates(task_queues: Sequence[TaskQueue], random: Random) -> Iterato
 
 def iterate_candidates(task_queues: Sequence[TaskQueue]) -> Iterator[TaskQueue]:
     """All candidate task queues, in no particular order; those of an index are found while you iterate."""
-    return task_queues.iterate_all() if isinstance(task_queues, Candidates) else iter(task_queues)
+    if isinstance(task_queues, Candidates):
+        return task_queues.iterate_in(task_queues.mask())
+    return iter(task_queues)
 
 
 def split_into_pieces(task_queues: Iterable[TaskQueue]) -> Iterator[list[TaskQueue]]:

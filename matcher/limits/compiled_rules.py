@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from threading import RLock
@@ -25,6 +26,9 @@ from taskqueue.sites.scope_rules import RuleKind, ScopeRule, StoredRule
 
 #: Milliseconds to wait for a locked scope: claims for other places wait as well.
 _LOCK_WAIT = 50
+#: Seconds until the rules are compared again without a new configuration: the process that stored a rule may
+#: have ended before it opened it.
+_AGAIN = 10.0
 #: Seconds for counting in one call, since claims for other places wait meanwhile.
 _AT_A_TIME = 0.1
 log = logging.getLogger(__name__)
@@ -32,17 +36,16 @@ log = logging.getLogger(__name__)
 
 @derived
 def list_rules(config: Configuration) -> Mapping[str, tuple[ScopeRule, ...]]:
-    """The rules of a configuration by scope, as they are stored."""
-    found: dict[str, tuple[ScopeRule, ...]] = {}
-    by_scope = running_limits.rules_by_scope(config)
-    for scope in sorted({*by_scope, *config.throttles}):
-        rules = [_compile(scope, rule) for rule in by_scope.get(scope, ())]
-        if (throttle := config.throttles.get(scope)) is not None:
-            definition = throttle.model_dump_json(by_alias=True)
-            rules.append(ScopeRule(scope=scope, kind=RuleKind.THROTTLE, definition=definition))
-        # Of two spellings of one value the last one holds, as in the configuration.
-        found[scope] = tuple({rule.key: rule for rule in rules}.values())
-    return found
+    """The rules of a configuration by folded scope, as they are stored."""
+    found: defaultdict[str, list[ScopeRule]] = defaultdict(list)
+    for spelled, rules in running_limits.rules_by_scope(config).items():
+        found[fold(spelled)] += (_compile(fold(spelled), rule) for rule in rules)
+    for spelled, throttle in config.throttles.items():
+        definition = throttle.model_dump_json(by_alias=True)
+        rule = ScopeRule(scope=fold(spelled), kind=RuleKind.THROTTLE, definition=definition)
+        found[rule.scope].append(rule)
+    # Of two spellings of one value the last one holds, as in the configuration.
+    return {scope: tuple({rule.key: rule for rule in found[scope]}.values()) for scope in sorted(found)}
 
 
 def read_place_rule(rule: StoredRule) -> PlaceRule:
@@ -60,6 +63,13 @@ def counts(rule: StoredRule, vo: str, value: str) -> bool:
     """Whether a running limit counts jobs of the VO with this value."""
     place_rule = read_place_rule(rule)
     return place_rule.counts(vo) and place_rule.limits(value)
+
+
+def may_count(rule: StoredRule, vos: Collection[str]) -> bool:
+    """Whether a rule may count jobs of one of these VOs, as far as this release can read it."""
+    if not rule.known or rule.kind is RuleKind.THROTTLE:
+        return True
+    return any(map(read_place_rule(rule).counts, vos))
 
 
 def _compile(scope: str, rule: PlaceRule) -> ScopeRule:
@@ -109,6 +119,7 @@ class RuleFollower:
         self._engine = engine
         self._lock = RLock()  # claims, and listings for directors in other threads
         self._followed: Configuration | None = None
+        self._until = 0.0  # when to compare again, monotonic clock
         self._counting: dict[int, Iterator[None]] = {}  # rules whose counting goes on at the next call
         self._new: frozenset[int] = frozenset()  # closed rules that `_unaware` was read for
         self._unaware: frozenset[RunningClaim] = frozenset()  # claims that may not have seen them
@@ -116,9 +127,9 @@ class RuleFollower:
     def follow(self, config: Configuration) -> bool:
         """Store the rules of this configuration and open new ones; False: not all yet, call again.
 
-        Without a change nothing is asked from the database.
+        Without a change the database is read every few seconds only.
         """
-        if config is self._followed:
+        if config is self._followed and time.monotonic() < self._until:
             return True
         with self._lock:
             return self._follow(config)
@@ -138,9 +149,9 @@ class RuleFollower:
         else:
             outdated = set()
         opened = self.open_new(seconds=_AT_A_TIME)
-        if opened and not outdated:
-            self._followed = config
-        return self._followed is config
+        self._followed = config if opened and not outdated else None
+        self._until = time.monotonic() + _AGAIN
+        return self._followed is not None
 
     def open_new(self, *, seconds: float = math.inf) -> bool:
         """Open the closed rules that all claims can see by now; False: not all of them yet."""

@@ -15,6 +15,7 @@ from itertools import chain
 
 from sqlalchemy import Connection
 
+from cs_config.cache import derived
 from cs_config.options.place_limits import RunningLimit
 from cs_config.tree.configuration import Configuration
 from matcher.index.waiting import split_into_pieces
@@ -263,24 +264,39 @@ class PlacePolicies:
         banned: Collection[str],
         kinds: JobGroupCache,
         busy: Collection[str] = (),
+        returned: Mapping[int, int] | None = None,
+        inside: Sequence[StoredRule] = (),
     ) -> None:
         self._kinds = kinds
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
         self._busy_scopes = frozenset(busy)
+        self._inside = inside  # rules that may hold inside places that are stated without their queue
         self._policies: list[PlacePolicy] = []
+        self._returned = returned or {}  # see `LockedRules.returned`
 
-    def is_busy(self, place: Location) -> bool:
-        """Whether another transaction has a scope of the place, so that nothing may be taken there now."""
-        return not self._busy_scopes.isdisjoint(_scopes_of_place(place))
+    def is_busy(self, place: Location, vos: Collection[str]) -> bool:
+        """Whether nothing may be taken there now for these VOs.
+
+        Another transaction has a scope of the place, or the rules of a newer configuration hold inside it:
+        which of them would count the job is unknown.
+        """
+        if place.queue:
+            return not self._busy_scopes.isdisjoint(_scopes_of_place(place))
+        if not place.site and self._banned:
+            return True
+        inside = _prefix_of_places(place)
+        return not self._busy_scopes.isdisjoint(_scopes_of_place(place)) or any(
+            rule.scope.startswith(inside) and compiled_rules.may_count(rule, vos) for rule in self._inside
+        )
 
     def policy_at(self, place: Location, admission: AdmissionPolicy | None = None) -> PlacePolicy | None:
         """The policy of a place; None: it has no conditions."""
         names = _scopes_of_place(place)
         standing = [self._standing[name] for name in names if name in self._standing]
         conditions = [each for name in names for each in self._conditions.get(name, ())]
-        banned = place.site in self._banned
+        banned = fold(place.site) in self._banned
         if not (standing or conditions or banned or admission):
             return None
         policy = PlacePolicy(standing, conditions, banned=banned, admission=admission, kinds=self._kinds)
@@ -297,7 +313,8 @@ class PlacePolicies:
             if isinstance(each, DelayBucket) and each.changed
         )
         matching_delays.store_levels(conn, changed)
-        counts = {
+        counts = dict(self._returned)
+        counts |= {
             each.rule_id: each.there
             for each in conditions
             if isinstance(each, RunningLimitState) and each.changed
@@ -307,29 +324,38 @@ class PlacePolicies:
 
 
 def lock_policies(
-    conn: Connection, places: Collection[Location], now: datetime, *, wait: bool = False
+    conn: Connection,
+    places: Collection[Location],
+    now: datetime,
+    *,
+    wait: bool = False,
+    reads_bans: bool = True,
 ) -> PlacePolicies:
-    """The policies of places, locked until the end of the transaction.
+    """The policies of places, locked until the end of the transaction; `PlacePolicies.write` has to follow.
 
-    Scopes locked by others are passed over; or, with `wait`, an OperationalError after 200 ms.
+    Scopes locked by others are passed over; or, with `wait`, an OperationalError after 200 ms. Without
+    `reads_bans` no site counts as banned: the batched claim, which takes nothing there, checks that itself.
     """
     names = set(chain(*map(_scopes_of_place, places)))
     if wait:
         scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
-    locked, busy = scopes.lock_with_rules(conn, names, wait=wait) if names else ({}, frozenset[str]())
-    rules = scope_rules.apply_returns(conn, locked) if locked else []
-    unknown = {each.scope for each in rules if not each.known}
-    sites = {place.site for place in places if place.site}
-    banned = bans.read_bans(conn, sites, now=now) if sites else {}
-    return _build_policies(conn, rules, locked, banned, now, busy | unknown)
+    locked = scope_rules.lock_rules(conn, names, wait=wait)
+    inexact = {fold(place.site) for place in places if not place.queue}
+    if "" in inexact:
+        scopes.lock_scopes(conn, ())  # none, but new rules open only when this transaction has ended
+    inside = scope_rules.list_rules(conn, None if "" in inexact else inexact) if inexact else ()
+    unknown = {each.scope for each in locked.rules if not each.known}
+    banned = bans.list_banned(conn, now=now) if reads_bans else frozenset[str]()
+    busy = locked.busy | unknown
+    return _build_policies(conn, locked.rules, locked.scopes, banned, now, busy, locked.returned, inside)
 
 
 def read_policies(
     conn: Connection, places: Collection[Location], now: datetime, *, banned: Collection[str]
 ) -> PlacePolicies:
-    """Like `lock_policies`, without locks: a closed place costs no write. `banned`: the banned sites.
+    """Like `lock_policies`, without locks: a closed place costs no write.
 
-    Rules that are not open yet count as open: they will be.
+    `banned`: the folded names of the banned sites. Rules that are not open yet count as open: they will be.
     """
     names = set(chain(*map(_scopes_of_place, places)))
     rules = [replace(each, opened=True) for each in scope_rules.read_rules(conn, names)] if names else []
@@ -339,17 +365,23 @@ def read_policies(
 
 def counts_jobs(config: Configuration, place: Location) -> bool:
     """Whether a limit, delay or throttle of the configuration may apply at the place; claims read rows."""
-    known = running_limits.rules_by_scope(config)
-    return any(name in config.throttles or name in known for name in _scopes_of_place(place))
+    return not _list_limited(config).isdisjoint(_scopes_of_place(place))
+
+
+@derived
+def _list_limited(config: Configuration) -> frozenset[str]:
+    """The folded names of all scopes with rules."""
+    return frozenset(map(fold, (*running_limits.rules_by_scope(config), *config.throttles)))
 
 
 def list_scopes_below(config: Configuration, place: Location, vos: Collection[str]) -> tuple[str, ...]:
-    """The scopes inside a place with a throttle, or a limit on one of these VOs; any may get the job."""
-    line = _scopes_of_place(place)
-    if not line:
-        return ()
-    limited = running_limits.scopes_about(config, vos)
-    return tuple(sorted(name for name in {*config.throttles, *limited} if name.startswith(f"{line[-1]}/")))
+    """The scopes inside a place with a throttle, or a limit that counts one of these VOs.
+
+    The job may run at any of them. Without a site a place contains all.
+    """
+    limited = {*config.throttles, *running_limits.scopes_counting(config, vos)}
+    inside = _prefix_of_places(place)
+    return tuple(sorted(name for name in limited if fold(name).startswith(inside)))
 
 
 def _build_policies(
@@ -359,6 +391,8 @@ def _build_policies(
     banned: Collection[str],
     now: datetime,
     busy: Collection[str] = (),
+    returned: Mapping[int, int] | None = None,
+    inside: Sequence[StoredRule] = (),
 ) -> PlacePolicies:
     known = [each for each in rules if each.known]
     standing = {
@@ -381,7 +415,7 @@ def _build_policies(
             conditions[each.scope].append(_build_limit_state(each))
     for scope, buckets in running_limits.read_buckets(conn, delays, now).items():
         conditions[scope] += buckets
-    return PlacePolicies(standing, conditions, banned, job_groups.find_cache(conn), busy)
+    return PlacePolicies(standing, conditions, banned, job_groups.find_cache(conn), busy, returned, inside)
 
 
 def _build_limit_state(rule: StoredRule) -> RunningLimitState:
@@ -395,9 +429,15 @@ def _build_limit_state(rule: StoredRule) -> RunningLimitState:
 
 
 def _scopes_of_place(place: Location) -> tuple[str, ...]:
-    return _scope_line(place.site, place.ce, place.queue)
+    return _fold_scopes(place.site, place.ce, place.queue)
+
+
+def _prefix_of_places(place: Location) -> str:
+    """Beginning of the folded names of all scopes inside a place."""
+    around = _scopes_of_place(place)
+    return f"{around[-1]}/" if around else ""
 
 
 @lru_cache(maxsize=10_000)
-def _scope_line(site: str, ce: str, queue: str) -> tuple[str, ...]:
-    return scopes.list_enclosing("/".join(part for part in (site, ce, queue) if part)) if site else ()
+def _fold_scopes(site: str, ce: str, queue: str) -> tuple[str, ...]:
+    return scopes.list_enclosing(fold("/".join(part for part in (site, ce, queue) if part))) if site else ()

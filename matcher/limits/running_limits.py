@@ -14,10 +14,13 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from cs_config.cache import derived
-from cs_config.options.place_limits import MatchingDelay, RunningLimit
+from cs_config.options import place_limits
+from cs_config.options.place_limits import LimitKey, MatchingDelay, RunningLimit
+from cs_config.source.models import model_section
 from cs_config.tree.configuration import Configuration
 from matcher.limits.job_groups import JobView
 from requirements.values import fold
+from taskqueue.db import clock
 from taskqueue.sites import matching_delays, occupancy, scopes
 from taskqueue.sites.matching_delays import BucketKey, BucketLevel
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -176,10 +179,10 @@ def rules_by_scope(config: Configuration) -> Mapping[str, Sequence[PlaceRule]]:
     return dict(found)
 
 
-def scopes_about(config: Configuration, vos: Collection[str]) -> list[str]:
-    """The scopes with a rule that applies to one of these VOs."""
+def scopes_counting(config: Configuration, vos: Collection[str]) -> list[str]:
+    """The scopes with a rule that counts jobs of one of these VOs."""
     by_scope = rules_by_scope(config).items()
-    return [scope for scope, rules in by_scope if any(rule.is_about(vo) for rule in rules for vo in vos)]
+    return [scope for scope, rules in by_scope if any(rule.counts(vo) for rule in rules for vo in vos)]
 
 
 @derived
@@ -212,7 +215,8 @@ def read_buckets(
     """Current state of the delays among the rules of these scopes; exact while the scopes are locked."""
     if not rules:
         return {}
-    levels, at = matching_delays.read_levels(conn, rules), matching_delays.read_time(conn, now)
+    levels = matching_delays.read_levels(conn, set(map(fold, rules)))
+    at = clock.read_time(conn, now)
     return {scope: list(_list_buckets(scope, these, levels, at)) for scope, these in rules.items()}
 
 
@@ -233,12 +237,36 @@ def _find_value(limited: LimitedJob | TaskQueue, attribute: str) -> str | None:
 
 def _collect_rules(config: Configuration) -> Iterator[PlaceRule]:
     common = frozenset(_scheduling_rules(config.default_operations.job_scheduling))
-    own = {vo: frozenset(_scheduling_rules(each.job_scheduling)) for vo, each in config.vo_operations.items()}
+    effective = {vo: _scheduling_rules(each.job_scheduling) for vo, each in config.vo_operations.items()}
+    stated = _list_stated(config)
+    # A limit that a VO states is its own also where it equals the common one.
+    own = {
+        vo: frozenset(each for each in limits if each not in common or _limit_key(each) in stated[vo])
+        for vo, limits in effective.items()
+    }
     for limit in common:
-        yield PlaceRule(limit=limit, vo=None, exempt=frozenset(vo for vo in own if limit not in own[vo]))
+        exempt = (vo for vo, limits in effective.items() if limit not in limits or limit in own[vo])
+        yield PlaceRule(limit=limit, vo=None, exempt=frozenset(exempt))
     for vo, limits in own.items():
-        for limit in limits - common:
+        for limit in limits:
             yield PlaceRule(limit=limit, vo=vo, exempt=frozenset())
+
+
+def _limit_key(limit: RunningLimit | MatchingDelay) -> tuple[type, LimitKey]:
+    return type(limit), (limit.scope, limit.attribute, limit.value)
+
+
+def _list_stated(config: Configuration) -> Mapping[str, Collection[tuple[type, LimitKey]]]:
+    """What each VO limits in its own section, without the defaults."""
+    kinds = {"RunningLimit": RunningLimit, "MatchingDelay": MatchingDelay}
+    return {
+        fold(vo): frozenset(
+            (kind, key)
+            for name, kind in kinds.items()
+            for key in place_limits.list_keys(model_section(section.section("JobScheduling").section(name)))
+        )
+        for vo, section in config.root.section("Operations").sections()
+    }
 
 
 def _scheduling_rules(scheduling: Any) -> tuple[RunningLimit | MatchingDelay, ...]:
@@ -263,7 +291,7 @@ def _list_buckets(
     for rule in these:
         delay = rule.limit
         if isinstance(delay, MatchingDelay):
-            key = (scope, delay.attribute, fold(delay.value), rule.vo or "")
+            key = (fold(scope), delay.attribute, fold(delay.value), rule.vo or "")
             tokens = _count_tokens(delay, levels.get(key), now)
             yield DelayBucket(rule=rule, delay=delay, key=key, tokens=tokens, at=now)
 

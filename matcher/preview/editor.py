@@ -53,6 +53,8 @@ class ConfigEditor:
     #: Lists the classes with waiting jobs of VOs.
     list_waiting: Callable[[Connection, Collection[str]], Sequence[WaitingClass]]
     audit: Callable[[StoredChange], None]
+    #: Counts a change that the author wants to store; raises if there are too many.
+    count_change: Callable[[], None]
 
     def read(self) -> Configuration:
         """The newest version that this release can read, as written, with expired sections."""
@@ -168,6 +170,7 @@ class ConfigEditor:
         Raises:
             GuardFailed: A guard does not hold; further errors are those of `propose`.
         """
+        self.count_change()
         if draft.restored is not None:
             message = ": ".join(filter(None, (f"back to version {draft.restored}", message)))
         if draft.file is not None:

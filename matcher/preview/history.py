@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Annotated
 
@@ -25,8 +26,9 @@ from taskqueue.db import database
 
 #: Versions that are searched for one answer.
 _MOST_VERSIONS = 10_000
-#: Most values in one answer.
+#: Most values in one answer, and below one path.
 _MOST_VALUES = 2000
+_MOST_BELOW = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +112,7 @@ def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: 
     _require_vo(editor.rights, config, path, vo)
     lines = _visible_lines(editor.rights, config, path, vo)
     if len(lines) > _MOST_VALUES:
-        message = f"{len(lines)} values are there, at most {_MOST_VALUES} can be shown: give a longer path"
-        raise InvalidRequest([Problem(path=path, message=message)])
+        raise _too_many_values(path, f"{len(lines)}", _MOST_VALUES)
     with database.reading(editor.engine) as conn:
         since = _find_versions(conn, config, lines)
         kept = None
@@ -136,11 +137,21 @@ def blame_at_queues(
 
 
 def list_values(
-    editor: ConfigEditor, config: Configuration, *, path: str, vo: str | None, inherited: bool
-) -> Sequence[ShownLine]:
-    """The visible values at and below a path, as `show.list_lines`; errors as of `blame_values`."""
+    editor: ConfigEditor, config: Configuration, *, path: str, vo: str | None, inherited: bool, after: int
+) -> tuple[Sequence[ShownLine], int | None]:
+    """Visible values at and below a path, as `show.list_lines`, without the first `after` of them.
+
+    With the number to go on after, if there are more. Errors as of `blame_values`.
+    """
     _require_vo(editor.rights, config, path, vo or None)
-    return _visible_lines(editor.rights, config, path, vo, inherited=inherited)
+    found = _visible_lines(editor.rights, config, path, vo, inherited=inherited)
+    end = after + _MOST_VALUES
+    return found[after:end], end if len(found) > end else None
+
+
+def _too_many_values(path: str, number: str, most: int) -> InvalidRequest:
+    message = f"{number} values are there, at most {most} can be shown: give a longer path"
+    return InvalidRequest([Problem(path=path, message=message)])
 
 
 def _require_vo(rights: Rights, config: Configuration, path: str, vo: str | None) -> None:
@@ -154,11 +165,11 @@ def _require_vo(rights: Rights, config: Configuration, path: str, vo: str | None
 def _visible_lines(
     rights: Rights, config: Configuration, path: str, vo: str | None, *, inherited: bool = False
 ) -> Sequence[ShownLine]:
-    try:
-        found = show.list_lines(config, path, vo, inherited=inherited)
-    except PathNotFound as error:
-        # The suggestion could reveal a name of another VO.
-        raise error if rights.everything else PathNotFound(path) from None
+    if vo is None or show.split_path(config, path)[:1] != ("Operations",):
+        # Before the lines are read: their suggestion could be a name of another VO.
+        show.require_visible(config, path, partial(rights.sees_path, config))
+    below = show.iterate_lines(config, path, vo, inherited=inherited)
+    found = list(islice(below, _MOST_BELOW + 1))
     lines = [
         line
         for line in found
@@ -166,6 +177,8 @@ def _visible_lines(
     ]
     if found and not lines:
         raise PathNotFound(path)
+    if len(found) > _MOST_BELOW:
+        raise _too_many_values(path, f"more than {_MOST_BELOW}", _MOST_BELOW)
     return lines
 
 

@@ -288,7 +288,7 @@ def _build_resource(keywords: RequestKeywords) -> Resource:
     offered: Values = None  # any tag
     if not keywords.is_any("tags"):
         named = keywords.values("tags") or frozenset()
-        offered = named | _core_tags(processors or 0, whole_node=whole_node)
+        offered = named | core_tags(processors or 0, whole_node=whole_node)
     if (offered is None and required) or (offered is not None and not required <= offered):
         keywords.add_problem(
             keywords.spelling("required_tags"),
@@ -309,7 +309,7 @@ def _build_resource(keywords: RequestKeywords) -> Resource:
     )
 
 
-def _core_tags(processors: int, *, whole_node: bool) -> frozenset[str]:
+def core_tags(processors: int, *, whole_node: bool) -> frozenset[str]:
     """The tags with which jobs request cores.
 
     Source: DIRAC: n cores offer `1Processors` … `nProcessors`, and `MultiProcessor` if there are several.

@@ -5,12 +5,15 @@ equal), so that explanations match real requests. Measurements of nodes are not 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from cs_config.options import bounds
 from matcher.request import match_request
 from matcher.request.resource import Resource
 from requirements.values import Value, fold
+
+Number = TypeVar("Number", int | None, float | None)
 
 #: Default CPU time in seconds: three days.
 CPU_TIME = 259_200
@@ -27,10 +30,11 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
     """The resource that a queue with these effective parameters offers, without site and CE.
 
     `managed_types` are the VO's job types that only job managers handle; those in the queue's `JobType` are
-    removed.
+    removed. A queue without `JobType` leaves open whether a gateway there requests such jobs.
     """
     known = {fold(name): value for name, value in values.items()}
-    missing = managed_types.difference(map(fold, _read_texts(known, "jobtype")))
+    declared = _read_texts(known, "jobtype")
+    missing = managed_types.difference(map(fold, declared)) if declared else frozenset[str]()
     required = _read_texts(known, "requiredtag")
     stated = {
         "CPUTime": _cpu_time(known),
@@ -47,6 +51,49 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
         {name: value for name, value in stated.items() if value not in (None, [])}
     ).resource
     return replace(resource, managed_types=frozenset({("", missing)})) if missing else resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotBounds:
+    """What slots of a queue have at most; None: the queue does not tell."""
+
+    processors: int | None = None
+    max_ram: int | None = None  #: MB
+    gpus: int | None = None
+
+    def bound(self, resource: Resource) -> Resource:
+        """The resource of a pilot without what no slot of the queue has, whatever the pilot states."""
+        processors = _bound(resource.processors, self.processors)
+        tags = resource.tags
+        if tags is not None and processors != resource.processors:
+            stated, has = (
+                match_request.core_tags(number or 0, whole_node=resource.whole_node)
+                for number in (resource.processors, processors)
+            )
+            tags -= stated - has
+        return replace(
+            resource,
+            processors=processors,
+            tags=tags,
+            max_ram=_bound(resource.max_ram, self.max_ram),
+            gpus=_bound(resource.gpus, self.gpus) or 0,
+        )
+
+
+def read_bounds(values: Mapping[str, Value]) -> SlotBounds:
+    """The bounds of a queue with these effective parameters; none if its slots are whole nodes."""
+    known = {fold(name): value for name, value in values.items()}
+    if known.get("wholenode") is True:
+        return SlotBounds()
+    return SlotBounds(
+        processors=_read_number(known, "numberofprocessors"),
+        max_ram=_read_number(known, "maxram"),
+        gpus=_read_number(known, "gpus"),
+    )
+
+
+def _bound(stated: Number, most: int | None) -> Number:
+    return stated if stated is None or most is None else min(stated, most)
 
 
 def _cpu_time(known: Mapping[str, Value]) -> int:

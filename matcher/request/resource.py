@@ -22,8 +22,9 @@ class Resource:
 
     cpu_time: float  #: remaining seconds
     sites: Values = None
+    near: Values = None  #: places whose files can be read there; None: no site is stated
     grid_ces: Values = None
-    platforms: Values = None
+    platforms: Values = None  #: whose software it runs, by today's `OSCompatibility`
     job_types: Values = None
     owners: Values = None
     owner_groups: Values = None

@@ -7,14 +7,15 @@ read. So it is harmless if two workers process the same jobs, or if a killed one
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
+from cs_config.versions import store
 from optimizers.chain import chain, enqueue, result_cache
 from optimizers.chain.chain import (
     NO_ELIGIBLE_QUEUE,
@@ -32,6 +33,8 @@ from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdat
 from taskqueue.states import JobStatus
 from taskqueue.task_queues import task_queues
 
+#: Time in which a process reads a new version of the configuration.
+_UNTIL_REFRESHED: Final = timedelta(seconds=5)
 #: Upper limit of a hold: a step may be a plug-in and return any delay.
 _LONGEST: Final = timedelta(seconds=bounds.SECONDS)
 
@@ -138,7 +141,7 @@ def fail_jobs(
     chain_results = [
         (job, ChainResult(outcome=failed, step=job.step or chain.FIRST, passed=())) for job in found
     ]
-    return _write(engine, make_context(config, now), chain_results)
+    return _write(engine, make_context(config, now), chain_results, is_final=True)
 
 
 def _optimize_some(
@@ -151,30 +154,36 @@ def _optimize_some(
     return BatchResult(left=absent) + _write(engine, context, chain_results)
 
 
-def _write(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
-    """Store results in one transaction; if it fails, in halves, down to the job at fault, which is held."""
+def _write(
+    engine: Engine, context: ChainContext, chain_results: _Results, *, is_final: bool = False
+) -> BatchResult:
+    """Store results in one transaction; if it fails, in halves, down to the job at fault, which is held.
+
+    `is_final`: failures hold under any configuration.
+    """
     if not chain_results:
         return BatchResult()
     try:
-        return database.run_with_retry(lambda: _write_once(engine, context, chain_results))
+        return database.run_with_retry(lambda: _write_once(engine, context, chain_results, is_final=is_final))
     except database.UNAVAILABLE:
         raise
     except Exception as error:
         if len(chain_results) > 1:
             middle = len(chain_results) // 2
-            return _write(engine, context, chain_results[:middle]) + _write(
-                engine, context, chain_results[middle:]
-            )
+            halves = chain_results[:middle], chain_results[middle:]
+            return sum((_write(engine, context, each, is_final=is_final) for each in halves), BatchResult())
         job, chain_result = chain_results[0]
         log.exception(
             "job %d: the result of %s cannot be stored, the job is held", job.job_id, chain_result.step
         )
         reason = f"internal error, the result could not be stored: {type(error).__name__}"
         held = ChainResult(outcome=Hold(reason=reason), step=chain_result.step, passed=())
-        return database.run_with_retry(lambda: _write_once(engine, context, [(job, held)]))
+        return database.run_with_retry(lambda: _write_once(engine, context, [(job, held)], is_final=is_final))
 
 
-def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) -> BatchResult:
+def _write_once(
+    engine: Engine, context: ChainContext, chain_results: _Results, *, is_final: bool
+) -> BatchResult:
     for done in (chain_result.candidate for _, chain_result in chain_results):
         if done and done.pool:  # cached from here on, so that the transaction is short
             context.find_queue_classes(done.pool, done.vo)
@@ -182,6 +191,9 @@ def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) 
         due = optimizer_queue.lock_due(conn, (job for job, _ in chain_results), now=context.now)
         ours = {job.job_id for job in due}
         mine = [(job, chain_result) for job, chain_result in chain_results if job.job_id in ours]
+        failed = any(isinstance(chain_result.outcome, Failed) for _, chain_result in mine)
+        if failed and not is_final and is_outdated(conn, context):
+            mine = [(job, _hold_instead(chain_result)) for job, chain_result in mine]
         arriving = [(job, done) for job, chain_result in mine if (done := chain_result.candidate)]
         matchable = enqueue.touch_pools(conn, (candidate for _, candidate in arriving), context)
         queued = [
@@ -197,6 +209,18 @@ def _write_once(engine: Engine, context: ChainContext, chain_results: _Results) 
         if entries:
             task_queues.add_waiting(conn, entries)
     return _summarize(chain_results, mine)
+
+
+def is_outdated(conn: Connection, context: ChainContext) -> bool:
+    """Whether the configuration has changed since: it may no longer fail a job, which is for good."""
+    return store.current_version(conn) > context.config.version
+
+
+def _hold_instead(chain_result: ChainResult) -> ChainResult:
+    if not isinstance(chain_result.outcome, Failed):
+        return chain_result
+    reason = f"the configuration has changed meanwhile; before: {chain_result.outcome.reason}"
+    return replace(chain_result, outcome=Hold(reason=reason, delay=_UNTIL_REFRESHED))
 
 
 def _status_updates(

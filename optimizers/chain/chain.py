@@ -79,7 +79,7 @@ class ResolvedPool:
     """The SubmitPool of a job."""
 
     pool_id: str
-    requirements: Requirements
+    requirements: Requirements  #: as evaluated, see `canonical.pool_form`
     canonical: str  #: canonical form, from which the id is computed
 
 
@@ -98,7 +98,8 @@ class JobContext:
     reschedules: int = 0  #: number of times it was rescheduled
     held_by: str | None = None  #: the step that held it last time; that delay has passed
     path: tuple[str, ...] = ()  #: names of the steps after JobPath, in order
-    data_sites: frozenset[str] | None = None  #: sites that have all its input data; None: no input data
+    #: Places of each file of its input data: storage elements or sites.
+    replicas: frozenset[frozenset[str]] = frozenset()
     pool: ResolvedPool | None = None  #: None: no Requirements
     requirement_class: RequirementClass | None = None  #: its attributes used in matching
     site: str = "ANY"  #: displayed as its site until it is matched

@@ -1,12 +1,11 @@
 """InputData: the sites that have all files of a job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from cs_config.tree.configuration import Configuration
+from cs_config.tree.storage import find_common_sites
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome
-from optimizers.steps.replica_catalogue import CatalogueUnavailableError, sites_of_storage
-from requirements.values import fold
+from optimizers.steps.replica_catalogue import CatalogueUnavailableError
 
 
 def input_data(candidate: JobContext, context: ChainContext) -> Outcome:
@@ -26,21 +25,10 @@ def input_data(candidate: JobContext, context: ChainContext) -> Outcome:
         return Hold(reason=f"the replica catalogue does not answer: {away}")
     if missing := [file for file in files if not replicas.get(file)]:
         return Failed(reason=f"Input Data Not Available: {_some(missing)}")
-    sites = _common_sites(files, replicas, context.config)
-    if not sites:
+    places = frozenset(replicas[file] for file in files)
+    if not find_common_sites(context.config, places):
         return Failed(reason="No candidate sites available: no site has all the input data")
-    return Done(candidate=replace(candidate, data_sites=sites))
-
-
-def _common_sites(
-    files: Sequence[str], replicas: Mapping[str, frozenset[str]], config: Configuration
-) -> frozenset[str]:
-    sites_of = sites_of_storage(config)
-    by_file = (
-        frozenset(site for place in replicas[file] for site in sites_of.get(fold(place), frozenset({place})))
-        for file in files
-    )
-    return frozenset.intersection(*by_file)
+    return Done(candidate=replace(candidate, replicas=places))
 
 
 def _some(files: Sequence[str]) -> str:

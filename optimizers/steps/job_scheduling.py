@@ -1,8 +1,8 @@
 """Steps Requirements and JobScheduling: the SubmitPool and the requirement class of a job, for matching.
 
-Sites come from the job's own list, its bans, its input data and the queues of its pool. Cores are stored as
-numbers and as the tags that DIRAC's pilots offer. CPU time is rounded up to segments, so that jobs of nearly
-the same length share a task queue.
+Sites come from the job's own list and its bans; those near its input data are found at matching. Cores are
+stored as numbers and as the tags that DIRAC's pilots offer. CPU time is rounded up to segments, so that jobs
+of nearly the same length share a task queue.
 
 Source: RFC #7; DIRAC's JobScheduling optimizer and TaskQueueDB.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from cs_config.tree.storage import find_common_sites
 from optimizers.chain.chain import (
     NO_ELIGIBLE_QUEUE,
     ChainContext,
@@ -42,7 +43,7 @@ def resolve_requirements(candidate: JobContext, context: ChainContext) -> Outcom
         return Done(candidate=replace(candidate, pool=None))
     form = canonical.canonical(asked, candidate.vo)
     pool_id = canonical.identity(form)
-    pool = ResolvedPool(pool_id=pool_id, requirements=asked, canonical=form.decode())
+    pool = ResolvedPool(pool_id=pool_id, requirements=canonical.pool_form(asked), canonical=form.decode())
     rejects = context.operations(candidate.vo).job_scheduling.reject_unmatchable
     if rejects and not context.find_queue_classes(pool, candidate.vo):
         return Failed(reason=NO_ELIGIBLE_QUEUE)
@@ -55,11 +56,13 @@ class ChosenSites:
 
     sites: frozenset[str]  #: empty: all but the banned ones
     banned: frozenset[str]  #: empty if `sites` is not
+    with_data: frozenset[str]  #: those of them near its input data; empty: it has none
 
     @property
     def format(self) -> str:
         """Displayed as the job's site until it is matched, in DIRAC's terms."""
-        return "ANY" if not self.sites else next(iter(self.sites)) if len(self.sites) == 1 else "Multiple"
+        sites = self.with_data or self.sites
+        return "ANY" if not sites else next(iter(sites)) if len(sites) == 1 else "Multiple"
 
 
 def choose_sites(candidate: JobContext, context: ChainContext) -> ChosenSites | Failed:
@@ -72,16 +75,13 @@ def choose_sites(candidate: JobContext, context: ChainContext) -> ChosenSites | 
     sites = _exclude_sites(named, banned)
     if named and not sites:
         return Failed(reason="Impossible site requirement: every site of the job is banned by it")
-    if candidate.data_sites is not None:
-        sites = (
-            _common_sites(sites, _exclude_sites(candidate.data_sites, banned))
-            if sites
-            else _exclude_sites(candidate.data_sites, banned)
-        )
-        if not sites:
+    with_data = frozenset[str]()
+    if candidate.replicas:
+        near = _exclude_sites(find_common_sites(context.config, candidate.replicas), banned)
+        with_data = _common_sites(sites, near) if sites else near
+        if not with_data:
             return Failed(reason="Impossible InputData * Site requirements: its data are nowhere it may run")
-    sites = _narrow_sites(sites, banned, candidate, context)
-    return ChosenSites(sites=sites, banned=frozenset() if sites else banned)
+    return ChosenSites(sites=sites, banned=frozenset() if sites else banned, with_data=with_data)
 
 
 def allows_any(names: Iterable[str]) -> bool:
@@ -109,17 +109,6 @@ def _invalid(named: frozenset[str], candidate: JobContext, context: ChainContext
     suggestion = did_you_mean(unknown[0], context.config.sites)
     meant = f", did you mean {suggestion}?" if suggestion else ""
     return Failed(reason=f"unknown site {', '.join(unknown)}{meant}")
-
-
-def _narrow_sites(
-    sites: frozenset[str], banned: frozenset[str], candidate: JobContext, context: ChainContext
-) -> frozenset[str]:
-    """Restrict to sites with an eligible queue, where `NarrowSites` is on and there are such sites."""
-    if candidate.pool is None or not context.operations(candidate.vo).job_scheduling.narrow_sites:
-        return sites
-    found = context.find_queue_classes(candidate.pool, candidate.vo)
-    eligible = _exclude_sites(frozenset(queue.site for each in found for queue in each.queues), banned)
-    return (_common_sites(sites, eligible) if sites else eligible) or sites
 
 
 _MANY = "MultiProcessor"
@@ -217,7 +206,7 @@ def _requirement_class(candidate: JobContext, context: ChainContext, chosen: Cho
         sites=chosen.sites,
         banned_sites=chosen.banned,
         grid_ces=frozenset() if allows_any(asked.grid_ces) else frozenset(asked.grid_ces),
-        platforms=_platforms(asked.platforms, context),
+        platforms=frozenset() if allows_any(asked.platforms) else frozenset(asked.platforms),
         job_types=frozenset({asked.job_type} - {""}),
         tags=frozenset(asked.tags) | cores.tags,
         min_ram=asked.min_ram_mb,
@@ -227,11 +216,6 @@ def _requirement_class(candidate: JobContext, context: ChainContext, chosen: Cho
         processors_max=cores.maximum,
         whole_node=cores.whole_node,
         gpus=asked.gpus,
+        replicas=candidate.replicas,
         submit_pool=candidate.pool.pool_id if candidate.pool else None,
     )
-
-
-def _platforms(asked: Sequence[str], context: ChainContext) -> frozenset[str]:
-    if allows_any(asked):
-        return frozenset()
-    return frozenset(context.config.list_compatible(asked))

@@ -9,7 +9,6 @@ the setting `InputDataCatalogue` and returns a `ReplicaCatalogue`.
 The parameter `SE` of a site lists the storage elements near it.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.metadata import entry_points
@@ -18,10 +17,6 @@ from types import MappingProxyType
 from typing import Protocol
 
 import yaml
-
-from cs_config.source.sections import Leaf, as_list
-from cs_config.tree.configuration import Configuration
-from requirements.values import fold
 
 #: A larger file takes minutes to read; a catalogue of that size should be a service.
 MOST_BYTES = 32 * 2**20
@@ -113,14 +108,3 @@ def open_catalogue(setting: str, plugins: Mapping[str, CatalogueOpener]) -> Repl
     if colon and name in plugins:
         return plugins[name](argument)
     return FileCatalogue(Path(setting))
-
-
-def sites_of_storage(config: Configuration) -> Mapping[str, frozenset[str]]:
-    """Map the folded name of each storage element to the sites that list it under `SE`."""
-    near: defaultdict[str, set[str]] = defaultdict(set)
-    for site, section in config.root.section("Resources").section("Sites").sections():
-        entry = section.entries.get("SE")
-        for element in as_list(entry.value) if isinstance(entry, Leaf) else ():
-            if element is not None:
-                near[fold(str(element))].add(site)
-    return {element: frozenset(names) for element, names in near.items()}

@@ -99,6 +99,9 @@ class _Checking:
             path = f"jobs[{index}]/" if len(sources) > 1 else ""
             text = source if isinstance(source, str) else record_as_text(source)
             with self._collecting(index, path):
+                if len(text) > bounds.DESCRIBED:
+                    message = f"has {len(text)} characters, allowed are {bounds.DESCRIBED}"
+                    raise InvalidJob([Problem(path="description", message=message)])
                 if text not in alike:
                     alike[text] = _read(matcher, source, text, path)
                 found.append(_Placed(index=index, path=path, text=alike[text]))

@@ -2,31 +2,34 @@
 
 The jobs of a small submission go through the optimizer chain before they are stored, in one transaction and
 in their final state: Waiting, Failed or held. Stored as Received, for the optimizers, are jobs with a step
-that is not pure, those whose pool is not resolved or is being changed (`enqueue.lock_resolved_pools`), and
-larger submissions. If the process is killed before the commit, nothing is stored.
+that is not pure, those whose pool is not resolved or is being changed (`enqueue.lock_resolved_pools`), larger
+submissions, and those with a result that cannot be stored: the optimizers find the job at fault and hold it.
+If the process is killed before the commit, nothing is stored.
 """
 
 import hashlib
 import json
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
+from cs_config.options.options import LimitOptions
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch, chain, enqueue, result_cache
 from optimizers.chain.batch import BatchResult
-from optimizers.chain.chain import ChainContext, ChainResult, Step, make_context
+from optimizers.chain.chain import ChainContext, ChainResult, Failed, Step, make_context
 from optimizers.chain.result_cache import UndecidedJobs
 from optimizers.description.expansion import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.submit.checking import CheckedJobs, Source, check_sources, record_as_text
 from optimizers.submit.submitter import Submitter
-from requirements.errors import InvalidJob, Problem
+from requirements.errors import InvalidJob, PilotageError, Problem
 from taskqueue import blobs
 from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
@@ -36,6 +39,8 @@ from taskqueue.jobs.optimizer_queue import StatusUpdate
 from taskqueue.jobs.submission import DecidedState, DescribedJob, NewJob
 from taskqueue.states import JobStatus
 from taskqueue.task_queues.task_queues import TaskQueueKey
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +86,43 @@ def submit(
         if key is None:
             raise
         new = error
+
+    idempotency = None if key is None else (submitter.subject, key, _digest(sources, sandbox))
+    try:
+        return _store_once(engine, new, idempotency, now)
+    except Exception as error:  # of any kind: a result that cannot be stored is no reason to refuse the jobs
+        if not isinstance(new, _NewJobs) or not any(new.results) or _refuses_jobs(error):
+            raise
+        log.exception(
+            "%d jobs could not be stored with their results, the optimizers get them", len(new.jobs)
+        )
+        return _store_once(engine, replace(new, results=[None] * len(new.jobs)), idempotency, now)
+
+
+def _store_once(
+    engine: Engine,
+    new: "_NewJobs | InvalidJob | QuotaExceeded",
+    idempotency: tuple[str, str, str] | None,
+    now: datetime,
+) -> Accepted:
+    """Store jobs, or raise why there are none, unless the subject, key and digest were stored before."""
     with database.writing(engine) as conn:
-        if key is not None:
-            digest = _digest(sources, sandbox)
-            known = submission.reserve_key(
-                conn, subject=submitter.subject, key=key, body_digest=digest, now=now
-            )
+        if idempotency is not None:
+            subject, key, digest = idempotency
+            known = submission.reserve_key(conn, subject=subject, key=key, body_digest=digest, now=now)
             if known is not None:
                 return Accepted(job_ids=known, due=known)  # the notification may have been lost
         if not isinstance(new, _NewJobs):
             raise new
         stored = _store(conn, new)
-        if key is not None:
-            submission.fulfil_key(conn, subject=submitter.subject, key=key, job_ids=stored.job_ids)
+        if idempotency is not None:
+            submission.fulfil_key(conn, subject=subject, key=key, job_ids=stored.job_ids)
         return stored
+
+
+def _refuses_jobs(error: Exception) -> bool:
+    """Whether the jobs could not be stored without their results, either."""
+    return isinstance(error, PilotageError) or database.is_unavailable(error) or database.is_conflict(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +163,24 @@ def _decide(checked: Sequence[CheckedJobs], steps: Mapping[str, Step], context: 
 def _store(conn: Connection, new: _NewJobs) -> Accepted:
     now = new.context.now
     _check_sandboxes(conn, new.checked, now)
-    _require_room(conn, new.context.config, _count_new_jobs(new.checked), now)
+    _require_room(conn, new.context.config, _count_new_jobs(new.checked), now, stored_next=True)
     states = _lock_places(conn, new)
     job_ids = submission.store_jobs(conn, new.descriptions, new.jobs, decided=states, now=now)
     return _build_result(new, states, job_ids)
 
 
 def _require_room(
-    conn: Connection, config: Configuration, new: Mapping[tuple[str, str], int], now: datetime
+    conn: Connection,
+    config: Configuration,
+    new: Mapping[tuple[str, str], int],
+    now: datetime,
+    *,
+    stored_next: bool = False,
 ) -> None:
-    submission.check_quota(conn, new, lambda vo: options_for(config, vo).limits, now=now)
+    def limits(vo: str) -> LimitOptions:
+        return options_for(config, vo).limits
+
+    submission.check_quota(conn, new, limits, now=now, stored_next=stored_next)
 
 
 def _digest(sources: Sequence[Source], sandbox: str | None) -> str:
@@ -233,14 +269,15 @@ def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
 
 def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
     """Return the state of each job, None: for the optimizers; locks their pools and task queues."""
-    results = {id(each): each for each in new.results if each}.values()
-    candidates = [candidate for each in results if (candidate := each.candidate)]
+    results = _drop_outdated_failures(conn, new)
+    distinct = {id(each): each for each in results if each}.values()
+    candidates = [candidate for each in distinct if (candidate := each.candidate)]
     has_queue = enqueue.lock_resolved_pools(conn, candidates, new.context)
     matchable = frozenset(pool_id for pool_id, has in has_queue.items() if has)
     known: dict[tuple[int, str], StatusUpdate] = {}
     updates: list[StatusUpdate | None] = [None] * len(new.jobs)
     queued: dict[int, TaskQueueKey] = {}  # by index of the job
-    for index, ((_, job), chain_result) in enumerate(zip(new.jobs, new.results, strict=True)):
+    for index, ((_, job), chain_result) in enumerate(zip(new.jobs, results, strict=True)):
         candidate = chain_result.candidate if chain_result else None
         if chain_result is None or (candidate and candidate.pool and candidate.pool.pool_id not in has_queue):
             continue
@@ -256,6 +293,15 @@ def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
         DecidedState(update=update, task_queue_id=task_queue_ids.get(index)) if update else None
         for index, update in enumerate(updates)
     ]
+
+
+def _drop_outdated_failures(conn: Connection, new: _NewJobs) -> Sequence[ChainResult | None]:
+    """Leave failures by an old configuration to the optimizers, which have the current one by then."""
+    if not any(each and isinstance(each.outcome, Failed) for each in new.results):
+        return new.results
+    if not batch.is_outdated(conn, new.context):
+        return new.results
+    return [None if each and isinstance(each.outcome, Failed) else each for each in new.results]
 
 
 def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids: Sequence[int]) -> Accepted:

@@ -12,11 +12,11 @@ the sweep; the supervisor of the process restarts it.
 import logging
 import signal
 import time
+import traceback
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from threading import Event
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -24,15 +24,16 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 from rq import Queue, SimpleWorker
 from rq import Retry as RunAgain
+from rq.job import Job
 from rq.serializers import JSONSerializer
 from sqlalchemy import Engine
 
 from cs_config.versions.live import LiveConfiguration
 from optimizers.chain import batch, chain
 from optimizers.chain.batch import MOST_AT_ONCE
-from taskqueue.db import database
+from taskqueue.db import clock, database
 from taskqueue.db.notify import make_publisher
-from taskqueue.db.notify_transports import RedisTransport
+from taskqueue.db.redis_transport import RedisTransport
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +64,19 @@ def connect_worker(database_url: str) -> WorkerContext:
 def optimize_jobs(job_ids: list[int]) -> None:
     """Run the optimizers for jobs; called by RQ, perhaps twice, perhaps never.
 
-    Raises OperationalError if the database is unavailable; RQ retries, and after that the sweep.
+    While the database is unavailable they wait for the sweep, as in `workers.inline`.
     """
     if not _contexts:
         raise RuntimeError("optimize_jobs runs in a worker that `pilotage worker` started")
     context = _contexts[0]
-    context.refresh()
-    result = batch.optimize(context.engine, context.live.current, job_ids, now=datetime.now(UTC))
+    try:
+        context.refresh()
+        with database.reading(context.engine) as conn:
+            now = clock.read_time(conn, clock.utc_now())
+        result = batch.optimize(context.engine, context.live.current, job_ids, now=now)
+    except database.UNAVAILABLE as error:
+        log.warning("the database is unavailable, %d jobs wait for the sweep: %s", len(job_ids), error)
+        return
     log.info(
         "optimized %d jobs: %d waiting, %d held, %d failed, %d left",
         len(job_ids), len(result.waiting), len(result.held), len(result.failed), len(result.left),
@@ -140,6 +147,14 @@ class _OptimizerWorker(SimpleWorker):
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         self.stopping.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
+
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:
+        """Log a failure of the optimizers with its traceback; that Redis lost the RQ job is expected."""
+        _, error, trace = exc_info
+        if any(frame.f_code is optimize_jobs.__code__ for frame, _ in traceback.walk_tb(trace)):
+            super().handle_exception(job, *exc_info)
+        else:
+            log.warning("Redis has lost the record of %s: %s", job.description, error)
 
 
 def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> None:

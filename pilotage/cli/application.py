@@ -271,8 +271,6 @@ def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> 
         status = errors.REFUSED
     except KeyboardInterrupt:
         status = errors.INTERRUPTED
-    except errors.SHOWN_ERRORS as error:
-        status = errors.show_error(error, as_json="--json" in words)
     except Exception as error:  # noqa: BLE001 - the entry point: users see no traceback
-        status = errors.show_bug(error)
+        status = errors.show(error, as_json="--json" in words)
     sys.exit(status or 0)

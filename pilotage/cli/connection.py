@@ -9,7 +9,33 @@ from rich.console import RenderableType
 
 from pilotage.cli import home_directory, options, output
 from pilotage.cli.errors import WrongUsage
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
+
+
+def connect(*, url: str | None, home: Path | None, token: str | None = None) -> ServiceClient:
+    """A client of the service named by arguments, environment or `client.env`.
+
+    The token in `client.env` is sent only to the URL in `client.env`: it must not reach another service.
+    """
+    chosen = home_directory.load_client_settings(home=home, url=url)
+    written = home_directory.read_client_env(chosen.home)
+    address = chosen.url or written.get("PILOTAGE_URL")
+    if address is None:
+        raise WrongUsage(
+            f"no service known: set PILOTAGE_URL, or start `pilotage up`, "
+            f"which writes {chosen.home / home_directory.CLIENT_ENV}"
+        )
+    own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None
+    shown = token or chosen.token or own
+    if shown is None:
+        raise WrongUsage(
+            f"no token for {address}: set PILOTAGE_TOKEN (an operator makes one: `pilotage token`)"
+        )
+    authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
+    try:
+        return ServiceClient(address, shown, authorities=Path(authorities) if authorities else None)
+    except ValueError as error:
+        raise WrongUsage(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,32 +46,11 @@ class ServiceOptions:
     home: options.Home = None
     url: options.Url = None
 
-    def connect(self) -> Client:
-        """A client of the service named by flags, environment or `client.env`.
+    def connect(self) -> ServiceClient:
+        """A client of the service named by flags, environment or `client.env`."""
+        return connect(url=self.url, home=self.home)
 
-        The token in `client.env` is sent only to the URL in `client.env`: it must not reach another service.
-        """
-        chosen = home_directory.load_client_settings(home=self.home, url=self.url)
-        written = home_directory.read_client_env(chosen.home)
-        address = chosen.url or written.get("PILOTAGE_URL")
-        if address is None:
-            raise WrongUsage(
-                f"no service known: set PILOTAGE_URL, or start `pilotage up`, "
-                f"which writes {chosen.home / home_directory.CLIENT_ENV}"
-            )
-        own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None
-        token = chosen.token or own
-        if token is None:
-            raise WrongUsage(
-                f"no token for {address}: set PILOTAGE_TOKEN (an operator makes one: `pilotage token`)"
-            )
-        authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
-        try:
-            return Client(address, token, authorities=Path(authorities) if authorities else None)
-        except ValueError as error:
-            raise WrongUsage(str(error)) from None
-
-    def show(self, fetch: Callable[[Client], Any], render: Callable[[Any], RenderableType]) -> None:
+    def show(self, fetch: Callable[[ServiceClient], Any], render: Callable[[Any], RenderableType]) -> None:
         """Fetch an answer, and print it as JSON, or what `render` makes of it."""
         with self.connect() as client:
             answer = fetch(client)

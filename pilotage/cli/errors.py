@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import traceback
+import unicodedata
 
 from typer.exceptions import TyperException
 
@@ -18,6 +19,15 @@ _MOST_LINES = 20
 
 #: Errors that the user can correct; anything else is a bug and keeps its traceback.
 SHOWN_ERRORS: tuple[type[Exception], ...] = (PilotageError, TyperException, OSError)
+
+
+#: The optional dependency of `pyproject.toml` that installs a module.
+EXTRAS = {"asyncssh": "ssh", "psycopg": "postgresql", "redis": "redis", "rq": "redis"}
+#: Modules of the packages that machines with the commands only (dependency group `client`) do without.
+BEYOND_CLIENT = frozenset(
+    {"alembic", "cryptography", "fastapi", "jinja2", "jwt", "prometheus_client", "python_multipart"}
+    | {"sqlalchemy", "starlette", "uvicorn"}
+)
 
 
 class CommandRefused(PilotageError):
@@ -37,9 +47,17 @@ def show_error(error: Exception, *, as_json: bool) -> int:
     if as_json:
         lines = [json.dumps({"error": _as_json(error)}, default=str)]
     else:
-        lines = [f"pilotage: {line}" for line in _lines(error)]
+        lines = [f"pilotage: {harmless(line)}" for line in _lines(error)]
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     return status_of(error)
+
+
+def show(error: Exception, *, as_json: bool) -> int:
+    """Print any error: one that the user can correct, a missing package, or a bug; the exit status."""
+    if isinstance(error, SHOWN_ERRORS):
+        return show_error(error, as_json=as_json)
+    missing = explain_missing(error) if isinstance(error, ModuleNotFoundError) else None
+    return show_bug(error) if missing is None else show_error(missing, as_json=as_json)
 
 
 def show_bug(error: Exception) -> int:
@@ -49,8 +67,18 @@ def show_bug(error: Exception) -> int:
     else:
         what = one_line(f"{type(error).__name__}: {error}")
         hint = "PILOTAGE_DEBUG=1 shows where"
-        sys.stderr.write(f"pilotage: an error of the program itself, {what} ({hint})\n")
+        sys.stderr.write(f"pilotage: an error of the program itself, {harmless(what)} ({hint})\n")
     return REFUSED
+
+
+def explain_missing(error: ModuleNotFoundError) -> CommandRefused | None:
+    """How to install the package that is missing; None for a module that is not of our dependencies."""
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(package)
+    if extra is None and package not in BEYOND_CLIENT:
+        return None
+    command = f"{sys.executable} -m pip install 'pilotage{f'[{extra}]' if extra else ''}'"
+    return CommandRefused(f"the package {package} is not installed; `{command}` installs it")
 
 
 def status_of(error: Exception) -> int:
@@ -89,6 +117,17 @@ def _join_excerpts(text: str) -> list[str]:
 def one_line(text: str) -> str:
     """`text` with its lines joined."""
     return "  ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def harmless(text: str) -> str:
+    """`text` with control characters escaped: it may come from untrusted users."""
+    return text if text.isprintable() else "".join(map(_plain, text))
+
+
+def _plain(sign: str) -> str:
+    if sign in "\n\t" or not unicodedata.category(sign).startswith("C"):
+        return sign
+    return sign.encode("unicode_escape").decode()
 
 
 def _as_json(error: Exception) -> dict[str, object]:

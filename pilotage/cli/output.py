@@ -5,7 +5,6 @@ import io
 import json
 import logging
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,11 +14,19 @@ import typer
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
+
+from pilotage.cli.errors import harmless
 
 #: Width without a terminal: lines are not cut or wrapped, since a program may read them.
 _UNLIMITED = 10_000
 
 _COLOURS = {
+    "good": "green",
+    "passed": "green",
+    "warning": "yellow",
+    "bad": "red",
+    "failed": "red",
     "Done": "green",
     "Running": "cyan",
     "Waiting": "yellow",
@@ -41,12 +48,17 @@ def write_all_signs() -> None:
 
 def console() -> Console:
     """Standard output."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
+    return _plain_console(width=None if sys.stdout.isatty() else _UNLIMITED)
 
 
 def progress_console() -> Console:
     """Standard error, for progress."""
-    return Console(stderr=True, highlight=False)
+    return _plain_console(stderr=True)
+
+
+def _plain_console(**settings: Any) -> Console:
+    """A console that shows texts as they are: markup in them may come from untrusted users."""
+    return Console(highlight=False, markup=False, emoji=False, **settings)
 
 
 def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -> None:
@@ -55,19 +67,21 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
         is_utf8 = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
         sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8) + "\n")
     else:
-        console().print(render())
+        rendered = render()
+        console().print(harmless(rendered) if isinstance(rendered, str) else rendered)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:
     """A table; a heading that starts with `#` is that of a column of numbers."""
-    result = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for heading in headings:
+    shown = None if title is None else Text(harmless(title), style="table.title")
+    result = Table(title=shown, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for heading in map(harmless, headings):
         if heading.startswith("#"):
-            result.add_column(heading[1:], justify="right")
+            result.add_column(Text(heading[1:]), justify="right")
         else:
-            result.add_column(heading, overflow="fold")
+            result.add_column(Text(heading), overflow="fold")
     for row in rows:
-        result.add_row(*(cell(value) for value in row))
+        result.add_row(*(_styled(cell(value)) for value in row))
     return result
 
 
@@ -87,12 +101,14 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return "; ".join(f"{escape(str(name))} = {cell(each)}" for name, each in value.items()) or "–"
+        return "; ".join(f"{harmless(str(name))} = {cell(each)}" for name, each in value.items()) or "–"
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(cell(each) for each in value) or "–"
-    text = escape(str(value))
-    colour = _COLOURS.get(text)
-    return f"[{colour}]{text}[/]" if colour else text
+    return harmless(str(value))
+
+
+def _styled(text: str) -> Text:
+    return Text(text, style=_COLOURS.get(text, ""))
 
 
 def heading(field: str) -> str:
@@ -107,22 +123,6 @@ def facts(entries: Mapping[str, object], *, title: str) -> Table:
         for name, value in entries.items()
     )
     return table((title, ""), rows)
-
-
-def escape(text: str) -> str:
-    """`text` without Rich markup and terminal control characters."""
-    return harmless(text).replace("[", r"\[")
-
-
-def harmless(text: str) -> str:
-    """`text` with control characters escaped: it may come from untrusted users."""
-    return text if text.isprintable() else "".join(map(_plain, text))
-
-
-def _plain(sign: str) -> str:
-    if sign in "\n\t" or not unicodedata.category(sign).startswith("C"):
-        return sign
-    return sign.encode("unicode_escape").decode()
 
 
 def local_time(text: str | None) -> str | None:
@@ -207,5 +207,5 @@ def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
         values = {each.name: getattr(summary, each.name) for each in dataclasses.fields(summary)}
         sys.stdout.write(json.dumps(values, default=str) + "\n")
     else:
-        console().print(escape(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
+        console().print(harmless(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
     sys.stdout.flush()

@@ -5,14 +5,18 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import os
+import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
 
-from pilotage.cli.errors import CommandRefused
+from pilotage.cli import errors
+from pilotage.cli.errors import REFUSED, CommandRefused
+from pilotage.fabric.pilot.node import linux
 
 
 def stop_on_signals() -> threading.Event:
@@ -21,6 +25,66 @@ def stop_on_signals() -> threading.Event:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stop.set())
     return stop
+
+
+#: Open files that a process of the service may need: one for each connection.
+_FILES = 65_536
+
+
+def raise_file_limit() -> None:
+    """Allow this process, and those that it starts, as many open files as its hard limit does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def read_file_limit() -> int:
+    """Open files that this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def run_apart(work: Callable[[], int], *, patience: float) -> int:
+    """Run work in a child process until it ends or a signal comes; its exit status.
+
+    A thread in a frozen file system keeps its process, which no signal ends: after `patience` seconds this
+    process ends without it, so that another one can be started. The child never outlives this process
+    otherwise.
+    """
+    child = os.fork()
+    if child == 0:
+        linux.die_with_parent()
+        status = REFUSED
+        try:
+            status = work()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)  # without waiting for threads
+    stop = stop_on_signals()
+    while not stop.wait(_LOOK_EVERY):
+        if (ended := _wait_for_end(child, 0)) is not None:
+            return ended
+    os.kill(child, signal.SIGTERM)
+    if (ended := _wait_for_end(child, patience)) is not None:
+        return ended
+    os.kill(child, signal.SIGKILL)
+    if _wait_for_end(child, 1) is None:
+        _log.error("process %d hangs, probably in a frozen file system, and ends with it", child)
+    return REFUSED
+
+
+def _wait_for_end(child: int, seconds: float) -> int | None:
+    """The exit status of a child that ends in time; None: it has not ended."""
+    deadline = time.monotonic() + seconds
+    while True:
+        process, status = os.waitpid(child, os.WNOHANG)
+        if process:
+            return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else REFUSED
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(0.05)
 
 
 #: Logger of requests, at the level `debug`.
@@ -48,8 +112,22 @@ def configure_logs(level: str, *, as_json: bool = False) -> None:
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if as_json else text)
+    handler.addFilter(shorten_errors)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger(_REQUESTS).addFilter(strip_query)
+
+
+def shorten_errors(record: logging.LogRecord) -> bool:
+    """Reduce errors of statements to the first line of the driver's: statements are long and hold values."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_shorten, record.args))
+    return True
+
+
+def _shorten(value: object) -> object:
+    # Recognised by its attribute: site-side processes, which log here too, have no SQLAlchemy.
+    cause = getattr(value, "orig", None) if isinstance(value, Exception) else None
+    return value if cause is None else (str(cause).splitlines() or [type(cause).__name__])[0]
 
 
 def strip_query(record: logging.LogRecord) -> bool:
@@ -133,7 +211,13 @@ class ProcessSlot:
 def _run(target: Callable[[], None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent sends SIGTERM
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    target()
+    try:
+        target()
+    except ModuleNotFoundError as error:
+        missing = errors.explain_missing(error)
+        if missing is None:
+            raise
+        sys.exit(errors.show_error(missing, as_json=False))
 
 
 def _end_with_parent() -> None:

@@ -1,4 +1,7 @@
-"""The composition root: builds and starts the parts of a process from the settings."""
+"""The composition root: builds and starts the parts of a process from the settings.
+
+What needs optional packages is imported where it is chosen (`errors.EXTRAS`).
+"""
 
 import logging
 import threading
@@ -16,7 +19,6 @@ from cs_config.versions.live import LiveConfiguration
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from optimizers.workers.inline import InlineOptimizer
-from optimizers.workers.rq import RQNotifier
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import issuers
 from pilotage.cli.errors import CommandRefused
@@ -24,14 +26,16 @@ from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import keys
 from pilotage.service.auth.keys import KeyFile
+from pilotage.service.auth.rate_limits import RateLimiter
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.metrics import Metrics
-from pilotage.service.services import Services, utc_now
+from pilotage.service.services import Services
 from taskqueue.blobs import BlobStore
+from taskqueue.db import clock as clocks
 from taskqueue.db import database
+from taskqueue.db.clock import DatabaseClock
 from taskqueue.db.database import SchemaState
 from taskqueue.db.notify import NotificationHub, NotificationTransport
-from taskqueue.db.notify_transports import PostgresqlTransport, RedisTransport
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +80,9 @@ def import_resources(engine: Engine, settings: Settings) -> int | None:
     if settings.resources is None:
         return None
     with database.writing(engine) as conn:
+        now = clocks.read_time(conn, clocks.utc_now())
         try:
-            return store.import_changed(conn, settings.resources, author="pilotage", now=utc_now())
+            return store.import_changed(conn, settings.resources, author="pilotage", now=now)
         except ConfigError as error:
             if not (current := store.current_version(conn)):
                 raise
@@ -102,8 +107,12 @@ def open_notifications(settings: Settings, engine: Engine) -> Iterator[Notificat
 
 def _choose_transport(settings: Settings, engine: Engine) -> NotificationTransport | None:
     if settings.redis_url is not None:
+        from taskqueue.db.redis_transport import RedisTransport
+
         return RedisTransport(settings.redis_url)
     if engine.dialect.name == "postgresql":
+        from taskqueue.db.postgresql_transport import PostgresqlTransport
+
         return PostgresqlTransport(engine, settings.direct_url)
     return None
 
@@ -117,15 +126,29 @@ def track_last_seen(settings: Settings, engine: Engine) -> Iterator[LastSeen]:
 
 
 @contextmanager
-def track_configuration(engine: Engine, hub: NotificationHub) -> Iterator[LiveConfiguration]:
+def track_clock(engine: Engine) -> Iterator[DatabaseClock]:
+    """The clock of the database, measured by a thread."""
+    measured = DatabaseClock(engine)
+
+    def measure(_now: datetime) -> None:
+        measured.read()
+
+    with repeat_in_thread(measure, name="clock", every=clocks.EVERY):
+        yield measured
+
+
+@contextmanager
+def track_configuration(
+    engine: Engine, hub: NotificationHub, clock: Callable[[], datetime]
+) -> Iterator[LiveConfiguration]:
     """The current configuration, kept current by a thread."""
-    live = LiveConfiguration()
+    live = LiveConfiguration(clock=clock)
 
     def refresh(_now: datetime) -> None:
         with database.reading(engine) as conn:
             live.refresh(conn)
 
-    refresh(utc_now())
+    refresh(clock())
     woken = threading.Event()
     hub.subscribe(notifications.CONFIGURATION, woken.set)
     with repeat_in_thread(refresh, name="configuration", every=CONFIGURATION_EVERY, woken=woken):
@@ -134,11 +157,16 @@ def track_configuration(engine: Engine, hub: NotificationHub) -> Iterator[LiveCo
 
 @contextmanager
 def repeat_in_thread(
-    cycle: Callable[[datetime], object], *, name: str, every: float, woken: threading.Event | None = None
+    cycle: Callable[[datetime], object],
+    *,
+    name: str,
+    every: float,
+    woken: threading.Event | None = None,
+    clock: Callable[[], datetime] = clocks.utc_now,
 ) -> Iterator[None]:
     """Call `cycle` every so many seconds in its own thread until the end of the block; `woken`: at once."""
     stop, woken = threading.Event(), woken or threading.Event()
-    arguments = {"name": name, "every": every, "stop": stop, "woken": woken}
+    arguments = {"name": name, "every": every, "stop": stop, "woken": woken, "clock": clock}
     thread = threading.Thread(target=loop.run, args=(cycle,), kwargs=arguments, name=name, daemon=True)
     thread.start()
     try:
@@ -155,25 +183,36 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
     with ExitStack() as stack:
         seen = stack.enter_context(track_last_seen(settings, engine))
         hub = stack.enter_context(open_notifications(settings, engine))
-        live = stack.enter_context(track_configuration(engine, hub))
+        clock = stack.enter_context(track_clock(engine))
+        live = stack.enter_context(track_configuration(engine, hub, clock))
         metrics = Metrics()
-        matcher = Matcher(engine, lambda: live.current, utc_now)
+        matcher = Matcher(engine, lambda: live.current, clock)
         claimer = ClaimWorker(engine, matcher)
         trusted = issuers.trusted_issuers(settings.issuers)
         claimer.start()
         stack.callback(claimer.stop)
         hub.subscribe(notifications.CHANGES, matcher.notify)
         hub.subscribe(notifications.CHANGES, claimer.wake)
+        rates = RateLimiter()
+        if settings.redis_url is not None:
+            from pilotage.service.auth import shared_rates
+            from pilotage.service.auth.shared_rates import SharedRates
+
+            exchange = SharedRates(rates, settings.redis_url).exchange
+            stack.enter_context(repeat_in_thread(exchange, name="rates", every=shared_rates.EVERY))
         yield Services(
             engine=engine,
+            rates=rates,
             live=live,
             matcher=matcher,
             claimer=claimer,
             blobs=BlobStore(settings.blobs),
             tokens=_tokens(settings, seen),
             issuers=trusted,
-            ring=stack.enter_context(_open_optimizer_queue(settings, engine, live, metrics)),
+            ring=stack.enter_context(_open_optimizer_queue(settings, engine, live, clock, metrics)),
             metrics=metrics,
+            clock=clock,
+            clock_offset=lambda: clock.offset,
             direct_url=settings.direct_url,
         )
 
@@ -186,13 +225,19 @@ def _tokens(settings: Settings, seen: LastSeen) -> Tokens:
 
 @contextmanager
 def _open_optimizer_queue(
-    settings: Settings, engine: Engine, live: LiveConfiguration, metrics: Metrics
+    settings: Settings,
+    engine: Engine,
+    live: LiveConfiguration,
+    clock: Callable[[], datetime],
+    metrics: Metrics,
 ) -> Iterator[Ring]:
     """The function that notifies the optimizers of new jobs: workers through Redis, else a local thread."""
     if settings.redis_url is not None:
+        from optimizers.workers.rq import RQNotifier
+
         yield RQNotifier(settings.redis_url).ring
         return
-    optimizer = InlineOptimizer(engine, lambda: live.current, observe=metrics.optimized)
+    optimizer = InlineOptimizer(engine, lambda: live.current, clock=clock, observe=metrics.optimized)
     optimizer.start()
     try:
         yield optimizer.ring

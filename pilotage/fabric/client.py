@@ -54,7 +54,7 @@ _NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _ABOUT_THE_TOKEN: Final = frozenset({401, 403})
 
 
-class Client:
+class ServiceClient:
     """Speaks for the bearer of one token with one service; to be closed.
 
     Every method raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
@@ -152,7 +152,7 @@ class Client:
 
     def job_log(self, job_id: int) -> list[Json]:
         """Every change of a job's status, in order."""
-        return self._rows("GET", f"/jobs/{job_id}/log", "log")
+        return self._all_rows(f"/jobs/{job_id}/log", "log", {})
 
     def explain(self, job_id: int, *, forwarding: bool = False) -> Json:
         """Why a job does not run; with `forwarding` also what is decided where."""
@@ -214,6 +214,10 @@ class Client:
         """The effective parameters of a queue, `Site/CE/Queue`, for a VO (empty: for every VO)."""
         return self._call("GET", f"/resources/queues/{quote(address)}", params={"vo": vo})
 
+    def describe_queues(self, queues: Sequence[str], vo: str) -> Json:
+        """The parameters of many queues for a VO under `queues`, and those that do not exist: `unknown`."""
+        return self._call("POST", "/resources/queues", json={"queues": list(queues), "vo": vo})
+
     def pilot_groups(self, queues: Sequence[str]) -> Json:
         """The pools that each queue, `Site/CE/Queue`, is eligible for, by the flags that pilots for them get.
 
@@ -225,6 +229,12 @@ class Client:
     def matching_task_queues(self, resource: Mapping[str, object]) -> list[Json]:
         """The task queues that a resource may serve now."""
         return self._rows("POST", "/matcher/getMatchingTaskQueues", "task_queues", json=dict(resource))
+
+    def demand(self, resources: Sequence[Mapping[str, object]]) -> Json:
+        """The `task_queues` that some resources may serve now, and which of them each may: `resources`."""
+        return self._call(
+            "POST", "/matcher/getDemand", json={"resources": [dict(each) for each in resources]}
+        )
 
     def pilots(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of pilots under `pilots`."""
@@ -273,6 +283,17 @@ class Client:
         if secret_lifetime is not None:
             body["secret_lifetime"] = secret_lifetime
         return self._call("POST", "/pilots", json=body)
+
+    def register_pilots(self, pilots: Sequence[Mapping[str, object]], *, vo: str) -> Mapping[str, str]:
+        """Store the intents to submit new pilots (`stamp`, and `queue` or `landings`); secrets by stamp."""
+        answer = self._call("POST", "/pilots/registrations", json={"vo": vo, "pilots": list(pilots)})
+        secrets: Mapping[str, str] = answer["secrets"]
+        return secrets
+
+    def set_pilot_statuses(self, reports: Sequence[Mapping[str, object]]) -> frozenset[str]:
+        """Report the statuses of pilots; the stamps of those that have another one all the same."""
+        answer = self._call("POST", "/pilots/statuses", json={"reports": list(reports)})
+        return frozenset(map(str, answer["unchanged"]))
 
     def set_pilot_status(
         self, stamp: str, status: str, *, reference: str | None = None, reason: str = ""
@@ -348,7 +369,7 @@ class Client:
     def config_values(self, path: str, vo: str | None, *, inherited: bool = False) -> list[Json]:
         """The values at a path and where they are written; `inherited`: of a queue also without a VO."""
         params = {"path": path, "inherited": str(inherited).lower()} | ({} if vo is None else {"vo": vo})
-        return self._rows("GET", "/config/values", "values", params=params)
+        return self._all_rows("/config/values", "values", params)
 
     def config_blame(self, path: str, vo: str | None) -> Json:
         """Where the values at a path are written, by whom, and which jobs they keep away."""
@@ -374,6 +395,16 @@ class Client:
 
     def _rows(self, method: str, path: str, key: str, **request: Any) -> list[Json]:
         rows: list[Json] = self._call(method, path, **request)[key]
+        return rows
+
+    def _all_rows(self, path: str, key: str, params: Mapping[str, str]) -> list[Json]:
+        """The rows of all pages."""
+        rows: list[Json] = []
+        after: object = 0
+        while after is not None:
+            page = self._call("GET", path, params={**params, "after": str(after)})
+            rows += page[key]
+            after = page.get("next")  # a service of an earlier release answers with everything
         return rows
 
     def _request(self, method: str, path: str, **request: Any) -> httpx.Response:

@@ -1,12 +1,15 @@
 """Summaries of the cycles of directors and gateways, as their logs show them."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from pilotage.fabric.client import ApiError
+
+#: Names in a line.
+_SHOWN = 5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +35,13 @@ class DirectorSummary(CycleProblems):
     adopted: int = 0  #: found by their stamps
     ended: Counter[str] = field(default_factory=Counter)  #: by how
     killed: int = 0  #: batch jobs whose pilots had ended
+    removed: int = 0  #: pilots that waited too long in their batch systems
+    unsubmitted: int = 0  #: intents that were given back at once
     paused: list[str] = field(default_factory=list)  #: queues that get nothing after bad experience
+    unserved: dict[str, int] = field(default_factory=dict)  #: jobs, by queue and its too small slot
+    polled: int = 0  #: batch systems
+    skipped: list[str] = field(default_factory=list)  #: batch systems, after failures
+    outputs: Counter[str] = field(default_factory=Counter)  #: that were stored, by VO
     refusals: dict[str, ApiError] = field(default_factory=dict)  #: by VO, the first that the service refused
 
     @contextmanager
@@ -55,12 +64,25 @@ class DirectorSummary(CycleProblems):
             "refused": self.refused,
             "adopted": self.adopted,
             "killed": self.killed,
+            "removed after a long wait": self.removed,
+            "not submitted": self.unsubmitted,
             **{f"now {status}": number for status, number in sorted(self.ended.items())},
         }
         told += _list_counts(counts)
-        if self.paused:
-            told.append(f"paused: {', '.join(self.paused)}")
+        told += [f"{what}: {_join_some(names)}" for what, names in self._lists().items() if names]
         return "; ".join(told)
+
+    def _lists(self) -> Mapping[str, Sequence[str]]:
+        return {
+            "paused": self.paused,
+            "systems skipped": self.skipped,
+            "slots too small": [f"{jobs} jobs fit {where}" for where, jobs in self.unserved.items()],
+        }
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing worked: no batch system answered, or no submission succeeded."""
+        return not self.polled or bool((self.refused or self.uncertain) and not self.submitted)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +97,11 @@ class GatewaySummary(CycleProblems):
     refused: Counter[str] = field(default_factory=Counter)  #: empty responses by reason
     advertised: int = 0  #: scopes
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing worked: the service is away, or it refused all."""
+        return bool(self.away or (self.problems and not self.advertised and not self.taken))
+
     def __str__(self) -> str:
         told = [
             f"grid jobs: {_join_counts(self.grid_jobs) or 'none'}",
@@ -88,6 +115,12 @@ class GatewaySummary(CycleProblems):
 
 def _list_counts(counts: Mapping[str, int]) -> list[str]:
     return [f"{number} {what}" for what, number in counts.items() if number]
+
+
+def _join_some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _join_counts(counted: Counter[str]) -> str:

@@ -45,7 +45,7 @@ zipfile.ZipFile(io.BytesIO(base64.b64decode('''
 {files}
 '''))).extractall(sys.argv[1])
 END_OF_FILES
-{fetch}"$python" -E -s "$area/{program}" {words} &
+{fetch}{feed}"$python" -E -s "$area/{program}" {words} &
 program=$!
 trap 'kill -TERM "$program" 2>/dev/null' TERM INT HUP USR2
 trap 'kill -USR1 "$program" 2>/dev/null' USR1
@@ -69,6 +69,8 @@ class NodeScript:
     program: str  #: Python file in `$area` to run
     words: Sequence[str] = ()  #: its arguments, quoted for the shell; `$area` is the directory of the files
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)  #: to unpack, by name
+    #: On its standard input: other processes of the account could read a file before the program removes it.
+    secret: str = field(default="", repr=False)
     fetch: str = ""  #: shell command that gets further files; the host is to blame if it fails
 
     def text(self) -> str:
@@ -76,13 +78,15 @@ class NodeScript:
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as members:
             for name, data in self.files.items():
-                members.writestr(name, data)
+                is_packed = name.endswith(".pyz")  # compressing it again takes most of the time
+                members.writestr(name, data, zipfile.ZIP_STORED if is_packed else zipfile.ZIP_DEFLATED)
         return _TEXT.format(
             name=self.name,
             about=self.about,
             pythons=" ".join(PYTHONS),
             files=base64.encodebytes(archive.getvalue()).decode("ascii").rstrip(),
             fetch=f"{self.fetch} || exit {HOST}\n" if self.fetch else "",
+            feed=f"printf %s {shlex.quote(self.secret)} | " if self.secret else "",
             program=self.program,
             words=" ".join(self.words),
             host=HOST,
@@ -110,8 +114,8 @@ def pilot_text(script: PilotScript, zipapp: bytes, *, url: str, authorities: str
     if script.queue:
         named |= dict(zip(("--site", "--ce", "--queue"), script.queue.split("/"), strict=True))
     words = [shlex.quote(f"{name}={value}") for name, value in named.items()]
-    words.append('--secret-file="$area/secret"')
-    files = {"secret": script.secret.encode()}
+    words.append("--secret-file=-")
+    files = {}
     if script.pools:
         words.append('--pools="@$area/pools"')
         files["pools"] = "\n".join(script.pools).encode()
@@ -126,5 +130,6 @@ def pilot_text(script: PilotScript, zipapp: bytes, *, url: str, authorities: str
         about="A pilot. Its secret is good for one start: a second one ends at once and touches nothing.",
         program="pilot.pyz",
         words=words + [shlex.quote(word) for word in script.words],
+        secret=script.secret,
         files={**files, "pilot.pyz": zipapp},
     ).text()

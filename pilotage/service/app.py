@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any
 
-import anyio
-from fastapi import APIRouter, FastAPI, Security
+from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
@@ -19,13 +18,15 @@ from starlette.types import Receive, Scope, Send
 from pilotage.service import error_handlers
 from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.fast_path import FastPath
+from pilotage.service.http_errors import ServiceEnding
 from pilotage.service.middleware import MeasuredRequests, SecurityHeaders
 from pilotage.service.pages import ROUTERS as PAGES
 from pilotage.service.pages import page, templating
-from pilotage.service.queries import archives
+from pilotage.service.queries.archives import Uploads
 from pilotage.service.routes import ROUTERS, health
 from pilotage.service.routing import ApiRoute
 from pilotage.service.services import Services
+from taskqueue import blobs
 from taskqueue.db import database
 from taskqueue.leases import uptime
 
@@ -55,10 +56,24 @@ class ServiceApplication(FastAPI):
     fast_path: FastPath
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by the fast path, or else by the framework."""
-        left = await self.fast_path.answer(scope, receive, send) if scope["type"] == "http" else receive
-        if left is not None:
-            await super().__call__(scope, left, send)
+        """Answer by the fast path, or else by the framework; 503 if the service ends before."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        try:
+            left = await self.fast_path.answer(scope, receive, send)
+            if left is not None:
+                await super().__call__(scope, left, send)
+        except asyncio.CancelledError:  # the server has waited for requests under way, and ends
+            await _refuse_at_end(scope, receive, send)
+
+
+async def _refuse_at_end(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer that the request has to be repeated; it may have taken effect."""
+    error = ServiceEnding("the service is being stopped, try again")
+    response, _ = await error_handlers.answer_to(Request(scope, receive), error)
+    with suppress(RuntimeError):  # an answer has begun
+        await response(scope, receive, send)
 
 
 def create_app(parts: Services) -> FastAPI:
@@ -70,12 +85,17 @@ def create_app(parts: Services) -> FastAPI:
         routes=_routes(),
         lifespan=_lifespan,
         redirect_slashes=False,
-        docs_url=None,  # FastAPI's page loads scripts from other hosts; `pages.interface` replaces it
+        openapi_url=None,  # `pages.interface` has these: FastAPI's page loads scripts from other hosts
+        docs_url=None,
         redoc_url=None,
     )
     app.state.parts = parts
+    app.state.documents = {}
+    app.state.readiness = health.Readiness(parts)
     app.fast_path = FastPath(app, parts)
-    app.state.uploads = anyio.CapacityLimiter(archives.MOST_UPLOADS)
+    # Apart: outputs wait for no sandbox of a user.
+    app.state.sandbox_uploads = Uploads(parts.blobs)
+    app.state.output_uploads = Uploads(parts.blobs, leave=blobs.OUTPUTS_LEAVE)
     app.state.navigation = page.entries(PAGES)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(MeasuredRequests, metrics=parts.metrics)
@@ -157,4 +177,5 @@ def _record_uptime(parts: Services, process: str) -> None:
         with database.writing(parts.engine) as conn:
             uptime.record(conn, process, now=parts.clock())
     except database.UNAVAILABLE as error:
+        parts.storage.note_failure(error)
         _log.warning("the database is unavailable; missing heartbeats do not count meanwhile: %s", error)

@@ -3,6 +3,7 @@
 Long lists of a preview are cut, and jobs of other VOs are only counted.
 """
 
+import time
 from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
@@ -17,6 +18,7 @@ from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift
 from pilotage.service.auth import audit
 from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.auth.rate_limits import RequestRate
 from pilotage.service.models.config import (
     ClassPreview,
     DifferenceAnswer,
@@ -27,6 +29,8 @@ from pilotage.service.models.config import (
 from pilotage.service.queries import explanations
 from pilotage.service.services import Services
 
+#: Changes of the configuration by one caller.
+_CHANGES: Final = RequestRate(per_second=1 / 30, burst=30)
 #: Most entries of a list.
 _MOST: Final = 100
 #: Most queues named in one entry.
@@ -45,7 +49,14 @@ def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
         rights=rights_of(caller),
         list_waiting=partial(explanations.classes, parts),
         audit=partial(_audit, caller),
+        count_change=partial(_count_change, parts, caller),
     )
+
+
+def _count_change(parts: Services, caller: Caller) -> None:
+    """Count a change: each is a version, which every process reads and refreshes its pools by."""
+    if not caller.is_operator:
+        parts.rates.take(f"configuration of {caller.subject}", _CHANGES, now=time.monotonic())
 
 
 def rights_of(caller: Caller) -> Rights:

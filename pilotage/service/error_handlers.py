@@ -36,6 +36,7 @@ STATUS: dict[type[Exception], int] = {
     guards.GuardFailed: 409,
     taskqueue_errors.IllegalTransition: 409,
     taskqueue_errors.StaleLease: 409,
+    taskqueue_errors.OutputMissing: 409,
     taskqueue_errors.RescheduleLimit: 409,
     taskqueue_errors.IdempotencyConflict: 409,
     taskqueue_errors.SecretUsed: 409,
@@ -46,6 +47,7 @@ STATUS: dict[type[Exception], int] = {
     matcher_errors.NotInTime: 503,
     http_errors.NotAuthenticated: 401,
     http_errors.ClockBehind: 503,
+    http_errors.ClockWrong: 503,
     http_errors.ForgedRequest: 403,
     http_errors.NotHere: 404,
     discovery.IssuerAway: 503,
@@ -53,6 +55,7 @@ STATUS: dict[type[Exception], int] = {
     http_errors.PreconditionRequired: 428,
     http_errors.TooManyRequests: 429,
     http_errors.SenderSilent: 408,
+    http_errors.ServiceEnding: 503,
     http_errors.ClientGone: 400,
 }
 
@@ -161,8 +164,12 @@ async def _framework(request: Request, error: HTTPException) -> Response:
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:
+    parts: Services = request.app.state.parts
+    parts.storage.note_failure(error)
     _log.warning("the database is unavailable or overloaded: %s", error)
-    message = "the database does not answer, try again later"
+    fault = parts.storage.fault
+    cause = "the database does not answer" if fault is None else f"the database can store nothing: {fault}"
+    message = f"{cause}; try again later"
     return answer(request, 503, "unavailable", message, headers={"Retry-After": str(_RETRY_AFTER[503])})
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from requirements.errors import PilotageError
+from requirements.errors import NotAllowed, PilotageError
 
 
 class NotAuthenticated(PilotageError):
@@ -17,10 +17,22 @@ class TokenRevoked(NotAuthenticated):
     code = "revoked"
 
 
+class NotHeard(NotAllowed):
+    """The pilot was not heard for so long that its token is not renewed; after its next request it is."""
+
+    code = "not_heard"
+
+
 class ClockBehind(PilotageError):
     """The token is ours but not valid yet: the clock of this host is behind that of the issuing host."""
 
     code = "clock_behind"
+
+
+class ClockWrong(PilotageError):
+    """The clock of this host differs so much from the database's that it hands out no jobs."""
+
+    code = "clock_wrong"
 
 
 class ForgedRequest(PilotageError):
@@ -81,3 +93,10 @@ class ClientGone(PilotageError):
     """The client closed the connection before the answer."""
 
     code = "client_gone"
+
+
+class ServiceEnding(PilotageError):
+    """The service ends before the request did; another process, or the next one, answers it."""
+
+    code = "service_ending"
+    retry_after = 1  #: seconds

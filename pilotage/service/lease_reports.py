@@ -51,6 +51,11 @@ def heartbeat_every(config: Configuration, vo: str) -> float:
     return max(_SHORTEST, min(_HEARTBEAT, options_for(config, vo).leases.stalled_time / 4))
 
 
+def run_on_time(config: Configuration, vo: str) -> float:
+    """Seconds without an answer after which a pilot ends its payload."""
+    return options_for(config, vo).leases.run_on_time
+
+
 class LeaseReports:
     """Record lease reports in batches; one instance per process."""
 
@@ -86,8 +91,10 @@ class LeaseReports:
         return outcome
 
     def _record_plain(self, reports: Sequence[LeaseReport]) -> Sequence[ReportAnswer | None]:
-        rules = build_rules(self._live.current)
-        return plain_reports.record_plain(self._server, reports, rules=rules, now=self._clock())
+        rules, now = build_rules(self._live.current), self._clock()
+        return database.run_with_retry(
+            lambda: plain_reports.record_plain(self._server, reports, rules=rules, now=now)
+        )
 
     def _record(self, reports: Sequence[LeaseReport]) -> Sequence[ReportOutcome]:
         return store_reports(self._engine, reports, rules=build_rules(self._live.current), now=self._clock())

@@ -1,7 +1,7 @@
 """Prometheus metrics: counters of this process, and gauges read from the database at each scrape."""
 
 import collections
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -20,13 +20,15 @@ BY = ("vo", "queue", "status", "empty_reason")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateMetrics(Collector):
-    """Gauges of the state in the database."""
+    """The state of the database, and of the matcher in this process."""
 
     living: Numbers  #: jobs that have not ended
     ended: Numbers  #: jobs that ever ended, by final status
     unmatchable: Mapping[str, int]  #: pools without an eligible queue, by VO
     cycles: Mapping[str, float]  #: time of the last cycle by agent, in seconds since 1970
+    broken: Mapping[str, Sequence[str]]  #: VOs whose work failed in the last cycle, by agent
     mended: int  #: counters of limits that had to be set right
+    place_lookups: Mapping[str, int]  #: see `Matcher.place_lookups`
     pilots: Mapping[tuple[str, ...], PilotCounts]  #: counted by `BY`; no queue until a broker has picked one
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
@@ -52,11 +54,25 @@ class StateMetrics(Collector):
             ("agent",),
             {(agent,): when for agent, when in self.cycles.items()},
         )
+        yield _build_gauge(
+            "pilotage_agent_failed_vos",
+            "VOs whose work failed in the last cycle of an agent; it was done for the others.",
+            ("agent", "vo"),
+            {(agent, vo): 1 for agent, vos in self.broken.items() for vo in vos},
+        )
         yield CounterMetricFamily(
             "pilotage_scope_counters_mended",
             "Counters of limits that differed from what runs and were counted again.",
             value=self.mended,
         )
+        lookups = CounterMetricFamily(
+            "pilotage_prepared_places",
+            "Requests for work by whether pools and policies of their place were cached.",
+            labels=("result",),
+        )
+        for result, requests in self.place_lookups.items():
+            lookups.add_metric((result,), requests)
+        yield lookups
         yield from self._collect_pilots()
 
     def _collect_pilots(self) -> Iterator[GaugeMetricFamily]:

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from cs_config.tree.address import QueueAddress
 from pilotage.service.auth import access
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.auth.tokens import BearerToken, UnknownKey
-from pilotage.service.http_errors import BodyTooLarge
+from pilotage.service.http_errors import BodyTooLarge, NotAuthenticated
 from pilotage.service.services import Services
 from requirements.errors import MOST_PROBLEMS, InvalidRequest, Problem
 from requirements.values import text_fault
@@ -211,10 +212,17 @@ async def admit(
 ) -> Caller:
     """Authenticate and authorize; only then read the body, if `endpoint` takes one."""
     caller = await authorize(request, parts, endpoint)
+    await read_input(request, parts, endpoint, caller, takes_json=takes_json)
+    return caller
+
+
+async def read_input(
+    request: StrictRequest, parts: Services, endpoint: Callable[..., Any], caller: Caller, *, takes_json: bool
+) -> None:
+    """Check the texts of an authorized request and read its body, if `endpoint` takes one."""
     check_texts(request)
     if takes_json:
         await request.load(limit_body(parts, endpoint, caller))
-    return caller
 
 
 class RepeatingRoute(APIRoute):
@@ -227,6 +235,11 @@ class RepeatingRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
         again = endpoint if inspect.iscoroutinefunction(endpoint) else database.retry_on_conflict(endpoint)
         super().__init__(path, again, **about)
+        self._uses_thread = again is not endpoint
+
+    def take_place(self, parts: Services, subject: str) -> AbstractAsyncContextManager[None]:
+        """Hold one of the subject's places at work while a thread is used."""
+        return parts.work.place(subject) if self._uses_thread else nullcontext()
 
 
 class ApiRoute(RepeatingRoute):
@@ -240,8 +253,13 @@ class ApiRoute(RepeatingRoute):
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
             parts: Services = request.app.state.parts
-            await admit(request, parts, self.endpoint, takes_json=self.body_field is not None)
-            return await handle(request)
+            caller = await authorize(request, parts, self.endpoint)
+            # Before the body is read: bodies of waiting requests would fill the memory.
+            place = nullcontext() if caller.is_operator else self.take_place(parts, caller.subject)
+            async with place:
+                takes_json = self.body_field is not None
+                await read_input(request, parts, self.endpoint, caller, takes_json=takes_json)
+                return await handle(request)
 
         return guarded
 
@@ -258,11 +276,17 @@ class SecretRoute(RepeatingRoute):
 
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
+            parts: Services = request.app.state.parts
             request.state.secret = access.bearer(request)
-            access.admit_stranger(request, request.app.state.parts)
+            access.admit_secret(request, parts)
             check_texts(request)
             await request.load(_STRANGERS_JSON)
-            return await handle(request)
+            try:
+                async with self.take_place(parts, access.name_stranger(request)):
+                    return await handle(request)
+            except NotAuthenticated:
+                access.count_wrong_secret(request, parts)
+                raise
 
         return guarded
 

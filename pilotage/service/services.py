@@ -1,8 +1,9 @@
 """Parts of the service, put together by the composition root, and its cache of answers."""
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 from sqlalchemy import Engine
@@ -13,13 +14,13 @@ from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
-from pilotage.service.auth.rate_limits import RateLimiter
+from pilotage.service.auth.rate_limits import RateLimiter, WorkLimiter
 from pilotage.service.auth.tokens import RevokedTokens, Tokens
 from pilotage.service.lease_reports import LeaseReports
 from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
 from taskqueue.blobs import BlobStore
-from taskqueue.db import database
+from taskqueue.db import clock, database
 from taskqueue.task_queues.listing import WaitingClass
 
 Answer = TypeVar("Answer")
@@ -56,9 +57,30 @@ class ResponseCache(Generic[Answer]):
         return answer
 
 
-def utc_now() -> datetime:
-    """The time of this machine."""
-    return datetime.now(UTC)
+utc_now = clock.utc_now
+
+
+#: Seconds for which a failed attempt to store counts: small writes may succeed while larger ones do not.
+_STORE_FAULT: Final = 15.0
+
+
+class StorageState:
+    """Whether the database stores what this process writes."""
+
+    def __init__(self) -> None:
+        self._fault: str | None = None
+        self._until = 0.0
+
+    def note_failure(self, error: BaseException) -> None:
+        """Note a failed statement; of no effect unless the database cannot store anything."""
+        fault = database.find_store_fault(error)
+        if fault is not None:
+            self._fault, self._until = fault, time.monotonic() + _STORE_FAULT
+
+    @property
+    def fault(self) -> str | None:
+        """Why nothing could be stored lately, such as `its disk is full`."""
+        return self._fault if time.monotonic() < self._until else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +92,9 @@ class ServiceLimits:
     request_timeout: float = 10.0  #: default seconds that a pilot waits for an answer
     longest_request_timeout: float = 60.0  #: seconds
     burst_seconds: float = 10.0  #: a caller may use this many seconds of its rate at once, after a pause
+    strangers_per_second: float = 10.0  #: requests without a token from one address, at most
+    requests_at_work: int = 8  #: of one caller, in threads
+    requests_waiting: int = 100  #: of one caller, for these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,18 +108,22 @@ class Services:
     blobs: BlobStore
     tokens: Tokens
     ring: Callable[[Sequence[int]], None]  #: notifies the optimizers of new jobs, after the commit
-    clock: Callable[[], datetime] = utc_now
+    clock: Callable[[], datetime] = utc_now  #: time of the database
+    #: By how much the clock of this host is ahead of the database's.
+    clock_offset: Callable[[], timedelta] = timedelta
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
     issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted
     rates: RateLimiter = field(default_factory=RateLimiter)
     waiting: ResponseCache[Sequence[WaitingClass]] = field(default_factory=lambda: ResponseCache(_waiting))
     summaries: ResponseCache[JobSummary] = field(default_factory=lambda: ResponseCache(_count_jobs))
+    storage: StorageState = field(default_factory=StorageState)
     direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
     claims: AsyncClaimer = field(init=False)
     places: PilotPlaces = field(init=False)
     reports: LeaseReports = field(init=False)
     revoked: RevokedTokens = field(init=False)
+    work: WorkLimiter = field(init=False)
 
     def __post_init__(self) -> None:
         direct = self.engine if self.direct_url is None else database.connect(self.direct_url)
@@ -102,6 +131,8 @@ class Services:
         object.__setattr__(self, "places", PilotPlaces(self.engine, self.clock))
         object.__setattr__(self, "reports", LeaseReports(self.engine, self.live, self.clock))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))
+        work = WorkLimiter(at_work=self.limits.requests_at_work, waiting=self.limits.requests_waiting)
+        object.__setattr__(self, "work", work)
 
 
 def _waiting(classes: Sequence[WaitingClass]) -> int:

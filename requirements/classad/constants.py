@@ -15,7 +15,7 @@ from requirements.classad.syntax_tree import (
     Unary,
     render,
 )
-from requirements.values import MAX_INTEGER
+from requirements.values import MAX_INTEGER, normal_number
 
 #: Operators that are folded; shifts and bit operators are of no use in requirements.
 _FOLDED = frozenset({"==", "!=", "=?=", "=!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%"})
@@ -37,6 +37,16 @@ def is_constant(node: Node) -> bool:
             return not isinstance(value, bool)
         case _:
             return isinstance(node, Literal)
+
+
+def as_integer(node: Node) -> Node:
+    """Return the integer that equals a real constant; any other part as it is."""
+    negative = isinstance(node, Unary) and is_constant(node)
+    plain = node.operand if negative and isinstance(node, Unary) else node
+    if not isinstance(plain, Literal) or not isinstance(plain.value, float):
+        return node
+    value = normal_number(plain.value)
+    return node if isinstance(value, float) else literal(-value if negative else value)
 
 
 def truth(node: Node) -> bool | None:

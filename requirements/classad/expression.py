@@ -14,9 +14,15 @@ from requirements.classad.classad_files import Unevaluated
 from requirements.classad.constants import literal
 from requirements.classad.normal_form import normal_form
 from requirements.classad.parser import read_expression
-from requirements.classad.restrictions import MAX_SIZE, check, own_name, parts_of, resource_name
+from requirements.classad.restrictions import (
+    MAX_SIZE,
+    check,
+    own_name,
+    parts_of,
+    resource_name,
+)
 from requirements.classad.source_text import MOST_IN_EXPRESSION, SourceText, words
-from requirements.classad.syntax_tree import Attribute, Literal, Node, attribute_name, render
+from requirements.classad.syntax_tree import Attribute, Literal, Node, attribute_key, attribute_name, render
 from requirements.errors import InvalidInput
 from requirements.values import Scalar, as_value, fold
 
@@ -102,6 +108,31 @@ def canonical_text(expression: Expression) -> str:
     except InvalidInput:
         return written
     return written
+
+
+@lru_cache(maxsize=1024)
+def pool_expression(expression: Expression) -> Expression:
+    """Return the expression that is evaluated for all jobs of a pool: the normal form, names as spelled here.
+
+    Two spellings of one normal form differ where a part is Error; so neither is evaluated as written.
+    """
+    spelled: dict[str, str] = {}
+    for part in parts_of(read_expression(_source(expression.text))):
+        if isinstance(part, Attribute) and (name := resource_name(part)) is not None:
+            spelled.setdefault(attribute_key(name), expression.text[part.start : part.end])
+
+    def render_name(part: Node) -> str | None:
+        name = resource_name(part) if isinstance(part, Attribute) else None
+        return None if name is None else spelled.get(attribute_key(name), attribute_name(name))
+
+    form = canonical_text(expression)
+    for text in (render(read_expression(_source(form)), render_name), form):
+        try:
+            compiled.read(_source(text))
+        except InvalidInput:
+            continue  # too long with these names, or with the blanks of the form
+        return Expression(text=text, written=expression.original_text)
+    return expression
 
 
 def _normal(text: str) -> str:

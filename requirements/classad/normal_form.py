@@ -23,6 +23,7 @@ from requirements.classad.syntax_tree import (
     LOGICAL_OPERATORS,
     MIRRORED,
     OR,
+    PRECEDENCE,
     Attribute,
     Call,
     Chain,
@@ -85,7 +86,7 @@ class _Normal:
     )  #: by id of the node, which must be kept alive
 
     def normalize(self, node: Node, place: _Place) -> Node:
-        match node:
+        match node := _as_operator(node):
             case Attribute():
                 name = resource_name(node)
                 return node if name is None else replace(node, names=(attribute_key(name),))
@@ -146,7 +147,9 @@ class _Normal:
             rest = (*first.rest, *rest)
             first = first.first
         value = constants.fold_constants(replace(node, first=first, rest=rest))
-        return self._turned(value) if isinstance(value, Chain) and len(rest) == 1 else value
+        if not isinstance(value, Chain) or len(rest) > 1:
+            return value
+        return self._turned(_compare_integers(value))
 
     def _turned(self, node: Chain) -> Chain:
         """Put the attribute of a comparison on the left; equal kinds are sorted."""
@@ -198,6 +201,28 @@ class _Normal:
     def _cached_text(self, node: Node) -> str | None:
         known = self._texts.get(id(node))
         return None if known is None else known[1]
+
+
+def _as_operator(node: Node) -> Node:
+    """Write a function as the operator that means the same."""
+    match node:
+        case Call(name=name, arguments=(condition, then, otherwise)) if name.lower() == "ifthenelse":
+            return Conditional(condition=condition, then=then, otherwise=otherwise)
+        case Call(name=name, arguments=(operand,)) if name.lower() == "isundefined":
+            right = Literal(value=Special.UNDEFINED)
+            return Chain(level=PRECEDENCE["=?="], first=operand, rest=(("=?=", right),))
+        case _:
+            return node
+
+
+def _compare_integers(node: Chain) -> Chain:
+    """Write the real numbers of a comparison as integers, where they are; `=?=` distinguishes the two."""
+    operator, right = node.rest[0]
+    if node.level not in COMPARISONS or operator in {"=?=", "=!="}:
+        return node
+    return replace(
+        node, first=constants.as_integer(node.first), rest=((operator, constants.as_integer(right)),)
+    )
 
 
 def _chain(level: int, operands: list[Node]) -> Chain:

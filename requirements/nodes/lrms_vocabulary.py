@@ -5,7 +5,7 @@ as shell text. The site's mapping (`site_mapping`) assigns attributes to words.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -183,3 +183,46 @@ HTCONDOR = Vocabulary(
 VOCABULARIES: Mapping[str, Vocabulary] = {
     each.name: each for each in (SLURM, GRID_ENGINE, PBS, LSF, HTCONDOR)
 }
+
+
+#: Texts in place of the placeholders of arguments: no line ends, macros (`$`), brackets or paths.
+_NUMBER = r"[0-9]+(\.[0-9]+)?"
+_CONDITIONS = r"""[A-Za-z0-9_.<>=!&|()?"+@:, -]{1,4000}"""
+_PLACEHOLDERS = {"{value}": _NUMBER, "{items}": _CONDITIONS, "{expression}": _CONDITIONS}
+
+
+def are_flags(arguments: Sequence[str]) -> bool:
+    """Whether arguments are in the language of a batch system, so that a submit command may get them.
+
+    A site checks so what it receives: other arguments could name files or programs of its head node.
+    """
+    return any(_are_written(arguments, vocabulary) for vocabulary in VOCABULARIES.values())
+
+
+def _are_written(arguments: Sequence[str], vocabulary: Vocabulary) -> bool:
+    rest = list(arguments)
+    while rest:
+        length = next((len(each) for each in _templates(vocabulary) if _fits(rest, each)), 0)
+        if not length:
+            return False
+        del rest[:length]
+    return True
+
+
+def _templates(vocabulary: Vocabulary) -> Iterator[tuple[str, ...]]:
+    yield from (each.arguments for each in vocabulary.words.values() if each.arguments)
+    for form in (vocabulary.items, vocabulary.joined):
+        if form is not None:
+            yield form.arguments
+
+
+def _fits(arguments: Sequence[str], template: tuple[str, ...]) -> bool:
+    return len(arguments) >= len(template) and all(
+        re.fullmatch(_pattern(each), argument, re.ASCII)
+        for argument, each in zip(arguments, template, strict=False)
+    )
+
+
+def _pattern(template: str) -> str:
+    parts = re.split(r"(\{\w+\})", template)
+    return "".join(_PLACEHOLDERS.get(part) or re.escape(part) for part in parts)

@@ -18,7 +18,7 @@ from taskqueue.accounting.log_reader import LogSpan, is_within
 from taskqueue.accounting.sums import FLOWS
 from taskqueue.db import sql
 from taskqueue.schema.tables import job_flows, job_log, job_stocks, jobs
-from taskqueue.states import FINAL, JobStatus
+from taskqueue.states import FINAL, JobStatus, read_status
 
 _MINUTE = timedelta(minutes=1)
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -88,7 +88,7 @@ def read_series(
 def _group_by_vo(rows: Iterable[Row[Any]]) -> Mapping[str, Mapping[JobStatus, int]]:
     found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
     for row in rows:
-        found[row.vo][JobStatus(row.status)] = row.jobs
+        found[row.vo][read_status(row.status)] = row.jobs
     return found
 
 
@@ -106,7 +106,7 @@ def _sum_moves(
     gained: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
     statement = MOVES.where(*ownership.match_values({job_flows.c.vo: vos}))
     for row in conn.execute(statement, {"since": since}):
-        status, place = JobStatus(row.status), (row.minute - since) // step
+        status, place = read_status(row.status), (row.minute - since) // step
         came[status][place] += int(row.came)
         gained[status][place] += int(row.came - row.went)
     return came, gained
@@ -154,7 +154,7 @@ def count_flows(conn: Connection, span: LogSpan) -> None:
     came, went = Counter[_FlowKey](), Counter[_FlowKey]()
     for row in conn.execute(CHANGES[conn.dialect.name], span.bounds):
         came[row.minute, row.vo, row.to_status] += row.jobs
-        if row.from_status is not None and JobStatus(row.from_status) not in FINAL:
+        if row.from_status is not None and read_status(row.from_status) not in FINAL:
             went[row.minute, row.vo, row.from_status] += row.jobs
     FLOWS.add(conn, {key: {"came": came[key], "went": went[key]} for key in came | went})
     _add_stocks(conn, came, went)

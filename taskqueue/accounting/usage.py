@@ -62,6 +62,11 @@ ENDED_ATTEMPTS = select_log_rows(
 ).where(or_(is_end, _leaves_pilot, _is_late_end))
 
 
+#: Largest CPU time that is counted, by core time: reports come from nodes that may be hostile. More than 1,
+#: since a payload may use more cores than it was allotted for a moment.
+_MOST_EFFICIENT: Final = 1.1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Sums of usage."""
@@ -70,7 +75,7 @@ class Usage:
     attempts: int = 0  #: attempts that were started and are closed
     wall_seconds: float = 0.0  #: of attempts
     core_seconds: float = 0.0  #: wall time times the cores allotted to the job
-    cpu_seconds: float = 0.0  #: as reported by pilots
+    cpu_seconds: float = 0.0  #: as reported by pilots, within what their cores can have used
     told_core_seconds: float = 0.0  #: core time of attempts with reported CPU time
     normalised_seconds: float = 0.0  #: CPU time in units of a reference processor, if its power was reported
 
@@ -134,13 +139,14 @@ def _measure_attempt(row: Row[*tuple[Any, ...]], since: datetime) -> Usage:
     # If the attempt was lost and resumed, the pilot's final report does not belong to the row of the loss.
     reported = {} if row.to_status == JobStatus.RESCHEDULED else _parse_report(row.request)
     cpu, power = reported.get("cpu_seconds"), reported.get("cpu_power")
+    whole = _wall_seconds(row.started_at, row.at) * processors  # CPU time is of the whole attempt
+    counted = min(cpu or 0.0, round(_MOST_EFFICIENT * whole, 3))
     return Usage(
         wall_seconds=wall,
         core_seconds=wall * processors,
-        cpu_seconds=cpu or 0.0,
-        # CPU time is of the whole attempt.
-        told_core_seconds=0.0 if cpu is None else _wall_seconds(row.started_at, row.at) * processors,
-        normalised_seconds=(cpu or 0.0) * (power or 0.0),
+        cpu_seconds=counted,
+        told_core_seconds=0.0 if cpu is None else whole,
+        normalised_seconds=counted * (power or 0.0),
     )
 
 

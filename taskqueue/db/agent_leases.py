@@ -1,10 +1,13 @@
 """Leader leases of the agents: one row per agent with expiry, fencing number and time of the last cycle.
 
+All times are the database's.
+
 A process that was suspended while another took over does not notice it. Its work is safe nevertheless: each
 transaction begins with `is_held`, which keeps the lease row locked until the transaction ends.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, and_, bindparam, case, or_, select, update
@@ -12,6 +15,10 @@ from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.schema.tables import agent_leases as table
+
+#: No lease can last longer: it was made before the database's clock was set back.
+_LATEST = bindparam("latest", type_=table.c.expires_at.type)
+_NOW = bindparam("now", type_=table.c.expires_at.type)
 
 
 def _acquire(insert: DialectInsert) -> Insert:
@@ -23,7 +30,7 @@ def _acquire(insert: DialectInsert) -> Insert:
             "expires_at": insert.excluded.expires_at,
             "fence": case((is_ours, table.c.fence), else_=table.c.fence + 1),
         },
-        where=or_(is_ours, table.c.expires_at <= bindparam("now", type_=table.c.expires_at.type)),
+        where=or_(is_ours, table.c.expires_at <= _NOW, table.c.expires_at > _LATEST),
     ).returning(table.c.fence)
 
 
@@ -34,7 +41,10 @@ _IS_OURS = and_(table.c.name == bindparam("the_name"), table.c.fence == bindpara
 #: FOR SHARE: another process can take over only after this transaction.
 IS_HELD = select(table.c.fence).where(_IS_OURS).with_for_update(read=True)
 
-FINISH_CYCLE = update(table).where(_IS_OURS).values(last_cycle_at=bindparam("now"))
+RENEW = update(table).where(_IS_OURS).values(expires_at=bindparam("until"))
+FINISH_CYCLE = (
+    update(table).where(_IS_OURS).values(last_cycle_at=bindparam("now"), broken=bindparam("those_broken"))
+)
 
 
 def acquire(conn: Connection, *, name: str, holder: str, now: datetime, ttl: timedelta) -> int | None:
@@ -42,8 +52,9 @@ def acquire(conn: Connection, *, name: str, holder: str, now: datetime, ttl: tim
 
     The holder's name is unique to the process and never used again. `ttl` is the time until expiry.
     """
-    row = {"name": name, "holder": holder, "fence": 1, "expires_at": now + ttl, "now": now}
-    fence: int | None = conn.execute(ACQUIRE.to_statement(conn), row).scalar_one_or_none()
+    row = {"name": name, "holder": holder, "fence": 1, "expires_at": now + ttl}
+    values = {**row, "now": now, "latest": now + 2 * ttl}
+    fence: int | None = conn.execute(ACQUIRE.to_statement(conn), values).scalar_one_or_none()
     return fence
 
 
@@ -52,14 +63,28 @@ def is_held(conn: Connection, *, name: str, fence: int) -> bool:
     return conn.execute(IS_HELD, {"the_name": name, "the_fence": fence}).first() is not None
 
 
-def finish_cycle(conn: Connection, *, name: str, fence: int, now: datetime) -> None:
-    """Record the end of a cycle."""
-    conn.execute(FINISH_CYCLE, {"the_name": name, "the_fence": fence, "now": now})
+def renew(conn: Connection, *, name: str, fence: int, until: datetime) -> None:
+    """Extend the lease, unless it was lost."""
+    conn.execute(RENEW, {"the_name": name, "the_fence": fence, "until": until})
+
+
+def finish_cycle(
+    conn: Connection, *, name: str, fence: int, broken: Collection[str] = (), now: datetime
+) -> None:
+    """Record the end of a cycle, and the VOs whose work failed in it."""
+    values = {"the_name": name, "the_fence": fence, "those_broken": json.dumps(sorted(broken)), "now": now}
+    conn.execute(FINISH_CYCLE, values)
 
 
 LAST_CYCLES = select(table.c.name, table.c.last_cycle_at)
+BROKEN = select(table.c.name, table.c.broken)
 
 
 def list_last_cycles(conn: Connection) -> Mapping[str, datetime | None]:
     """Time of the latest completed cycle of every agent that ever held its lease."""
     return {row.name: row.last_cycle_at for row in conn.execute(LAST_CYCLES)}
+
+
+def list_broken(conn: Connection) -> Mapping[str, Sequence[str]]:
+    """VOs whose work failed in the latest completed cycle, by agent."""
+    return {row.name: json.loads(row.broken) for row in conn.execute(BROKEN)}

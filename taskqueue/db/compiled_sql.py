@@ -5,15 +5,17 @@ all parts see one snapshot. Bypassing SQLAlchemy and the driver's placeholders s
 text and wrapping each row. Driver errors are raised as SQLAlchemy's, so that callers handle one kind.
 """
 
+from __future__ import annotations
+
 import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-import psycopg
 from sqlalchemy import (
     JSON,
     ColumnElement,
@@ -40,6 +42,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from taskqueue.db import postgresql as postgresql_settings
+
+try:
+    import psycopg
+except ModuleNotFoundError:  # an optional package: without it, no engine is one of PostgreSQL
+    psycopg = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +97,7 @@ def _quote(value: str | int) -> str:
 
 
 Rows = list[tuple[Any, ...]]
-_Driver = psycopg.Connection[Any]
+_Driver: TypeAlias = "psycopg.Connection[Any]"
 
 
 class StatementRunner(Protocol):
@@ -132,12 +139,13 @@ class AutocommitRunner:
         self._closing: weakref.finalize[[], AutocommitRunner] | None = None
         self._used = 0.0
         self._process = 0  # that opened the connection
+        self._is_pooled = False
 
     def rows(self, statement: str, values: Sequence[object]) -> Rows:
         """Execute a statement and commit; its rows."""
         driver = self._get_driver()
         try:
-            return _run(self._engine.dialect, driver, statement, values)
+            return _run(self._engine.dialect, driver, statement, values, begins=self._is_pooled)
         except DBAPIError as error:
             if error.connection_invalidated:
                 self.close()
@@ -161,6 +169,7 @@ class AutocommitRunner:
     def _connect(self) -> _Driver:
         conn = self._engine.connect()
         driver = _get_driver(conn)
+        self._is_pooled = postgresql_settings.is_pooled(conn)
         conn.detach()
         driver.autocommit = True
         self._process = os.getpid()
@@ -206,7 +215,8 @@ class AsyncRunner:
         if driver is None:
             raise TypeError("a statement needs an open connection")
         try:
-            async with psycopg.AsyncRawCursor(driver) as cursor:
+            begin = driver.transaction() if self._is_pooled else nullcontext()
+            async with begin, psycopg.AsyncRawCursor(driver) as cursor:
                 await cursor.execute(statement, values, prepare=not self._is_pooled)
                 return await cursor.fetchall()
         except psycopg.Error as error:
@@ -234,8 +244,9 @@ class AsyncRunner:
             self._is_pooled = session is None or session[0] != driver.info.backend_pid
             if self._is_pooled:
                 driver.prepare_threshold = None
+                await driver.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
             else:
-                await driver.execute("SET default_transaction_isolation = 'read committed'")
+                await driver.execute(postgresql_settings.SET_ISOLATION)
                 await driver.execute("SET plan_cache_mode = force_generic_plan")
                 if "options" not in url.query:
                     await driver.execute(postgresql_settings.SET_LIMITS)
@@ -276,9 +287,12 @@ def _get_driver(conn: Connection) -> _Driver:
     return driver
 
 
-def _run(dialect: Dialect, driver: _Driver, statement: str, values: Sequence[object]) -> Rows:
+def _run(
+    dialect: Dialect, driver: _Driver, statement: str, values: Sequence[object], *, begins: bool = False
+) -> Rows:
+    """Execute a statement; `begins`: in a transaction of its own, with the isolation of the connection."""
     try:
-        with psycopg.RawCursor(driver) as cursor:
+        with driver.transaction() if begins else nullcontext(), psycopg.RawCursor(driver) as cursor:
             return cursor.execute(statement, values).fetchall()
     except psycopg.Error as error:
         raise _translate(dialect, driver, statement, error) from error
@@ -297,4 +311,4 @@ def _translate(
     )
     if not isinstance(translated, DBAPIError):
         raise translated
-    return translated
+    return postgresql_settings.translate_read_only(translated)

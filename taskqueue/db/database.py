@@ -75,6 +75,22 @@ def is_unavailable(error: Exception) -> bool:
     return code not in (None, "SQLITE_ERROR")
 
 
+#: Codes of the databases for "cannot store", and what they mean.
+_NO_STORE: Final = {
+    "53100": "its disk is full",
+    "SQLITE_FULL": "its disk is full",
+    postgresql.READ_ONLY: "it is read-only",
+    "SQLITE_READONLY": "it is read-only",
+}
+
+
+def find_store_fault(error: BaseException) -> str | None:
+    """Why the database, which answers, stores nothing; None: the error is another one."""
+    orig = getattr(error, "orig", None)
+    code: str = getattr(orig, "sqlite_errorname", None) or getattr(orig, "sqlstate", None) or ""
+    return next((fault for known, fault in _NO_STORE.items() if code.startswith(known)), None)
+
+
 #: serialization_failure, deadlock_detected: the transaction was rolled back, and the rival continues. Rare,
 #: since locks are taken in the same order everywhere (`jobs.transitions`); but a role or a database may be
 #: set to SERIALIZABLE, and administrators lock rows by hand.

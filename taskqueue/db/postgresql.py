@@ -1,4 +1,10 @@
-"""PostgreSQL settings: READ COMMITTED, and timeouts for every wait."""
+"""PostgreSQL settings: READ COMMITTED, and timeouts for every wait.
+
+A role or a database may have another default isolation, with which statements fail that here wait and look
+again. SQLAlchemy's transactions begin with `BEGIN ISOLATION LEVEL READ COMMITTED`. Statements outside of a
+transaction need it as the default of their session, or, through a pooler, where the next statement may run in
+another session, a transaction of their own (`compiled_sql`).
+"""
 
 import select
 import time
@@ -6,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 #: Our statements take seconds at most: one that takes longer is stuck and blocks others.
@@ -20,8 +27,11 @@ _CONNECT = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",  # ms
 }
+#: read_only_sql_transaction: a standby, or a server that was made read-only.
+READ_ONLY = "25006"
 #: Idle seconds after which a connection is pinged before its next use.
 IDLE_SECONDS = 1.0
+SET_ISOLATION = "SELECT set_config('default_transaction_isolation', 'read committed', false)"
 SET_LIMITS = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', false)" for name, value in LIMITS.items()
 )
@@ -37,7 +47,9 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float) -> Engine:
         max_overflow=0,
         pool_timeout=pool_timeout,
         pool_recycle=1800,
+        hide_parameters=True,  # they may be tokens or descriptions, and errors are logged
     )
+    event.listen(engine, "handle_error", _replace_error)
     event.listen(engine, "checkin", _note_return)
     event.listen(engine, "checkout", partial(_check_idle_connection, engine.dialect))
     event.listen(engine, "connect", _prepare if "options" in url.query else _prepare_and_limit)
@@ -50,6 +62,20 @@ def is_pooled(conn: Connection) -> bool:
     Then the next transaction may use another session: LISTEN, session locks and settings are lost.
     """
     return bool(conn.info.get("pooled", False))
+
+
+def translate_read_only(error: DBAPIError) -> DBAPIError:
+    """Treat a server that takes no writes as unavailable; the driver calls that an internal error."""
+    if getattr(error.orig, "sqlstate", None) != READ_ONLY or error.orig is None:
+        return error
+    return OperationalError(error.statement, None, error.orig, hide_parameters=True)
+
+
+def _replace_error(context: ExceptionContext) -> DBAPIError | None:
+    """The error to raise instead; None: the same."""
+    error = context.sqlalchemy_exception
+    replaced = translate_read_only(error) if isinstance(error, DBAPIError) else error
+    return replaced if isinstance(replaced, OperationalError) and replaced is not error else None
 
 
 def _note_return(_connection: Any, entry: ConnectionPoolEntry) -> None:
@@ -90,6 +116,8 @@ def _prepare(connection: Any, entry: ConnectionPoolEntry) -> None:
     entry.info["pooled"] = session != connection.info.backend_pid
     if entry.info["pooled"]:
         connection.prepare_threshold = None  # prepared statements do not exist in the next session
+    else:
+        _query(connection, SET_ISOLATION)
 
 
 def _query(connection: Any, statement: str) -> Any:

@@ -11,12 +11,14 @@ from functools import cache
 from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import (
+    JSON,
     BindParameter,
     Column,
     ColumnElement,
     Connection,
     Dialect,
     Executable,
+    FromClause,
     Row,
     Select,
     Table,
@@ -37,6 +39,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.dml import Insert
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeDecorator
+
+from cs_config.versions.tables import UtcTime
 
 #: Values in one statement; SQLite allows at most 32,766.
 BATCH_SIZE: Final = 1000
@@ -208,6 +212,45 @@ class IdListStatement(Generic[_Statement]):
 
     def to_statement(self, conn: Connection) -> _Statement:
         """The form for this connection's database; its bind `ids` takes a list."""
+        return self._forms[conn.dialect.name]
+
+
+class _JsonTimes(TypeDecorator[Mapping[str, datetime]]):
+    """Times by key as a JSON object, each as the database stores it, so that it compares with columns."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Mapping[str, datetime] | None, dialect: Dialect) -> str:
+        convert = UtcTime().dialect_impl(dialect).bind_processor(dialect) or str
+        return json.dumps({key: str(convert(time)) for key, time in (value or {}).items()})
+
+
+#: Makes a table with the columns `key` and `time` of a bind that takes a mapping.
+TimesByKey = Callable[[str], FromClause]
+
+
+def _times_on_postgresql(name: str) -> FromClause:
+    given = func.json_each_text(cast(bindparam(name, type_=_JsonTimes), JSON)).table_valued("key", "value")
+    return select(given.c.key, cast(given.c.value, UtcTime).label("time")).cte(name)
+
+
+def _times_on_sqlite(name: str) -> FromClause:
+    given = func.json_each(bindparam(name, type_=_JsonTimes)).table_valued("key", "value")
+    return select(given.c.key, given.c.value.label("time")).cte(name)
+
+
+class PerKeyStatement(Generic[_T]):
+    """A query that compares with a time for each key, such as a VO, in the forms of both databases."""
+
+    def __init__(self, build: Callable[[TimesByKey], Select[_T]]) -> None:
+        self._forms: Mapping[str, Select[_T]] = {
+            "postgresql": build(_times_on_postgresql),
+            "sqlite": build(_times_on_sqlite),
+        }
+
+    def to_statement(self, conn: Connection) -> Select[_T]:
+        """The form for this connection's database; its binds take mappings of keys to times."""
         return self._forms[conn.dialect.name]
 
 

@@ -5,9 +5,11 @@ that reads first and writes later fails at once when another one wrote in betwee
 IMMEDIATE; foreign keys are off by default.
 """
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -33,10 +35,12 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float, busy_timeout: 
         url,
         pool_size=pool_size,
         max_overflow=0,
+        hide_parameters=True,  # they may be tokens or descriptions, and errors are logged
         pool_timeout=pool_timeout,
         connect_args={"timeout": busy_timeout},
         execution_options={"write_lock": threading.Lock(), "write_lock_timeout": busy_timeout},
     )
+    event.listen(engine, "do_connect", partial(_create_private, url.database))
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
     return engine
@@ -54,6 +58,15 @@ def write_lock(engine: Engine) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _create_private(database: str, *_: object) -> None:
+    """Create the database for its owner alone; SQLite gives its other files the same rights.
+
+    An existing file is not opened: closing it would drop the locks of this process.
+    """
+    with suppress(OSError):
+        os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _prepare(connection: Any, _entry: ConnectionPoolEntry) -> None:

@@ -6,17 +6,31 @@ A job that leaves Waiting loses its waiting row here; a job that a pilot holds l
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, exists, select
 
 from taskqueue.errors import IllegalTransition, RescheduleLimit
 from taskqueue.jobs import jobs, transitions
 from taskqueue.jobs.transitions import MovedJob
 from taskqueue.leases import attempts
-from taskqueue.states import FINAL, HELD, JobStatus, may_come_from
+from taskqueue.schema.tables import job_log
+from taskqueue.schema.tables import jobs as jobs_table
+from taskqueue.states import FINAL, HELD, PREPARING, JobStatus, may_come_from
 from taskqueue.task_queues import task_queues
 
 KILL_REQUESTED = "Marked for termination"
 RESCHEDULED = "Job Rescheduled"
+
+IS_RESCHEDULED = select(jobs_table.c.job_id).where(
+    jobs_table.c.job_id == bindparam("job_id"),
+    jobs_table.c.status.in_(sorted(PREPARING | {JobStatus.WAITING})),
+    exists().where(
+        job_log.c.job_id == jobs_table.c.job_id,
+        job_log.c.epoch == jobs_table.c.epoch,
+        job_log.c.to_status == JobStatus.RESCHEDULED.value,
+        job_log.c.from_status != job_log.c.to_status,
+        job_log.c.source == bindparam("source"),
+    ),
+)
 
 
 def kill_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
@@ -40,7 +54,13 @@ def kill_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: d
 
 
 def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
-    """Reschedule a job: back through the optimizers, at most `maximum` times (RescheduleLimit)."""
+    """Reschedule a job: back through the optimizers, at most `maximum` times (RescheduleLimit).
+
+    No effect if the same source has done so and no pilot has got the job since: the answer may be lost.
+    """
+    transitions.lock_jobs(conn, [job_id])
+    if conn.execute(IS_RESCHEDULED, {"job_id": job_id, "source": source}).first() is not None:
+        return
     if reschedule_jobs(conn, [job_id], source=source, now=now, maximum=maximum):
         return
     current = jobs.get_job(conn, job_id).status

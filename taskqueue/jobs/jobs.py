@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from taskqueue.errors import JobNotFound
 from taskqueue.schema.tables import jobs as table
-from taskqueue.states import JobStatus
+from taskqueue.states import JobStatus, read_status
 
 #: All columns except those for the optimizers only.
 COLUMNS = [column for column in table.c if column.name not in {"parameters", "step"}]
@@ -46,7 +46,7 @@ class Job:
 
 def from_row(row: Mapping[str, object]) -> Job:
     """Convert a row of the table."""
-    values: dict[str, object] = {**row, "status": JobStatus(str(row["status"]))}
+    values: dict[str, object] = {**row, "status": read_status(str(row["status"]))}
     return Job(**values)  # type: ignore[arg-type]  # columns and fields are the same
 
 

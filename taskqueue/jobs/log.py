@@ -10,14 +10,31 @@ from sqlalchemy import Connection, bindparam, select
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert
 from taskqueue.schema.tables import job_log
-from taskqueue.states import JobStatus
+from taskqueue.states import JobStatus, read_status
 
 COLUMNS = [column for column in job_log.c if column.name != "log_id"]
 _NAMES = [column.name for column in COLUMNS]
 
+#: Entries of one job that are read at once.
+MOST = 10_000
+
 APPEND = BulkInsert(job_log, varying=_NAMES)
 
-OF_JOB = select(*COLUMNS).where(job_log.c.job_id == bindparam("job_id")).order_by(job_log.c.log_id)
+OF_JOB = (
+    select(*COLUMNS, job_log.c.log_id)
+    .where(job_log.c.job_id == bindparam("job_id"), job_log.c.log_id > bindparam("after"))
+    .order_by(job_log.c.log_id)
+    .limit(bindparam("most"))
+)
+NEWEST_OF_JOB = (
+    select(*COLUMNS)
+    .where(job_log.c.job_id == bindparam("job_id"))
+    .order_by(job_log.c.log_id.desc())
+    .limit(bindparam("most"))
+)
+NOTES = select(job_log.c.job_id, job_log.c.source, job_log.c.minor_status).where(
+    job_log.c.job_id.in_(sql.IDS), job_log.c.source.in_(bindparam("sources", expanding=True))
+)
 OF_JOBS = select(*COLUMNS).where(job_log.c.job_id.in_(sql.IDS)).order_by(job_log.c.log_id)
 
 
@@ -49,9 +66,30 @@ def append_repeated(conn: Connection, groups: Iterable[tuple[LogEntry, Sequence[
     APPEND.execute(conn, columns)
 
 
-def read_log(conn: Connection, job_id: int) -> list[LogEntry]:
-    """All entries of a job, oldest first; empty if there is no such job."""
-    return [entry_from_row(row) for row in conn.execute(OF_JOB, {"job_id": job_id})]
+def append_new(conn: Connection, notes: Sequence[LogEntry]) -> None:
+    """Append those of some hundreds of notes whose job has none yet of this source with this minor status."""
+    if not notes:
+        return
+    values = {
+        "ids": sorted({each.job_id for each in notes}),
+        "sources": sorted({each.source for each in notes}),
+    }
+    there = {tuple(row) for row in conn.execute(NOTES, values)}
+    by_note = {(each.job_id, each.source, each.minor_status): each for each in notes}
+    append(conn, (note for key, note in by_note.items() if key not in there))
+
+
+def read_log(conn: Connection, job_id: int, *, most: int = MOST) -> list[LogEntry]:
+    """The newest entries of a job, oldest first; empty if there is no such job."""
+    rows = conn.execute(NEWEST_OF_JOB, {"job_id": job_id, "most": most}).all()
+    return [entry_from_row(row) for row in reversed(rows)]
+
+
+def read_page(conn: Connection, job_id: int, *, after: int, limit: int) -> tuple[list[LogEntry], int | None]:
+    """Entries of a job after a log id, oldest first, and the log id of the last of them if there are more."""
+    rows = conn.execute(OF_JOB, {"job_id": job_id, "after": after, "most": limit + 1}).all()
+    page = rows[:limit]
+    return [entry_from_row(row[:-1]) for row in page], page[-1].log_id if len(rows) > limit else None
 
 
 def read_logs(conn: Connection, job_ids: Collection[int]) -> list[LogEntry]:
@@ -63,6 +101,6 @@ def read_logs(conn: Connection, job_ids: Collection[int]) -> list[LogEntry]:
 def entry_from_row(row: Sequence[Any]) -> LogEntry:
     """Convert a row of `COLUMNS`."""
     entry = dict(zip(_NAMES, row, strict=True))
-    entry["from_status"] = None if entry["from_status"] is None else JobStatus(entry["from_status"])
-    entry["to_status"] = JobStatus(entry["to_status"])
+    entry["from_status"] = None if entry["from_status"] is None else read_status(entry["from_status"])
+    entry["to_status"] = read_status(entry["to_status"])
     return LogEntry(**entry)

@@ -18,7 +18,7 @@ from taskqueue.db.sql import BulkUpdate, DialectInsert, IdListStatement, Upsert
 from taskqueue.jobs import descriptions, log
 from taskqueue.schema.tables import blobs, jobs
 from taskqueue.schema.tables import trials as table
-from taskqueue.states import PREPARING, JobStatus
+from taskqueue.states import PREPARING, JobStatus, read_status
 
 #: `Submitting` is not confirmed by its submitter yet.
 _PREPARING = sorted(PREPARING - {JobStatus.SUBMITTING})
@@ -131,7 +131,12 @@ def read_due(conn: Connection, job_ids: Sequence[int], *, now: datetime) -> list
         if row.description_id in written:
             body, sandbox = written[row.description_id]
             is_gone = sandbox is not None and (sandbox, row.vo) not in stored
-            values = {**row._asdict(), "status": JobStatus(row.status), "body": body, "sandbox_gone": is_gone}
+            values = {
+                **row._asdict(),
+                "status": read_status(row.status),
+                "body": body,
+                "sandbox_gone": is_gone,
+            }
             del values["description_id"]
             found.append(PreparingJob(**values))
     return found

@@ -6,13 +6,14 @@ key waits in `reserve_key` until that transaction ends, and gets the same ids.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, bindparam, func, select, update
+from sqlalchemy import Connection, Engine, bindparam, func, select, text, update
 
+from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
 from taskqueue import ownership
 from taskqueue.db import sql
@@ -173,6 +174,12 @@ _WAITING = sorted(PREPARING | {JobStatus.WAITING})
 FIRST_JOB = select(func.coalesce(func.min(jobs.c.job_id), 1))
 LAST_JOB = select(func.coalesce(func.max(jobs.c.job_id), 0))
 
+#: Advisory locks of PostgreSQL, which end with the transaction; on SQLite the transaction is the lock.
+LOCK_QUOTA = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+#: Without waiting: of two that got it after a wait, and then find the limit near, each waits for the other.
+SHARE_QUOTA = text("SELECT pg_try_advisory_xact_lock_shared(hashtextextended(:name, 0))")
+CONNECTIONS = text("SELECT current_setting('max_connections')::integer")
+
 #: A VO and an owner; None: the VO as a whole.
 _QuotaHolder = tuple[str, str | None]
 
@@ -187,6 +194,7 @@ class _CachedCount:
     waiting: int
     last: int  #: highest job id at that time
     at: datetime
+    exact: bool  #: whether no submission of the holder was under way
 
 
 _CACHED_COUNTS: WeakKeyDictionary[Engine, dict[_QuotaHolder, _CachedCount]] = WeakKeyDictionary()
@@ -198,29 +206,74 @@ def check_quota(
     limits: Callable[[str], LimitOptions],
     *,
     now: datetime,
+    stored_next: bool = False,
 ) -> None:
     """Reject jobs beyond the limits of their owners and VOs with QuotaExceeded.
 
-    `new` has the number of jobs by VO and owner, `limits` returns the limits of a VO.
+    `new` has the number of jobs by VO and owner, `limits` returns the limits of a VO. `stored_next`: the
+    transaction stores the jobs; others that store jobs of holders near their limits wait for its end.
     """
+    for holder, jobs_of_holder, most in _list_quotas(new, limits):
+        fits = _reserve_room if stored_next else _is_within_quota
+        if not fits(conn, holder, new=jobs_of_holder, most=most, now=now):
+            vo, owner = holder
+            what = f"{vo} has" if owner is None else f"{owner} has"
+            where = "" if owner is None else f" in {vo}"
+            message = f"{what} too many waiting jobs{where} for {jobs_of_holder} more, allowed are {most}"
+            raise QuotaExceeded(message)
+
+
+def _list_quotas(
+    new: Mapping[tuple[str, str], int], limits: Callable[[str], LimitOptions]
+) -> Iterator[tuple[_QuotaHolder, int, int]]:
+    """Holders with their new jobs and limits; in one order for all transactions, which lock them."""
     of_vo: Counter[str] = Counter()
-    for (vo, owner), jobs_of_owner in new.items():
+    for (vo, owner), jobs_of_owner in sorted(new.items()):
         of_vo[vo] += jobs_of_owner
-        most = limits(vo).waiting_jobs_per_owner
-        if not _is_within_quota(conn, (vo, owner), new=jobs_of_owner, most=most, now=now):
-            what = f"{owner} has too many waiting jobs in {vo}"
-            raise QuotaExceeded(f"{what} for {jobs_of_owner} more, allowed are {most}")
-    for vo, jobs_of_vo in of_vo.items():
-        most = limits(vo).waiting_jobs_per_vo
-        if not _is_within_quota(conn, (vo, None), new=jobs_of_vo, most=most, now=now):
-            raise QuotaExceeded(f"{vo} has too many waiting jobs for {jobs_of_vo} more, allowed are {most}")
+        yield (vo, owner), jobs_of_owner, limits(vo).waiting_jobs_per_owner
+    for vo, jobs_of_vo in sorted(of_vo.items()):
+        yield (vo, None), jobs_of_vo, limits(vo).waiting_jobs_per_vo
 
 
-def _is_within_quota(conn: Connection, holder: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:
+def _reserve_room(conn: Connection, holder: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:
+    """`_is_within_quota`, exact until the end of the transaction.
+
+    Near the limit one submission of the holder follows the other. Far from it, small ones share the lock: a
+    count misses what they are storing, at most so many jobs as all connections together may store at once;
+    and as much again if it comes from the cache.
+    """
+    if conn.dialect.name == "sqlite":
+        return _is_within_quota(conn, holder, new=new, most=most, now=now, exact=True)
+    name = {"name": f"waiting jobs: {'/'.join(filter(None, holder))}"}
+    unseen = _read_connections(conn) * bounds.DECIDED_JOBS
+    is_far = new <= bounds.DECIDED_JOBS and _is_within_quota(
+        conn, holder, new=new + 3 * unseen, most=most, now=now
+    )
+    is_shared = is_far and conn.execute(SHARE_QUOTA, name).scalar_one()
+    if is_shared and _is_within_quota(conn, holder, new=new + 2 * unseen, most=most, now=now):
+        return True
+    conn.execute(LOCK_QUOTA, name)
+    return _is_within_quota(conn, holder, new=new, most=most, now=now, exact=True)
+
+
+_CONNECTIONS: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
+
+
+def _read_connections(conn: Connection) -> int:
+    """Number of connections that the server allows; fixed while it runs."""
+    if conn.engine not in _CONNECTIONS:
+        _CONNECTIONS[conn.engine] = conn.execute(CONNECTIONS).scalar_one()
+    return _CONNECTIONS[conn.engine]
+
+
+def _is_within_quota(
+    conn: Connection, holder: _QuotaHolder, *, new: int, most: int, now: datetime, exact: bool = False
+) -> bool:
     """Whether a VO, or one owner in it, stays within `most` waiting jobs with `new` more.
 
     Counting may take long, so a recent count is reused as an upper bound: the jobs that waited then and all
-    that were stored since. Only where the bound is too high are the jobs counted again.
+    that were stored since. Only where the bound is too high are the jobs counted again. `exact`: no other
+    transaction is storing jobs of the holder, nor was while a reused count was made.
     """
     if new > most:
         return False
@@ -231,12 +284,13 @@ def _is_within_quota(conn: Connection, holder: _QuotaHolder, *, new: int, most: 
     known = counted.get(holder)
     if (
         known is not None
+        and (known.exact or not exact)
         and abs(now - known.at) < _CACHE_TIME
         and known.waiting + max(0, last - known.last) + new <= most
     ):
         return True
     waiting = _count_waiting(conn, holder, most + 1)
-    counted[holder] = _CachedCount(waiting, last, now)
+    counted[holder] = _CachedCount(waiting, last, now, exact)
     return waiting + new <= most
 
 

@@ -15,7 +15,7 @@ from taskqueue.db import sql
 from taskqueue.jobs import log
 from taskqueue.leases.attempts import LOST
 from taskqueue.schema.tables import attempts, jobs, waiting_jobs
-from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from
+from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from, read_status
 
 _NO_LIMIT = 2**31 - 1
 
@@ -124,7 +124,7 @@ def move_jobs(
             ),
         )
         moved += [
-            MovedJob(job_id=row.job_id, from_status=JobStatus(row.status), epoch=row.epoch) for row in rows
+            MovedJob(job_id=row.job_id, from_status=read_status(row.status), epoch=row.epoch) for row in rows
         ]
     return moved
 
@@ -135,7 +135,7 @@ def log_note(conn: Connection, job_ids: Collection[int], *, minor: str, source: 
         rows = conn.execute(LOCK_JOBS, {"ids": ids}).all()
         log.append(
             conn,
-            (_build_entry(row, JobStatus(row.status), minor=minor, source=source, now=now) for row in rows),
+            (_build_entry(row, read_status(row.status), minor=minor, source=source, now=now) for row in rows),
         )
 
 
@@ -151,7 +151,7 @@ def _build_entry(
     return log.LogEntry(
         job_id=row.job_id,
         at=now,
-        from_status=JobStatus(row.status),
+        from_status=read_status(row.status),
         to_status=wanted,
         minor_status=minor,
         application_status=row.application_status if application is None else application,

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from taskqueue.db import sql
 from taskqueue.jobs import descriptions, log, placeholders
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, Location, TakenRow
+from taskqueue.pilots.slots import SlotLimits
 from taskqueue.schema.tables import attempts, jobs
 from taskqueue.states import JobStatus
 
@@ -46,6 +47,13 @@ class LeaseHolder:
     subject: str  #: of the token
     stamp: str | None  #: of the pilot
     lease_time: timedelta  #: until the job must have started
+    slot: SlotLimits | None = None  #: None: the holder is no pilot
+    lease_times: Mapping[str, timedelta] = field(default_factory=dict)  #: of jobs of VOs that differ
+
+    def for_vo(self, vo: str) -> "LeaseHolder":
+        """The holder of a job of this VO."""
+        time = self.lease_times.get(vo)
+        return self if time is None else replace(self, lease_time=time, lease_times={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,10 @@ class BatchClaim:
 class BatchClaimResult:
     """The outcome of one claim."""
 
-    claimed: ClaimedJob | None = None  #: None: the task queue has no free job for it
-    repeated: bool = False  #: the request was answered before, so it gets nothing new
+    claimed: ClaimedJob | None = None  #: None: the task queue has no free job for it, or it was refused
+    #: It gets nothing here: the request was answered before, its pilot has no room, or its place is closed.
+    #: Step by step it gets the earlier answer, or the reason.
+    refused: bool = False
 
 
 def claim_jobs(
@@ -62,7 +64,7 @@ def read_results(
     outcomes = [BatchClaimResult()] * len(requests)
     for number, *row in rows:
         outcomes[number] = (
-            BatchClaimResult(repeated=True) if row[0] is None else _build_result(requests[number], row, now)
+            BatchClaimResult(refused=True) if row[0] is None else _build_result(requests[number], row, now)
         )
     return outcomes
 
@@ -102,6 +104,8 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         "queue": place.queue,
         "holder": holder.subject,
         "stamp": holder.stamp,
+        "slot": None if holder.slot is None else holder.slot.processors,
+        "claims": None if holder.slot is None else holder.slot.claims,
         "lease": request.lease,
         "lease_expires_at": (now + holder.lease_time).isoformat(),
         "processors": request.allotment.processors,

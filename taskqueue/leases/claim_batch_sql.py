@@ -23,6 +23,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
+    false,
     func,
     insert,
     literal,
@@ -46,6 +47,8 @@ from taskqueue.leases.assignment import (
     select_claimable,
     select_ordered,
 )
+from taskqueue.pilots import slots
+from taskqueue.schema.folded_name import folded_name
 from taskqueue.schema.tables import (
     attempts,
     descriptions,
@@ -132,6 +135,8 @@ CLAIM_COLUMNS: Mapping[str, Any] = {
     "queue": Text,
     "holder": Text,
     "stamp": Text,
+    "slot": Integer,
+    "claims": BigInteger,
     "lease": Text,
     "lease_expires_at": DateTime(timezone=True),
     "processors": Integer,
@@ -143,7 +148,7 @@ CLAIM_COLUMNS: Mapping[str, Any] = {
 _COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
 
 
-def _build_one(*, keyed: bool, pooled: bool) -> Select[Any] | CompoundSelect[Any]:
+def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
     request: ClaimValues = {name: bindparam(name, type_=type_) for name, type_ in CLAIM_COLUMNS.items()}
     here = {name: request[eligible] for name, eligible in _ELIGIBLE_NAMES.items()}
     # Without pools their condition is left out: even unevaluated it costs a tenth of the statement.
@@ -152,8 +157,11 @@ def _build_one(*, keyed: bool, pooled: bool) -> Select[Any] | CompoundSelect[Any
         if pooled
         else select_ordered(request["task_queue_id"]).where(jobs.c.submit_pool.is_(None))
     )
+    refused = (
+        select(request["number"].label("number")).where(_is_refused(request, keyed=keyed)).cte("refused")
+    )
     first = (
-        waiting.where(*_is_open(request), *([~_is_answered(request)] if keyed else []))
+        waiting.where(~exists().select_from(refused))
         .limit(1)
         .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
         .cte("first")
@@ -164,17 +172,15 @@ def _build_one(*, keyed: bool, pooled: bool) -> Select[Any] | CompoundSelect[Any
         .returning(*(jobs.c[name] for name in _COLUMNS), request["number"].label("number"))
         .cte("given")
     )
-    answer = _select_claimed(given)
     parts = build_records(its_id, given, request, keyed=keyed)
-    if not keyed:
-        return answer.add_cte(*parts)
-    return union_all(answer, _select_repeated(request["number"]).where(_is_answered(request))).add_cte(*parts)
+    return union_all(_select_claimed(given), _select_refused(refused.c.number)).add_cte(*parts)
 
 
 def _build_many() -> CompoundSelect[Any]:
-    requests = select(compiled_sql.unnest_json("requests", CLAIM_COLUMNS, name="request")).cte("requests")
-    repeated = select(requests.c.number).where(_is_answered(dict(requests.c.items()))).cte("repeated")
-    assigned = _assign_jobs(requests, repeated)
+    given_requests = compiled_sql.unnest_json("requests", CLAIM_COLUMNS, name="request")
+    is_refused = func.coalesce(_is_refused(dict(given_requests.c.items()), keyed=True), false())
+    requests = select(given_requests, is_refused.label("is_refused")).cte("requests")
+    assigned = _assign_jobs(requests)
     # As an array: the planner cannot estimate how few rows there are, and might scan the table for a join.
     ids = any_(func.array(select(assigned.c.job_id).scalar_subquery()))
     given = (
@@ -187,32 +193,35 @@ def _build_many() -> CompoundSelect[Any]:
         .cte("given")
     )
     parts = build_records(ids, given, dict(given.c.items()), keyed=True)
-    return union_all(_select_claimed(given), _select_repeated(repeated.c.number)).add_cte(*parts)
+    refused = _select_refused(requests.c.number).where(requests.c.is_refused)
+    return union_all(_select_claimed(given), refused).add_cte(*parts)
 
 
-def _is_open(request: ClaimValues) -> tuple[ColumnElement[bool], ...]:
-    """Conditions: the site is not banned, and has no rules unless they were applied under its lock."""
-    site, ce, queue = (request[name] for name in ("site", "ce", "queue"))
+def _is_refused(request: ClaimValues, *, keyed: bool) -> ColumnElement[bool]:
+    """Condition: a request gets nothing by this statement, whatever waits.
+
+    Its site is banned, or has rules that were not applied under its lock; its pilot has no room; or it was
+    answered before (`keyed`).
+    """
+    site, ce, queue = (folded_name(request[name]) for name in ("site", "ce", "queue"))
     at_ce = concat(site, "/", ce)
     place = [site, at_ce, concat(at_ce, "/", queue)]
-    return (
-        ~exists().where(site_bans.c.site == site, bans.IS_CURRENT),
-        or_(request["counted_by"].is_not(None), ~exists().where(scope_rules.c.scope.in_(place))),
-    )
-
-
-def _is_answered(request: ClaimValues) -> ColumnElement[bool]:
-    """Condition: the request was answered before."""
-    return exists().where(
+    is_answered = exists().where(
         match_requests.c.subject == request["holder"], match_requests.c.request_id == request["request_id"]
     )
+    return or_(
+        exists().where(site_bans.c.site == site, bans.IS_CURRENT),
+        and_(request["counted_by"].is_(None), exists().where(scope_rules.c.scope.in_(place))),
+        slots.has_no_room(request["stamp"], request["slot"], request["claims"], NOW),
+        *([is_answered] if keyed else []),
+    )
 
 
-def _assign_jobs(requests: CTE, repeated: CTE) -> CTE:
+def _assign_jobs(requests: CTE) -> CTE:
     """Assign jobs to requests: the n-th assignable job of a task queue to the n-th request for it."""
     free = (
         select(requests, _rank_within(requests.c.task_queue_id, requests.c.number))
-        .where(requests.c.number.not_in(select(repeated.c.number)), *_is_open(dict(requests.c.items())))
+        .where(~requests.c.is_refused)
         .cte("free")
     )
     wanted = (
@@ -270,7 +279,8 @@ def _select_claimed(given: CTE) -> Select[Any]:
     ).select_from(given.join(described, true()))
 
 
-def _select_repeated(number: ColumnElement[Any]) -> Select[Any]:
+def _select_refused(number: ColumnElement[Any]) -> Select[Any]:
+    """A row for each refused request: without a job."""
     return select(number, *[null()] * 6)
 
 

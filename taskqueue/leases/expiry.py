@@ -1,15 +1,22 @@
 """Expiry of leases: jobs that were not started in time, stalled jobs, and stalled jobs that are given up.
 
-A batch system that does not list a job proves nothing; only elapsed time does. A silent job is first
-Stalled, which the pilot's next heartbeat undoes, and rescheduled only after a grace time. Attempts are
-locked with SKIP LOCKED: a locked one is just being reported on, so its pilot is not silent.
+A silent job is first Stalled, which the pilot's next heartbeat undoes, and rescheduled only when its payload
+cannot run any more: after a grace time if its pilot has ended, else when the pilot must have ended it
+(`Leases/RunOnTime`). A batch system that does not list a pilot proves nothing.
+
+Each search serves all VOs at once: `silent_since` and the like have a time for each VO, and VOs without one
+are left alone. Attempts are locked with SKIP LOCKED: a locked one is just being reported on, so its pilot is
+not silent.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, Select, and_, bindparam, case, func, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, case, func, or_, select, update
 
+from taskqueue.db import sql
+from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.jobs import control, jobs, log, transitions
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.transitions import MovedJob
@@ -17,7 +24,8 @@ from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
 from taskqueue.schema.tables import attempts as table
 from taskqueue.schema.tables import jobs as jobs_table
-from taskqueue.states import RESUMABLE, JobStatus
+from taskqueue.schema.tables import pilots
+from taskqueue.states import PILOT_ENDS, RESUMABLE, JobStatus
 from taskqueue.task_queues import task_queues
 
 SOURCE = "LostJobAgent"
@@ -25,11 +33,12 @@ SOURCE = "LostJobAgent"
 HOLDER = "Pilot"
 NOT_STARTED = "Pilot did not start the job in time"
 STALLED = "Watchdog identified this job as stalled"
+PILOT_ENDED = "The pilot of this job has ended"
 KILLED_AND_SILENT = "The pilot of the killed job is silent"
 GIVEN_UP = "Maximum of reschedulings reached"
 RESUMED = "Resumed by the pilot that had been lost"
 
-_OPEN = and_(table.c.vo == bindparam("vo"), table.c.closed_at.is_(None))
+_OPEN = table.c.closed_at.is_(None)
 
 
 def _limit_rows(statement: Select[int]) -> Select[int]:
@@ -40,39 +49,95 @@ def _limit_rows(statement: Select[int]) -> Select[int]:
     )
 
 
-EXPIRED = _limit_rows(
-    select(table.c.job_id).where(
-        _OPEN,
-        table.c.started_at.is_(None),
-        table.c.ending.is_(False),
-        table.c.lease_expires_at < bindparam("now"),
-        table.c.opened_at < bindparam("silent_since"),
-    )
-)
-ENDED_IN_SILENCE = _limit_rows(
-    select(table.c.job_id).where(
-        _OPEN,
-        table.c.ending.is_(True),
-        table.c.lease_expires_at < bindparam("now"),
-        func.coalesce(table.c.heartbeat_at, table.c.opened_at) < bindparam("silent_since"),
-    )
-)
-
-
-def _select_silent(*statuses: JobStatus) -> Select[int]:
+def _select_expired(times: TimesByKey) -> Select[int]:
+    silent_since = times("silent_since")
     return _limit_rows(
         select(table.c.job_id)
-        .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
+        .join(silent_since, silent_since.c.key == table.c.vo)
         .where(
             _OPEN,
-            table.c.heartbeat_at < bindparam("silent_since"),
-            jobs_table.c.status.in_([status.value for status in statuses]),
+            table.c.started_at.is_(None),
+            table.c.ending.is_(False),
+            table.c.lease_expires_at < bindparam("now"),
+            table.c.opened_at < silent_since.c.time,
         )
     )
 
 
-SILENT = _select_silent(JobStatus.RUNNING, JobStatus.COMPLETING)
-STALLED_LONG = _select_silent(JobStatus.STALLED).where(jobs_table.c.updated_at < bindparam("stalled_since"))
+def _select_killed(times: TimesByKey) -> Select[int]:
+    silent_since = times("silent_since")
+    return _limit_rows(
+        select(table.c.job_id)
+        .join(silent_since, silent_since.c.key == table.c.vo)
+        .where(
+            _OPEN,
+            table.c.ending.is_(True),
+            table.c.lease_expires_at < bindparam("now"),
+            func.coalesce(table.c.heartbeat_at, table.c.opened_at) < silent_since.c.time,
+        )
+    )
+
+
+def _select_silent(times: TimesByKey) -> Select[int]:
+    silent_since = times("silent_since")
+    return _limit_rows(
+        select(table.c.job_id)
+        .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
+        .join(silent_since, silent_since.c.key == table.c.vo)
+        .where(
+            _OPEN,
+            table.c.heartbeat_at < silent_since.c.time,
+            jobs_table.c.status.in_([JobStatus.RUNNING.value, JobStatus.COMPLETING.value]),
+        )
+    )
+
+
+#: Of the attempt. A heartbeat after the reported end shows that the pilot lives: the report was wrong.
+_PILOT_HAS_ENDED = and_(
+    pilots.c.stamp == table.c.stamp,
+    pilots.c.status.in_([status.value for status in PILOT_ENDS]),
+    table.c.heartbeat_at <= pilots.c.updated_at,
+)
+
+
+def _select_stalled_long(times: TimesByKey) -> Select[int]:
+    silent_since, stalled_since, ended_since = map(times, ("silent_since", "stalled_since", "ended_since"))
+    has_ended = (
+        select(pilots.c.stamp).where(_PILOT_HAS_ENDED, pilots.c.updated_at < ended_since.c.time).exists()
+    )
+    return _limit_rows(
+        select(table.c.job_id, table.c.vo)
+        .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
+        .join(silent_since, silent_since.c.key == table.c.vo)
+        .join(stalled_since, stalled_since.c.key == table.c.vo)
+        .join(ended_since, ended_since.c.key == table.c.vo)
+        .where(
+            _OPEN,
+            jobs_table.c.status == JobStatus.STALLED.value,
+            or_(
+                and_(
+                    table.c.heartbeat_at < silent_since.c.time,
+                    jobs_table.c.updated_at < stalled_since.c.time,
+                ),
+                and_(jobs_table.c.updated_at < ended_since.c.time, has_ended),
+            ),
+        )
+    )
+
+
+EXPIRED = PerKeyStatement(_select_expired)
+ENDED_IN_SILENCE = PerKeyStatement(_select_killed)
+SILENT = PerKeyStatement(_select_silent)
+STALLED_LONG = PerKeyStatement(_select_stalled_long)
+
+#: No SKIP LOCKED: the end of a pilot is reported once.
+OF_ENDED_PILOTS = (
+    select(table.c.job_id)
+    .join(pilots, _PILOT_HAS_ENDED)
+    .where(_OPEN, table.c.ending.is_(False), table.c.stamp.in_(sql.IDS))
+    .order_by(table.c.job_id)
+    .with_for_update(of=table)
+)
 
 #: The old state in the WHERE: no effect if the job was claimed, killed or rescheduled meanwhile.
 RESUME = (
@@ -80,7 +145,10 @@ RESUME = (
     .where(
         jobs_table.c.job_id == bindparam("the_job"),
         jobs_table.c.epoch == bindparam("the_epoch"),
-        jobs_table.c.status.in_(sorted(RESUMABLE)),
+        or_(
+            jobs_table.c.status.in_(sorted(RESUMABLE)),
+            and_(jobs_table.c.status == JobStatus.FAILED.value, jobs_table.c.minor_status == GIVEN_UP),
+        ),
     )
     .values(
         status=JobStatus.RUNNING.value,
@@ -89,23 +157,27 @@ RESUME = (
         site=bindparam("the_site"),
         started_at=bindparam("begun_at"),
         updated_at=bindparam("now"),
+        ended_at=None,
         due_at=None,
         step=None,
-        # Undo the count of the rescheduling.
-        reschedules=case((jobs_table.c.reschedules > 0, jobs_table.c.reschedules - 1), else_=0),
+        # Undo the count of the rescheduling, if there was one.
+        reschedules=case(
+            (jobs_table.c.status == JobStatus.FAILED.value, jobs_table.c.reschedules),
+            (jobs_table.c.reschedules > 0, jobs_table.c.reschedules - 1),
+            else_=0,
+        ),
     )
 )
 
 
 def expire_leases(
-    conn: Connection, *, vo: str, silent_since: datetime, now: datetime, most: int = 1000
+    conn: Connection, *, silent_since: Mapping[str, datetime], now: datetime, most: int = 1000
 ) -> list[int]:
     """Return jobs that were not started within the lease to their task queues, without penalty; their ids.
 
     Jobs matched after `silent_since` are left alone: the service was not up all the time since then.
     """
-    values = {"vo": vo, "silent_since": silent_since, "now": now, "most": most}
-    found = conn.execute(EXPIRED, values).scalars().all()
+    found = _find(conn, EXPIRED, {"silent_since": silent_since, "now": now, "most": most})
     moved = transitions.move_jobs(
         conn,
         found,
@@ -122,62 +194,83 @@ def expire_leases(
 
 
 def close_killed(
-    conn: Connection, *, vo: str, silent_since: datetime, now: datetime, most: int = 1000
+    conn: Connection, *, silent_since: Mapping[str, datetime], now: datetime, most: int = 1000
 ) -> list[int]:
     """Close the attempts of killed jobs whose pilots are silent; the ids of the jobs.
 
     Jobs whose pilots reported after `silent_since` are left alone.
     """
-    values = {"vo": vo, "silent_since": silent_since, "now": now, "most": most}
-    found = conn.execute(ENDED_IN_SILENCE, values).scalars().all()
+    found = _find(conn, ENDED_IN_SILENCE, {"silent_since": silent_since, "now": now, "most": most})
     attempts.close_attempts(conn, found, closed_as="killed", now=now)
     transitions.log_note(conn, found, minor=KILLED_AND_SILENT, source=SOURCE, now=now)
     return list(found)
 
 
 def mark_stalled(
-    conn: Connection, *, vo: str, silent_since: datetime, now: datetime, most: int = 1000
+    conn: Connection, *, silent_since: Mapping[str, datetime], now: datetime, most: int = 1000
 ) -> list[int]:
     """Mark jobs Stalled whose pilots have been silent since then; their ids."""
-    values = {"vo": vo, "silent_since": silent_since, "most": most}
-    found = conn.execute(SILENT, values).scalars().all()
-    return _list_ids(
-        transitions.move_jobs(conn, found, JobStatus.STALLED, minor=STALLED, source=SOURCE, now=now)
-    )
+    found = _find(conn, SILENT, {"silent_since": silent_since, "most": most})
+    return _stall(conn, found, STALLED, now)
+
+
+def mark_pilots_ended(conn: Connection, stamps: Collection[str], *, now: datetime) -> list[int]:
+    """Mark the jobs Stalled that run at pilots, a thousand at most, whose end was just stored; their ids.
+
+    A next heartbeat makes them Running again: what a batch system reports may be wrong.
+    """
+    if not stamps:
+        return []
+    found = conn.execute(OF_ENDED_PILOTS, {"ids": sorted(stamps)}).scalars().all()
+    return _stall(conn, found, PILOT_ENDED, now)
 
 
 def give_up_stalled(
     conn: Connection,
     *,
-    vo: str,
-    silent_since: datetime,
-    stalled_since: datetime,
-    max_rescheduling: int,
+    silent_since: Mapping[str, datetime],
+    stalled_since: Mapping[str, datetime],
+    ended_since: Mapping[str, datetime],
+    max_rescheduling: Mapping[str, int],
     now: datetime,
     most: int = 1000,
 ) -> tuple[list[int], list[int]]:
-    """End Stalled jobs whose grace time is over: the ids of rescheduled ones, and of failed ones.
+    """End Stalled jobs whose payload cannot run any more: the ids of rescheduled ones, and of failed ones.
 
-    A job fails if it has already been rescheduled `max_rescheduling` times.
+    Their pilots are silent since `silent_since`, and they are Stalled since `stalled_since`; or both the
+    pilot has ended and the job is Stalled since `ended_since`. A job fails if it has already been rescheduled
+    `max_rescheduling` times.
     """
-    values = {"vo": vo, "silent_since": silent_since, "stalled_since": stalled_since, "most": most}
-    found: Sequence[int] = conn.execute(STALLED_LONG, values).scalars().all()
-    again = _list_ids(
-        transitions.move_jobs(
-            conn,
-            found,
-            JobStatus.RESCHEDULED,
-            minor=control.RESCHEDULED,
-            application=STALLED,
-            source=SOURCE,
-            now=now,
-            reschedules_below=max_rescheduling,
+    values = {
+        "silent_since": silent_since,
+        "stalled_since": stalled_since,
+        "ended_since": ended_since,
+        "most": most,
+    }
+    found: dict[int, list[int]] = defaultdict(list)
+    for row in conn.execute(STALLED_LONG.to_statement(conn), values):
+        found[max_rescheduling[row.vo]].append(row.job_id)
+    again: list[int] = []
+    failed: list[int] = []
+    for maximum, job_ids in found.items():
+        back = _list_ids(
+            transitions.move_jobs(
+                conn,
+                job_ids,
+                JobStatus.RESCHEDULED,
+                minor=control.RESCHEDULED,
+                application=STALLED,
+                source=SOURCE,
+                now=now,
+                reschedules_below=maximum,
+            )
         )
-    )
+        again += back
+        failed += sorted(set(job_ids) - set(back))
     failed = _list_ids(
         transitions.move_jobs(
             conn,
-            sorted(set(found) - set(again)),
+            failed,
             JobStatus.FAILED,
             minor=GIVEN_UP,
             application=STALLED,
@@ -186,9 +279,18 @@ def give_up_stalled(
             from_states=frozenset({JobStatus.STALLED}),
         )
     )
-    attempts.close_attempts(conn, again, closed_as=attempts.LOST, now=now)
-    attempts.close_attempts(conn, failed, closed_as="failed", now=now)
+    attempts.close_attempts(conn, [*again, *failed], closed_as=attempts.LOST, now=now)
     return again, failed
+
+
+def _find(conn: Connection, statement: PerKeyStatement[int], values: Mapping[str, object]) -> Sequence[int]:
+    return conn.execute(statement.to_statement(conn), values).scalars().all()
+
+
+def _stall(conn: Connection, job_ids: Collection[int], minor: str, now: datetime) -> list[int]:
+    return _list_ids(
+        transitions.move_jobs(conn, job_ids, JobStatus.STALLED, minor=minor, source=SOURCE, now=now)
+    )
 
 
 def resume(conn: Connection, attempt: Attempt, *, now: datetime) -> bool:

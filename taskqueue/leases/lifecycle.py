@@ -2,8 +2,8 @@
 
 All reports of a call are one transaction on the locked attempts and jobs. A repeated `start`, `finish` or
 `release` gets the first answer again, since that may have been lost. Every other report after the attempt was
-closed gets StaleLease and changes nothing but the job's log; a lease that never existed, or that is another
-pilot's, gets LeaseNotFound.
+closed gets StaleLease and changes nothing but the job's log, once per kind of report; a lease that never
+existed, or that is another pilot's, gets LeaseNotFound.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from requirements.errors import PilotageError
 from taskqueue.db import sql
-from taskqueue.errors import IllegalTransition, LeaseNotFound, StaleLease
+from taskqueue.errors import IllegalTransition, LeaseNotFound, OutputMissing, StaleLease
 from taskqueue.jobs import log, transitions
 from taskqueue.leases import attempts, expiry
 from taskqueue.leases.attempts import Attempt
@@ -29,7 +29,7 @@ from taskqueue.leases.reports import (
     ReportAnswer,
     Sender,
 )
-from taskqueue.states import JobStatus
+from taskqueue.states import JobStatus, read_status
 from taskqueue.task_queues import task_queues
 
 SOURCE = "Pilot"
@@ -77,7 +77,7 @@ def _record_distinct(
     """Record reports on different leases."""
     held = _lock(conn, reports, now)
     jobs = {
-        row.job_id: JobState(status=JobStatus(row.status), reschedules=row.reschedules)
+        row.job_id: JobState(status=read_status(row.status), reschedules=row.reschedules)
         for row in sql.read_batches(conn, transitions.LOCK_JOBS, {each.job_id for each in held.values()})
     }
     outcomes: list[ReportOutcome] = []
@@ -94,13 +94,13 @@ def _record_distinct(
         except StaleLease as refusal:
             stale.append(_note_stale(attempt, job, report.kind, now))
             outcomes.append(refusal)
-        except IllegalTransition as refusal:
+        except (IllegalTransition, OutputMissing) as refusal:
             outcomes.append(refusal)
         else:
             decided.append((attempt, decision))
             outcomes.append(decision.answer)
     _apply(conn, decided, now)
-    log.append(conn, stale)
+    log.append_new(conn, stale)
     return outcomes
 
 

@@ -1,10 +1,10 @@
 """Starts, heartbeats and finishes of many pilots in one statement (PostgreSQL).
 
-Only for plain reports: the attempt is open and held by the sender, nobody has killed the job, and attempt and
-job are in the state that the report expects (`_EXPECTED`). The statement stores what the report decides for
-that state, states it again as a condition on the locked rows, and is a transaction of its own. All other
-reports (repeated, killed, stalled, closed, of another holder, or on a locked row) change nothing here;
-`lifecycle` records each of them.
+Only for plain reports: the attempt is open and held by the sender, nobody has killed the job, attempt and
+job are in the state that the report expects (`_EXPECTED`), and the output that it names, if any, is stored.
+The statement stores what the report decides for that state, states it again as a condition on the locked
+rows, and is a transaction of its own. All other reports (repeated, killed, stalled, closed, of another
+holder, without their output, or on a locked row) change nothing here; `lifecycle` records each of them.
 """
 
 import json
@@ -68,7 +68,8 @@ _COLUMNS: Mapping[str, Any] = {
     "begins": Boolean,
     "closes": Boolean,
     "exit_code": Integer,
-    **dict.fromkeys(("lease", "holder", "status", "minor_status", "application_status", *_STORED), Text),
+    **dict.fromkeys(("lease", "holder", "output", "status", "minor_status", "application_status"), Text),
+    **dict.fromkeys(_STORED, Text),
 }
 _MOVED = ("status", "minor_status", "application_status")
 
@@ -107,6 +108,7 @@ def _lock_attempts(sent: CTE) -> CTE:
             attempts.c.holder == func.coalesce(sent.c.holder, attempts.c.holder),
             attempts.c.closed_at.is_(None),
             attempts.c.ending.is_(False),
+            or_(sent.c.output.is_(None), sent.c.output == attempts.c.output),
             or_(starts, goes_on),
         )
         .with_for_update(of=[attempts], skip_locked=True, key_share=True)
@@ -207,6 +209,13 @@ def may_be_plain(report: LeaseReport) -> bool:
     return type(report) in _EXPECTED
 
 
+def _expect(report: LeaseReport) -> tuple[Attempt, JobState]:
+    attempt, job = _EXPECTED[type(report)]
+    if isinstance(report, FinishReport) and report.output is not None:
+        attempt = replace(attempt, output=report.output)
+    return attempt, job
+
+
 def record_plain(
     server: StatementRunner, sent: Sequence[LeaseReport], *, rules: LeaseRules, now: datetime
 ) -> list[ReportAnswer | None]:
@@ -217,7 +226,7 @@ def record_plain(
     """
     first = {sent[number].lease: number for number in reversed(range(len(sent)))}
     decided = {
-        number: each.decide(*_EXPECTED[type(each)], rules, now)
+        number: each.decide(*_expect(each), rules, now)
         for number, each in enumerate(sent)
         if first[each.lease] == number and may_be_plain(each)
     }
@@ -237,6 +246,7 @@ def _bind_report(number: int, report: LeaseReport, decision: Decision) -> dict[s
         "number": number,
         "lease": report.lease,
         "holder": report.sender.subject,
+        "output": report.output if isinstance(report, FinishReport) else None,
         "begins": isinstance(report, StartReport),
         "closes": "closed_at" in decision.changes,
     }

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal
 
-from taskqueue.errors import IllegalTransition, StaleLease
+from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
@@ -134,6 +134,7 @@ class ReportAnswer:
     vo: str
     ending: bool = False  #: the job was killed
     status: str | None = None  #: of the job, after the end of the attempt
+    replaced_output: str | None = None  #: digest that another one replaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,15 +231,24 @@ class FinishReport(LeaseReport):
     """A payload has ended."""
 
     result: PayloadResult
+    output: str | None = None  #: digest of the archive that was sent before; None: not named
 
     kind = "finish"
 
     def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:  # noqa: ARG002  (other reports use them)
-        """End the job, which must have started; one that was killed meanwhile stays Killed."""
+        """End the job, which must have started; one that was killed meanwhile stays Killed.
+
+        Raises:
+            OutputMissing: The attempt has not the output that the report names.
+        """
         request, result = self.result.to_json(), self.result
         if (answer := _find_previous_answer(attempt, request)) is not None:
             return Decision(answer=answer)
         attempts.check_open(attempt)
+        if self.output not in (None, attempt.output):
+            raise OutputMissing(
+                f"the output of attempt {attempt.epoch} of job {attempt.job_id} is not stored; send it again"
+            )
         moves = _revive(attempt, job)
         wanted = JobStatus(result.status)
         if not attempt.ending:
@@ -293,9 +303,10 @@ class OutputReport(LeaseReport):
     def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:  # noqa: ARG002  (other reports use them)
         """Store the archive of an open attempt; also of a job that was killed while it ran."""
         attempts.check_open(attempt)
-        return Decision(
-            answer=_answer(attempt), changes={} if self.digest is None else {"output": self.digest}
-        )
+        if self.digest in (None, attempt.output):
+            return Decision(answer=_answer(attempt))
+        answer = replace(_answer(attempt), replaced_output=attempt.output)
+        return Decision(answer=answer, changes={"output": self.digest})
 
 
 def _answer(attempt: Attempt, status: str | None = None) -> ReportAnswer:

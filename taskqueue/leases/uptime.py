@@ -12,8 +12,8 @@ from typing import Final
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from taskqueue.db import clock
 from taskqueue.schema.tables import service_uptime as table
-from taskqueue.sites import matching_delays
 
 #: Seconds between two extensions of an interval.
 EVERY: Final = 5.0
@@ -89,7 +89,7 @@ def record(conn: Connection, process: str, *, now: datetime) -> None:
 
     The name of the process is unique and never used again. `now` is used on SQLite only.
     """
-    now = matching_delays.read_time(conn, now)
+    now = clock.read_time(conn, now)
     values = {"the_process": process, "earliest": now - _LONGEST_PAUSE, "now": now}
     if not conn.execute(EXTEND, values).rowcount:
         conn.execute(BEGIN, {"process": process, "since": now, "until": now})

@@ -4,11 +4,12 @@ A secret is part of the pilot's script, where others may read it later. So exact
 a later one is a duplicate. The database stores only its digest.
 """
 
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from hashlib import sha256
 from secrets import token_urlsafe
 
-from sqlalchemy import Connection, bindparam, exists, select, update
+from sqlalchemy import Connection, bindparam, exists, insert, select, update
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db.sql import DialectInsert, Upsert
@@ -68,6 +69,20 @@ def issue_secret(conn: Connection, stamp: str, *, life: timedelta, now: datetime
     if conn.execute(ISSUE.to_statement(conn), row).first() is None:
         raise SecretUsed(stamp)
     return secret, expires_at
+
+
+def issue_secrets(
+    conn: Connection, stamps: Collection[str], *, life: timedelta, now: datetime
+) -> Mapping[str, str]:
+    """Secrets for pilots that were registered in this transaction, by stamp."""
+    found = {stamp: token_urlsafe(_BYTES) for stamp in sorted(stamps)}
+    expires_at = now + min(life, MAX_LIFETIME)
+    rows = [
+        {"stamp": stamp, "digest": _digest(secret), "expires_at": expires_at}
+        for stamp, secret in found.items()
+    ]
+    conn.execute(insert(table), rows)
+    return found
 
 
 def is_secret_known(conn: Connection, stamp: str, secret: str) -> bool:

@@ -6,13 +6,13 @@ pick.
 """
 
 import json
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, case, exists, func, or_, select, update
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, or_, select, update
+from sqlalchemy.sql.dml import Insert, Update
 
 from cs_config.tree.address import QueueAddress
 from taskqueue.db import sql
@@ -38,6 +38,8 @@ def _contact(insert: DialectInsert) -> Insert:
                 name: func.coalesce(func.nullif(insert.excluded[name], ""), table.c[name])
                 for name in ("site", "ce", "queue")
             },
+            # The first statement holds: a leaked token cannot enlarge the slot.
+            "processors": func.coalesce(table.c.processors, insert.excluded.processors),
             "updated_at": case(
                 (table.c.status == _LIVES, table.c.updated_at), else_=insert.excluded.updated_at
             ),
@@ -50,6 +52,12 @@ def _contact(insert: DialectInsert) -> Insert:
 _IN_ATTEMPTS = (
     select(func.count()).select_from(attempts).where(attempts.c.stamp == table.c.stamp).scalar_subquery()
 )
+_has_it_open = (attempts.c.stamp == table.c.stamp, attempts.c.closed_at.is_(None))
+#: What an active pilot has at the moment; an attempt without a record of its processors has one.
+_OPEN = select(func.count()).select_from(attempts).where(*_has_it_open).scalar_subquery()
+_USED = select(func.coalesce(func.sum(func.coalesce(attempts.c.processors, 1)), 0)).where(*_has_it_open)
+OPEN_JOBS = case((_ENDED, 0), else_=_OPEN)
+USED_CORES = case((_ENDED, 0), else_=_USED.scalar_subquery())
 #: Number of jobs that a pilot got: counted in its attempts while it is active, and stored when it ends.
 JOBS = case((_ENDED, table.c.jobs), else_=_IN_ATTEMPTS)
 
@@ -58,11 +66,14 @@ CONTACT = Upsert(table, _contact)
 
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
 ALL = select(
-    *(each for each in table.c if each.name != "jobs"),
+    *(each for each in table.c if each.name not in ("jobs", "processors")),
     JOBS.label("jobs"),
+    OPEN_JOBS.label("open_jobs"),
+    USED_CORES.label("used_cores"),
     _has_output.label("has_output"),
 )
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
+ALL_AMONG = ALL.where(table.c.stamp.in_(sql.IDS))
 
 STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(sql.IDS))
 
@@ -72,21 +83,41 @@ IS_AT = select(table.c.stamp).where(
     table.c.vo.in_(bindparam("vos", expanding=True)),
 )
 
-SET_STATUS = (
-    update(table)
-    .where(
-        table.c.stamp == bindparam("the_stamp"), table.c.status.in_(bindparam("from_states", expanding=True))
-    )
-    .values(
-        status=bindparam("wanted"),
-        # Its attempts are removed before the pilot is: a later count may be lower.
-        jobs=case((table.c.jobs < _IN_ATTEMPTS, _IN_ATTEMPTS), else_=table.c.jobs),
-        status_reason=bindparam("reason"),
-        empty_reason=func.coalesce(bindparam("why_empty"), table.c.empty_reason),
-        reference=func.coalesce(bindparam("new_reference"), table.c.reference),
-        updated_at=bindparam("now"),
-    )
+IS_HEARD = select(table.c.stamp).where(
+    table.c.stamp == bindparam("stamp"),
+    or_(
+        table.c.last_seen_at >= bindparam("since"),
+        exists().where(
+            attempts.c.stamp == table.c.stamp,
+            attempts.c.closed_at.is_(None),
+            func.coalesce(attempts.c.heartbeat_at, attempts.c.opened_at) >= bindparam("since"),
+        ),
+    ),
 )
+
+
+def _set_status_to(wanted: PilotStatus) -> Update:
+    sources = (status for status in PilotStatus if pilot_may_become(status, wanted))
+    return (
+        update(table)
+        .where(
+            table.c.stamp == bindparam("the_stamp"),
+            or_(*(table.c.status == each.value for each in sources)),
+        )
+        .values(
+            status=wanted.value,
+            # Its attempts are removed before the pilot is: a later count may be lower.
+            jobs=case((table.c.jobs < _IN_ATTEMPTS, _IN_ATTEMPTS), else_=table.c.jobs),
+            status_reason=bindparam("reason"),
+            empty_reason=func.coalesce(bindparam("why_empty"), table.c.empty_reason),
+            reference=func.coalesce(bindparam("new_reference"), table.c.reference),
+            updated_at=bindparam("now"),
+        )
+    )
+
+
+#: By the wanted status; for one row or for many.
+SET_STATUS = {wanted: _set_status_to(wanted) for wanted in PilotStatus}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +140,8 @@ class Pilot:
     landings: tuple[str, ...] = ()  #: possible `Site/CE/Queue` if a broker picks the queue
     empty_reason: str = ""  #: why it got no job, in a word, as it reported
     has_output: bool = False  #: the last part of its output was stored
+    open_jobs: int = 0  #: that it has now
+    used_cores: int = 0  #: of these jobs
 
     def may_be_at(self, sites: Collection[str]) -> bool:
         """Whether it is at one of the sites, or may be sent there by a broker."""
@@ -144,6 +177,33 @@ def register(
     return False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntendedPilot:
+    """A pilot that is to be submitted."""
+
+    stamp: str
+    queue: QueueAddress | None  #: None: a broker picks one of the landings
+    landings: tuple[QueueAddress, ...] = ()
+
+
+def register_all(
+    conn: Connection, intended: Collection[IntendedPilot], *, vo: str, submitted_by: str, now: datetime
+) -> None:
+    """Store the intents to submit many new pilots, or none; IdempotencyConflict if a stamp is taken."""
+    stamps = [each.stamp for each in intended]
+    if taken := read_statuses(conn, stamps):
+        raise IdempotencyConflict(f"the stamp {min(taken)} is taken by another pilot")
+    rows = [
+        {
+            **_build_row(stamp=each.stamp, vo=vo, status=PilotStatus.SUBMITTED, queue=each.queue, now=now),
+            "submitted_by": submitted_by,
+            "landings": json.dumps(sorted(map(str, each.landings))) if each.landings else None,
+        }
+        for each in sorted(intended, key=lambda each: each.stamp)
+    ]
+    conn.execute(insert(table), rows)
+
+
 def is_at(conn: Connection, stamp: str, *, site: str, vos: Collection[str]) -> bool:
     """Whether this pilot exists, is of one of the VOs, and is bound to a queue of the site."""
     values = {"stamp": stamp, "the_site": site, "vos": sorted(vos)}
@@ -158,6 +218,11 @@ def get_pilot(conn: Connection, stamp: str) -> Pilot:
     return from_row(dict(row))
 
 
+def is_heard(conn: Connection, stamp: str, *, since: datetime) -> bool:
+    """Whether a pilot has requested jobs, or reported on one that it holds, since then."""
+    return conn.execute(IS_HEARD, {"stamp": stamp, "since": since}).first() is not None
+
+
 def set_status(
     conn: Connection,
     stamp: str,
@@ -169,18 +234,46 @@ def set_status(
     now: datetime,
 ) -> None:
     """Store the status of a pilot, with its reference and the reason why it got no job, if known."""
-    sources = [status.value for status in PilotStatus if pilot_may_become(status, wanted)]
     values = {
         "the_stamp": stamp,
-        "wanted": wanted.value,
-        "from_states": sources,
         "reason": reason,
         "new_reference": reference,
         "why_empty": empty_reason,
         "now": now,
     }
-    if not conn.execute(SET_STATUS, values).rowcount:
+    if not conn.execute(SET_STATUS[wanted], values).rowcount:
         raise IllegalTransition(stamp, current=get_pilot(conn, stamp).status, wanted=wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusReport:
+    """What a director reports of a pilot."""
+
+    stamp: str
+    status: PilotStatus
+    reference: str | None = None
+    reason: str = ""
+
+
+def set_all(conn: Connection, reports: Collection[StatusReport], *, now: datetime) -> frozenset[str]:
+    """Store the statuses of many pilots; the stamps of those that have another one all the same.
+
+    Those have ended meanwhile, or run already, or do not exist.
+    """
+    rows: dict[PilotStatus, list[dict[str, object]]] = defaultdict(list)
+    for each in sorted(reports, key=lambda each: each.stamp):
+        values = {"reason": each.reason, "new_reference": each.reference, "why_empty": None, "now": now}
+        rows[each.status].append({"the_stamp": each.stamp, **values})
+    for status in sorted(rows):
+        conn.execute(SET_STATUS[status], rows[status])
+    stored = read_statuses(conn, [each.stamp for each in reports])
+    return frozenset(each.stamp for each in reports if stored.get(each.stamp) != each.status)
+
+
+def read_pilots(conn: Connection, stamps: Collection[str]) -> Sequence[Pilot]:
+    """The pilots that exist."""
+    rows = sql.read_batches(conn, ALL_AMONG, stamps)
+    return [from_row(dict(row._mapping)) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
 
 
 def record_contact(
@@ -208,7 +301,13 @@ def from_row(row: Mapping[str, object]) -> Pilot:
 
 
 def _build_row(
-    *, stamp: str, vo: str, status: PilotStatus, queue: QueueAddress | None, now: datetime
+    *,
+    stamp: str,
+    vo: str,
+    status: PilotStatus,
+    queue: QueueAddress | None,
+    processors: int | None = None,
+    now: datetime,
 ) -> dict[str, object]:
     return {
         "stamp": stamp,
@@ -217,6 +316,7 @@ def _build_row(
         "site": queue.site if queue else "",
         "ce": queue.ce if queue else "",
         "queue": queue.queue if queue else "",
+        "processors": processors,
         "created_at": now,
         "updated_at": now,
     }
@@ -267,7 +367,8 @@ BIND = (
     .where(table.c.stamp == bindparam("the_stamp"), table.c.site == "")
     .values(site=bindparam("new_site"), ce=bindparam("new_ce"), queue=bindparam("new_queue"))
 )
-BOUND = select(table.c.stamp, *_QUEUE, table.c.landings, table.c.status).where(table.c.stamp.in_(sql.IDS))
+BOUND = select(table.c.stamp, *_QUEUE, table.c.landings).where(table.c.stamp.in_(sql.IDS))
+IS_RUNNING = and_(table.c.status == PilotStatus.RUNNING.value, table.c.processors.is_not(None))
 # Status and time as `CONTACT` writes them; few rows of few VOs, all with the time of the write.
 SEEN = (
     update(table)
@@ -277,6 +378,7 @@ SEEN = (
         updated_at=case((table.c.status == _LIVES, table.c.updated_at), else_=bindparam("now")),
         last_seen_at=bindparam("now"),
     )
+    .returning(table.c.stamp, table.c.site, table.c.processors)
 )
 
 
@@ -287,6 +389,7 @@ class FirstRequest:
     stamp: str
     vo: str
     queue: QueueAddress
+    processors: int | None = None  #: of its slot; None: not stated yet
 
 
 def bind_queues(
@@ -299,7 +402,14 @@ def bind_queues(
     write before they read it, and finds it bound.
     """
     rows = [
-        _build_row(stamp=each.stamp, vo=each.vo, status=PilotStatus.RUNNING, queue=None, now=now)
+        _build_row(
+            stamp=each.stamp,
+            vo=each.vo,
+            status=PilotStatus.RUNNING,
+            queue=None,
+            processors=each.processors,
+            now=now,
+        )
         for each in sorted(requests, key=lambda each: each.stamp)
     ]
     if not rows:
@@ -323,21 +433,33 @@ def bind_queues(
 
 
 def read_bound_queues(
-    conn: Connection, stamps: Collection[str], *, status: PilotStatus | None = None
+    conn: Connection, stamps: Collection[str], *, in_use: bool = False
 ) -> Mapping[str, QueueAddress]:
-    """The queues that pilots (of a status) are bound to, by stamp; without pilots that are bound to none."""
+    """The queues that pilots are bound to, by stamp; without pilots that are bound to none.
+
+    `in_use`: only of pilots whose first request for jobs is recorded, and which are running.
+    """
     return {
         row.stamp: QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
-        for row in sql.read_batches(conn, BOUND, stamps)
-        if row.site and status in (None, row.status)
+        for row in sql.read_batches(conn, BOUND.where(IS_RUNNING) if in_use else BOUND, stamps)
+        if row.site
     }
 
 
-def record_contacts(conn: Connection, stamps_by_vo: Mapping[str, Collection[str]], *, now: datetime) -> None:
-    """Record that pilots have sent requests: they are running, unless they have ended."""
+def record_contacts(
+    conn: Connection, stamps_by_vo: Mapping[str, Collection[str]], *, now: datetime
+) -> frozenset[str]:
+    """Record that pilots have sent requests: they are running, unless they have ended.
+
+    Returns those that are bound to a queue, and whose slot is known. Others were not stored, or the database
+    has lost that.
+    """
+    bound: set[str] = set()
     for vo, stamps in sorted(stamps_by_vo.items()):
         for some in sql.split_batches(stamps):
-            conn.execute(SEEN, {"ids": some, "the_vo": vo, "now": now})
+            found = conn.execute(SEEN, {"ids": some, "the_vo": vo, "now": now})
+            bound |= {row.stamp for row in found if row.site and row.processors is not None}
+    return frozenset(bound)
 
 
 STORE_OUTPUT = sql.insert_or_update(pilot_outputs, "stdout", "stderr", "stored_at")

@@ -56,16 +56,15 @@ _may_go = and_(submit_pools.c.last_used_at < bindparam("before"), ~_is_used, ~_w
 #: SKIP LOCKED: a locked row is in use. Ordered as in `touch_pools`.
 UNUSED = (
     select(submit_pools.c.pool_id)
-    .where(_may_go)
+    .where(submit_pools.c.vo == bindparam("vo"), _may_go)
     .order_by(submit_pools.c.pool_id)
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True)
 )
 DELETE_UNUSED = (
-    delete(submit_pools)
-    .where(submit_pools.c.pool_id.in_(sql.IDS), _may_go)
-    .returning(submit_pools.c.pool_id, submit_pools.c.vo)
+    delete(submit_pools).where(submit_pools.c.pool_id.in_(sql.IDS), _may_go).returning(submit_pools.c.pool_id)
 )
+VOS = select(submit_pools.c.vo).distinct().order_by(submit_pools.c.vo)
 
 
 #: KEY SHARE: prevents only the removal, which locks the row first and checks in a later statement.
@@ -164,13 +163,21 @@ def read_originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, 
     return {row.pool_id: row.original for row in sql.read_batches(conn, ORIGINALS, pool_ids)}
 
 
-def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: int = 1000) -> list[str]:
-    """Delete pools that no job has used since `before`, with their mapping; their ids."""
-    unused = list(conn.execute(UNUSED, {"before": before, "limit": limit}).scalars())
+def list_vos(conn: Connection) -> list[str]:
+    """The VOs that have pools, sorted."""
+    return list(conn.execute(VOS).scalars())
+
+
+def delete_unused(
+    conn: Connection, *, vo: str, before: datetime, now: datetime, limit: int = 1000
+) -> list[str]:
+    """Delete pools of a VO that no job has used since `before`, with their mapping; their ids."""
+    unused = list(conn.execute(UNUSED, {"vo": vo, "before": before, "limit": limit}).scalars())
     if not unused:
         return []
     deleted = conn.execute(DELETE_UNUSED, {"before": before, "ids": unused}).all()
-    change_feed.append_changes(conn, "mapping", sorted({row.vo for row in deleted}), now=now)
+    if deleted:
+        change_feed.append_changes(conn, "mapping", [vo], now=now)
     return [row.pool_id for row in deleted]
 
 

@@ -30,6 +30,7 @@ from sqlalchemy.schema import SchemaItem
 
 from cs_config.versions.tables import UtcTime, metadata
 from taskqueue.schema.bitset_type import BitsetType
+from taskqueue.schema.folded_name import folded_name
 from taskqueue.schema.triggers import TRIGGERS
 from taskqueue.states import FINAL
 
@@ -68,7 +69,7 @@ def _build_ddl(statement: str) -> DDL:
     return DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
 
 
-def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
+def _index_where(condition: str, name: str, *columns: str | folded_name, unique: bool = False) -> Index:
     where = text(condition)
     return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
@@ -372,13 +373,16 @@ attempts = _table(
     # No column that a heartbeat changes is in any index: heartbeats are the most frequent writes.
     _index_where("closed_at IS NULL AND started_at IS NULL", "ix_attempts_not_started", "job_id"),
     _index_where("closed_at IS NULL AND ending IS true", "ix_attempts_ending", "job_id"),
-    Index("ix_attempts_stamp", "stamp"),
-    # Attempts at a location, counted for limits.
-    _index_where("closed_at IS NULL", "ix_attempts_open_at", "site", "ce", "queue"),
-    # Attempts that may be reopened: a new limit has to count them then.
-    _index_where("closed_as = 'lost'", "ix_attempts_lost_at", "site", "ce"),
+    Index("ix_attempts_stamp", "stamp", "closed_at"),
+    _index_where("output IS NOT NULL", "ix_attempts_output", "output"),
     postgresql_with=_ROOMY,
 )
+#: Folded names of an attempt's location.
+ATTEMPT_AT = folded_name(attempts.c.site), folded_name(attempts.c.ce), folded_name(attempts.c.queue)
+# Attempts at a location, counted for limits.
+_index_where("closed_at IS NULL", "ix_attempts_open_at", *ATTEMPT_AT)
+# Attempts that may be reopened: a new limit has to count them then.
+_index_where("closed_as = 'lost'", "ix_attempts_lost_at", *ATTEMPT_AT[:2])
 for _dialect, _statements in TRIGGERS.items():
     for _statement in _statements:
         event.listen(attempts, "after_create", _build_ddl(_statement).execute_if(dialect=_dialect))
@@ -387,7 +391,7 @@ for _dialect, _statements in TRIGGERS.items():
 #: last advertisement: the site's statement of its state.
 scopes = _table(
     "scopes",
-    Column("scope", Text, primary_key=True),  # Site, Site/CE or Site/CE/Queue
+    Column("scope", Text, primary_key=True),  # Site, Site/CE or Site/CE/Queue; folded wherever it is a key
     Column("site", Text, nullable=False),
     Column("watermark", BigInteger, nullable=False, server_default=text("0")),  # of a site: last one issued
     # The watermark up to which the advertisement counts; one with an older watermark is rejected.
@@ -449,7 +453,7 @@ reservations = _table(
 #: Sites that get test jobs only, until the ban is lifted.
 site_bans = _table(
     "site_bans",
-    Column("site", Text, primary_key=True),
+    Column("site", Text, primary_key=True),  # folded
     Column("reason", Text, nullable=False),
     Column("author", Text, nullable=False),
     Column("at", UtcTime, nullable=False),
@@ -512,6 +516,7 @@ pilots = _table(
     Column("last_seen_at", UtcTime),  # last request of the pilot itself
     Column("landings", Text),  # JSON list of Site/CE/Queue: possible queues if a broker picks
     Column("empty_reason", String(40), nullable=False, server_default=""),  # why it got no job, in a word
+    Column("processors", Integer),  # of its slot, as its first request for jobs stated them
     Index("ix_pilots_status_updated_at", "status", "updated_at"),
     Index("ix_pilots_vo_site", "vo", "site"),
 )
@@ -543,6 +548,7 @@ blobs = _table(
     Column("size", BigInteger, nullable=False),  # bytes
     Column("created_at", UtcTime, nullable=False),
     Column("last_used_at", UtcTime, nullable=False),
+    Column("is_output", Boolean, nullable=False),  # of jobs only, never sent as a sandbox: has its own quota
     PrimaryKeyConstraint("digest", "vo"),  # a VO reads only what it uploaded
     Index("ix_blobs_vo", "vo"),
 )
@@ -555,6 +561,7 @@ agent_leases = _table(
     Column("fence", BigInteger, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
     Column("last_cycle_at", UtcTime),
+    Column("broken", Text, nullable=False, server_default="[]"),  # JSON list: VOs whose work failed in it
     postgresql_with=_BUSY,
 )
 

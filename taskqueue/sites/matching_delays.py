@@ -8,15 +8,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from taskqueue.db import sql
 from taskqueue.schema.tables import matching_delays as table
 
-#: Scope, attribute, value, VO (empty: all VOs).
+#: Folded scope, attribute, folded value, VO (empty: all VOs).
 BucketKey = tuple[str, str, str, str]
 
-TIME_POSTGRESQL = select(func.clock_timestamp())
 READ = select(table).where(table.c.scope.in_(sql.IDS))
 STORE = sql.insert_or_update(table, "tokens", "at")
 
@@ -27,11 +26,6 @@ class BucketLevel:
 
     tokens: float
     at: datetime
-
-
-def read_time(conn: Connection, now: datetime) -> datetime:
-    """Time of the database; on SQLite `now`, since there is one host."""
-    return now if conn.dialect.name == "sqlite" else conn.execute(TIME_POSTGRESQL).scalar_one()
 
 
 def read_levels(conn: Connection, scopes: Collection[str]) -> Mapping[BucketKey, BucketLevel]:

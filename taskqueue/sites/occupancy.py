@@ -8,10 +8,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, or_, select
 
 from cs_config.tree.address import QueueAddress
+from requirements.values import fold
 from taskqueue.db import sql
-from taskqueue.schema.tables import attempts, jobs, pilots
-from taskqueue.states import PILOT_ACTIVE, JobStatus
+from taskqueue.schema.tables import ATTEMPT_AT, attempts, jobs, pilots
+from taskqueue.states import PILOT_ACTIVE, JobStatus, read_status
 
+_site, _ce, _queue = ATTEMPT_AT
 _NOT_BEGUN = attempts.c.started_at.is_(None)
 
 OCCUPANCY = (
@@ -23,9 +25,9 @@ OCCUPANCY = (
     .join(jobs, jobs.c.job_id == attempts.c.job_id)
     .where(
         attempts.c.closed_at.is_(None),
-        attempts.c.site == bindparam("site"),
-        or_(bindparam("ce") == "", attempts.c.ce == bindparam("ce")),
-        or_(bindparam("queue") == "", attempts.c.queue == bindparam("queue")),
+        _site == bindparam("site"),
+        or_(bindparam("ce") == "", _ce == bindparam("ce")),
+        or_(bindparam("queue") == "", _queue == bindparam("queue")),
     )
 )
 
@@ -44,8 +46,8 @@ BY_VALUE = {
     .join(attempts, attempts.c.job_id == jobs.c.job_id)
     .where(
         attempts.c.closed_at.is_(None),
-        attempts.c.site == bindparam("site"),
-        or_(bindparam("ce") == "", attempts.c.ce == bindparam("ce")),
+        _site == bindparam("site"),
+        or_(bindparam("ce") == "", _ce == bindparam("ce")),
     )
     .group_by(column, jobs.c.vo)
     for attribute, column in ATTRIBUTE_COLUMNS.items()
@@ -55,7 +57,7 @@ BY_VALUE = {
 BY_VO = (
     select(jobs.c.vo, jobs.c.status, func.count().label("jobs"))
     .join(attempts, attempts.c.job_id == jobs.c.job_id)
-    .where(attempts.c.closed_at.is_(None), attempts.c.site.in_(sql.IDS))
+    .where(attempts.c.closed_at.is_(None), _site.in_(sql.IDS))
     .group_by(jobs.c.vo, jobs.c.status)
     .order_by(jobs.c.vo, jobs.c.status)
 )
@@ -89,14 +91,14 @@ class Occupancy:
 
 def count_jobs(conn: Connection, scope: str) -> Occupancy:
     """Jobs at a scope, `Site`, `Site/CE` or `Site/CE/Queue`, including killed ones that are ending."""
-    site, ce, queue = (*scope.split("/"), "", "")[:3]
+    site, ce, queue = (*fold(scope).split("/"), "", "")[:3]
     row = conn.execute(OCCUPANCY, {"site": site, "ce": ce, "queue": queue}).one()
     return Occupancy(**row._asdict())
 
 
 def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str, str], int]:
     """Number of jobs at a site or CE now, by VO and value of the attribute."""
-    site, ce = (*scope.split("/"), "")[:2]
+    site, ce = (*fold(scope).split("/"), "")[:2]
     rows = conn.execute(BY_VALUE[attribute], {"site": site, "ce": ce})
     return {(row.vo, row.value): row.jobs for row in rows}
 
@@ -104,8 +106,8 @@ def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tupl
 def count_by_vo(conn: Connection, sites: Collection[str]) -> Mapping[str, Mapping[JobStatus, int]]:
     """Number of jobs of each VO at some sites now, by status."""
     found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
-    for vo, status, number in conn.execute(BY_VO, {"ids": sorted(sites)}):
-        found[vo][JobStatus(status)] = number
+    for vo, status, number in conn.execute(BY_VO, {"ids": sorted(map(fold, sites))}):
+        found[vo][read_status(status)] = number
     return found
 
 

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from requirements.errors import InvalidRequest, Problem
-from requirements.values import Value
+from requirements.values import Value, fold
 from taskqueue.db import sql
 from taskqueue.schema.tables import attempts, jobs, scope_rules
 from taskqueue.schema.tables import reservations as table
@@ -102,15 +102,15 @@ class Reservation:
 
 def create_reservations(conn: Connection, reserved: Iterable[tuple[str, AttemptKey]]) -> None:
     """Insert reservations; in the transaction of the claim, under the lock of the scopes."""
-    rows = [{"scope": scope, "job_id": job_id, "epoch": epoch} for scope, (job_id, epoch) in reserved]
+    rows = [{"scope": fold(scope), "job_id": job_id, "epoch": epoch} for scope, (job_id, epoch) in reserved]
     if rows:
         conn.execute(CREATE, rows)
 
 
 def count_reservations(conn: Connection, scopes: Collection[str]) -> Mapping[str, int]:
     """Number of reservations of each scope that still count; scopes without any are left out."""
-    rows = conn.execute(COUNT, {"ids": sorted(scopes)})
-    return {row.scope: row.reserved for row in rows}
+    found = {row.scope: row.reserved for row in conn.execute(COUNT, {"ids": sorted(map(fold, scopes))})}
+    return {scope: found[fold(scope)] for scope in scopes if fold(scope) in found}
 
 
 def list_reservations(
@@ -120,13 +120,13 @@ def list_reservations(
     statement = LIST
     if vos is not None:
         statement = LIST.where(table.c.job_id.in_(select(jobs.c.job_id).where(jobs.c.vo.in_(sorted(vos)))))
-    rows = conn.execute(statement, {"the_scope": scope, "most": most})
+    rows = conn.execute(statement, {"the_scope": fold(scope), "most": most})
     return [Reservation(**row._asdict()) for row in rows]
 
 
 def remove_reservations(conn: Connection, scope: str, ended: Collection[AttemptKey]) -> int:
     """Delete the reservations of ended attempts; the number of those that counted. Under the scope's lock."""
-    rows = sql.read_batches(conn, REMOVE, ended, the_scope=scope)
+    rows = sql.read_batches(conn, REMOVE, ended, the_scope=fold(scope))
     return sum(not row.seen for row in rows)
 
 
@@ -176,11 +176,12 @@ class Advertisement:
 
 def create_watermark(conn: Connection, site: str) -> int:
     """Issue a new watermark of a site, higher than all before."""
-    return _next_watermark(conn, scopes.lock_scopes(conn, [site])[site])
+    return _next_watermark(conn, scopes.lock_scopes(conn, [site])[fold(site)])
 
 
 def accept_advertisement(conn: Connection, scope: str, new: Advertisement, *, now: datetime) -> bool:
     """Store an advertisement as the state of a scope; False: a later one is already stored."""
+    scope = fold(scope)
     locked = scopes.lock_scopes(conn, scopes.list_enclosing(scope))
     site, current = locked[scopes.parse_site(scope)], locked[scope]
     if new.as_of is not None and not 0 < new.as_of <= site.watermark:

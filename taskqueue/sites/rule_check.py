@@ -16,7 +16,15 @@ from sqlalchemy import (
     update,
 )
 
-from taskqueue.schema.tables import attempts, installation, jobs, reservations, scope_returns, scope_rules
+from taskqueue.schema.tables import (
+    ATTEMPT_AT,
+    attempts,
+    installation,
+    jobs,
+    reservations,
+    scope_returns,
+    scope_rules,
+)
 from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.sites import reservations as site_reservations
 from taskqueue.sites import scope_rules as rules
@@ -39,6 +47,7 @@ _RESERVED = (
     .where(reservations.c.scope == scope_rules.c.scope, reservations.c.seen.is_(False))
     .scalar_subquery()
 )
+_site, _ce, _ = ATTEMPT_AT
 _SITES = select(scopes_table.c.site).join(scope_rules, scope_rules.c.scope == scopes_table.c.scope)
 
 
@@ -74,8 +83,8 @@ def _select_rows(attribute: str) -> Select[*tuple[object, ...]]:
     return (
         select(
             literal(0),
-            attempts.c.site,
-            attempts.c.ce,
+            _site,
+            _ce,
             literal(attribute),
             jobs.c.vo,
             value,
@@ -83,8 +92,8 @@ def _select_rows(attribute: str) -> Select[*tuple[object, ...]]:
             func.count(),
         )
         .join(jobs, jobs.c.job_id == attempts.c.job_id)
-        .where(attempts.c.closed_at.is_(None), attempts.c.site.in_(_SITES))
-        .group_by(attempts.c.site, attempts.c.ce, jobs.c.vo, value)
+        .where(attempts.c.closed_at.is_(None), _site.in_(_SITES))
+        .group_by(_site, _ce, jobs.c.vo, value)
     )
 
 
@@ -134,8 +143,7 @@ def mend(conn: Connection, rule_id: int) -> None:
         if rule.kind is RuleKind.THROTTLE:
             rules.set_count(conn, rule_id, site_reservations.recount(conn, rule.scope))
         else:
-            rules.remove_rule(conn, rule_id)
-            rules.insert_rules(conn, [rule])
+            rules.renew_rule(conn, rule)
         conn.execute(NOTE_MENDED)
 
 

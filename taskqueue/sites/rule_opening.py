@@ -7,15 +7,29 @@ transaction keeps the locks to its end; so when these transactions have ended, e
 the open attempts that it counts are marked with it (`attempts.counted_by`), some at a time, each together
 with its counter: a process that is killed meanwhile leaves a smaller number and as few marks, and another
 continues. An attempt that ends before it was marked is not counted, and one that ends later is returned.
+
+For a throttle every attempt at the scope gets a reservation: no advertisement so far was counted for it, so
+none shows for certain that it contains the attempt. The next one that was counted later does.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from sqlalchemy import Connection, Engine, Row, Select, bindparam, or_, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    bindparam,
+    literal,
+    or_,
+    select,
+    text,
+)
 
 from taskqueue.db import database, sql
-from taskqueue.schema.tables import attempts, jobs
+from taskqueue.schema.tables import ATTEMPT_AT, attempts, jobs
 from taskqueue.sites import reservations, scope_rules, scopes
 from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS
 from taskqueue.sites.scope_rules import RuleKind, StoredRule
@@ -37,31 +51,31 @@ CLAIMS = text("""
             OR relation = CAST('scopes' AS regclass) AND mode = 'RowShareLock')
 """)
 
+_site, _ce, _queue = ATTEMPT_AT
 #: Attempts that are open, or may be reopened; as text, so that the planner finds the partial indexes.
 _MAY_COUNT = text("(attempts.closed_at IS NULL OR attempts.closed_as = 'lost')")
 
 
-def _select_countable(attribute: str) -> Select[*tuple[object, ...]]:
+def _select_countable(value: ColumnElement[str]) -> Select[*tuple[object, ...]]:
     return (
-        select(
-            attempts.c.lease,
-            attempts.c.counted_by,
-            jobs.c.vo,
-            ATTRIBUTE_COLUMNS[attribute].label("value"),
-        )
+        select(attempts.c.lease, attempts.c.counted_by, jobs.c.vo, value.label("value"))
         .join(jobs, jobs.c.job_id == attempts.c.job_id)
         .where(
             _MAY_COUNT,
-            attempts.c.site == bindparam("site"),
-            or_(bindparam("ce") == "", attempts.c.ce == bindparam("ce")),
+            _site == bindparam("site"),
+            or_(bindparam("ce") == "", _ce == bindparam("ce")),
+            or_(bindparam("queue") == "", _queue == bindparam("queue")),
         )
         .order_by(attempts.c.job_id)
     )
 
 
-COUNTABLE = {attribute: _select_countable(attribute) for attribute in ATTRIBUTE_COLUMNS}
+#: By attribute of the rule; a throttle has none.
+COUNTABLE = {
+    attribute: _select_countable(value) for attribute, value in {**ATTRIBUTE_COLUMNS, "": literal("")}.items()
+}
 LOCK = (
-    select(attempts.c.lease, attempts.c.counted_by, attempts.c.closed_at)
+    select(attempts.c.lease, attempts.c.counted_by, attempts.c.closed_at, attempts.c.job_id, attempts.c.epoch)
     .where(attempts.c.lease.in_(sql.IDS), _MAY_COUNT)
     .order_by(attempts.c.job_id, attempts.c.epoch)
     .with_for_update(key_share=True)
@@ -84,13 +98,12 @@ def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> Iterator[None
     Raises:
         OperationalError: The scope stays locked; what was counted so far is kept.
     """
-    if rule.kind is RuleKind.RUNNING:
-        with database.reading(engine) as conn:
-            leases = list(_list_countable(conn, rule, counts))
-        for start in range(0, len(leases), _AT_ONCE):
-            if start:
-                yield
-            database.run_with_retry(partial(_mark, engine, rule, leases[start : start + _AT_ONCE]))
+    with database.reading(engine) as conn:
+        leases = list(_list_countable(conn, rule, counts))
+    for start in range(0, len(leases), _AT_ONCE):
+        if start:
+            yield
+        database.run_with_retry(partial(_mark, engine, rule, leases[start : start + _AT_ONCE]))
     with database.writing(engine) as conn:
         scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
         scopes.lock_scopes(conn, [rule.scope])
@@ -101,9 +114,10 @@ def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> Iterator[None
 
 def _list_countable(conn: Connection, rule: StoredRule, counts: Counts) -> Iterator[str]:
     """Leases of the attempts that the rule must count and that are not marked with it."""
-    site, ce = (*rule.scope.split("/"), "")[:2]
-    for row in conn.execute(COUNTABLE[rule.attribute], {"site": site, "ce": ce}):
-        if counts(rule, row.vo, row.value) and not _is_marked(row, rule):
+    site, ce, queue = (*rule.scope.split("/"), "", "")[:3]
+    for row in conn.execute(COUNTABLE[rule.attribute], {"site": site, "ce": ce, "queue": queue}):
+        is_counted = rule.kind is RuleKind.THROTTLE or counts(rule, row.vo, row.value)
+        if is_counted and not _is_marked(row, rule):
             yield row.lease
 
 
@@ -114,14 +128,16 @@ def _mark(engine: Engine, rule: StoredRule, leases: Sequence[str]) -> None:
         scopes.lock_scopes(conn, [rule.scope])
         rows = [row for row in conn.execute(LOCK, {"ids": leases}) if not _is_marked(row, rule)]
         marks = [
-            scope_rules.format_countings(
-                [*scope_rules.parse_countings(row.counted_by), (rule.rule_id, rule.scope)]
-            )
+            scope_rules.format_countings([*scope_rules.parse_countings(row.counted_by), rule.counting])
             for row in rows
         ]
         MARK.execute(conn, {"lease": [row.lease for row in rows], "counted_by": marks})
-        scope_rules.add_count(conn, rule.rule_id, sum(row.closed_at is None for row in rows))
+        if rule.kind is RuleKind.THROTTLE:
+            reserved = ((rule.scope, (row.job_id, row.epoch)) for row in rows)
+            reservations.create_reservations(conn, reserved)
+        else:
+            scope_rules.add_count(conn, rule.rule_id, sum(row.closed_at is None for row in rows))
 
 
 def _is_marked(row: Row[*tuple[object, ...]], rule: StoredRule) -> bool:
-    return (rule.rule_id, rule.scope) in scope_rules.parse_countings(row.counted_by)
+    return rule.counting in scope_rules.parse_countings(row.counted_by)

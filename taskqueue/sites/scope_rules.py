@@ -1,8 +1,8 @@
 """Limits, delays and throttles of scopes as rows, with counters of what runs there.
 
 `n` of a rule is a copy of a number of rows: open attempts that it counts, or reservations of its scope. It is
-changed under the lock of the scope only: by claims, which add what they took, and by `apply_returns`, which
-subtracts what ended since. What ends an attempt takes no such lock: triggers of `attempts` append to
+changed under the lock of the scope only: by claims, which add what they took, and subtract what ended since
+(`lock_rules`). What ends an attempt takes no such lock: triggers of `attempts` append to
 `scope_returns` in the same transaction. So `n` less the returns of a snapshot equals the rows of that
 snapshot, and a claim that applies late leaves too little room, never too much.
 """
@@ -14,12 +14,29 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from taskqueue.db import sql
 from taskqueue.schema.tables import installation, scope_returns
 from taskqueue.schema.tables import scope_rules as table
-from taskqueue.sites import reservations
+from taskqueue.schema.tables import scopes as scopes_table
+from taskqueue.sites import reservations, scopes
+from taskqueue.sites.scopes import Scope
 
 #: Format of the definitions that this program writes and reads.
 FORMAT: Final = 1
@@ -42,7 +59,7 @@ _KINDS = frozenset(each.value for each in RuleKind)
 class ScopeRule:
     """A rule as compiled from the configuration."""
 
-    scope: str
+    scope: str  #: folded
     kind: RuleKind
     attribute: str = ""  #: of jobs; as the next two empty for a throttle
     value: str = ""  #: folded
@@ -64,11 +81,17 @@ class StoredRule(ScopeRule):
     opened: bool  #: False: it admits no job yet
     known: bool = True  #: False: written by a later release, in a format that this one cannot read
 
+    @property
+    def counting(self) -> "Counting":
+        """Its entry in `attempts.counted_by`."""
+        return (RESERVATION if self.kind is RuleKind.THROTTLE else self.rule_id), self.scope
+
 
 #: One rule that counts an attempt: rule id, or RESERVATION, and scope. `attempts.counted_by` is a JSON list.
 Counting = tuple[int, str]
 
 ALL = select(table).order_by(table.c.rule_id)
+AT_SITES = ALL.where(table.c.scope.in_(select(scopes_table.c.scope).where(scopes_table.c.site.in_(sql.IDS))))
 READ = select(table).where(table.c.scope.in_(sql.IDS)).order_by(table.c.rule_id)
 _RETURNED = func.sum(scope_returns.c.number).label("number")
 PENDING = (
@@ -76,7 +99,60 @@ PENDING = (
     .where(scope_returns.c.scope.in_(sql.IDS))
     .group_by(scope_returns.c.scope, scope_returns.c.rule_id)
 )
-APPLY = delete(scope_returns).where(scope_returns.c.scope.in_(sql.IDS)).returning(*scope_returns.c)
+_HAS_RULES = exists().where(table.c.scope == scopes_table.c.scope)
+_RETURN = ("rule_id", "job_id", "epoch", "number")
+
+
+def _lock(*, wait: bool) -> Select[Any]:
+    """Lock scopes with their rules, and delete their returns; a row for each rule (PostgreSQL).
+
+    Columns other than `name` are null if another transaction has the scope. One statement reads the tables
+    as they were before it had the locks: so rules are locked themselves, which gives their newest version. A
+    rule that was inserted since waits for this transaction before it opens; a newer return is applied later.
+    """
+    locked = scopes.LOCK.where(_HAS_RULES).with_for_update(skip_locked=not wait).cte("locked")
+    rules = select(table).join(locked, locked.c.scope == table.c.scope).with_for_update(of=table).cte("rules")
+    returned = (
+        delete(scope_returns)
+        .where(scope_returns.c.scope.in_(select(locked.c.scope)))
+        .returning(*scope_returns.c)
+        .cte("returned")
+    )
+    names = (
+        select(scopes_table.c.scope.label("name"))
+        .where(scopes_table.c.scope.in_(sql.IDS), _HAS_RULES)
+        .subquery("names")
+    )
+    each = func.json_agg(func.json_build_array(*(returned.c[name] for name in _RETURN)))
+    its_returns = select(each).where(returned.c.scope == names.c.name).scalar_subquery()
+    # Beside one rule only: there may be thousands of returns.
+    is_first = func.row_number().over(partition_by=names.c.name, order_by=rules.c.rule_id) == 1
+    return (
+        select(
+            names,
+            *locked.c,
+            *(column for column in rules.c if column.name != "scope"),
+            case((is_first, its_returns)).label("returned"),
+        )
+        .select_from(
+            names.outerjoin(locked, locked.c.scope == names.c.name).outerjoin(
+                rules, rules.c.scope == locked.c.scope
+            )
+        )
+        .order_by(rules.c.rule_id)
+    )
+
+
+LOCK_FREE = _lock(wait=False)
+LOCK_ALL = _lock(wait=True)
+# SQLite has one writer, and no round trips.
+SCOPES_SQLITE = scopes.READ.where(_HAS_RULES)
+APPLY_SQLITE = (
+    delete(scope_returns)
+    .where(scope_returns.c.scope.in_(sql.IDS))
+    .returning(*(scope_returns.c[name] for name in ("scope", *_RETURN)))
+)
+DELETE_STRAY = delete(scope_returns).where(~exists().where(table.c.scope == scope_returns.c.scope))
 STORE_COUNTS = sql.BulkUpdate(table, key="rule_id", varying=["n"])
 
 INSERT = insert(table)
@@ -89,6 +165,8 @@ REMOVE = delete(table).where(table.c.rule_id == bindparam("the_rule"))
 OPEN = update(table).where(table.c.rule_id == bindparam("the_rule")).values(opened=True)
 ADD = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=table.c.n + bindparam("more"))
 SET = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=bindparam("the_n"))
+# Text: for a default SQLAlchemy would get the number by a statement of its own.
+RENEW = text("UPDATE scope_rules SET rule_id = DEFAULT, n = 0, opened = false WHERE rule_id = :the_rule")
 
 _VERSION = (installation.c.rules_version, installation.c.rules_expiries)
 READ_VERSION = select(*_VERSION)
@@ -110,9 +188,9 @@ SET_VERSION = (
 RulesVersion = tuple[int, int]
 
 
-def read_rules(conn: Connection, scopes: Collection[str]) -> list[StoredRule]:
-    """Rules of scopes as a claim would find them now; advisory, since nothing is locked."""
-    ids = {"ids": sorted(scopes)}
+def read_rules(conn: Connection, names: Collection[str]) -> list[StoredRule]:
+    """Rules of scopes, by folded names, as a claim would find them now; advisory: nothing is locked."""
+    ids = {"ids": sorted(names)}
     rows = conn.execute(READ, ids).all()
     if not rows:
         return []
@@ -120,35 +198,72 @@ def read_rules(conn: Connection, scopes: Collection[str]) -> list[StoredRule]:
     return [_rule_from_row(row, more=pending[row.scope, _get_return_id(row)]) for row in rows]
 
 
-def list_rules(conn: Connection) -> list[StoredRule]:
-    """All rules, with their stored counters."""
-    return [_rule_from_row(row) for row in conn.execute(ALL)]
+def list_rules(conn: Connection, sites: Collection[str] | None = None) -> list[StoredRule]:
+    """The rules of sites (folded names; None: all) and of their CEs and queues, with stored counters."""
+    rows = conn.execute(ALL) if sites is None else conn.execute(AT_SITES, {"ids": sorted(sites)})
+    return [_rule_from_row(row) for row in rows]
 
 
-def apply_returns(conn: Connection, scopes: Collection[str]) -> list[StoredRule]:
-    """The rules of locked scopes, with exact counters.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedRules:
+    """Locked scopes with their rules; what else a decision needs has to be read afterwards."""
 
-    The returns are deleted, and the counters stored, in the caller's transaction.
+    scopes: Mapping[str, Scope]  #: those that have rules, of the moment of locking
+    busy: frozenset[str]  #: scopes with rules that another transaction has locked
+    rules: Sequence[StoredRule]  #: with exact counters
+    returned: Mapping[int, int]  #: counters by rule id that differ from the stored ones: store them
+
+
+def lock_rules(conn: Connection, names: Collection[str], *, wait: bool) -> LockedRules:
+    """Lock the scopes that have rules, subtract what has ended there, and read their rules.
+
+    The returns are deleted in the caller's transaction, which has to store the counters. `wait`: until all
+    scopes are free, or an OperationalError after the lock time-out.
     """
-    ids = {"ids": sorted(scopes)}
-    returned = conn.execute(APPLY, ids).all()
-    rows = conn.execute(READ, ids).all()
-    if not returned:
-        return [_rule_from_row(row) for row in rows]
+    if not names:
+        return LockedRules(scopes={}, busy=frozenset(), rules=(), returned={})
+    ids = {"ids": sorted(set(names))}
+    if conn.dialect.name == "sqlite":
+        found = {row.scope: row for row in conn.execute(SCOPES_SQLITE, ids)}
+        ids = {"ids": list(found)}
+        returned = [tuple(row) for row in conn.execute(APPLY_SQLITE, ids)] if found else []
+        rows = conn.execute(READ, ids).all() if found else []
+    else:
+        every = conn.execute(LOCK_ALL if wait else LOCK_FREE, ids).all()
+        found = {row.name: row for row in every}
+        returned = [(row.name, *each) for row in every for each in row.returned or ()]
+        rows = [row for row in every if row.rule_id is not None]
+    more = _sum_returns(conn, returned)
+    rules = [_rule_from_row(row, more=more[row.scope, _get_return_id(row)]) for row in rows]
+    return LockedRules(
+        scopes={name: scopes.build_scope(row) for name, row in found.items() if row.scope is not None},
+        busy=frozenset(name for name, row in found.items() if row.scope is None),
+        rules=rules,
+        returned={each.rule_id: each.n for each, row in zip(rules, rows, strict=True) if each.n != row.n},
+    )
+
+
+def _sum_returns(conn: Connection, returned: Iterable[tuple[Any, ...]]) -> Counter[tuple[str, int]]:
+    """What to add to the counters, by scope and rule; ended reservations are deleted."""
     more: Counter[tuple[str, int]] = Counter()
     ended: defaultdict[str, list[reservations.AttemptKey]] = defaultdict(list)
-    for row in returned:
-        if row.rule_id == RESERVATION:
-            ended[row.scope].append((row.job_id, row.epoch))
+    for scope, rule_id, job_id, epoch, number in returned:
+        if rule_id == RESERVATION:
+            ended[scope].append((job_id, epoch))
         else:
-            more[row.scope, row.rule_id] += row.number
+            more[scope, rule_id] += number
     for scope, attempts in ended.items():
         more[scope, RESERVATION] -= reservations.remove_reservations(conn, scope, attempts)
-    found = [_rule_from_row(row, more=more[row.scope, _get_return_id(row)]) for row in rows]
-    store_counts(
-        conn, {each.rule_id: each.n for each, row in zip(found, rows, strict=True) if each.n != row.n}
-    )
-    return found
+    return more
+
+
+def delete_stray_returns(conn: Connection) -> None:
+    """Delete the returns to scopes that have no rules any more: no claim applies them.
+
+    Without a lock: a return is committed after the rule that counts it, so every snapshot with a return of a
+    rule in force has the rule.
+    """
+    conn.execute(DELETE_STRAY)
 
 
 def store_counts(conn: Connection, counts: Mapping[int, int]) -> None:
@@ -223,9 +338,17 @@ def open_rule(conn: Connection, rule_id: int) -> None:
     conn.execute(OPEN, {"the_rule": rule_id})
 
 
-def remove_rule(conn: Connection, rule_id: int) -> None:
-    """Delete a rule, under the lock of its scope."""
-    conn.execute(REMOVE, {"the_rule": rule_id})
+def renew_rule(conn: Connection, rule: StoredRule) -> None:
+    """Close a limit and give it a new id, so that nothing counts for it yet; under the lock of its scope.
+
+    In place on PostgreSQL: a claim that waits for the lock would see no row that is inserted now
+    (`lock_rules`), and so no limit.
+    """
+    if conn.dialect.name == "sqlite":
+        conn.execute(REMOVE, {"the_rule": rule.rule_id})
+        insert_rules(conn, [rule])
+    else:
+        conn.execute(RENEW, {"the_rule": rule.rule_id})
 
 
 def format_countings(countings: Sequence[Counting]) -> str:

@@ -1,40 +1,26 @@
 """Lockable rows of sites, CEs and queues, with their last advertisement.
 
 Every decision about matching at a scope, and every change of its inputs, happens under the lock of its row.
-Locks are taken by one statement, in the order of names.
+Locks are taken by one statement, in the order of names. Names are folded in all tables, so that limits hold
+however a site is spelled, also while processes with two spellings claim.
 """
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, exists, func, literal_column, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, literal_column, select, update
 
-from requirements.values import Value
+from requirements.values import Value, fold
 from taskqueue.db import sql
-from taskqueue.schema.tables import scope_rules
 from taskqueue.schema.tables import scopes as table
 
 INSERT = sql.insert_or_skip(table)
 READ: Select[Any] = select(table).where(table.c.scope.in_(sql.IDS))
 LOCK = READ.order_by(table.c.scope).with_for_update()
-_HAS_RULES = exists().where(scope_rules.c.scope == table.c.scope)
-
-
-def _select_with_rules(*, wait: bool) -> Select[Any]:
-    """All scopes with rules among the names; columns other than `name` are null if another has the lock."""
-    locked = LOCK.where(_HAS_RULES).with_for_update(skip_locked=not wait).cte("locked")
-    names = (
-        select(table.c.scope.label("name")).where(table.c.scope.in_(sql.IDS), _HAS_RULES).subquery("names")
-    )
-    return select(names, locked).select_from(names.outerjoin(locked, locked.c.scope == names.c.name))
-
-
 LIMIT_WAIT = select(func.set_config("lock_timeout", bindparam("most"), literal_column("true")))
-LOCK_FREE = _select_with_rules(wait=False)
-LOCK_ALL = _select_with_rules(wait=True)
 SCOPES_OF_SITE = select(table.c.scope).where(table.c.site == bindparam("the_site"))
 STORE = (
     update(table)
@@ -55,7 +41,7 @@ SET_WATERMARK = (
 class Scope:
     """A site, CE or queue, with its last advertisement."""
 
-    scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
+    scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`, spelled as requested; folded if locked
     watermark: int = 0  #: of a site: the last one issued
     as_of: int = 0  #: the watermark up to which the advertisement counts
     advertised: Mapping[str, Value] | None = None  #: None: nothing yet
@@ -64,42 +50,28 @@ class Scope:
 
 
 def read_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
-    """The scopes with these names; one without a row has no advertisement."""
-    found = {name: Scope(scope=name) for name in names}
-    if names:
-        found |= {row.scope: _scope_from_row(row) for row in conn.execute(READ, {"ids": sorted(names)})}
-    return found
+    """The scopes with these names, as given; one without a row has no advertisement."""
+    rows = conn.execute(READ, {"ids": sorted(map(fold, names))}) if names else ()
+    found = {row.scope: build_scope(row) for row in rows}
+    return {name: replace(found.get(fold(name), Scope(scope=name)), scope=name) for name in names}
 
 
 def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
-    """The scopes, locked until the end of the transaction; missing rows are inserted."""
-    ordered = sorted(set(names))
+    """The scopes by folded name, locked until the end of the transaction; missing rows are inserted."""
+    ordered = sorted(set(map(fold, names)))
     rows = conn.execute(LOCK, {"ids": ordered}).all()
     if len(rows) < len(ordered):
         conn.execute(
             INSERT.to_statement(conn), [{"scope": name, "site": parse_site(name)} for name in ordered]
         )
         rows = conn.execute(LOCK, {"ids": ordered}).all()
-    return {row.scope: _scope_from_row(row) for row in rows}
+    return {row.scope: build_scope(row) for row in rows}
 
 
 def limit_wait(conn: Connection, *, milliseconds: int) -> None:
     """Wait for locks only shortly in this transaction: an OperationalError afterwards."""
     if conn.dialect.name == "postgresql":
         conn.execute(LIMIT_WAIT, {"most": f"{milliseconds}ms"})
-
-
-def lock_with_rules(
-    conn: Connection, names: Collection[str], *, wait: bool
-) -> tuple[dict[str, Scope], frozenset[str]]:
-    """Lock the scopes that have rules; with the names of those that another transaction has locked.
-
-    The contents are those of the moment of locking; what else a decision reads has to be read afterwards.
-    `wait`: until all are free, or an OperationalError after the lock time-out.
-    """
-    rows = conn.execute(LOCK_ALL if wait else LOCK_FREE, {"ids": sorted(set(names))}).all()
-    locked = {row.name: _scope_from_row(row) for row in rows if row.scope is not None}
-    return locked, frozenset(row.name for row in rows if row.scope is None)
 
 
 def parse_site(scope: str) -> str:
@@ -124,7 +96,7 @@ def store_state(
 ) -> None:
     """Replace the advertisement of a locked scope."""
     values = {
-        "the_scope": scope,
+        "the_scope": fold(scope),
         "the_as_of": as_of,
         "the_advertisement": json.dumps(dict(advertised)),
         "the_taken_at": taken_at,
@@ -133,7 +105,8 @@ def store_state(
     conn.execute(STORE, values)
 
 
-def _scope_from_row(row: Row[Any]) -> Scope:
+def build_scope(row: Row[Any]) -> Scope:
+    """The scope of a row of the table."""
     advertised: dict[str, Value] | None = None
     if row.advertisement is not None:
         stored = json.loads(row.advertisement).items()

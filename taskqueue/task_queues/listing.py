@@ -50,7 +50,7 @@ def list_task_queues(
     """A page of the task queues that have jobs, by id."""
     statement = OCCUPIED.where(table.c.task_queue_id > after, *which.clauses())
     rows = conn.execute(statement.order_by(table.c.task_queue_id).limit(limit)).all()
-    found = [task_queues.from_row(row) for row in rows]
+    found = task_queues.from_rows(rows)
     waiting = task_queues.count_waiting(conn, [each.task_queue_id for each in found])
     return [OccupiedTaskQueue(task_queue=each, waiting=waiting.get(each.task_queue_id, 0)) for each in found]
 
@@ -92,7 +92,7 @@ CLASS_OF_TASK_QUEUE = (
 
 
 def read_requirement_class(conn: Connection, task_queue_id: int) -> RequirementClass | None:
-    """The class of a task queue; None if it was removed."""
+    """The class of a task queue; None if it was removed, or only a later release can read it."""
     definition = conn.execute(CLASS_OF_TASK_QUEUE, {"task_queue_id": task_queue_id}).scalar_one_or_none()
     return None if definition is None else RequirementClass.from_json(definition)
 
@@ -138,7 +138,11 @@ class WaitingClass:
 def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
     """Classes of these VOs (None: all) with waiting jobs."""
     rows = conn.execute(WAITING.where(*ownership.match_values({requirement_classes.c.vo: vos})))
-    found = [(_parse_class(row.definition), int(row.jobs), row.first) for row in rows]
+    found = [
+        (asked, int(row.jobs), row.first)
+        for row in rows
+        if (asked := _parse_class(row.definition)) is not None
+    ]
     originals = pools.read_originals(conn, {asked.submit_pool for asked, *_ in found if asked.submit_pool})
     return [
         WaitingClass(
@@ -149,7 +153,7 @@ def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingC
 
 
 @lru_cache(maxsize=20_000)
-def _parse_class(definition: str) -> RequirementClass:
+def _parse_class(definition: str) -> RequirementClass | None:
     """Cached: definitions never change, and are parsed for every query of a queue."""
     return RequirementClass.from_json(definition)
 

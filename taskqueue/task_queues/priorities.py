@@ -100,7 +100,9 @@ class FamilyCache:
         """The families of these classes; missing ones are read."""
         known = {digest: self._known[digest] for digest in digests if digest in self._known}
         for row in sql.read_batches(conn, DEFINITIONS, set(digests) - known.keys()):
-            known[row.digest] = shares.derive_family(RequirementClass.from_json(row.definition))
+            found = RequirementClass.from_json(row.definition)
+            # A class of a later release is a family of its own.
+            known[row.digest] = row.digest if found is None else shares.derive_family(found)
         if len(self._known) > _CACHE_SIZE:
             self._known.clear()
         self._known |= known
@@ -227,7 +229,8 @@ def _sum_usage(
 ) -> UsageByHolder:
     found: defaultdict[ShareHolder, OwnerUsage] = defaultdict(OwnerUsage)
     for row in conn.execute(statement, values):
-        cores = RequirementClass.from_json(row.definition).processors_min
+        found_class = RequirementClass.from_json(row.definition)
+        cores = 1 if found_class is None else found_class.processors_min
         used = OwnerUsage(core_seconds=max(float(row.seconds), 0.0) * cores, jobs=row.attempts)
         found[ShareHolder(vo, row.owner_group, row.owner)] += used
     return found

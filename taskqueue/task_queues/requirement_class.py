@@ -6,9 +6,12 @@ job's spelling; `matcher.rules` compares without case.
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,7 @@ class RequirementClass:
     sites: frozenset[str] = frozenset()
     banned_sites: frozenset[str] = frozenset()
     grid_ces: frozenset[str] = frozenset()
-    platforms: frozenset[str] = frozenset()  #: including all compatible ones
+    platforms: frozenset[str] = frozenset()  #: one of them; `OSCompatibility` says which nodes run it
     job_types: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()  #: the resource must offer all of them
     min_ram: int = 0  #: MB
@@ -33,6 +36,8 @@ class RequirementClass:
     processors_max: int | None = 1  #: None: unlimited
     whole_node: bool = False
     gpus: int = 0
+    #: Places of each input file, storage elements or sites: the resource must be near one of each.
+    replicas: frozenset[frozenset[str]] = frozenset()
     submit_pool: str | None = None  #: pool id; None: no Requirements
 
     @cached_property
@@ -43,18 +48,19 @@ class RequirementClass:
     def to_json(self) -> str:
         """Definition in canonical form."""
         return json.dumps(
-            {name: sorted(value) if isinstance(value, frozenset) else value for name, value in self._items()},
+            {name: _as_json(value) for name, value in self._items()},
             sort_keys=True,
             separators=(",", ":"),
         )
 
     @classmethod
-    def from_json(cls, text: str) -> "RequirementClass":
-        """Parse a definition; a field unknown to this release is an error: it would otherwise be ignored."""
+    def from_json(cls, text: str) -> "RequirementClass | None":
+        """Parse a definition; None: it has a field of a later release, whose processes match its jobs."""
         written = json.loads(text)
-        found: dict[str, Any] = {
-            name: frozenset(value) if isinstance(value, list) else value for name, value in written.items()
-        }
+        if later := written.keys() - _FIELDS:
+            _report_later(*sorted(later))
+            return None
+        found: dict[str, Any] = {name: _from_json(value) for name, value in written.items()}
         return cls(**found)
 
     def _items(self) -> list[tuple[str, object]]:
@@ -64,3 +70,19 @@ class RequirementClass:
             for field in fields(self)
             if getattr(self, field.name) != field.default
         ]
+
+
+def _as_json(value: object) -> object:
+    return sorted(map(_as_json, value)) if isinstance(value, frozenset) else value  # type: ignore[type-var]
+
+
+def _from_json(value: object) -> object:
+    return frozenset(map(_from_json, value)) if isinstance(value, list) else value
+
+
+_FIELDS = frozenset(field.name for field in fields(RequirementClass))
+
+
+@cache  # so that it is logged once
+def _report_later(*names: str) -> None:
+    log.warning("jobs that require %s, which this release does not know, are passed over", ", ".join(names))

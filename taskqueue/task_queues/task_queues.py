@@ -5,12 +5,24 @@ queues that matchers try. A transaction that adds jobs holds the row's lock unti
 clears the mark takes that lock first and checks in a later statement, so that no job being added is missed.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    func,
+    select,
+    tuple_,
+    update,
+)
 
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert
@@ -136,12 +148,18 @@ WAITING_IN = (
     .where(waiting_jobs.c.task_queue_id.in_(sql.IDS))
     .group_by(waiting_jobs.c.task_queue_id)
 )
-FIRST_IN = (
+_first = (
     select(waiting_jobs.c.job_id)
-    .where(waiting_jobs.c.task_queue_id == bindparam("task_queue_id"))
+    .where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id)
     .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     .limit(bindparam("most"))
+    .correlate(task_queues)
+    .subquery()
 )
+FIRST_IN = select(
+    task_queues.c.task_queue_id,
+    select(func.aggregate_strings(cast(_first.c.job_id, Text), ",")).scalar_subquery().label("job_ids"),
+).where(task_queues.c.task_queue_id.in_(sql.IDS))
 TASK_QUEUE_OF_JOB = select(waiting_jobs.c.task_queue_id).where(waiting_jobs.c.job_id == bindparam("job_id"))
 OCCUPIED = (
     select(
@@ -216,12 +234,12 @@ def mark_empty(conn: Connection, task_queue_ids: Collection[int], *, now: dateti
 
 def list_occupied(conn: Connection) -> list[TaskQueue]:
     """All task queues marked occupied."""
-    return [from_row(row) for row in conn.execute(OCCUPIED)]
+    return from_rows(conn.execute(OCCUPIED))
 
 
 def read_occupied(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
     """Those of the task queues that are marked occupied."""
-    return [from_row(row) for row in sql.read_batches(conn, OCCUPIED_AMONG, task_queue_ids)]
+    return from_rows(sql.read_batches(conn, OCCUPIED_AMONG, task_queue_ids))
 
 
 def count_waiting(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int, int]:
@@ -234,9 +252,12 @@ def find_by_job(conn: Connection, job_id: int) -> int | None:
     return conn.execute(TASK_QUEUE_OF_JOB, {"job_id": job_id}).scalar_one_or_none()
 
 
-def list_first_jobs(conn: Connection, task_queue_id: int, most: int) -> list[int]:
-    """The jobs that will be assigned first, in order."""
-    return list(conn.execute(FIRST_IN, {"task_queue_id": task_queue_id, "most": most}).scalars())
+def list_first_jobs(
+    conn: Connection, task_queue_ids: Collection[int], most: int
+) -> Mapping[int, Sequence[int]]:
+    """The jobs of each task queue that will be assigned first, in order; empty ones are left out."""
+    rows = sql.read_batches(conn, FIRST_IN, task_queue_ids, most=most)
+    return {row.task_queue_id: tuple(map(int, row.job_ids.split(","))) for row in rows if row.job_ids}
 
 
 def _mark_occupied(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> int:
@@ -255,9 +276,13 @@ def _set_occupied(conn: Connection, ids: Collection[int], now: datetime, *, is_o
         change_feed.append_changes(conn, change_feed.TASK_QUEUE, [str(each) for each in ids], now=now)
 
 
-def from_row(row: Row[*tuple[Any, ...]]) -> TaskQueue:
-    """Convert a row of `OCCUPIED`."""
-    requirement_class = RequirementClass.from_json(row.definition)
+def from_rows(rows: Iterable[Row[*tuple[Any, ...]]]) -> list[TaskQueue]:
+    """Convert rows of `OCCUPIED`; without those that only a later release can match."""
+    parsed = ((row, RequirementClass.from_json(row.definition)) for row in rows)
+    return [_from_row(row, found) for row, found in parsed if found is not None]
+
+
+def _from_row(row: Row[*tuple[Any, ...]], requirement_class: RequirementClass) -> TaskQueue:
     return TaskQueue(
         task_queue_id=row.task_queue_id,
         class_id=row.class_id,

@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 #: The command of the environment that the tests run in.
 PILOTAGE = Path(sys.executable).with_name("pilotage")
+#: Seconds until a process that has ended by itself is started again.
+_RESTART = 1.0
 
 
 class Supervised:
@@ -21,6 +24,8 @@ class Supervised:
         self._arguments = [str(PILOTAGE), *arguments]
         self._env = {**os.environ, **env}
         self._process: subprocess.Popen[bytes] | None = None
+        self._ended_at: float | None = None
+        self.exits: list[int] = []  #: statuses of those that ended by themselves
 
     def start(self) -> None:
         with self.log.open("ab") as log:
@@ -34,9 +39,28 @@ class Supervised:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def keep_alive(self) -> None:
-        if self._process is None or self._process.poll() is not None:
+        """Start it again a second after it has ended."""
+        if self.is_running:
+            return
+        if self._process is not None and self._ended_at is None:
+            self._ended_at = time.monotonic()
+            if self._process.returncode != -signal.SIGKILL:
+                self.exits.append(self._process.returncode)
+        if self._ended_at is None or time.monotonic() > self._ended_at + _RESTART:
+            self._ended_at = None
             self.start()
+
+    def suspend(self) -> None:
+        """Stop it with all its children, as a host that hangs."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill this one process, as the out-of-memory killer would; its children are left behind."""
@@ -45,10 +69,15 @@ class Supervised:
         self._process.wait()
         self.killed += 1
 
+    def terminate(self) -> None:
+        """Let it end, without waiting for it."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+
     def stop(self) -> None:
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or not self.is_running:
             return
-        self._process.send_signal(signal.SIGTERM)
+        self.terminate()
         try:
             self._process.wait(90)
         except subprocess.TimeoutExpired:

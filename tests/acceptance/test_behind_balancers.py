@@ -17,11 +17,11 @@ import pytest
 
 from examples.servers.starting import free_port, wait_until
 from tests import balancers
-from tests.acceptance.chaos import RESOURCES
+from tests.acceptance.campaign import site
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.balancers import Balancer
 
-QUEUE = {"Site": "LCG.Chaos.org", "GridCE": "ce01", "Queue": "long", "CPUTime": 100_000}
+QUEUE = {"Site": site.PLAIN, "GridCE": "ce", "Queue": "q", "CPUTime": 100_000}
 
 
 class Makes(Protocol):
@@ -38,7 +38,7 @@ class Pair:
 
     def token(self, role: str, *arguments: str) -> str:
         env = {**os.environ, "PILOTAGE_HOME": str(self.home)}
-        command = [str(PILOTAGE), "token", "--role", role, "--vo", "chaos", "--json", *arguments]
+        command = [str(PILOTAGE), "token", "--role", role, "--vo", site.VO, "--json", *arguments]
         token: str = json.loads(subprocess.run(command, env=env, capture_output=True, check=True).stdout)[
             "token"
         ]
@@ -55,7 +55,7 @@ def _is_ready(url: str, verify: ssl.SSLContext | bool = True) -> bool:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     home = tmp_path_factory.mktemp("pair")
-    (home / "resources.yaml").write_text(RESOURCES)
+    (home / "resources.yaml").write_text(site.RESOURCES)
     env = {"PILOTAGE_HOME": str(home)}
     subprocess.run(
         [str(PILOTAGE), "db", "upgrade"], env={**os.environ, **env}, check=True, capture_output=True
@@ -92,7 +92,7 @@ def test_jobs_live_and_no_request_fails_while_one_service_after_the_other_is_sto
 ) -> None:
     user, pilot = (
         pair.token("user", "--user", "ada"),
-        pair.token("pilot", "--queue", "LCG.Chaos.org/ce01/long"),
+        pair.token("pilot", "--queue", f"{site.PLAIN}/ce/q"),
     )
     with make(tmp_path, pair.addresses) as balancer:
         verify = ssl.create_default_context(cafile=str(balancer.authority))

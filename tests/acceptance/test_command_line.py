@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jwt
 import psutil
 import pytest
 
 from examples.servers.starting import free_port, wait_until
-from pilotage.fabric.client import Client
+from pilotage.cli import home_directory
+from pilotage.fabric.client import ServiceClient
 from tests.acceptance.processes import PILOTAGE
 
 RESOURCES = """
@@ -40,6 +43,8 @@ Operations:
 Registry:
   VO: {biomed: {}}
 """
+
+PYTHON_PAGE = Path(__file__).parents[2] / "docs" / "user" / "python.md"
 
 JOB = """[
   JobName = "hello";
@@ -188,6 +193,18 @@ def test_local_pilots_without_isolation_have_to_be_wanted(tmp_path: Path) -> Non
         pass
 
 
+def test_the_page_for_python_runs_as_it_stands(up: Home, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PYTHON_PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(blocks)],
+        env=up.environment, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "hello\n" in done.stdout
+    assert "result.txt 1.5" in done.stdout
+    assert "404 job_not_found" in done.stdout
+
+
 def test_a_job_for_each_value_of_a_parameter(up: Home, directory: Path) -> None:
     ids = submit(up, directory / "sample.jdl", "--param", "SAMPLE=data,top")
     up.run("job", "wait", *ids, "--timeout", 60)
@@ -210,8 +227,8 @@ def test_lists_are_tables_for_people_and_json_for_machines(up: Home, directory: 
 
 def test_pools_show_their_requirements_and_queues(up: Home, directory: Path) -> None:
     up.run("job", "wait", *submit(up, directory / "hello.jdl"), "--timeout", 60)
-    (pool,) = up.json("pool", "list")["pools"]
-    assert pool["queues"] == ["LCG.Here.org/ce01/long"]
+    pools = {tuple(each["queues"]): each for each in up.json("pool", "list")["pools"]}
+    pool = pools["LCG.Here.org/ce01/long",]
     assert "Memory" in up.run("pool", "show", pool["pool_id"][:10]).stdout
 
 
@@ -314,6 +331,9 @@ def test_a_second_system_keeps_out_of_the_same_home(up: Home) -> None:
 def test_secrets_are_for_their_owner_alone_and_the_doctor_finds_nothing(up: Home) -> None:
     for name in ("client.env", "signing-key.pem"):
         assert stat.S_IMODE((up.path / name).stat().st_mode) == 0o600
+    token = home_directory.read_client_env(up.path)["PILOTAGE_TOKEN"]
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert claims["exp"] - claims["iat"] <= 8 * 86_400  # `up` renews it while it runs
     findings = up.json("doctor")["findings"]
     assert {finding["health"] for finding in findings} == {"good"}
 
@@ -379,7 +399,7 @@ def test_a_service_of_several_processes_replaces_one_that_died(tmp_path: Path) -
     with (tmp_path / "serve.log").open("w") as log:
         service = subprocess.Popen([str(PILOTAGE), "serve", *arguments], env=home.environment, stderr=log)
     try:
-        with Client(f"http://127.0.0.1:{port}", token) as client:
+        with ServiceClient(f"http://127.0.0.1:{port}", token) as client:
             wait_until(client.ready)
             wait_until(lambda: len(_workers_of(service)) == 2)  # one is enough to be ready
             before = _workers_of(service)

@@ -15,7 +15,7 @@ import yaml
 from agents import lost_jobs
 from examples.servers.starting import wait_until
 from optimizers.chain import batch
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests.acceptance.processes import PILOTAGE, Supervised
@@ -68,6 +68,7 @@ def file(service: Service, tmp_path: Path) -> Path:
         "queues": [{"queue": QUEUE, "system": "host", "batch_queue": "local", "memory": 200}],
         "every": 0.5,
         "work_every": 0.3,
+        "isolation": "none",  # its jobs wait for a file of the test
         "beat": 0.5,
     }
     path = tmp_path / "gateway.yaml"
@@ -79,7 +80,7 @@ def file(service: Service, tmp_path: Path) -> Path:
 class Begun:
     """A gateway that was killed while local jobs of a grid job ran; those have ended since."""
 
-    client: Client
+    client: ServiceClient
     job_id: int
     gateway: Supervised
 
@@ -97,7 +98,7 @@ class Begun:
 @pytest.fixture
 def begun(service: Service, file: Path, tmp_path: Path) -> Iterator[Begun]:
     go, log = tmp_path / "go", tmp_path / "gateway.log"
-    client = Client(service.url, service.token("user", vo="dzero", user="ada"))
+    client = ServiceClient(service.url, service.token("user", vo="dzero", user="ada"))
     job_id = _submit(client, go)
     gateway = Supervised("gateway", ["gateway", "--config", str(file), "--json"], env={}, log=log)
     gateway.start()
@@ -122,14 +123,15 @@ def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(begun
 def test_started_again_after_its_job_was_given_up_it_goes_on_with_what_is_done(
     service: Service, begun: Begun
 ) -> None:
-    short = "Leases: {StalledTime: 2, StalledGrace: 1}"
+    short = "Leases: {StalledTime: 2, StalledGrace: 1, RunOnTime: 3}"
     service.configure(RESOURCES.read_text().replace("  dzero:\n    Job", f"  dzero:\n    {short}\n    Job"))
     wait_until(lambda: _is_given_up(service, begun.client, begun.job_id))
+    service.configure(RESOURCES.read_text())
     begun.go_on()
     assert begun.client.job(begun.job_id)["reschedules"] == 0
 
 
-def _submit(client: Client, go: Path) -> int:
+def _submit(client: ServiceClient, go: Path) -> int:
     """A job whose local jobs make an event each, and the others when `go` is there."""
     with io.BytesIO() as packed:
         with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -143,7 +145,7 @@ def _submit(client: Client, go: Path) -> int:
     return job_id
 
 
-def _is_given_up(service: Service, client: Client, job_id: int) -> bool:
+def _is_given_up(service: Service, client: ServiceClient, job_id: int) -> bool:
     """One cycle of the agent; whether the job waits for another pilot."""
     engine, config = service.engine, service.parts.live.current
     lost_jobs.cycle(engine, config, now=utc_now(), holder="test")
@@ -153,12 +155,12 @@ def _is_given_up(service: Service, client: Client, job_id: int) -> bool:
     return bool(client.job(job_id)["status"] == "Waiting")
 
 
-def _generated(client: Client, job_id: int) -> list[tuple[int, int, str]]:
+def _generated(client: ServiceClient, job_id: int) -> list[tuple[int, int, str]]:
     phases = (client.job(job_id)["attempt"] or {}).get("phases", [])
     return [(each["done"], each["of"], each["unit"]) for each in phases if each["name"] == "generated"]
 
 
-def _events(client: Client, job_id: int) -> list[int]:
+def _events(client: ServiceClient, job_id: int) -> list[int]:
     with io.BytesIO() as packed:
         client.output(job_id, packed)
         packed.seek(0)

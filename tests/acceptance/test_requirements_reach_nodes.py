@@ -131,9 +131,9 @@ def test_a_conditional_requirement_reaches_only_nodes_and_queues_that_fulfil_it(
 
 
 def test_what_no_flag_can_say_is_decided_by_the_facts_of_the_node(field: Field) -> None:
-    jobs = field.submit("cms", 2, Requirements="other.Scratch > 100")
+    jobs = field.submit("cms", 8, Requirements="other.Scratch > 100")
 
-    assert send_to(field, LASTING, cores=4) == 2, "a pilot fills a node, and none was told which"
+    assert send_to(field, LASTING, cores=4) == 2, "a pilot fills a node, and no flag names one"
     wait_until_done(field)
 
     nodes = nodes_by_stamp(field)

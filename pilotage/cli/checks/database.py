@@ -15,7 +15,7 @@ from pilotage.cli.checks.finding import Finding, Health
 from pilotage.cli.errors import one_line
 from pilotage.cli.settings import Settings
 from requirements.errors import PilotageError
-from taskqueue.db import agent_leases, database, postgresql
+from taskqueue.db import agent_leases, clock, database, postgresql
 from taskqueue.db.database import SchemaState
 from taskqueue.sites import rule_check
 
@@ -35,6 +35,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
     try:
         with cli_engine.open_engine(settings.database_url, pool_size=1) as engine:
             yield from _check_settings(engine)
+            yield _clock(engine)
             yield from _check_direct_url(engine, settings)
             yield Finding(subject, Health.GOOD, cli_engine.hide_password(settings.database_url))
             state = database.schema_state(engine)
@@ -152,12 +153,26 @@ def _counters(engine: Engine) -> Finding:
     return Finding("counters", Health.WARNING if mended else Health.GOOD, message)
 
 
+def _clock(engine: Engine) -> Finding:
+    """Compare the clock of this host with the database's."""
+    with database.reading(engine) as conn:
+        here = clock.utc_now()
+        offset = here - clock.read_time(conn, here)
+    if problem := clock.describe_offset(offset):
+        return Finding("clock", Health.BAD, f"{problem}; until then this host hands out no jobs")
+    seconds = abs(offset.total_seconds())
+    return Finding("clock", Health.GOOD, f"differs from the database's by {seconds:.1f} s")
+
+
 def _agents(engine: Engine, now: datetime) -> Finding:
-    """Check that every agent runs: an agent added by a release is easily forgotten."""
+    """Check that every agent runs (one added by a release is easily forgotten), and for all VOs."""
     with database.reading(engine) as conn:
         latest = agent_leases.list_last_cycles(conn)
-    missing = loop.list_overdue(latest, now=now)
-    if not missing:
-        return Finding("agents", Health.GOOD, f"at work: {', '.join(loop.INTERVALS)}")
-    message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
-    return Finding("agents", Health.WARNING, message)
+        broken = agent_leases.list_broken(conn)
+        now = clock.read_time(conn, now)
+    if missing := loop.list_overdue(latest, now=now):
+        message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
+        return Finding("agents", Health.WARNING, message)
+    if failed := [f"{name} for {', '.join(vos)}" for name, vos in broken.items() if vos]:
+        return Finding("agents", Health.WARNING, f"failed: {'; '.join(failed)}; their log shows why")
+    return Finding("agents", Health.GOOD, f"at work: {', '.join(loop.INTERVALS)}")

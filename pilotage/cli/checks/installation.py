@@ -12,13 +12,11 @@ from pathlib import Path
 
 import typer
 from cryptography import x509
-from redis import Redis
-from redis.exceptions import RedisError
 
 from pilotage.cli import engine, home_directory, issuers, output
 from pilotage.cli.checks import database
 from pilotage.cli.checks.finding import Finding, Health
-from pilotage.cli.errors import REFUSED, one_line
+from pilotage.cli.errors import REFUSED, explain_missing, one_line
 from pilotage.cli.home_directory import FILE
 from pilotage.cli.processes import tls
 from pilotage.cli.settings import InvalidSettings, Settings, command_with
@@ -194,6 +192,12 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
         yield Finding("redis", Health.GOOD, "none; the optimizers run inside the service")
         return
     try:
+        from redis import Redis
+        from redis.exceptions import RedisError
+    except ModuleNotFoundError as error:
+        yield Finding("redis", Health.BAD, str(explain_missing(error)))
+        return
+    try:
         with Redis.from_url(
             settings.redis_url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE
         ) as client:
@@ -205,17 +209,12 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
         yield Finding("redis", Health.GOOD, "answers")
 
 
-_SIGNS = {Health.GOOD: "[green]good[/]", Health.WARNING: "[yellow]warning[/]", Health.BAD: "[red]bad[/]"}
-
-
 @command_with("database_url", "redis_url")
 def doctor(chosen: Settings, *, as_json: bool) -> None:
     """Check this installation and list problems; exit status 1 if there are any. Changes nothing."""
     found = list(check_installation(chosen, utc_now()))
     data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
-    table = output.table(("Check", "", "Result"), ())
-    for each in found:
-        table.add_row(each.subject, _SIGNS[each.health], output.escape(each.message))
-    output.emit(data, as_json=as_json, render=lambda: table)
+    rows = ((each.subject, each.health, each.message) for each in found)
+    output.emit(data, as_json=as_json, render=lambda: output.table(("Check", "", "Result"), rows))
     if any(each.health is Health.BAD for each in found):
         raise typer.Exit(REFUSED)

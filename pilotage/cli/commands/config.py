@@ -67,7 +67,7 @@ def show(
     else:
         texts = (f"{each['path']} = {format_entry(each['value'])}" for each in values)
         data = {each["path"]: each["value"] for each in values}
-        service.emit(data, lambda: output.escape("\n".join(texts)))
+        service.emit(data, lambda: "\n".join(texts))
 
 
 def _nothing_message(path: str) -> None:
@@ -159,4 +159,4 @@ def diff(
         else:
             data = client.config_diff(before or 0, after)
     lines = list(config_history.change_lines(data["changes"])) or ["no difference"]
-    service.emit(data, lambda: output.escape("\n".join(lines)))
+    service.emit(data, lambda: "\n".join(lines))

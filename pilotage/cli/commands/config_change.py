@@ -12,8 +12,8 @@ from pilotage.cli.commands import config_history, config_request
 from pilotage.cli.commands.config_history import Message
 from pilotage.cli.commands.config_request import Answer, ConfigChange
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import WrongUsage
-from pilotage.fabric.client import Client
+from pilotage.cli.errors import WrongUsage, harmless
+from pilotage.fabric.client import ServiceClient
 
 Guards = Annotated[
     list[str] | None,
@@ -53,7 +53,7 @@ def set_(
     with service.connect() as client:
         wanted = config_request.change_from_words(client, edits or (), removed or ())
         answer = _edit(client, wanted, message or "", guards)
-    service.emit(answer, lambda: output.escape("\n".join(_format_answer(answer))))
+    service.emit(answer, lambda: "\n".join(_format_answer(answer)))
 
 
 def apply(
@@ -75,7 +75,7 @@ def apply(
     service.emit({"version": version, "changed": wanted.changed}, lambda: line)
 
 
-def store(client: Client, wanted: ConfigChange, message: str, guards: Sequence[str] | None) -> int:
+def store(client: ServiceClient, wanted: ConfigChange, message: str, guards: Sequence[str] | None) -> int:
     """Store a change, and return the new version."""
     if "text" not in wanted.body:  # only operators may send a whole text
         return int(_edit(client, wanted, message, guards)["version"])
@@ -86,7 +86,7 @@ def store(client: Client, wanted: ConfigChange, message: str, guards: Sequence[s
 
 
 def _edit(
-    client: Client, wanted: ConfigChange, message: str, guards: Sequence[str] | None
+    client: ServiceClient, wanted: ConfigChange, message: str, guards: Sequence[str] | None
 ) -> config_request.Answer:
     body = {**wanted.body, "message": message, **({"guard": guards} if guards else {})}
     return client.patch_config(body, version=wanted.version)
@@ -143,14 +143,14 @@ def preview(
 
 def render_with_effects(changes: Sequence[Answer], answer: Answer | None) -> RenderableType:
     """Changes, and their effects where these were computed."""
-    return Group(output.escape("\n".join(config_history.change_lines(changes))), render_effects(answer))
+    return Group(harmless("\n".join(config_history.change_lines(changes))), render_effects(answer))
 
 
 def render_effects(answer: Answer | None) -> RenderableType:
     """Effects of a change; nothing where they were not computed."""
     if answer is None:
         return Group()
-    lines = output.escape("\n".join(_effect_lines(answer)))
+    lines = harmless("\n".join(_effect_lines(answer)))
     if not answer["jobs"]:
         return lines
     rows = ((vo, *(n[each] or "" for each in _COUNTS)) for vo, n in answer["jobs"].items())

@@ -13,14 +13,14 @@ from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
-from pilotage.cli import options, output
+from pilotage.cli import options
 from pilotage.cli.commands import config_change, config_history, config_request
 from pilotage.cli.commands.config_change import Guards
 from pilotage.cli.commands.config_history import Message
 from pilotage.cli.commands.config_request import Answer, ConfigChange
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
-from pilotage.fabric.client import ApiError, Client
+from pilotage.cli.errors import CommandRefused, WrongUsage, harmless, one_line
+from pilotage.fabric.client import ApiError, ServiceClient
 
 _FORBIDDEN = 403
 
@@ -116,14 +116,14 @@ def _preview_and_store(
     return ImportOutcome(applied=wanted.apply, version=version, preview=preview)
 
 
-def _change_from_proposal(client: Client, proposal: Proposal) -> ConfigChange:
+def _change_from_proposal(client: ServiceClient, proposal: Proposal) -> ConfigChange:
     """The change that stores a proposal; as differences, if the caller sees only a part of the tree."""
     whole = {"text": proposal.after.source, "source": proposal.after.file}
     body = config_request.edits(proposal.differences) if client.config().get("text") is None else whole
     return ConfigChange(body=body, version=proposal.before.version, changed=True)
 
 
-def _preview(client: Client, change: Mapping[str, object]) -> Answer | None:
+def _preview(client: ServiceClient, change: Mapping[str, object]) -> Answer | None:
     """The effects of a change; None: the caller is not allowed to change, and so not to preview."""
     try:
         return client.preview_config(change)
@@ -223,7 +223,7 @@ def _show_ads(proposal: AdProposal, outcome: ImportOutcome, service: ServiceOpti
         if proposal.changes
         else "nothing changes"
     )
-    lines = output.escape("\n".join(_proposal_lines(proposal)))
+    lines = harmless("\n".join(_proposal_lines(proposal)))
     service.emit(data, lambda: Group(lines, config_change.render_effects(outcome.preview), summary))
 
 

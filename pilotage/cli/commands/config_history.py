@@ -56,7 +56,7 @@ def rollback(
     with service.connect() as client:
         answer = client.rollback_config(version, message=message or "")
     lines = [*change_lines(answer["changes"]), f"version {answer['version']} is in force"]
-    service.emit(answer, lambda: output.escape("\n".join(lines)))
+    service.emit(answer, lambda: "\n".join(lines))
 
 
 #: Lines to print; JSON has all.

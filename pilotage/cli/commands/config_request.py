@@ -12,7 +12,7 @@ from cs_config.versions import diff, patch
 from cs_config.versions.diff import Difference
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 from requirements.errors import InvalidRequest
 
 
@@ -26,7 +26,7 @@ class ConfigChange:
     differences: tuple[Difference, ...] = ()
 
 
-def change_from_file(client: Client, file: Path) -> ConfigChange:
+def change_from_file(client: ServiceClient, file: Path) -> ConfigChange:
     """The change that replaces the visible configuration by a file.
 
     A caller that sees only a part of the tree sends the differences in that part.
@@ -47,7 +47,7 @@ def edits(differences: Sequence[Difference]) -> dict[str, object]:
     return {"set": values, "remove": removed}
 
 
-def change_from_words(client: Client, words: Sequence[str], removed: Sequence[str]) -> ConfigChange:
+def change_from_words(client: ServiceClient, words: Sequence[str], removed: Sequence[str]) -> ConfigChange:
     """The change made of `PATH=VALUE` words and paths to remove."""
     if not words and not removed:
         raise WrongUsage("give PATH=VALUE, or --remove PATH")

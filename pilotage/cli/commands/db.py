@@ -1,7 +1,7 @@
 """`pilotage db`: the schema of the database, and recovery from lost commits."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -11,7 +11,7 @@ from pilotage.cli import home_directory, last_seen, output, settings
 from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import keys
-from taskqueue.db import database, incarnation
+from taskqueue.db import clock, database, incarnation
 from taskqueue.db.database import SchemaState
 from taskqueue.db.incarnation import RecoveryResult
 
@@ -51,7 +51,8 @@ def recover(
         if not database.schema_state(engine).is_current:
             raise CommandRefused("the tables are of another release: run `pilotage db upgrade` first")
         with database.writing(engine) as conn:
-            done = incarnation.recover(conn, now=datetime.now(UTC), patience=timedelta(seconds=wait))
+            now = clock.read_time(conn, clock.utc_now())
+            done = incarnation.recover(conn, now=now, patience=timedelta(seconds=wait))
         with database.reading(engine) as conn:
             standing = incarnation.read_state(conn)
     if chosen.home.is_dir():
@@ -60,7 +61,7 @@ def recover(
         "until": done.until.isoformat(),
         "last_commit": done.last_commit and done.last_commit.isoformat(),
     }
-    output.emit(asdict(done) | times, as_json=as_json, render=lambda: output.escape(_recovery_lines(done)))
+    output.emit(asdict(done) | times, as_json=as_json, render=lambda: _recovery_lines(done))
 
 
 def _recovery_lines(done: RecoveryResult) -> str:
@@ -80,7 +81,7 @@ def _report(chosen: Settings, *, as_json: bool) -> bool:
     message = _schema_message(state)
     data = {"database": url, "revision": state.current, "wanted": state.head, "current": state.is_current}
     line = f"{url}: revision {state.current or 'none'}, {message}"
-    output.emit(data, as_json=as_json, render=lambda: output.escape(line))
+    output.emit(data, as_json=as_json, render=lambda: line)
     return state.is_current or state.is_newer
 
 

@@ -19,19 +19,21 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage
 from pilotage.cli.options import JobFilters
 from pilotage.cli.output import Entry
-from pilotage.fabric.client import ApiError, Client
+from pilotage.fabric.client import ApiError, ServiceClient
 from pilotage.fabric.pilot.payload import archives
 from taskqueue.states import FINAL, JobStatus
 
 
 def kill(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
     """Kill jobs, by id or by filters; running payloads are stopped."""
-    _change("Killed", ids, filters, service, one=Client.kill, many=Client.kill_all)
+    _change("Killed", ids, filters, service, one=ServiceClient.kill, many=ServiceClient.kill_all)
 
 
 def reschedule(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
     """Send jobs through the optimizers again, by id or by filters."""
-    _change("Rescheduled", ids, filters, service, one=Client.reschedule, many=Client.reschedule_all)
+    _change(
+        "Rescheduled", ids, filters, service, one=ServiceClient.reschedule, many=ServiceClient.reschedule_all
+    )
 
 
 def _change(
@@ -40,8 +42,8 @@ def _change(
     filters: JobFilters,
     service: ServiceOptions,
     *,
-    one: Callable[[Client, int], Any],
-    many: Callable[[Client, Mapping[str, str]], Any],
+    one: Callable[[ServiceClient, int], Any],
+    many: Callable[[ServiceClient, Mapping[str, str]], Any],
 ) -> None:
     """Change jobs, by id or by filters; print the changed ones, and why others are as they were."""
     ids, given = _selected(words, filters)
@@ -66,7 +68,9 @@ def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], 
     return ids, given
 
 
-def _change_each(client: Client, ids: list[int], one: Callable[[Client, int], Any]) -> dict[str, list[Any]]:
+def _change_each(
+    client: ServiceClient, ids: list[int], one: Callable[[ServiceClient, int], Any]
+) -> dict[str, list[Any]]:
     """Changed ids as `job_ids`, the others with the reason as `refused`."""
     result: dict[str, list[Any]] = {"job_ids": [], "refused": []}
     for job_id in ids:
@@ -107,14 +111,14 @@ def wait(
         raise typer.Exit(REFUSED)
 
 
-def _ids(client: Client, filters: Mapping[str, str]) -> list[int]:
+def _ids(client: ServiceClient, filters: Mapping[str, str]) -> list[int]:
     found = job_show.list_newest(client, filters, _MOST_JOBS)
     if found.next is not None:
         raise CommandRefused(f"more than {_MOST_JOBS:,} jobs pass the filters; narrow them, or name ids")
     return [job["job_id"] for job in found.entries]
 
 
-def until_final(client: Client, ids: Sequence[int], *, timeout: float | None) -> Mapping[int, str]:
+def until_final(client: ServiceClient, ids: Sequence[int], *, timeout: float | None) -> Mapping[int, str]:
     """The status of each job, when all have ended or time is up."""
     deadline = None if timeout is None else time.monotonic() + timeout
     statuses: dict[int, str] = {}
@@ -234,13 +238,13 @@ def fetch_output(
     shown = {str(job_id): [_printable_name(file) for file in files] for job_id, files in found.items()}
     lines = [_printable_name(file).replace("\n", r"\n") for files in found.values() for file in files]
     if found:
-        service.emit({"files": shown}, lambda: output.escape("\n".join(lines)) or "no files")
+        service.emit({"files": shown}, lambda: "\n".join(lines) or "no files")
     if refused:
         raise CommandRefused("\n".join(refused))
 
 
 def _fetch(
-    client: Client, targets: Mapping[int, Path], *, most: int
+    client: ServiceClient, targets: Mapping[int, Path], *, most: int
 ) -> tuple[dict[int, list[Path]], list[str]]:
     """The files of each job, and a message for each job without output: one failure stops no other."""
     found: dict[int, list[Path]] = {}
@@ -268,7 +272,13 @@ def _refuse_taken(job_id: int, target: Path) -> None:
         )
 
 
-def _unpack(client: Client, job_id: int, target: Path, *, most: int) -> list[Path]:
+def fetch_files(client: ServiceClient, job_id: int, target: Path, *, most: int) -> list[Path]:
+    """Download and unpack one output into `target`, which must not have files: all of it, or nothing."""
+    _refuse_taken(job_id, target)
+    return _unpack(client, job_id, target, most=most)
+
+
+def _unpack(client: ServiceClient, job_id: int, target: Path, *, most: int) -> list[Path]:
     """Download and unpack one archive into `target`: completely or not at all, and nowhere else."""
     with tempfile.TemporaryFile() as stream:
         client.output(job_id, stream)

@@ -11,9 +11,9 @@ from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import WrongUsage
+from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.cli.output import Column, Entry, PagedList
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 
 #: Characters of an expression or a proposed change in a table.
 _SHOWN = 400
@@ -29,8 +29,8 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
         parts.append(output.list_table(_REASONS_OF_JOB, found["reasons"]))
     if found.get("changes"):
         parts.append(output.list_table(_CHANGES_OF_JOB, found["changes"]))
-    parts += [f"Left out: {output.escape(str(each))}" for each in found.get("left_out", ())]
-    parts += [f"At this moment: {output.escape(_shorten(str(each)))}" for each in found.get("now", ())]
+    parts += [f"Left out: {harmless(str(each))}" for each in found.get("left_out", ())]
+    parts += [f"At this moment: {harmless(_shorten(str(each)))}" for each in found.get("now", ())]
     if found.get("forwarding") is not None:
         parts.append(_forwarding(found["forwarding"]))
     return Group(*parts)
@@ -62,7 +62,7 @@ def explain_queue(found: Mapping[str, Any]) -> RenderableType:
         parts.append(output.list_table(_REASONS_OF_QUEUE, found["reasons"]))
     if found["changes"]:
         parts.append(output.list_table(_CHANGES_OF_QUEUE, found["changes"]))
-    parts += [f"At this moment: {output.escape(_shorten(str(each)))}" for each in found.get("now", ())]
+    parts += [f"At this moment: {harmless(_shorten(str(each)))}" for each in found.get("now", ())]
     return Group(*parts)
 
 
@@ -134,7 +134,7 @@ def list_jobs(
     found.emit(_JOBS, as_json=service.as_json)
 
 
-def fetch_jobs(client: Client, ids: Sequence[int]) -> Iterator[Entry]:
+def fetch_jobs(client: ServiceClient, ids: Sequence[int]) -> Iterator[Entry]:
     """The existing jobs with these ids."""
     for start in range(0, len(ids), output.PAGE):
         named = ",".join(map(str, ids[start : start + output.PAGE]))
@@ -142,7 +142,7 @@ def fetch_jobs(client: Client, ids: Sequence[int]) -> Iterator[Entry]:
 
 
 def list_newest(
-    client: Client, filters: Mapping[str, str], limit: int, *, after: int | None = None
+    client: ServiceClient, filters: Mapping[str, str], limit: int, *, after: int | None = None
 ) -> PagedList:
     """The newest `limit` jobs that pass the filters and are older than `after`."""
     return output.read_pages("jobs", partial(client.jobs, filters), limit=limit, after=after)
@@ -182,7 +182,7 @@ def explain(
         service.show(lambda client: _explain_file(client, Path(job), forwarding=forwarding), explain_job)
 
 
-def _explain_file(client: Client, file: Path, *, forwarding: bool) -> Entry:
+def _explain_file(client: ServiceClient, file: Path, *, forwarding: bool) -> Entry:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -207,7 +207,7 @@ _LOG: Mapping[str, Column] = {
 }
 
 
-def _summary(client: Client, by: str, filters: Mapping[str, str], service: ServiceOptions) -> None:
+def _summary(client: ServiceClient, by: str, filters: Mapping[str, str], service: ServiceOptions) -> None:
     names = [name.strip() for name in by.split(",")]
     rows = client.summary(by=names, filters=filters)
     columns = {**{output.heading(name): name for name in names}, "#Jobs": "count"}

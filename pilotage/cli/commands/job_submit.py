@@ -19,7 +19,7 @@ from optimizers.description import jdl, parametric
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 from requirements.classad.classad_files import Unevaluated
 
 #: Descriptions in one request; the service takes no more.
@@ -55,16 +55,18 @@ def read_drafts(text: str, *, file: str, directory: Path) -> list[JobDraft]:
     """
     contents = jdl.read_descriptions(text, file)
     alone = text if len(contents) == 1 else None
-    return [
-        JobDraft(
-            text=alone,
-            content=content,
-            files=_sandbox_files(content, directory),
-            vo=next((str(value) for value in _values_of("vo", content)), None),
-            jobs=_count_members(content),
-        )
-        for content in contents
-    ]
+    return [make_draft(content, directory=directory, text=alone) for content in contents]
+
+
+def make_draft(content: Mapping[str, object], *, directory: Path, text: str | None = None) -> JobDraft:
+    """The draft of one description; `text`: the file that has nothing else."""
+    return JobDraft(
+        text=text,
+        content=content,
+        files=_sandbox_files(content, directory),
+        vo=next((str(value) for value in _values_of("vo", content)), None),
+        jobs=_count_members(content),
+    )
 
 
 def add_parameters(draft: JobDraft, parameters: Mapping[str, Sequence[str]]) -> JobDraft:
@@ -209,7 +211,7 @@ def submit(
     parameters = parse_parameters(param or [])
     drafts = [add_parameters(draft, parameters) for file in files for draft in _read(file)]
     with service.connect() as client:
-        ids = _send(client, list(build_requests(drafts, count)))
+        ids = send(client, list(build_requests(drafts, count)))
     if service.as_json or not sys.stdout.isatty() or len(ids) <= _FEW:
         service.emit({"job_ids": ids}, lambda: "\n".join(map(str, ids)))
     else:
@@ -224,7 +226,7 @@ def _read(file: str) -> list[JobDraft]:
     return read_drafts(text, file=file, directory=path.parent)
 
 
-def _send(client: Client, requests: Sequence[list[JobDraft]]) -> list[int]:
+def send(client: ServiceClient, requests: Sequence[list[JobDraft]]) -> list[int]:
     """Send all requests, with a progress bar on a terminal."""
     ids: list[int] = []
     digests: dict[Sandbox, str | None] = {((), None): None}
@@ -241,13 +243,13 @@ def _send(client: Client, requests: Sequence[list[JobDraft]]) -> list[int]:
     return ids
 
 
-def _upload(client: Client, wanted: Sandbox) -> str:
+def _upload(client: ServiceClient, wanted: Sandbox) -> str:
     files, vo = wanted
     with pack_sandbox(files) as archive:
         return client.upload_sandbox(archive, vo=vo)
 
 
-def _post(client: Client, drafts: list[JobDraft], digest: str | None) -> list[int]:
+def _post(client: ServiceClient, drafts: list[JobDraft], digest: str | None) -> list[int]:
     key = str(uuid.uuid4())
     texts = [draft.text for draft in drafts if draft.text is not None]
     if len(texts) == len(drafts):

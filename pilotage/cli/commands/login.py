@@ -12,7 +12,7 @@ import typer
 from pilotage.cli import home_directory, options, settings
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 
 #: Lifetime in seconds of a token that `login` signs, and the maximum of the session.
 _LONGEST_SESSION = 43_200
@@ -54,7 +54,7 @@ def login(
     service.emit(data, lambda: link)
 
 
-def _signing_client(service: ServiceOptions) -> Client:
+def _signing_client(service: ServiceOptions) -> ServiceClient:
     """A client with the configured token, or else with an operator's token signed by the local key."""
     chosen = settings.load({"home": service.home, "url": service.url})
     if chosen.token or home_directory.read_client_env(chosen.home) or not chosen.key.exists():
@@ -65,4 +65,4 @@ def _signing_client(service: ServiceOptions) -> Client:
 
     grant = callers.grant(role="operator", user=getuser(), ttl=_LONGEST_SESSION)
     token, _ = tokens.mint_token(chosen, grant, now=datetime.now(UTC))
-    return Client(chosen.url or f"http://{chosen.host}:{chosen.port}", token, whose=str(chosen.key))
+    return ServiceClient(chosen.url or f"http://{chosen.host}:{chosen.port}", token, whose=str(chosen.key))

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from pilotage.cli import home_directory, options, output
 from pilotage.cli.connection import ServiceOptions
+from pilotage.cli.errors import harmless
 from pilotage.cli.output import Column, Entry
 from pilotage.fabric.pilot import main as pilot_main
 
@@ -135,4 +136,4 @@ def _details(pilot: Entry, wrote: Mapping[str, Any] | None) -> RenderableType:
 def _output_lines(wrote: Mapping[str, Any] | None) -> Iterator[RenderableType]:
     for name, title in (("stdout", "Standard output"), ("stderr", "Standard error")):
         if wrote is not None and wrote[name]:
-            yield Text(f"End of the {title.lower()}:\n{output.harmless(wrote[name])}")
+            yield Text(f"End of the {title.lower()}:\n{harmless(wrote[name])}")

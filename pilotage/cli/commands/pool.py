@@ -10,7 +10,7 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.output import Column, Entry
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 
 #: Digits of an id in tables, enough to identify a pool.
 _SHORT = 12
@@ -71,7 +71,7 @@ _COLUMNS: Mapping[str, Column] = {
 }
 
 
-def _complete(client: Client, start: str) -> str:
+def _complete(client: ServiceClient, start: str) -> str:
     """The only id with this prefix; ids are listed in order, so it is the first one after the prefix."""
     behind = client.pools({}, limit=2, after=start)["pools"]
     found = [pool["pool_id"] for pool in behind if pool["pool_id"].startswith(start)]

@@ -22,7 +22,7 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
-from pilotage.fabric.client import ApiError, Client, ServiceAway
+from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 
 
 def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
@@ -66,7 +66,7 @@ _SHELL = re.compile(r"[;|&<>`]|\$\(")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 
 
-def advertise_repeatedly(client: Client, scope: str, command: str, *, every: float) -> None:
+def advertise_repeatedly(client: ServiceClient, scope: str, command: str, *, every: float) -> None:
     """Advertise the output of a command until interrupted; failures are reported and retried next time."""
     words = split(command)
     while True:
@@ -78,7 +78,7 @@ def advertise_repeatedly(client: Client, scope: str, command: str, *, every: flo
         time.sleep(max(0.0, began + every - time.monotonic()))
 
 
-def advertise_once(client: Client, scope: str, words: list[str], *, patience: float) -> None:
+def advertise_once(client: ServiceClient, scope: str, words: list[str], *, patience: float) -> None:
     """Fetch a watermark, count, advertise; this order avoids counting a job twice or not at all."""
     as_of = client.watermark(scope.partition("/")[0])
     counts = parse_counts(_run_command(words, max(patience, 1)))

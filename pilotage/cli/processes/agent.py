@@ -30,7 +30,6 @@ from pilotage.cli import engine as cli_engine
 from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
-from pilotage.service.services import utc_now
 from requirements.errors import did_you_mean
 from taskqueue.blobs import BlobStore
 
@@ -41,6 +40,7 @@ class AgentContext:
 
     engine: Engine
     current: Callable[[], Configuration]
+    clock: Callable[[], datetime]  #: time of the database
     blobs: BlobStore
     holder: str  #: unique name of this process
     weighing: priorities.PriorityState = field(default_factory=priorities.PriorityState)
@@ -79,7 +79,9 @@ def run_agents(names: Sequence[str], context: AgentContext) -> Iterator[None]:
     with ExitStack() as stack:
         for name in names:
             cycle = partial(AGENTS[name], context)
-            stack.enter_context(wiring.repeat_in_thread(cycle, name=name, every=loop.INTERVALS[name]))
+            stack.enter_context(
+                wiring.repeat_in_thread(cycle, name=name, every=loop.INTERVALS[name], clock=context.clock)
+            )
         yield
 
 
@@ -104,11 +106,14 @@ def agent(
         wiring.open_current_engine(chosen) as engine,
         wiring.track_last_seen(chosen, engine),
         wiring.open_notifications(chosen, engine) as notifications,
-        wiring.track_configuration(engine, notifications) as live,
+        wiring.track_clock(engine) as clock,
+        wiring.track_configuration(engine, notifications, clock) as live,
     ):
         context = AgentContext(
             engine=engine,
             current=lambda: live.current,
+            # Read for each cycle: what an agent decides by it cannot be taken back.
+            clock=clock.read,
             blobs=BlobStore(chosen.blobs),
             holder=unique_holder(),
         )
@@ -132,7 +137,7 @@ def _check_names(names: list[str]) -> list[str]:
 
 def _run_each_once(names: list[str], context: AgentContext, chosen: Settings, *, as_json: bool) -> None:
     with cli_engine.translate_unreachable(chosen.database_url):
-        results = {name: AGENTS[name](context, utc_now()) for name in names}
+        results = {name: AGENTS[name](context, context.clock()) for name in names}
     data = {name: _facts(result) for name, result in results.items()}
     rows = (
         (name, "active in another process" if facts is None else _format_facts(facts))

@@ -116,11 +116,13 @@ def batch_check(
         bench = _bench(_settings(kind, directory, files), queue, stack)
         bench.resources, bench.patience = JobResources(memory=memory, wall_time=wall_time), patience
         outcomes = list(_run_checks(bench, names, quiet=as_json))
-    table = output.table(("", "Check", "#Seconds", "Rule, or its violation"), ())
-    for each in outcomes:
-        sign = "[green]passed[/]" if each.passed else "[red]failed[/]"
-        table.add_row(sign, each.check, f"{each.seconds:.1f}", output.escape(each.message))
-    output.emit([asdict(each) for each in outcomes], as_json=as_json, render=lambda: table)
+    headings = ("", "Check", "#Seconds", "Rule, or its violation")
+    rows = (
+        ("passed" if each.passed else "failed", each.check, f"{each.seconds:.1f}", each.message)
+        for each in outcomes
+    )
+    data = [asdict(each) for each in outcomes]
+    output.emit(data, as_json=as_json, render=lambda: output.table(headings, rows))
     if not all(each.passed for each in outcomes):
         raise typer.Exit(REFUSED)
 

@@ -9,21 +9,26 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
-from pilotage.cli import options, output, process_setup, settings
+import typer
+
+from pilotage.cli import errors, options, output, process_setup, settings
+from pilotage.cli.errors import REFUSED
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.settings import Settings
 from pilotage.fabric import node_script
 from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.settings import Connections, open_system
-from pilotage.fabric.client import ApiError, Client, ServiceAway
+from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
 from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.targets import DirectorTargets
 from pilotage.fabric.node_script import PilotScript
 from pilotage.fabric.pilot import bundle
+from requirements.errors import Problem
 from requirements.values import fold
 
 
@@ -42,22 +47,22 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
         }
         connections = Connections(stack=stack)
         systems = {
-            name: ReliableSystem(system=open_system(each, connections), evidence=described.gone)
+            name: ReliableSystem(name=name, system=open_system(each, connections), evidence=described.gone)
             for name, each in described.systems.items()
         }
         sites = DirectorTargets(
-            outlets={each.queue: each.outlet() for each in described.queues},
+            queues={each.queue: each.to_target() for each in described.queues},
             brokers=described.brokers,
             systems=systems,
-            habits=described,
+            options=described,
             script=_script(described),
         )
         yield Director(sites=sites, clients=clients)
 
 
-def _client(described: DirectorFile, vo: str, file: Path) -> Client:
+def _client(described: DirectorFile, vo: str, file: Path) -> ServiceClient:
     shown = site_file.token_reader(file, InvalidDirector)
-    return Client(
+    return ServiceClient(
         described.url, shown, whose=f"vos/{vo}/token_file: {file}", authorities=described.authorities
     )
 
@@ -77,6 +82,9 @@ def _script(described: DirectorFile) -> Callable[[PilotScript], str]:
 
 log = logging.getLogger(__name__)
 
+#: Seconds that a running cycle gets to end after a signal; killing it loses nothing.
+_LAST_CYCLE = 30.0
+
 
 @settings.command_with("log_level")
 def director(
@@ -87,23 +95,87 @@ def director(
         Path, options.option("FILE", "Director file: service, VOs, batch systems and queues.", "--config")
     ],
     once: site_file.Once = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Check the file against the queues and the batch systems, print the result, and exit.",
+        ),
+    ] = False,
 ) -> None:
     """Submit pilots to batch queues, as many as there is work for, and follow them.
 
     Prints one line for each cycle. It can be killed at any time: a new start continues from there.
     """
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
+    process_setup.raise_file_limit()
     described = read_director_file(config)
+    batch.warn_of_readable([each.token_file for each in described.vos.values()], described.systems)
+    if check:
+        status = _check(described, config, as_json=as_json)
+    elif once:
+        status = _once(described, config, as_json=as_json)
+    else:
+        status = process_setup.run_apart(
+            lambda: _run_shown(described, config, as_json=as_json), patience=_LAST_CYCLE
+        )
+    if status:
+        raise typer.Exit(status)
+
+
+def _check(described: DirectorFile, file: Path, *, as_json: bool) -> int:
+    """Check that all fits: the queues, what is stated of them, and whether the batch systems answer."""
     with open_director(described) as made:
-        batch.warn_of_readable([each.token_file for each in described.vos.values()], described.systems)
-        if once:
-            output.report_cycle(made.cycle(datetime.now(UTC)), as_json=as_json)
-        else:
-            _run(made, every=described.every, as_json=as_json)
+        _require_slots(made, file, with_unknown=True)
+        answers = made.check_systems()
+    rows = (("failed" if error else "passed", name, error or "answers") for name, error in answers.items())
+    table = output.table(("", "System", "Answer"), rows)
+    output.emit(
+        [{"system": name, "error": error} for name, error in answers.items()],
+        as_json=as_json,
+        render=lambda: table,
+    )
+    return REFUSED if any(answers.values()) else 0
 
 
-def _run(made: Director, *, every: float, as_json: bool) -> None:
+def _once(described: DirectorFile, file: Path, *, as_json: bool) -> int:
+    with open_director(described) as made:
+        _require_slots(made, file)
+        made.patience = described.task
+        summary = made.cycle(datetime.now(UTC))
+    output.report_cycle(summary, as_json=as_json)
+    return REFUSED if summary.has_failed else 0
+
+
+def _require_slots(made: Director, file: Path, *, with_unknown: bool = False) -> None:
+    """Refuse a file that requests for slots what their queues do not have."""
+    if wrong := made.check_slots(with_unknown=with_unknown):
+        raise InvalidDirector(
+            [
+                Problem(
+                    path=f"queues/{each.partition(': ')[0]}", message=each.partition(": ")[2], file=str(file)
+                )
+                for each in wrong
+            ]
+        )
+
+
+def _run_shown(described: DirectorFile, file: Path, *, as_json: bool) -> int:
+    """Run until a signal; errors are shown here, since this is a process of its own."""
     stop = process_setup.stop_on_signals()
+    try:
+        with open_director(described) as made:
+            try:
+                _require_slots(made, file)
+            except (ServiceAway, ApiError) as error:
+                log.warning("the slots cannot be compared with their queues yet: %s", error)
+            _run(made, stop, every=described.every, as_json=as_json)
+    except Exception as error:  # noqa: BLE001 - the entry point of this process
+        return errors.show(error, as_json=as_json)
+    return 0
+
+
+def _run(made: Director, stop: Event, *, every: float, as_json: bool) -> None:
     while not stop.is_set():
         try:
             output.report_cycle(made.cycle(datetime.now(UTC)), as_json=as_json)

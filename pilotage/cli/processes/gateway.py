@@ -12,11 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from pilotage.cli import options, output, process_setup, settings
+from pilotage.cli.errors import REFUSED
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.settings import Connections, open_system
+from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.advertising import GatewayAdvertising
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
@@ -60,7 +64,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
                 name: _open_batch_system(described, name, Connections(stack=stack))
                 for name in described.systems
             },
-            queues={each.queue: each.outlet() for each in described.queues},
+            queues={each.queue: each.to_target() for each in described.queues},
             handlers=known,
             sandboxes=service,
             limits=described.job_types,
@@ -90,7 +94,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
     one = described.systems[name]
     return SharedBatchSystem(
-        system=ReliableSystem(system=open_system(one, connections), evidence=described.gone),
+        system=ReliableSystem(name=name, system=open_system(one, connections), evidence=described.gone),
         shell=connections.shell(one),
         directory=str(one.directory),
     )
@@ -144,16 +148,18 @@ def gateway(
     Prints one line for each cycle. It can be killed at any time: a new start continues from there.
     """
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
+    process_setup.raise_file_limit()
     described = read_gateway_file(config)
     with open_gateway(described, config) as made:
         batch.warn_of_readable([described.token_file, described.directory], described.systems)
         if once:
-            _once(made, as_json=as_json)
+            if _once(made, as_json=as_json).has_failed:
+                raise typer.Exit(REFUSED)
         else:
             _run(made, described, as_json=as_json)
 
 
-def _once(made: Gateway, *, as_json: bool) -> None:
+def _once(made: Gateway, *, as_json: bool) -> GatewaySummary:
     summary = made.talk(datetime.now(UTC))
     made.manager.advance()
     try:
@@ -161,6 +167,7 @@ def _once(made: Gateway, *, as_json: bool) -> None:
     except Away as error:
         summary.away.append(str(error))
     output.report_cycle(summary, as_json=as_json)
+    return summary
 
 
 def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:

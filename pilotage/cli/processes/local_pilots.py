@@ -169,7 +169,7 @@ class LocalPilots:
     def _launch(self, post: LocalQueue) -> None:
         stamp = token_hex(8)
         directory = self._directory / stamp
-        directory.mkdir(parents=True)
+        directory.mkdir(mode=0o700, parents=True)
         place = post.address
         command = [
             *(sys.executable, "-m", "pilotage.cli", "pilot"),

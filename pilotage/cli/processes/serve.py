@@ -1,13 +1,15 @@
 """`pilotage serve`: the HTTP service, and the server with its socket and signals that `up` shares.
 
-uvicorn limits neither size nor time of the head of a request, which is read before any token is checked: the
-server limits both.
+uvicorn limits neither size, time nor number of heads of requests, which are read before any token is checked:
+the server limits all three.
 """
 
 import asyncio
+import logging
 import signal
 import socket
 import ssl
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +27,8 @@ from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import tls
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
+
+_log = logging.getLogger(__name__)
 
 #: Seconds that running requests have to finish.
 _GRACE = 10
@@ -85,7 +89,7 @@ def configuration(
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
-        http=ClientConnection,
+        http=partial(ClientConnection, pending=PendingHeads(by_address=not trusted_proxies)),  # type: ignore[arg-type]
         ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
@@ -141,6 +145,7 @@ def serve(chosen: Settings, *, as_json: bool) -> None:
     """
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     tls.read_certificate(chosen)
+    process_setup.raise_file_limit()
     with cli_engine.translate_unreachable(chosen.database_url), wiring.open_current_engine(chosen) as engine:
         wiring.import_resources(engine, chosen)
     bound = bind_socket(chosen.host, chosen.port)
@@ -173,6 +178,61 @@ _HEAD = 30.0
 _SILENCE = 120.0
 
 
+#: Shares of the open files that connections without a whole head may use: in all, and from one address.
+_PENDING_SHARE = 4
+_ADDRESS_SHARE = 16
+#: Seconds between two lines in the log about too many of them.
+_COMPLAIN_EVERY = 60.0
+
+
+class PendingHeads:
+    """Connections that wait for the rest of a head; where there are too many, the oldest are closed.
+
+    A client of good will sends a head at once, so that it is never among the oldest for long.
+    """
+
+    def __init__(self, *, by_address: bool, files: int | None = None) -> None:
+        """Share `files` (None: the limit of this process); `by_address` False: they come from a proxy."""
+        files = process_setup.read_file_limit() if files is None else files
+        self._most = max(1, files // _PENDING_SHARE)
+        self._most_of_address = max(1, files // _ADDRESS_SHARE) if by_address else self._most
+        self._all: dict[ClientConnection, None] = {}  # in the order in which they began
+        self._by_address: defaultdict[str, dict[ClientConnection, None]] = defaultdict(dict)
+        self._complained_at = -_COMPLAIN_EVERY
+
+    def add(self, connection: "ClientConnection", *, now: float) -> None:
+        """Note one, unless it is noted; the oldest of its address, or of all, makes room for it."""
+        if connection in self._all:
+            return
+        same = self._by_address[connection.address]
+        crowded = same if len(same) >= self._most_of_address else self._all
+        if crowded is same or len(self._all) >= self._most:
+            oldest = next(iter(crowded))
+            self.discard(oldest)
+            oldest.transport.abort()
+            self._complain(connection, now)
+        self._all[connection] = self._by_address[connection.address][connection] = None
+
+    def discard(self, connection: "ClientConnection") -> None:
+        """Forget one, if it is noted."""
+        if connection in self._all:
+            del self._all[connection]
+            same = self._by_address[connection.address]
+            del same[connection]
+            if not same:
+                del self._by_address[connection.address]
+
+    def _complain(self, connection: "ClientConnection", now: float) -> None:
+        if now - self._complained_at >= _COMPLAIN_EVERY:
+            self._complained_at = now
+            _log.warning(
+                "%d connections wait for the rest of a request, %d of them from %s: the oldest are closed",
+                len(self._all),
+                len(self._by_address[connection.address]),
+                connection.address,
+            )
+
+
 class ClientConnection(HttpToolsProtocol):
     """An HTTP/1.1 connection with limits."""
 
@@ -181,16 +241,35 @@ class ClientConnection(HttpToolsProtocol):
     _head_since: float | None = None  # None: no head is being read
     _is_open = False  # whether a request has started and is not complete
 
+    def __init__(self, *args: Any, pending: PendingHeads, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._pending = pending
+
+    @property
+    def address(self) -> str:
+        """The host at the other end."""
+        return self.client[0] if self.client else ""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time limit of the first head."""
+        """Start the limits of the first head."""
         super().connection_made(transport)
         self._received_at = self._head_since = self.loop.time()
+        self._pending.add(self, now=self._received_at)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End all limits."""
+        self._pending.discard(self)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Count received bytes, and reject a head that is too long."""
         self._received_at = self.loop.time()
         self._received += len(data)
         super().data_received(data)
+        if self._head_since is None or self.transport.is_closing():
+            self._pending.discard(self)
+        else:
+            self._pending.add(self, now=self._received_at)
         if self._received > _LONGEST and not self.transport.is_closing():
             self._refuse()
 
@@ -202,7 +281,10 @@ class ClientConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """End the limits of the head."""
         self._received, self._head_since = 0, None
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:
+            self.cycle.transport = _JoinedWrites(self.transport)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Reset the byte count: bodies are limited elsewhere."""
@@ -236,6 +318,42 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.abort()
         else:
             self.send_400_response(f"A head has {_LONGEST} bytes at most.")
+
+
+#: Status line of an interim response, which has no body.
+_CONTINUE = b"HTTP/1.1 100 "
+
+
+class _JoinedWrites:
+    """The transport of one response: its head is written with the first part of its body.
+
+    Two writes are two system calls and wake the client twice: a seventh of the event loop's time per match.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None  #: None: not written yet; empty: sent
+
+    def write(self, data: bytes) -> None:
+        """Write a part of the response; the head waits for what follows."""
+        if self._head is None and not data.startswith(_CONTINUE):
+            self._head = data
+        elif self._head:
+            self._transport.writelines((self._head, data))
+            self._head = b""
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection, after a head without a body."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closed or about to be."""
+        return self._transport.is_closing()
 
 
 def end_silent(connections: Iterable[Any], *, now: float) -> None:

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from contextlib import ExitStack
+from datetime import datetime
 
 import typer
 from rich.panel import Panel
@@ -13,14 +14,14 @@ from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import home_directory, output, process_setup, settings, wiring
-from pilotage.cli.errors import CommandRefused
+from pilotage.cli.errors import CommandRefused, harmless
 from pilotage.cli.processes import agent, local_pilots, serve, tls
 from pilotage.cli.processes.agent import AGENTS, AgentContext
 from pilotage.cli.processes.local_pilots import LocalPilots, LocalQueue
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
 from pilotage.service.auth import callers
-from pilotage.service.services import Services, utc_now
+from pilotage.service.services import Services
 from requirements.errors import did_you_mean
 
 
@@ -34,12 +35,13 @@ def show_banner(chosen: Settings, config: Configuration, url: str, *, as_json: b
         }
         sys.stdout.write(json.dumps(facts) + "\n")
     else:
-        output.console().print(Panel.fit("\n".join(_banner_lines(chosen, config, url)), title="Pilotage"))
+        banner = harmless("\n".join(_banner_lines(chosen, config, url)))
+        output.console().print(Panel.fit(banner, title="Pilotage"))
     sys.stdout.flush()
 
 
 def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str]:
-    lines = [f"[bold]{url}[/]  (interface: {url}/docs)", f"home: {output.escape(str(chosen.home))}"]
+    lines = [f"{url}  (interface: {url}/docs)", f"home: {chosen.home}"]
     if config.addresses:
         size = f"{len(config.addresses)} queues of {len(config.sites)} sites"
         lines.append(f"configuration: version {config.version}, {size}")
@@ -48,9 +50,7 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
     if chosen.site is not None:
         lines.append(f"up to {chosen.pilots} pilots at {chosen.site} as jobs need them")
         if os.getuid() == 0:
-            lines.append(
-                "[yellow]their jobs run as root and can change this machine: start it as another user[/]"
-            )
+            lines.append("their jobs run as root and can change this machine: start it as another user")
     home = "" if chosen.home == home_directory.default_home(os.environ) else f" --home {chosen.home}"
     lines += ["", f"pilotage login{home}   (a link to the web pages)"]
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
@@ -59,8 +59,9 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
     return [*lines, "", "Ctrl-C ends it; started again it goes on."]
 
 
-#: Lifetime in seconds of the token in client.env; every start creates a new one.
-_TOKEN_LIFE = 366 * 86400
+#: Lifetime of the token in client.env, and time between two renewals, in seconds. Copies of it end soon.
+_TOKEN_LIFE = 8 * 86400
+_RENEW_EVERY = 6 * 3600
 
 
 @settings.command_with(
@@ -81,6 +82,7 @@ def up(chosen: Settings, *, as_json: bool) -> None:
 
 def _run(chosen: Settings, *, as_json: bool) -> None:
     gc_tuning.collect_seldom()
+    process_setup.raise_file_limit()
     home_directory.remove_client_env(chosen.home)
     cli_engine.upgrade_schema(chosen.direct_url)
     with ExitStack() as stack:
@@ -92,14 +94,22 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         parts = stack.enter_context(wiring.run_services(chosen, engine))
         _check_site(chosen, parts)
         context = AgentContext(
-            engine=engine, current=lambda: parts.live.current, blobs=parts.blobs, holder=agent.unique_holder()
+            engine=engine,
+            current=lambda: parts.live.current,
+            clock=parts.clock,
+            blobs=parts.blobs,
+            holder=agent.unique_holder(),
         )
         stack.enter_context(agent.run_agents(list(AGENTS), context))
         local = _local_pilots(chosen, parts, url)
 
-        def ready() -> None:
+        def renew(_now: datetime) -> None:
             token = _token(chosen, parts)
             home_directory.write_client_env(chosen.home, url=url, token=token, authorities=chosen.authorities)
+
+        def ready() -> None:
+            renew(parts.clock())
+            stack.enter_context(wiring.repeat_in_thread(renew, name="client-env", every=_RENEW_EVERY))
             local.start()
             show_banner(chosen, parts.live.current, url, as_json=as_json)
 
@@ -120,7 +130,7 @@ def _url(chosen: Settings, bound: socket.socket) -> str:
 def _local_pilots(chosen: Settings, parts: Services, url: str) -> LocalPilots:
     def environment(post: LocalQueue, stamp: str) -> dict[str, str]:
         grant = callers.grant(role="pilot", vo=post.vo, queue=str(post.address), stamp=stamp)
-        token, _ = parts.tokens.mint(grant, now=utc_now())
+        token, _ = parts.tokens.mint(grant, now=parts.clock())
         return home_directory.client_variables(url=url, token=token, authorities=chosen.authorities)
 
     def wanted() -> list[LocalQueue]:
@@ -150,4 +160,4 @@ def _token(chosen: Settings, parts: Services) -> str:
     vos = parts.live.current.vos
     vo = chosen.vo or (next(iter(vos)) if len(vos) == 1 else None)
     grant = callers.grant(role="operator", vo=vo, ttl=_TOKEN_LIFE)
-    return parts.tokens.mint(grant, now=utc_now())[0]
+    return parts.tokens.mint(grant, now=parts.clock())[0]

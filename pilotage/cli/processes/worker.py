@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from cs_config import gc_tuning
-from optimizers.workers import rq as optimizer_worker
 from pilotage.cli import engine, process_setup, settings
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
@@ -44,7 +43,9 @@ def worker(
 
 def run(chosen: Settings, redis_url: str, *, burst: bool, as_json: bool) -> None:
     """Run one worker until SIGTERM; it finishes the current batch first."""
+    from optimizers.workers import rq  # optional packages
+
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     gc_tuning.collect_seldom()
     with engine.translate_unreachable(chosen.database_url):
-        optimizer_worker.run_worker(chosen.database_url, redis_url, burst=burst)
+        rq.run_worker(chosen.database_url, redis_url, burst=burst)

@@ -66,6 +66,14 @@ class JobReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Jobs of our account from one listing."""
+
+    reports: Mapping[str, JobReport]  #: by stamp, of all requested jobs
+    stamps: frozenset[str]  #: with the requested prefix, of listed jobs that have not ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """Output of a job so far."""
 
@@ -94,7 +102,7 @@ class BatchSystem(Protocol):
         """Put a job into its queue; its reference.
 
         `SubmissionRefused`: it will never be taken as it is. `SubmissionUncertain`: no answer; whether it is
-        there, `find` shows later.
+        there, `find` shows later. `BatchSystemAway`: it was certainly not submitted.
         """
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
@@ -103,10 +111,10 @@ class BatchSystem(Protocol):
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """The references of the listed jobs that bear one of the stamps; more than one is a double."""
 
-    def stamps(self, prefix: str) -> frozenset[str]:
-        """The stamps that begin so, of our own jobs that are listed and have not ended.
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        """`status`, and the stamps with a prefix of our listed jobs that have not ended, from one listing.
 
-        By it jobs are found that nobody asks for any more. What is not in the answer may be there all the
+        The stamps show jobs that nobody follows any more. A job without its stamp there may exist all the
         same: a listing may break off.
         """
 

@@ -5,9 +5,11 @@ jobs; a job that is missing from it is looked up by its status marks, else in th
 """
 
 import logging
+import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pilotage.fabric.batch.batch_system import (
     ENDED,
@@ -19,6 +21,7 @@ from pilotage.fabric.batch.batch_system import (
     Output,
     SubmissionRefused,
     SubmissionUncertain,
+    Survey,
 )
 from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
 from pilotage.fabric.batch.work_area import (
@@ -32,6 +35,43 @@ from pilotage.fabric.batch.work_area import (
 
 log = logging.getLogger(__name__)
 
+#: Seconds until the accounting is queried again for a job that it did not have: it lags behind the listing.
+_ACCOUNTING_SECONDS = 120.0
+
+
+@dataclass(slots=True)
+class AccountingCache:
+    """What the accounting has of jobs that ended: it is slow, and of one job it never changes."""
+
+    clock: Callable[[], float] = time.monotonic  #: seconds
+    _found: dict[str, list[ListedJob]] = field(default_factory=dict)
+    _queried_at: dict[str, float] = field(default_factory=dict)
+
+    def find(
+        self, stamps: Collection[str], query: Callable[[Collection[str]], Iterable[ListedJob]]
+    ) -> Mapping[str, list[ListedJob]]:
+        """The records of jobs, by stamp; without an answer there are none: the listing holds all the same."""
+        now = self.clock()
+        due = [
+            stamp
+            for stamp in stamps
+            if stamp not in self._found and now - self._queried_at.get(stamp, -math.inf) > _ACCOUNTING_SECONDS
+        ]
+        if due:
+            self._queried_at |= dict.fromkeys(due, now)
+            wanted = frozenset(due)
+            try:
+                self._found |= index_by_stamp(row for row in query(due) if row.stamp in wanted)
+            except BatchSystemAway as error:
+                log.warning("the accounting does not answer: %s", error)
+        return {stamp: self._found[stamp] for stamp in stamps if stamp in self._found}
+
+    def forget(self, stamps: Iterable[str]) -> None:
+        """Remove jobs that nobody follows any more."""
+        for stamp in stamps:
+            self._found.pop(stamp, None)
+            self._queried_at.pop(stamp, None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLineSystem(ABC):
@@ -39,6 +79,7 @@ class CommandLineSystem(ABC):
 
     areas: WorkAreas
     flags: tuple[str, ...] = ()  #: arguments of every submission
+    accounting: AccountingCache = field(default_factory=AccountingCache)
 
     @abstractmethod
     def capacity(self) -> Mapping[str, Capacity]:
@@ -53,8 +94,8 @@ class CommandLineSystem(ABC):
         """The reference in what a submission said that ended well."""
 
     @abstractmethod
-    def _is_away(self, done: Completed) -> bool:
-        """Whether a submission failed that may have been taken: the batch system did not refuse it."""
+    def _is_refused(self, done: Completed) -> bool:
+        """Whether a submission that failed was refused for good, by the words of the batch system."""
 
     @abstractmethod
     def _listing(self) -> Iterable[ListedJob]:
@@ -82,19 +123,31 @@ class CommandLineSystem(ABC):
         if done.status == 0 and (reference := self._reference(done.stdout)) is not None:
             return reference
         said = f"{job.stamp}: {command[0]}: {done.said}"
-        if done.status == 0 or self._is_away(done):
-            # It may have been taken before the line broke.
-            raise SubmissionUncertain(said)
-        raise SubmissionRefused(said)
+        if done.status > 0 and self._is_refused(done):
+            raise SubmissionRefused(said)
+        # It may have been taken before the line broke, or before the command was killed.
+        raise SubmissionUncertain(said)
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """How jobs stand: by the listing, else by what they left, else by the accounting."""
+        return self._reports(handles, index_by_stamp(self._listing())) if handles else {}
+
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        """How jobs stand, and the stamps of our listed jobs that have not ended."""
+        rows = list(self._listing())
+        return Survey(
+            reports=self._reports(handles, index_by_stamp(rows)),
+            stamps=frozenset(row.stamp for row in rows if row.stamp.startswith(prefix) and self._lives(row)),
+        )
+
+    def _reports(
+        self, handles: Sequence[Handle], listed: Mapping[str, Sequence[ListedJob]]
+    ) -> Mapping[str, JobReport]:
         asked = {handle.stamp: handle for handle in handles}
-        listed = self._listed(asked)
         over = [stamp for stamp in asked if all(row.state in ENDED for row in listed.get(stamp, ()))]
         marks = self.areas.marks(over)
         lost = [stamp for stamp in over if stamp not in listed and not marks[stamp].ended]
-        found = {**index_by_stamp(self._accounted(lost) if lost else ()), **listed}
+        found = {**self.accounting.find(lost, self._accounted), **listed}
         return {
             stamp: job_report(
                 choose_job(found.get(stamp, ()), handle), marks.get(stamp, StatusMarks()), handle
@@ -105,12 +158,6 @@ class CommandLineSystem(ABC):
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """The references of the listed jobs that bear one of the stamps."""
         return {stamp: tuple(row.reference for row in rows) for stamp, rows in self._listed(stamps).items()}
-
-    def stamps(self, prefix: str) -> frozenset[str]:
-        """The stamps that begin so, of our own jobs that are listed and have not ended."""
-        return frozenset(
-            row.stamp for row in self._listing() if row.stamp.startswith(prefix) and self._lives(row)
-        )
 
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""
@@ -127,6 +174,7 @@ class CommandLineSystem(ABC):
     def forget(self, handles: Sequence[Handle]) -> None:
         """Remove the work areas of jobs that ended."""
         self.areas.remove(handle.stamp for handle in handles)
+        self.accounting.forget(handle.stamp for handle in handles)
 
     def _mark_killed(self, stamps: Collection[str]) -> None:
         """Note that we ask for the end of jobs; no job lives on because that cannot be noted."""

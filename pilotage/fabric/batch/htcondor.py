@@ -63,10 +63,21 @@ def exit_code(*, by_signal: bool, number: object) -> int | None:
 
 #: What its one queue is called: jobs ask for machines, not for queues.
 QUEUE: Final = "htcondor"
-#: Words with which a queue manager that is away is told from one that refuses.
-_AWAY = ("Failed to connect", "Can't find address", "Failed to commit", "Unable to contact", "timed out")
+#: Words with which a submission is refused for good.
+_REFUSED = (
+    "ERROR: on Line",
+    "Parse error",
+    "no 'queue' commands",
+    "denied",
+    "not allowed",
+    "Invalid",
+    "invalid",
+)
 #: Words with which a question was not answered, whatever the exit status.
-_NO_ANSWER = (*_AWAY, "Failed to fetch", "Error:", "ERROR:")
+_NO_ANSWER = (
+    *("Failed to connect", "Can't find address", "Failed to commit", "Unable to contact", "timed out"),
+    *("Failed to fetch", "Error:", "ERROR:"),
+)
 #: What is said of jobs that cannot be removed because they are not there.
 _NOT_THERE = ("not found", "already marked for removal")
 #: Seconds that a job may be held before HTCondor removes it; somebody's own hold is left alone.
@@ -110,8 +121,8 @@ class HTCondor(CommandLineSystem):
         found = _TAKEN.search(said)
         return found[1] if found else None
 
-    def _is_away(self, done: Completed) -> bool:
-        return any(words in done.stdout + done.stderr for words in _AWAY)
+    def _is_refused(self, done: Completed) -> bool:
+        return any(words in done.stdout + done.stderr for words in _REFUSED)
 
     def _listing(self) -> Iterator[ListedJob]:
         for ad in self._ads(_LISTING):

@@ -29,6 +29,7 @@ from pilotage.fabric.batch.batch_system import (
     Output,
     State,
     SubmissionRefused,
+    Survey,
 )
 from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import LocalShell
@@ -121,11 +122,13 @@ class LocalHost:
         with self._locked() as entries:
             return {each.stamp: (str(each.number),) for each in entries if each.stamp in stamps}
 
-    def stamps(self, prefix: str) -> frozenset[str]:
-        """The stamps of the jobs that have not ended."""
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        """How jobs stand, and the stamps of those that have not ended."""
+        reports = self.status(handles)
         with self._locked() as entries:
             seen = self._look([each for each in entries if each.stamp.startswith(prefix)])
-        return frozenset(each.entry.stamp for each in seen if each.waits or each.alive)
+        alive = frozenset(each.entry.stamp for each in seen if each.waits or each.alive)
+        return Survey(reports=reports, stamps=alive)
 
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs with all their processes."""
@@ -179,7 +182,7 @@ class LocalHost:
     def _locked(self) -> Iterator[list[_Entry]]:
         """All jobs, in their order, while nobody else changes them."""
         try:
-            Path(self.directory).mkdir(parents=True, exist_ok=True)
+            Path(self.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
             with Path(self.directory, "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield self._entries()

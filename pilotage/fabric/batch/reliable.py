@@ -3,7 +3,7 @@
 A failed lookup, or a job missing from one listing, proves nothing. A job is gone when complete listings
 agreed on it several times and for long enough, while neither the accounting nor the job's own marks (which
 the adapters read) contradicted. The counts are in memory only: after a restart they begin anew, which costs
-time but is never wrong. Source: SAM-Grid, batch idealizers.
+time but is never wrong. Errors name the system. Source: SAM-Grid, batch idealizers.
 """
 
 import time
@@ -23,6 +23,9 @@ from pilotage.fabric.batch.batch_system import (
     JobReport,
     Output,
     State,
+    SubmissionRefused,
+    SubmissionUncertain,
+    Survey,
 )
 
 
@@ -87,9 +90,9 @@ class ForwardingSystem(ABC):
         """The references of the jobs that bear one of the stamps."""
         return self._ask(lambda: self.system.find(stamps))
 
-    def stamps(self, prefix: str) -> frozenset[str]:
-        """The stamps of our jobs that have not ended."""
-        return self._ask(lambda: self.system.stamps(prefix))
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        """How jobs stand, and the stamps of our jobs that have not ended."""
+        return self._ask(lambda: self.system.survey(handles, prefix))
 
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""
@@ -110,27 +113,31 @@ class ForwardingSystem(ABC):
 
 @dataclass(slots=True, kw_only=True)
 class ReliableSystem(ForwardingSystem):
-    """A batch system whose `status` never raises, and reports *gone* for *missing* on agreeing evidence."""
+    """A batch system that reports *gone* for *missing* on agreeing evidence.
 
+    Nothing is repeated here: directors and job managers come again in their next cycle.
+    """
+
+    name: str = ""  #: in the file of the director or gateway; for messages
     evidence: Evidence = field(default_factory=Evidence)
-    tries: int = 3  #: of a question; submissions are never repeated here
-    pause: float = 1.0  #: seconds before the second try, doubled with each
     clock: Callable[[], float] = time.monotonic  #: seconds; one that is not set by anybody
-    sleep: Callable[[float], None] = time.sleep
     _missed: Agreement = field(default_factory=Agreement)
 
     def submit(self, job: BatchJob) -> str:
         """Put a job into its queue, once: who repeats it has to `find` its stamp first."""
         self._missed.end(job.stamp)  # what was missed before says nothing of this one
-        return self.system.submit(job)
+        return self._ask(lambda: self.system.submit(job))
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
-        """How jobs stand; all *unknown* if the batch system cannot be asked."""
-        try:
-            found = self._ask(lambda: self.system.status(handles))
-        except BatchSystemAway as error:
-            return {handle.stamp: JobReport(state=State.UNKNOWN, message=str(error)) for handle in handles}
+        """How jobs stand; single ones may be *unknown*."""
+        found = self._ask(lambda: self.system.status(handles))
         return {stamp: self._judged(stamp, report) for stamp, report in found.items()}
+
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        """How jobs stand, and the stamps of our jobs that have not ended."""
+        found = ForwardingSystem.survey(self, handles, prefix)
+        judged = {stamp: self._judged(stamp, report) for stamp, report in found.reports.items()}
+        return replace(found, reports=judged)
 
     def forget(self, handles: Sequence[Handle]) -> None:
         """Remove what is kept of jobs that ended."""
@@ -149,10 +156,10 @@ class ReliableSystem(ForwardingSystem):
         return replace(report, state=State.GONE, message=why)
 
     def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Ask, and ask again: all verbs but a submission may be repeated."""
-        for number in range(self.tries - 1):
-            try:
-                return ask()
-            except BatchSystemAway:
-                self.sleep(self.pause * 2**number)
-        return ask()
+        """Ask, and name the system in errors."""
+        try:
+            return ask()
+        except (BatchSystemAway, SubmissionUncertain, SubmissionRefused) as error:
+            if not self.name:
+                raise
+            raise type(error)(f"{self.name}: {error}") from error

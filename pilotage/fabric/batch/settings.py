@@ -7,6 +7,7 @@ A kind is an entry point of the group `pilotage.batch`: its name is the `kind` o
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -31,6 +32,7 @@ def installed_kinds() -> list[str]:
     return sorted(metadata.entry_points(group=GROUP).names)
 
 
+@cache
 def load_kind(name: str) -> "BatchSystemKind":
     """An installed kind; a `ValueError` tells which ones are installed, or why this one cannot be used."""
     entry = next(iter(metadata.entry_points(group=GROUP, name=name)), None)

@@ -30,6 +30,7 @@ _STAMP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,99}")
 
 _WRAPPER = """\
 #!/bin/sh
+umask 077
 cd {area} || exit 70
 mkdir started 2>/dev/null || exit {twice}
 # Grid Engine announces the end by USR2, to all processes: only we take notice of it.

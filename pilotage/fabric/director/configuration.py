@@ -60,7 +60,7 @@ class DirectorQueue(SlotSettings):
     system: str
     batch_queue: str | None = Field(default=None, min_length=1)  #: none: the last part of `queue`
 
-    def outlet(self) -> QueueTarget:
+    def to_target(self) -> QueueTarget:
         """As the director uses it."""
         return self.target(self.queue, self.system, self.batch_queue or self.queue.rpartition("/")[2])
 

@@ -1,74 +1,23 @@
-"""Number of pilots to send to each target: a maximum flow from waiting jobs to queues with room. Pure.
+"""Number of pilots to send to each target: waiting jobs are spread over slots, those with least choice first.
 
-Capacity may be added step by step: existing flow is rerouted where that lets more through, and flow that has
-reached the end stays. Existing pilots are therefore used before new ones are sent, and better queues before
-worse ones. Source: Ford and Fulkerson; Edmonds and Karp.
+Work is counted in parts of slots, since a slot of several cores runs several jobs. First it is given to the
+pilots that will start or be free soon, then to new pilots where cores are free, then to pilots that wait in
+full queues, and only the rest to new pilots in full queues. Pure.
 """
 
 import math
 import random
-from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from pilotage.fabric.director.targets import TargetGroup
-
-Node = Hashable
-BEGIN: Node = "begin"
-END: Node = "end"
-
-
-class FlowNetwork:
-    """A flow network with whole numbers on its arcs, from `BEGIN` to `END`."""
-
-    def __init__(self) -> None:
-        self._free: dict[Node, dict[Node, int]] = defaultdict(dict)
-
-    def allow(self, source: Node, target: Node, more: int) -> None:
-        """Let an arc carry more; there is none in the other direction."""
-        self._free[source][target] = self._free[source].get(target, 0) + more
-        self._free[target].setdefault(source, 0)
-
-    def through(self, source: Node, target: Node) -> int:
-        """What an arc carries."""
-        return self._free[target].get(source, 0)
-
-    def fill(self) -> None:
-        """Let through as much as can be."""
-        while path := self._path():
-            most = min(self._free[source][target] for source, target in path)
-            for source, target in path:
-                self._free[source][target] -= most
-                self._free[target][source] += most
-
-    def _path(self) -> list[tuple[Node, Node]]:
-        """The arcs of a shortest way on which something can still be moved; empty: there is none."""
-        before: dict[Node, Node] = {}
-        queue = deque([BEGIN])
-        while queue and END not in before:
-            here = queue.popleft()
-            for there, free in self._free[here].items():
-                if free > 0 and there not in before and there != BEGIN:
-                    before[there] = here
-                    queue.append(there)
-        return _arcs(before)
-
-
-def _arcs(before: Mapping[Node, Node]) -> list[tuple[Node, Node]]:
-    if END not in before:
-        return []
-    way = [END]
-    while way[-1] != BEGIN:
-        way.append(before[way[-1]])
-    return list(pairwise(reversed(way)))
-
 
 #: A VO at a queue, which may have limits and a rank of its own there.
 Place = tuple[str, str]
 
-#: Queues that are equally good get their shares of the work in so many turns.
-_TURNS = 10
+#: Parts of slots are floating-point numbers.
+_TINY = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +25,7 @@ class DemandedWork:
     """Waiting jobs with the targets whose pilots could run them; each job is counted once."""
 
     jobs: int
-    posts: frozenset[TargetGroup]
+    groups: Mapping[TargetGroup, float]  #: with the part of a slot that one job takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +48,8 @@ class QueueRoom:
     """Room of a queue for pilots of a VO in this cycle."""
 
     pilots: int
+    free: int | None = None  #: pilots that would start at once; None: unknown
+    batch_queue: str = ""  #: with its system; queues that share one share its free cores
     rank: float | None = None  #: the highest first, those without one last
 
 
@@ -107,68 +58,173 @@ class DemandSituation:
     """All input of the decision."""
 
     work: Sequence[DemandedWork]
-    #: One that is not there takes none; all VOs together get no more of a queue than the one with most room.
+    #: A missing one takes none; all VOs together get no more of a queue than the one with most room.
     rooms: Mapping[Place, QueueRoom]
-    there: Mapping[TargetGroup, int] = field(
-        default_factory=dict
-    )  #: pilots that will take a job without our doing
-    most: Mapping[TargetGroup, int] = field(default_factory=dict)  #: new pilots of posts with bad experience
+    there: Mapping[TargetGroup, float] = field(default_factory=dict)  #: slots that take jobs soon
+    late: Mapping[TargetGroup, float] = field(default_factory=dict)  #: slots of pilots in full queues
+    most: Mapping[TargetGroup, int] = field(default_factory=dict)  #: new pilots after bad experience
 
 
 def decide_pilots(situation: DemandSituation, chance: random.Random) -> Mapping[TargetGroup, int]:
-    """New pilots by post: as few as serve the most work within the limits.
+    """New pilots by group, for work that no existing pilot takes, within the limits.
 
-    Pilots that are there take what they can; then come the queues, the best rank first, those of one rank
-    side by side in an order of chance.
+    A better rank comes first; queues of one rank get equal parts, in an order of chance.
     """
-    flow = FlowNetwork()
-    posts = _lay_out(flow, situation)
-    flow.fill()
-    for places in _ranked({place: room for place, room in situation.rooms.items() if room.pilots > 0}):
-        for share in _shares(places, chance):
-            for (vo, queue), pilots in share.items():
-                flow.allow(("queue", vo, queue), ("queue", queue), pilots)
-                flow.fill()
-    return {post: sent for post in sorted(posts) if (sent := flow.through(post, ("new", post)))}
+    plan = _Plan(situation, chance)
+    plan.use_slots(situation.there)
+    plan.send_pilots(only_free=True)
+    plan.use_slots(situation.late)
+    plan.send_pilots(only_free=False)
+    return plan.list_new()
 
 
-def _lay_out(flow: FlowNetwork, situation: DemandSituation) -> frozenset[TargetGroup]:
-    """All arcs but those that let new pilots through."""
-    jobs: Counter[frozenset[TargetGroup]] = Counter()
-    for work in situation.work:
-        jobs[work.posts] += work.jobs
-    posts = frozenset(post for served in jobs for post in served)
-    for served, number in sorted(jobs.items(), key=lambda each: sorted(each[0])):
-        flow.allow(BEGIN, served, number)
-        # Those first that leave most to a broker.
-        for post in sorted(served, key=lambda each: (-len(each.queues), each)):
-            flow.allow(served, post, number)
-    everything = jobs.total()
-    for post in sorted(posts):
-        flow.allow(post, END, situation.there.get(post, 0))
-        flow.allow(post, ("new", post), min(everything, situation.most.get(post, everything)))
-        for queue in post.queues:
-            flow.allow(("new", post), ("queue", post.vo, queue), everything)
-    for queue in {queue for _, queue in situation.rooms}:
-        most = max(room.pilots for (_, name), room in situation.rooms.items() if name == queue)
-        flow.allow(("queue", queue), END, most)
-    return posts
+@dataclass(slots=True)
+class _WorkLeft:
+    """Equal work that is still to be given to pilots; groups are numbered."""
+
+    jobs: int
+    parts: Mapping[int, float]  #: by group, the part of a slot that one job takes
+    levels: Sequence[Sequence[int]]  #: groups with room, the best first; those of a level are equally good
 
 
-def _ranked(rooms: Mapping[Place, QueueRoom]) -> Iterator[Mapping[Place, int]]:
-    """Places with their room, those of one rank together."""
-    ranks = {room.rank for room in rooms.values()}
-    for rank in sorted(ranks, key=lambda each: -math.inf if each is None else each, reverse=True):
-        yield {name: room.pilots for name, room in sorted(rooms.items()) if room.rank == rank}
+class _Plan:
+    """Jobs and room that are left while pilots are planned."""
+
+    def __init__(self, situation: DemandSituation, chance: random.Random) -> None:
+        self._groups = sorted({group for each in situation.work for group in each.groups})
+        self._numbers = {group: number for number, group in enumerate(self._groups)}
+        self._new = [0] * len(self._groups)
+        self._spare = dict.fromkeys(range(len(self._groups)), 0.0)  #: of new pilots, parts of slots
+        self._places = [[(group.vo, queue) for queue in group.queues] for group in self._groups]
+        self._most = {
+            self._numbers[group]: most for group, most in situation.most.items() if group in self._numbers
+        }
+        self._chance = chance
+        self._rooms = {place: room.pilots for place, room in situation.rooms.items()}
+        self._queues: Counter[str] = Counter()
+        self._free: Counter[str] = Counter()  #: pilots by batch queue, where it is known
+        self._gates: dict[str, str] = {}  #: batch queues by queue, where that is known
+        for (_, queue), room in situation.rooms.items():
+            self._queues[queue] = max(self._queues[queue], room.pilots)
+            if room.free is not None:
+                self._gates[queue] = room.batch_queue or queue
+                self._free[self._gates[queue]] = max(self._free[self._gates[queue]], room.free)
+        self._work = self._merge(situation)
+        self._vos_at = Counter(queue for _, queue in {place for places in self._places for place in places})
+        self._contention: Counter[int] = Counter()
+        for work in self._work:
+            self._contention.update(dict.fromkeys(work.parts, work.jobs))
+
+    def _merge(self, situation: DemandSituation) -> list[_WorkLeft]:
+        """Equal work together, that with least choice first, in an order of chance."""
+        jobs: Counter[tuple[tuple[int, float], ...]] = Counter()
+        for each in situation.work:
+            parts = sorted((self._numbers[group], part) for group, part in each.groups.items())
+            jobs[tuple(parts)] += each.jobs
+        ranks = [_level(group, situation.rooms) for group in self._groups]
+        found = []
+        for choice, number in sorted(jobs.items()):
+            levels: dict[tuple[float, int], list[int]] = defaultdict(list)
+            for group, _ in choice:
+                if (level := ranks[group]) is not None:
+                    levels[level].append(group)
+            ordered = [levels[level] for level in sorted(levels, reverse=True)]
+            found.append(_WorkLeft(jobs=number, parts=dict(choice), levels=ordered))
+        self._chance.shuffle(found)
+        return sorted(found, key=lambda each: len(each.parts))
+
+    def list_new(self) -> Mapping[TargetGroup, int]:
+        """The new pilots by group."""
+        return {group: number for group, number in zip(self._groups, self._new, strict=True) if number}
+
+    def use_slots(self, slots: Mapping[TargetGroup, float]) -> None:
+        """Give work to existing slots."""
+        left = {self._numbers[group]: number for group, number in slots.items() if group in self._numbers}
+        for work in self._work:
+            self._use(work, left)
+
+    def _use(self, work: _WorkLeft, slots: MutableMapping[int, float]) -> None:
+        """Give work to slots, at first to those that fewest other jobs could use."""
+        usable = [group for group, part in work.parts.items() if slots.get(group, 0.0) + _TINY >= part]
+        for group in sorted(usable, key=lambda each: (self._contention[each], each)):
+            taken = min(work.jobs, _fitting(slots[group], work.parts[group]))
+            slots[group] -= taken * work.parts[group]
+            work.jobs -= taken
+
+    def send_pilots(self, *, only_free: bool) -> None:
+        """Send pilots for the work that is left: each VO its part of every queue first, then what is left."""
+        for in_parts in (True, False):
+            shares: Counter[Place] = Counter()
+            for (vo, queue), room in self._rooms.items():
+                total = min(room, self._queues[queue])
+                shares[vo, queue] = math.ceil(total / max(1, self._vos_at[queue])) if in_parts else total
+            for work in self._work:
+                for groups in work.levels:
+                    self._spread(work, groups, shares, only_free=only_free)
+
+    def _spread(
+        self, work: _WorkLeft, groups: Iterable[int], shares: Counter[Place], *, only_free: bool
+    ) -> None:
+        """Give equal parts of the work to equally good groups, whole slots at least, until they are full."""
+        if work.jobs:
+            self._use(work, self._spare)
+        left = list(groups) if work.jobs else []
+        self._chance.shuffle(left)
+        while work.jobs and left:
+            portion = math.ceil(work.jobs / len(left))
+            open_groups = []
+            for group in left:
+                jobs = min(work.jobs, max(portion, _fitting(1, work.parts[group])))
+                if jobs and self._send(work, group, jobs, shares, only_free=only_free):
+                    open_groups.append(group)
+            left = open_groups
+
+    def _send(
+        self, work: _WorkLeft, group: int, jobs: int, shares: Counter[Place], *, only_free: bool
+    ) -> bool:
+        """Send pilots to a group for so many jobs; whether it took all of them."""
+        in_slot = _fitting(1, work.parts[group])
+        rooms = {place: self._room(place, shares, only_free=only_free) for place in self._places[group]}
+        wanted = math.ceil(jobs / in_slot)
+        pilots = min(wanted, sum(rooms.values()), self._most.get(group, wanted))
+        self._take(rooms, pilots, shares)
+        served = min(jobs, pilots * in_slot)
+        self._new[group] += pilots
+        if group in self._most:
+            self._most[group] -= pilots
+        self._spare[group] += pilots - served * work.parts[group]
+        work.jobs -= served
+        return served == jobs
+
+    def _room(self, place: Place, shares: Counter[Place], *, only_free: bool) -> int:
+        queue = place[1]
+        room = min(self._rooms.get(place, 0), self._queues[queue], shares[place])
+        if only_free and queue in self._gates:
+            room = min(room, self._free[self._gates[queue]])
+        return max(0, room)
+
+    def _take(self, rooms: Mapping[Place, int], pilots: int, shares: Counter[Place]) -> None:
+        """Count new pilots where most room is; a broker picks the queue later."""
+        for place in sorted(rooms, key=lambda each: (-rooms[each], each)):
+            taken = min(rooms[place], pilots)
+            pilots -= taken
+            shares[place] -= taken
+            self._queues[place[1]] -= taken
+            if place in self._rooms:
+                self._rooms[place] -= taken
+            self._free[self._gates.get(place[1], "")] -= taken
 
 
-def _shares(places: Mapping[Place, int], chance: random.Random) -> Iterable[Mapping[Place, int]]:
-    """Turns, in each of which every place gets a part of its room."""
-    left = dict(places)
-    step = {name: math.ceil(room / _TURNS) for name, room in places.items()}
-    while left:
-        names = sorted(left)
-        chance.shuffle(names)
-        share = {name: min(step[name], left[name]) for name in names}
-        yield share
-        left = {name: room - share[name] for name, room in left.items() if room > share[name]}
+def _level(group: TargetGroup, rooms: Mapping[Place, QueueRoom]) -> tuple[float, int] | None:
+    """How good a group is: its best rank, then the number of queues that a broker may pick from."""
+    open_rooms = [
+        room for queue in group.queues if (room := rooms.get((group.vo, queue))) and room.pilots > 0
+    ]
+    if not open_rooms:
+        return None
+    return max(-math.inf if room.rank is None else room.rank for room in open_rooms), len(group.queues)
+
+
+def _fitting(slots: float, part: float) -> int:
+    """Jobs that fit into some slots if each takes a part of one."""
+    return int(slots / part + _TINY)

@@ -1,5 +1,8 @@
 """One cycle of a director over its sites: track existing pilots, decide, submit new ones.
 
+The director talks to the service; batch systems are used by their workers, each in a thread of its own
+(`workers`), between which and the service the cycle mediates.
+
 All state is at the service, in the batch systems and in the stamps: a director stores nothing itself, and one
 that was killed can simply be restarted.
 
@@ -14,31 +17,32 @@ used.
 
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from pilotage.fabric.batch.batch_system import (
-    BatchJob,
-    BatchSystemAway,
-    JobResources,
-    SubmissionRefused,
-    SubmissionUncertain,
-)
-from pilotage.fabric.client import Client
+from pilotage.fabric.batch.batch_system import BatchJob, JobResources
+from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
-from pilotage.fabric.director import demand, matcher_client, targets
+from pilotage.fabric.director import demand, matcher_client, targets, workers
 from pilotage.fabric.director import pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import VoDemand
-from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, Pilots, Status
-from pilotage.fabric.director.targets import DirectorTargets, TargetGroup, parse_stamp
-from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
+from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, PilotSlot, Status
+from pilotage.fabric.director.targets import DirectorTargets, TargetGroup
+from pilotage.fabric.director.tracking import CleaningActions, OrphanTracking, PilotTracking
+from pilotage.fabric.director.workers import (
+    ActionResults,
+    PilotSubmission,
+    PollRequest,
+    SystemActions,
+    SystemWorker,
+)
 from pilotage.fabric.node_script import PilotScript
+from requirements.nodes import lrms_vocabulary
 
 _Pools = Mapping[TargetGroup, tuple[str, ...]]
-#: How long pilots that ended are looked at.
-_MEMORY = timedelta(days=1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,15 +53,24 @@ class Director:
     """
 
     sites: DirectorTargets
-    clients: Mapping[str, Client]  #: by VO, each with the VO's token
+    clients: Mapping[str, ServiceClient]  #: by VO, each with the VO's token
     chance: random.Random = field(default_factory=random.Random)
     clock: Callable[[], float] = time.monotonic  #: seconds; one that is not set by anybody
+    patience: float = 10.0  #: seconds that a cycle waits for batch systems, twice
     _pilots: Mapping[str, Pilots] = field(init=False)
+    _workers: Mapping[str, SystemWorker] = field(init=False)
     _following: PilotTracking = field(init=False)
     _orphans: OrphanTracking = field(init=False)
+    _submitting: dict[str, TargetGroup] = field(default_factory=dict)  #: by stamp, given to workers
 
     def __post_init__(self) -> None:
-        self._pilots = {vo: Pilots(client, vo) for vo, client in self.clients.items()}
+        self._pilots = {
+            vo: Pilots(client, vo, self.sites.options.name) for vo, client in self.clients.items()
+        }
+        self._workers = {
+            name: SystemWorker(name=name, system=system, seconds=self.sites.options.task)
+            for name, system in sorted(self.sites.systems.items())
+        }
         self._following = PilotTracking(sites=self.sites, pilots=self._pilots)
         self._orphans = OrphanTracking(sites=self.sites, clock=self.clock)
 
@@ -65,47 +78,76 @@ class Director:
         """Run one cycle; `ServiceAway` if the service does not answer: what was begun is found again.
 
         A VO of which the service refuses something is left out from there on, as one whose token has expired;
-        `ApiError` if it refuses something of every VO.
+        `ApiError` if it refuses something of every VO. A batch system that fails or hangs is left out, too.
         """
         summary = DirectorSummary(at=now)
-        self._following.follow(self._own(summary), summary)
-        pilots = self._own(summary)
-        self._end_orphans(pilots, summary)
+        self._take_results(summary)
+        pilots, actions = self._follow(self._refresh(summary), summary)
         running = [director_pilots.is_running(each) for each in pilots if each.status in ACTIVE]
         summary.waiting, summary.running = running.count(False), running.count(True)
-        new, pools = self._decide(pilots, summary)
+        new, demands = self._decide(pilots, summary)
         summary.wanted = sum(new.values())
-        # Those that want certain nodes first: pilots that take any node would fill theirs.
-        for group in sorted(new, key=lambda each: not each.flags):
-            if group.vo not in summary.refusals:
-                with summary.noting_refusals(group.vo):
-                    self._send(group, pools.get(group, ()), new[group], summary)
-        if summary.refusals.keys() == self.clients.keys():
+        self._act(actions, self._intend(new, demands, summary))
+        self._take_results(summary)
+        if summary.refusals and summary.refusals.keys() == self.clients.keys():
             raise next(iter(summary.refusals.values()))
         return summary
 
-    def _own(self, summary: DirectorSummary) -> list[DirectorPilot]:
-        """Our pilots: those that live, and those that ended not long ago."""
-        habits = self.sites.habits
-        found: dict[str, DirectorPilot] = {}
-        for vo, of_vo in self._pilots.items():
-            if vo in summary.refusals:
-                continue
-            with summary.noting_refusals(vo):
-                # Those that live first: who ends between the two queries is in both, not in neither.
-                pilots = (*of_vo.active(), *of_vo.ended(summary.at - _MEMORY))
-                found |= {pilot.stamp: pilot for pilot in pilots}
-        return [pilot for pilot in found.values() if parse_stamp(pilot.stamp, habits.name) is not None]
-
-    def _end_orphans(self, pilots: Iterable[DirectorPilot], summary: DirectorSummary) -> None:
-        """End orphans with the client of a VO that the service refuses nothing."""
+    def check_slots(self, *, with_unknown: bool = False) -> list[str]:
+        """Contradictions between the file and the queues, for any VO; also queues that do not exist."""
+        found = set[str]()
         for vo, client in self.clients.items():
-            if vo not in summary.refusals:
-                with summary.noting_refusals(vo):
-                    self._orphans.end({pilot.stamp for pilot in pilots}, client, summary)
-                return
+            wrong, unknown = matcher_client.check_slots(client, vo, self.sites)
+            found.update(wrong, unknown if with_unknown else ())
+        return sorted(found)
 
-    def _ask(self, without: Collection[tuple[str, str, str]], summary: DirectorSummary) -> Sequence[VoDemand]:
+    def check_systems(self) -> Mapping[str, str]:
+        """Whether each batch system answers: the error, or an empty string."""
+        request = PollRequest(handles=(), prefix=targets.stamp_prefix(self.sites.options.name))
+        for worker in self._workers.values():
+            worker.begin_poll(request)
+        workers.wait_for(self._workers.values(), self.sites.options.task)
+        found = {}
+        for name, worker in self._workers.items():
+            problems: list[str] = []
+            answered = worker.take_snapshot(problems) is not None
+            found[name] = "" if answered else "; ".join(problems) or "no answer"
+        return found
+
+    def _refresh(self, summary: DirectorSummary) -> list[DirectorPilot]:
+        """Our pilots: those that live, and those that ended not long ago."""
+        found: list[DirectorPilot] = []
+        for vo, of_vo in self._pilots.items():
+            with summary.noting_refusals(vo):
+                found += of_vo.refresh(summary.at)
+        return found
+
+    def _follow(
+        self, own: Sequence[DirectorPilot], summary: DirectorSummary
+    ) -> tuple[list[DirectorPilot], Mapping[str, CleaningActions]]:
+        """Poll all batch systems and report what they show; the pilots as they are now, and actions."""
+        last = {name: each.snapshot for name, each in self._workers.items() if each.snapshot is not None}
+        followed = self._following.build_requests(own, last)
+        snapshots = workers.poll_all(
+            self._workers, {name: request for name, (request, _) in followed.items()}, self.patience, summary
+        )
+        changed, actions = self._following.follow(followed, snapshots, summary)
+        self._following.give_up(own, (request for request, _ in followed.values()), summary)
+        found = [replace(each, status=changed.get(each.stamp, each.status)) for each in own]
+        stamps = {pilot.stamp for pilot in own} | self._submitting.keys()
+        for vo, client in self.clients.items():
+            if vo not in summary.refusals:  # any VO will do
+                with summary.noting_refusals(vo):
+                    orphans = self._orphans.find(snapshots, stamps, client, summary)
+                    for name, of_system in orphans.items():
+                        actions[name].kill.extend(of_system.kill)
+                        actions[name].forget.extend(of_system.forget)
+                break
+        return found, actions
+
+    def _fetch_demand(
+        self, without: Collection[tuple[str, str, str]], summary: DirectorSummary
+    ) -> Sequence[VoDemand]:
         """Waiting jobs of the VOs that the service refuses nothing."""
         found = []
         for vo, client in self.clients.items():
@@ -116,84 +158,108 @@ class Director:
 
     def _decide(
         self, pilots: Sequence[DirectorPilot], summary: DirectorSummary
-    ) -> tuple[Mapping[TargetGroup, int], _Pools]:
-        """The numbers of new pilots, and the pools that they are for."""
-        habits = self.sites.habits
-        bad = director_pilots.bad_landings(pilots, habits.name, habits.back_off, summary.at)
+    ) -> tuple[Mapping[TargetGroup, int], Mapping[str, VoDemand]]:
+        """The numbers of new pilots, and the demand of each VO."""
+        options = self.sites.options
+        bad = director_pilots.bad_landings(pilots, options.name, options.back_off, summary.at)
         summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
-        wanted = self._ask(bad, summary)
-        work = [each for of_vo in wanted for each in of_vo.work]
+        demands = self._fetch_demand(bad, summary)
+        for each in demands:
+            summary.unserved |= each.unserved
+        summary.problems += sorted({problem for each in demands for problem in each.problems})
+        work = [each for of_vo in demands for each in of_vo.work]
         summary.jobs = sum(each.jobs for each in work)
-        summary.problems += [
-            f"{queue}: no such queue" for queue in sorted({name for each in wanted for name in each.unknown})
-        ]
-        pools = {group: names for each in wanted for group, names in each.pools.items()}
-        by_group = director_pilots.pilots_by_group(pilots, pools, habits.name)
+        groups = {group: of_vo for of_vo in demands for group in of_vo.pools}
+        by_group = director_pilots.pilots_by_group(pilots, groups, options.name)
+        there, late = self._count_slots(by_group, groups, summary.at)
         situation = DemandSituation(
             work=work,
-            rooms=self._rooms(pilots, wanted, summary),
-            there=self._there(by_group, wanted, summary.at),
+            rooms=self._rooms(pilots, demands),
+            there=there,
+            late=late,
             most=self._most(by_group, summary),
         )
         new = demand.decide_pilots(situation, self.chance)
-        return {
-            self.sites.trial(group, self.chance) if group in situation.most else group: number
+        chosen = {
+            self.sites.choose_trial(group, self.chance) if group in situation.most else group: number
             for group, number in new.items()
-        }, pools
+        }
+        return chosen, {each.vo: each for each in demands}
 
     def _rooms(
-        self, pilots: Iterable[DirectorPilot], wanted: Sequence[VoDemand], summary: DirectorSummary
+        self, pilots: Iterable[DirectorPilot], demands: Sequence[VoDemand]
     ) -> Mapping[Place, QueueRoom]:
         """Room of our queues for the pilots of each VO, which may see other limits there."""
-        of_queue = director_pilots.pilots_by_queue(pilots, _widest_limits(wanted))
-        usable = self._usable(summary)
+        of_queue = director_pilots.pilots_by_queue(pilots, _widest_limits(demands))
+        by_queue: dict[str, list[targets.QueueTarget]] = defaultdict(list)
+        for target in self.sites.all_targets():
+            by_queue[target.queue].append(target)
         rooms: dict[Place, QueueRoom] = {}
-        for each in wanted:
+        for each in demands:
             for queue, limits in each.limits.items():
-                free = min(
-                    director_pilots.free_room(of_queue.get(queue, ()), limits), self.sites.habits.at_once
-                )
+                here = of_queue.get(queue, ())
+                room = min(director_pilots.free_room(here, limits), self.sites.options.at_once)
+                usable = [target for target in by_queue[queue] if self._is_open(target)]
                 rooms[each.vo, queue] = QueueRoom(
-                    pilots=free if queue in usable else 0, rank=each.ranks[queue]
+                    pilots=room if usable else 0,
+                    free=self._free_slots(usable, here, each),
+                    batch_queue=",".join(f"{target.system}/{target.batch_queue}" for target in usable),
+                    rank=each.ranks[queue],
                 )
         return rooms
 
-    def _usable(self, summary: DirectorSummary) -> frozenset[str]:
-        """The queues whose batch queue is up, at a batch system that answers."""
-        found: set[str] = set()
-        for name, system in self.sites.systems.items():
-            try:
-                capacity = system.capacity()
-            except BatchSystemAway as error:
-                summary.away.append(str(error))
-                continue
-            of_system = (each for each in self.sites.all_outlets() if each.system == name)
-            for outlet in of_system:
-                here = capacity.get(outlet.batch_queue)
-                if here is None or here.cores > 0:  # one that is not reported may take pilots all the same
-                    found.add(outlet.queue)
-        return frozenset(found)
+    def _is_open(self, target: targets.QueueTarget) -> bool:
+        """Whether the batch queue is up, at a batch system that answers."""
+        worker = self._workers[target.system]
+        if not worker.is_usable or worker.snapshot is None:
+            return False
+        here = worker.snapshot.capacity.get(target.batch_queue)
+        return here is None or here.cores > 0  # one that is not reported may take pilots all the same
 
-    def _there(
+    def _free_cores(self, target: targets.QueueTarget) -> int | None:
+        """Free cores of a batch queue at the last poll; None: unknown."""
+        snapshot = self._workers[target.system].snapshot
+        here = None if snapshot is None else snapshot.capacity.get(target.batch_queue)
+        return None if here is None else here.free_cores
+
+    def _free_slots(
+        self, usable: Iterable[targets.QueueTarget], pilots: Sequence[DirectorPilot], of_vo: VoDemand
+    ) -> int | None:
+        """Pilots that would start at once in a queue; those that wait there will fill some cores."""
+        found = []
+        waiting = sum(not director_pilots.is_running(each) for each in pilots if each.status in ACTIVE)
+        for target in usable:
+            cores = of_vo.slots.get((target.broker, target.queue), target.resources).cores
+            if (free := self._free_cores(target)) is None:
+                return None
+            found.append(max(0, free // cores - waiting))
+        return sum(found)
+
+    def _count_slots(
         self,
-        by_group: Mapping[TargetGroup, Iterable[DirectorPilot]],
-        wanted: Iterable[VoDemand],
+        by_group: Mapping[TargetGroup, Collection[DirectorPilot]],
+        groups: Mapping[TargetGroup, VoDemand],
         now: datetime,
-    ) -> Mapping[TargetGroup, int]:
-        lifetimes = {group: seconds for each in wanted for group, seconds in each.lifetimes.items()}
-        soon = timedelta(seconds=self.sites.habits.soon)
-        return {
-            group: sum(
-                director_pilots.will_take_a_job(pilot, now, lifetime=lifetimes[group], soon=soon)
-                for pilot in pilots
+    ) -> tuple[Mapping[TargetGroup, float], Mapping[TargetGroup, float]]:
+        """Slots of existing pilots by group: that take jobs soon, and that wait where it may last."""
+        there: dict[TargetGroup, float] = {}
+        late: dict[TargetGroup, float] = {}
+        for group, pilots in by_group.items():
+            asked = groups[group].slot_of(group)
+            free = self._free_cores(self.sites.find_target(group))
+            slot = PilotSlot(
+                cores=asked.cores,
+                lifetime=asked.wall_time,
+                is_full=free is not None and free < asked.cores,
+                soon=timedelta(seconds=self.sites.options.soon),
             )
-            for group, pilots in by_group.items()
-        }
+            there[group], late[group] = director_pilots.count_slots(pilots, slot, now)
+        return there, late
 
     def _most(
         self, by_group: Mapping[TargetGroup, Iterable[DirectorPilot]], summary: DirectorSummary
     ) -> Mapping[TargetGroup, int]:
-        pause = self.sites.habits.back_off
+        pause = self.sites.options.back_off
         found = {
             group: targets.most_to_send(director_pilots.list_trials(pilots), pause, summary.at)
             for group, pilots in by_group.items()
@@ -201,66 +267,139 @@ class Director:
         summary.paused += sorted({group.where for group, most in found.items() if most == 0})
         return {group: most for group, most in found.items() if most is not None}
 
-    def _send(
-        self, group: TargetGroup, pools: tuple[str, ...], number: int, summary: DirectorSummary
-    ) -> None:
-        """Submit so many pilots; stop at the first one that its batch system does not take."""
-        for _ in range(number):
-            try:
-                if not self._send_one(group, pools, summary):
-                    return
-            except (SubmissionUncertain, BatchSystemAway) as error:
-                # It may be there: the intent stays, and the next cycles find out.
-                summary.uncertain += 1
-                summary.away.append(str(error))
-                return
+    def _intend(
+        self, new: Mapping[TargetGroup, int], demands: Mapping[str, VoDemand], summary: DirectorSummary
+    ) -> Mapping[str, list[PilotSubmission]]:
+        """Store the intents for new pilots; their submissions by batch system."""
+        by_vo: dict[str, dict[str, TargetGroup]] = defaultdict(dict)
+        left = {name: each.most_submissions for name, each in self._workers.items()}
+        # Those that want certain nodes first: pilots that take any node would fill theirs.
+        for group in sorted(new, key=lambda each: not each.flags):
+            if not lrms_vocabulary.are_flags(group.flags):
+                summary.problems.append(
+                    f"{group.where}: flags {' '.join(group.flags)!r:.200} of the service are refused: "
+                    "no batch system has such conditions on nodes"
+                )
+                continue
+            system = self.sites.find_target(group).system
+            number = min(new[group], left[system])
+            left[system] -= number
+            for _ in range(number):
+                by_vo[group.vo][self._new_stamp(group)] = group
+        found: dict[str, list[PilotSubmission]] = defaultdict(list)
+        for vo, intents in by_vo.items():
+            if vo in summary.refusals:
+                continue
+            with summary.noting_refusals(vo):
+                secrets = self._pilots[vo].intend(intents)
+                self._submitting |= intents
+                for stamp, group in intents.items():
+                    submission = self._submission(stamp, secrets[stamp], group, demands[vo])
+                    found[self.sites.find_target(group).system].append(submission)
+        return found
 
-    def _send_one(self, group: TargetGroup, pools: tuple[str, ...], summary: DirectorSummary) -> bool:
-        pilots, outlet = self._pilots[group.vo], self.sites.door(group)
-        stamp = targets.new_stamp(self.sites.habits.name, group.flags, group.broker)
+    def _new_stamp(self, group: TargetGroup) -> str:
+        return targets.new_stamp(self.sites.options.name, group.flags, group.broker)
+
+    def _submission(self, stamp: str, secret: str, group: TargetGroup, of_vo: VoDemand) -> PilotSubmission:
+        target, slot = self.sites.find_target(group), of_vo.slot_of(group)
         script = PilotScript(
             stamp=stamp,
-            secret=pilots.intend(stamp, group),
-            queue=outlet.queue,
-            landings=self.sites.landings(group),
-            pools=pools,
-            words=_slot_arguments(outlet.resources),
+            secret=secret,
+            queue=target.queue,
+            landings=self.sites.batch_queues_of(group),
+            pools=of_vo.pools.get(group, ()),
+            words=_slot_arguments(slot),
         )
-        job = BatchJob(
-            stamp=stamp,
-            script=self.sites.script(script),
-            queue=outlet.batch_queue,
-            resources=outlet.resources,
-            flags=(*outlet.flags, *group.flags),
-        )
-        try:
-            reference = self.sites.systems[outlet.system].submit(job)
-        except SubmissionRefused as error:
-            pilots.tell(stamp, Status.ABORTED, reason=str(error)[:2000])
-            summary.refused += 1
-            summary.problems.append(f"{group.where}: {error}")
-            return False
-        # A pilot that was faster than we are runs already: then the next cycle stores its reference.
-        pilots.tell(stamp, Status.WAITING, reference=reference)
-        summary.submitted += 1
-        return True
+
+        def make_job() -> BatchJob:
+            return BatchJob(
+                stamp=stamp,
+                script=self.sites.script(script),
+                queue=target.batch_queue,
+                resources=slot,
+                flags=(*target.flags, *group.flags),
+            )
+
+        return PilotSubmission(stamp=stamp, target=group.where, make_job=make_job)
+
+    def _act(
+        self, actions: Mapping[str, CleaningActions], submissions: Mapping[str, Sequence[PilotSubmission]]
+    ) -> None:
+        """Have the workers do what was decided, those with certain nodes first, and wait a while."""
+        for name in sorted(actions.keys() | submissions.keys()):
+            cleaning = actions.get(name, CleaningActions())
+            self._workers[name].begin_actions(
+                SystemActions(
+                    kill=cleaning.kill,
+                    forget=cleaning.forget,
+                    submit=submissions.get(name, ()),
+                )
+            )
+        workers.wait_for(self._workers.values(), self.patience)
+
+    def _take_results(self, summary: DirectorSummary) -> None:
+        """Report to the service what became of submissions, of this cycle or an earlier one."""
+        reports: dict[str, list[PilotReport]] = defaultdict(list)
+        for worker in self._workers.values():
+            results = worker.take_results(summary.away)
+            if results is None:
+                continue
+            self._following.mark_cleared(results.forgotten)
+            for report in _build_reports(results):
+                reports[self._submitting[report.stamp].vo].append(report)
+            self._count(results, summary)
+        for vo, of_vo in reports.items():
+            with summary.noting_refusals(vo):
+                # A pilot that was faster than we are runs already: then the next poll stores its reference.
+                self._pilots[vo].report(of_vo)
+
+    def _count(self, results: ActionResults, summary: DirectorSummary) -> None:
+        summary.submitted += len(results.submitted)
+        summary.uncertain += len(results.uncertain)
+        summary.refused += len(results.refused)
+        summary.unsubmitted += len(results.unsubmitted)
+        summary.problems += [
+            f"{self._submitting[stamp].where}: {error}" for stamp, error in results.refused.items()
+        ]
+        for stamp in (*results.submitted, *results.uncertain, *results.refused, *results.unsubmitted):
+            del self._submitting[stamp]
 
 
-def _slot_arguments(asked: JobResources) -> tuple[str, ...]:
-    """Options for the size of the slot; for all others the pilot takes the parameters of the queue."""
+def _build_reports(results: ActionResults) -> list[PilotReport]:
+    """Of an uncertain submission nothing is reported: the intent stays, and the next polls show it."""
+    return [
+        *(
+            PilotReport(stamp=stamp, status=Status.WAITING, reference=reference)
+            for stamp, reference in results.submitted.items()
+        ),
+        *(
+            PilotReport(stamp=stamp, status=Status.ABORTED, reason=error[:2000])
+            for stamp, error in results.refused.items()
+        ),
+        *(
+            PilotReport(stamp=stamp, status=Status.DELETED, reason=error[:2000])
+            for stamp, error in results.unsubmitted.items()
+        ),
+    ]
+
+
+def _slot_arguments(slot: JobResources) -> tuple[str, ...]:
+    """Options for the size of the slot; a whole node is measured as far as its size is not known."""
     known = {
-        "--lifetime": asked.wall_time,
-        "--max-ram": asked.memory,
-        "--processors": asked.cores if asked.cores > 1 else None,
-        "--gpus": asked.gpus or None,
+        "--lifetime": slot.wall_time,
+        "--max-ram": slot.memory,
+        "--processors": None if slot.whole_node and slot.cores == 1 else slot.cores,
+        "--gpus": None if slot.whole_node and not slot.gpus else slot.gpus,
     }
-    return tuple(f"{name}={value}" for name, value in known.items() if value is not None)
+    words = [f"{name}={value}" for name, value in known.items() if value is not None]
+    return (*words, "--whole-node") if slot.whole_node else tuple(words)
 
 
-def _widest_limits(wanted: Iterable[VoDemand]) -> Mapping[str, QueueLimits]:
+def _widest_limits(demands: Iterable[VoDemand]) -> Mapping[str, QueueLimits]:
     """The limits of each queue for the VO that may have most pilots there."""
     found: dict[str, QueueLimits] = {}
-    for each in wanted:
+    for each in demands:
         for queue, limits in each.limits.items():
             known = found.get(queue, limits)
             found[queue] = QueueLimits(

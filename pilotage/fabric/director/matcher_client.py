@@ -1,13 +1,15 @@
 """Demand for pilots from the matcher: waiting jobs of a VO that pilots of each queue could run.
 
-The service computes it, since only its matcher implements the rules.
+The service computes it, since only its matcher implements the rules; all queues are in one request.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pilotage.fabric.client import Client
+from pilotage.fabric.batch.batch_system import JobResources
+from pilotage.fabric.client import ServiceClient
+from pilotage.fabric.director import targets
 from pilotage.fabric.director.demand import DemandedWork, QueueLimits
 from pilotage.fabric.director.targets import Broker, DirectorTargets, QueueTarget, TargetGroup
 from pilotage.fabric.pilot import offer
@@ -17,84 +19,111 @@ from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 Groups = Mapping[tuple[str, ...], tuple[str, ...]]
 #: The broker, empty for none, and the flags.
 Way = tuple[str, tuple[str, ...]]
+#: Resources and queues in one request.
+_MOST = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQueueWork:
+    """Waiting jobs of one task queue, and what each of them needs."""
+
+    number: int
+    submit_pool: str | None
+    waiting: int
+    processors: int = 1
+    ram: int = 0  #: MB
+    gpus: int = 0
+    whole_node: bool = False
+
+    def part_of(self, slot: JobResources) -> float:
+        """The part of a slot that one job takes."""
+        if self.whole_node:
+            return 1.0
+        rooms = [
+            size // need
+            for size, need in (
+                (slot.cores, self.processors),
+                (slot.memory, self.ram),
+                (slot.gpus, self.gpus),
+            )
+            if size and need
+        ]
+        return 1 / max(1, min(rooms, default=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetWork:
     """Waiting jobs for one queue."""
 
-    outlet: QueueTarget
-    lifetime: float | None  #: seconds of a slot
+    target: QueueTarget  #: with the slot that its pilots get
     groups: Groups
-    task_queues: tuple[Mapping[str, Any], ...]
+    task_queues: tuple[TaskQueueWork, ...]
+    beyond: tuple[TaskQueueWork, ...] = ()  #: that the queue allows, and the slot of the file does not
 
     def way(self, pool: str | None) -> Way:
         """How pilots for a pool are sent; jobs without one, and pools without flags, take any node."""
         flags = next((flags for flags, pools in self.groups.items() if pool in pools), ())
-        return self.outlet.broker, flags
+        return self.target.broker, flags
 
     def straight(self, vo: str) -> Mapping[TargetGroup, tuple[str, ...]]:
-        """Posts of the queue with their pools; the one without flags is for jobs without pool, too."""
-        if self.outlet.broker:
+        """Groups of the queue with their pools; the one without flags is for jobs without pool, too."""
+        if self.target.broker:
             return {}
         groups: Groups = {(): (), **self.groups}
         return {
-            TargetGroup(vo=vo, queues=(self.outlet.queue,), flags=flags): pools
+            TargetGroup(vo=vo, queues=(self.target.queue,), flags=flags): pools
             for flags, pools in groups.items()
         }
 
 
 def collect_work(
-    vo: str, looks: Sequence[TargetWork], brokers: Mapping[str, Broker]
+    vo: str, found: Sequence[TargetWork], brokers: Mapping[str, Broker]
 ) -> Iterator[DemandedWork]:
-    """The task queues, each once, with all posts whose pilots serve it."""
-    landings = {
-        name: tuple(sorted(look.outlet.queue for look in looks if look.outlet.broker == name))
+    """The task queues, each once, with all groups whose pilots serve it."""
+    behind = {
+        name: tuple(sorted(each.target.queue for each in found if each.target.broker == name))
         for name, broker in brokers.items()
         if broker.entry is not None
     }
-    jobs = _jobs(looks)
-    served = _queues_by_task_queue(looks)
+    work = {task_queue.number: task_queue for each in found for task_queue in each.task_queues}
+    slots = {(each.target.broker, each.target.queue): each.target.resources for each in found}
+    served = _queues_by_task_queue(found)
     own = {
-        number: frozenset(post for way, queues in ways.items() for post in _posts(vo, way, queues, landings))
+        number: frozenset(group for way, queues in ways.items() for group in _groups(vo, way, queues, behind))
         for number, ways in served.items()
     }
-    every = frozenset(post for posts in own.values() for post in posts if post.broker)
+    through_brokers = frozenset(group for groups in own.values() for group in groups if group.broker)
     for number, ways in sorted(served.items()):
         # Pilots for some of the queues that would do are as good as pilots for all of them.
         narrower = (
-            post for post in every if ways.get((post.broker, post.flags), set()).issuperset(post.queues)
+            group
+            for group in through_brokers
+            if ways.get((group.broker, group.flags), set()).issuperset(group.queues)
         )
-        yield DemandedWork(jobs=jobs[number], posts=own[number].union(narrower))
+        parts = {
+            group: max(work[number].part_of(slots[group.broker, queue]) for queue in group.queues)
+            for group in own[number].union(narrower)
+        }
+        yield DemandedWork(jobs=work[number].waiting, groups=parts)
 
 
-def _jobs(looks: Iterable[TargetWork]) -> Mapping[int, int]:
-    """How many wait in each task queue: what is asked one after the other may have changed meanwhile."""
-    jobs: dict[int, int] = {}
-    for look in looks:
-        for each in look.task_queues:
-            number = int(each["task_queue"])
-            jobs[number] = max(jobs.get(number, 0), int(each["waiting"]))
-    return jobs
-
-
-def _queues_by_task_queue(looks: Iterable[TargetWork]) -> Mapping[int, Mapping[Way, set[str]]]:
+def _queues_by_task_queue(found: Iterable[TargetWork]) -> Mapping[int, Mapping[Way, set[str]]]:
     """By task queue the queues that may serve it, by the way there."""
     served: dict[int, dict[Way, set[str]]] = {}
-    for look in looks:
-        for each in look.task_queues:
-            ways = served.setdefault(int(each["task_queue"]), {})
-            ways.setdefault(look.way(each["submit_pool"]), set()).add(look.outlet.queue)
+    for each in found:
+        for task_queue in each.task_queues:
+            ways = served.setdefault(task_queue.number, {})
+            ways.setdefault(each.way(task_queue.submit_pool), set()).add(each.target.queue)
     return served
 
 
-def _posts(
-    vo: str, way: Way, queues: Collection[str], landings: Mapping[str, tuple[str, ...]]
+def _groups(
+    vo: str, way: Way, queues: Collection[str], behind: Mapping[str, tuple[str, ...]]
 ) -> Iterator[TargetGroup]:
     """Where pilots are sent that these queues serve; a broker with one entry sends them to any of its own."""
     broker, flags = way
     if broker:
-        among = landings.get(broker) or tuple(sorted(queues))
+        among = behind.get(broker) or tuple(sorted(queues))
         yield TargetGroup(vo=vo, queues=among, flags=flags, broker=broker)
         return
     for queue in sorted(queues):
@@ -109,98 +138,183 @@ class VoDemand:
     work: tuple[DemandedWork, ...]
     pools: Mapping[
         TargetGroup, tuple[str, ...]
-    ]  #: of every post that may get pilots; a broker's ask themselves
+    ]  #: of every group that may get pilots; a broker's ask themselves
     limits: Mapping[str, QueueLimits]  #: by queue
     ranks: Mapping[str, float | None]  #: by queue; only numbers, an expression is for single jobs
-    lifetimes: Mapping[TargetGroup, float | None]  #: seconds of a slot, the shortest of those that it may be
-    unknown: tuple[str, ...]  #: queues that the configuration does not know
+    slots: Mapping[tuple[str, str], JobResources]  #: by broker, empty for none, and queue
+    unserved: Mapping[str, int] = field(default_factory=dict)  #: jobs, by queue and what its file states
+    problems: tuple[str, ...] = ()
+
+    def slot_of(self, group: TargetGroup) -> JobResources:
+        """What a group's pilots get; of a broker the smallest, in time, of where they may be."""
+        found = [
+            self.slots[group.broker, queue] for queue in group.queues if (group.broker, queue) in self.slots
+        ]
+        return min(found, key=lambda slot: slot.wall_time or float("inf"), default=JobResources())
 
 
 def fetch_demand(
-    client: Client, vo: str, sites: DirectorTargets, *, without: Collection[tuple[str, str, str]] = ()
+    client: ServiceClient, vo: str, sites: DirectorTargets, *, without: Collection[tuple[str, str, str]] = ()
 ) -> VoDemand:
-    """Waiting jobs of a VO: pools by queue and flags in one call, then the work for each outlet.
+    """Waiting jobs of a VO: pools by queue and flags, parameters, and the work for all targets, in bunches.
 
     `without` are VO, broker and queue that a broker is not to pick now.
     """
-    outlets = sites.all_outlets(vo, without=without)
-    answer = client.pilot_groups(sorted({outlet.queue for outlet in outlets}))
-    told = {queue: client.queue(queue, vo) for queue in answer["flags"]}
-    parameters = {queue: _values(said) for queue, said in told.items()}
-    looks = [
-        _fetch_work(client, vo, outlet, parameters[outlet.queue], answer["flags"][outlet.queue])
-        for outlet in outlets
-        if outlet.queue in told and told[outlet.queue]["usable"]
-    ]
-    work = tuple(collect_work(vo, looks, sites.brokers))
-    pools = {group: pools for look in looks for group, pools in look.straight(vo).items()}
-    pools |= {group: () for each in work for group in each.posts if group.broker}
+    chosen = sites.all_targets(vo, without=without)
+    names = sorted({target.queue for target in chosen})
+    flags, parameters, unknown = _fetch_queues(client, vo, names)
+    problems = [f"{queue}: no such queue" for queue in unknown]
+    usable: list[QueueTarget] = []
+    for target in chosen:
+        if target.queue not in parameters or target.queue not in flags:
+            continue
+        if wrong := targets.find_contradictions(target, parameters[target.queue]):
+            problems.append(f"{target.queue}: no pilots are sent: {wrong}")
+        else:
+            usable.append(target)
+    found = _fetch_work(client, vo, usable, parameters, flags)
+    pools = {group: pools for each in found for group, pools in each.straight(vo).items()}
+    work = tuple(collect_work(vo, found, sites.brokers))
+    pools |= {group: () for each in work for group in each.groups if group.broker}
     return VoDemand(
         vo=vo,
         work=work,
         pools=pools,
         limits={queue: _limits(values) for queue, values in parameters.items()},
         ranks={queue: _number(values, "rank") for queue, values in parameters.items()},
-        lifetimes=_lifetimes(looks, pools),
-        unknown=tuple(str(each["queue"]) for each in answer["unknown"]),
+        slots={(each.target.broker, each.target.queue): each.target.resources for each in found},
+        unserved=_count_unserved(found, parameters),
+        problems=tuple(problems),
     )
+
+
+def check_slots(client: ServiceClient, vo: str, sites: DirectorTargets) -> tuple[list[str], list[str]]:
+    """Contradictions between the file and the parameters of the queues; queues that do not exist."""
+    chosen = sites.all_targets(vo)
+    _, parameters, unknown = _fetch_queues(client, vo, sorted({target.queue for target in chosen}))
+    found = {
+        each.queue: targets.find_contradictions(each, parameters[each.queue])
+        for each in chosen
+        if each.queue in parameters
+    }
+    wrong = [f"{queue}: {contradiction}" for queue, contradiction in found.items() if contradiction]
+    return wrong, [f"{queue}: no such queue" for queue in unknown]
+
+
+def _fetch_queues(
+    client: ServiceClient, vo: str, names: Sequence[str]
+) -> tuple[Mapping[str, list[Any]], Mapping[str, Mapping[str, object]], list[str]]:
+    """The pools by flags of each queue, the parameters of those that the VO may use, and unknown queues."""
+    flags: dict[str, list[Any]] = {}
+    parameters: dict[str, Mapping[str, object]] = {}
+    unknown: list[str] = []
+    for begin in range(0, len(names), _MOST):
+        some = names[begin : begin + _MOST]
+        described = client.describe_queues(some, vo)
+        parameters |= {each["queue"]: each["parameters"] for each in described["queues"] if each["usable"]}
+        unknown += described["unknown"]
+        known = [each["queue"] for each in described["queues"]]
+        if known:
+            flags |= client.pilot_groups(known)["flags"]
+    return flags, parameters, unknown
 
 
 def _fetch_work(
-    client: Client,
+    client: ServiceClient,
     vo: str,
-    outlet: QueueTarget,
-    parameters: Mapping[str, object],
-    groups: Iterable[Mapping[str, Any]],
-) -> TargetWork:
-    made = expected_offer(outlet, JobFilters(vo=vo), parameters)
-    return TargetWork(
-        outlet=outlet,
-        lifetime=made.lifetime,
-        groups={tuple(each["flags"]): tuple(each["pools"]) for each in groups},
-        task_queues=tuple(client.matching_task_queues(build_request(made, outlet, parameters))),
-    )
-
-
-def _lifetimes(
-    looks: Iterable[TargetWork], posts: Iterable[TargetGroup]
-) -> Mapping[TargetGroup, float | None]:
-    of_outlet = {(look.outlet.broker, look.outlet.queue): look.lifetime for look in looks}
-    return {
-        post: min(
-            (seconds for queue in post.queues if (seconds := of_outlet[post.broker, queue]) is not None),
-            default=None,
-        )
-        for post in posts
+    chosen: Sequence[QueueTarget],
+    parameters: Mapping[str, Mapping[str, object]],
+    flags: Mapping[str, Iterable[Mapping[str, Any]]],
+) -> list[TargetWork]:
+    """The work for each target's slot, and beyond it where the file states less than the queue has."""
+    own = [replace(each, resources=targets.find_slot(each, parameters[each.queue])) for each in chosen]
+    unstated = [
+        replace(each, resources=JobResources(), stated=frozenset())
+        for each in chosen
+        if targets.list_differences(each, parameters[each.queue])
+    ]
+    whole = [replace(each, resources=targets.find_slot(each, parameters[each.queue])) for each in unstated]
+    requests = [_build_offer(each, vo, parameters[each.queue]) for each in (*own, *whole)]
+    answers = list(_fetch_demand(client, requests))
+    beyond = {
+        (each.broker, each.queue): answer for each, answer in zip(whole, answers[len(own) :], strict=True)
     }
+    return [
+        TargetWork(
+            target=target,
+            groups={tuple(each["flags"]): tuple(each["pools"]) for each in flags[target.queue]},
+            task_queues=answer,
+            beyond=beyond.get((target.broker, target.queue), ()),
+        )
+        for target, answer in zip(own, answers[: len(own)], strict=True)
+    ]
 
 
-def expected_offer(outlet: QueueTarget, wishes: JobFilters, parameters: Mapping[str, object]) -> offer.Offer:
-    """What a pilot in this outlet will offer, by the pilot's own rules."""
-    site, ce, queue = outlet.queue.split("/")
-    asked = outlet.resources
-    slot = Slot(
-        lifetime=asked.wall_time,
-        max_ram=asked.memory,
-        processors=asked.cores if asked.cores > 1 else None,
-        gpus=asked.gpus or None,
+def _fetch_demand(
+    client: ServiceClient, resources: Sequence[Mapping[str, object]]
+) -> Iterator[tuple[TaskQueueWork, ...]]:
+    """The task queues that each resource may serve."""
+    for begin in range(0, len(resources), _MOST):
+        answer = client.demand(resources[begin : begin + _MOST])
+        known = {
+            each["task_queue"]: TaskQueueWork(
+                number=each["task_queue"],
+                submit_pool=each["submit_pool"],
+                waiting=each["waiting"],
+                processors=each["processors"],
+                ram=each["ram"],
+                gpus=each["gpus"],
+                whole_node=each["whole_node"],
+            )
+            for each in answer["task_queues"]
+        }
+        for numbers in answer["resources"]:
+            yield tuple(known[number] for number in numbers)
+
+
+def _count_unserved(
+    found: Sequence[TargetWork], parameters: Mapping[str, Mapping[str, object]]
+) -> Mapping[str, int]:
+    """Jobs that a queue allows and no slot has room for, by queue and what its file states."""
+    served = {task_queue.number for each in found for task_queue in each.task_queues}
+    counted = {}
+    for each in found:
+        jobs = sum(task_queue.waiting for task_queue in each.beyond if task_queue.number not in served)
+        if jobs:
+            differences = targets.list_differences(each.target, parameters[each.target.queue])
+            stated = ", ".join(f"{name} {amount} of {most}" for name, (amount, most) in differences.items())
+            counted[f"{each.target.queue}: {stated}"] = jobs
+    return counted
+
+
+def _build_offer(target: QueueTarget, vo: str, parameters: Mapping[str, object]) -> dict[str, object]:
+    """The request of a pilot of a target, as far as it is known before it has a node."""
+    return build_request(expected_offer(target, JobFilters(vo=vo), parameters), target, parameters)
+
+
+def expected_offer(target: QueueTarget, wishes: JobFilters, parameters: Mapping[str, object]) -> offer.Offer:
+    """What a pilot in a slot of this target will offer, by the pilot's own rules."""
+    site, ce, queue = target.queue.split("/")
+    slot = target.resources
+    stated = Slot(
+        lifetime=slot.wall_time,
+        max_ram=slot.memory,
+        processors=slot.cores,
+        gpus=slot.gpus,
+        whole_node=slot.whole_node,
     )
-    return offer.make_offer(QueuePlace(site, ce, queue), slot, wishes, dict(parameters))
+    return offer.make_offer(QueuePlace(site, ce, queue), stated, wishes, dict(parameters))
 
 
 def build_request(
-    made: offer.Offer, outlet: QueueTarget, parameters: Mapping[str, object]
+    made: offer.Offer, target: QueueTarget, parameters: Mapping[str, object]
 ) -> dict[str, object]:
     """The request of one that has no node yet: what would be measured there nobody knows."""
     said = made.at(0)
     said.pop("NodeFacts", None)
-    if outlet.resources.memory is None and _number(parameters, "maxram") is None:
+    if target.resources.memory is None and _number(parameters, "maxram") is None:
         said.pop("MaxRAM", None)  # it is this host's
     return said
-
-
-def _values(said: Mapping[str, Any]) -> Mapping[str, object]:
-    return {str(name): each["value"] for name, each in said["parameters"].items()}
 
 
 def _limits(parameters: Mapping[str, object]) -> QueueLimits:

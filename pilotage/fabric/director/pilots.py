@@ -2,15 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
 from pilotage.fabric.batch.batch_system import Handle
-from pilotage.fabric.client import ApiError, Client
+from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.director.demand import QueueLimits
 from pilotage.fabric.director.targets import (
     Pause,
@@ -23,7 +23,12 @@ from pilotage.fabric.director.targets import (
 )
 
 _PAGE = 1000
-_CONFLICT = 409
+#: Reports in one request: each may have a reason of 2,000 characters.
+_REPORTS = 400
+#: How long pilots that ended are kept for experience and clearing up.
+_MEMORY = timedelta(days=1)
+#: Transactions may commit in another order than their times.
+_OVERLAP = timedelta(minutes=5)
 
 
 class Status(StrEnum):
@@ -58,6 +63,9 @@ class DirectorPilot:
     last_seen_at: datetime | None  #: its own last request
     landings: tuple[str, ...] = ()  #: where a broker may let it land; none: it was sent to its queue
     has_output: bool = False  #: the service has the end of what it wrote
+    open_jobs: int = 0  #: that it has now
+    used_cores: int = 0  #: of these jobs
+    empty_reason: str = ""  #: why it got no job, in a word
 
     @property
     def handle(self) -> Handle:
@@ -70,48 +78,79 @@ class DirectorPilot:
         return (self.queue,) if self.queue else self.landings
 
 
-class Pilots:
-    """The pilots of one VO and one director."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotReport:
+    """What is to be reported of a pilot."""
 
-    def __init__(self, client: Client, vo: str) -> None:
+    stamp: str
+    status: Status
+    reference: str | None = None
+    reason: str = ""
+
+
+class Pilots:
+    """The pilots of one VO and one director; the service has them, those that ended are kept here as well."""
+
+    def __init__(self, client: ServiceClient, vo: str, director: str) -> None:
         self._client = client
         self._vo = vo
+        self._director = director
+        self._ended: dict[str, DirectorPilot] = {}
 
-    def active(self) -> list[DirectorPilot]:
-        """Those that have not ended, as far as the service knows."""
-        return list(self._all({"status": _words(ACTIVE)}))
+    def refresh(self, now: datetime) -> list[DirectorPilot]:
+        """The pilots that live, and those that ended not long ago; of these only the changes are read."""
+        begin = now - _MEMORY
+        latest = max((pilot.updated_at for pilot in self._ended.values()), default=begin)
+        # Those that live first: who ends between the two queries is in both, not in neither.
+        found = {pilot.stamp: pilot for pilot in self._read({"status": _words(ACTIVE)})}
+        since = max(begin, latest - _OVERLAP)
+        for pilot in self._read({"status": _words(ENDED), "since": since.isoformat()}):
+            known = self._ended.get(pilot.stamp)
+            self._ended[pilot.stamp] = known if known is not None and known.has_output else pilot
+        self._ended = {stamp: each for stamp, each in self._ended.items() if each.updated_at >= begin}
+        return list((found | self._ended).values())
 
-    def ended(self, since: datetime) -> list[DirectorPilot]:
-        """Those that have ended since then."""
-        return list(self._all({"status": _words(ENDED), "since": since.isoformat()}))
+    def intend(self, groups: Mapping[str, TargetGroup]) -> Mapping[str, str]:
+        """Store the intents to submit pilots, by stamp; the secrets for which they get their tokens."""
+        secrets: dict[str, str] = {}
+        for some in _split([*groups], _PAGE):
+            intents = [{"stamp": stamp, **_places(groups[stamp])} for stamp in some]
+            secrets |= self._client.register_pilots(intents, vo=self._vo)
+        return secrets
 
-    def intend(self, stamp: str, post: TargetGroup) -> str:
-        """Store the intent to submit a pilot; the secret for which it gets its token."""
-        places: Mapping[str, Any] = {"landings": post.queues} if post.broker else {"queue": post.queues[0]}
-        answer = self._client.register_pilot(stamp=stamp, vo=self._vo, secret=True, **places)
-        return str(answer["secret"])
+    def keep_output(self, pilot: DirectorPilot, *, stdout: str, stderr: str) -> None:
+        """Store the ends of what a pilot that ended wrote."""
+        self._client.keep_pilot_output(pilot.stamp, stdout=stdout, stderr=stderr)
+        self._ended[pilot.stamp] = replace(pilot, has_output=True)
 
-    def keep_output(self, stamp: str, *, stdout: str, stderr: str) -> None:
-        """Store the ends of what a pilot wrote."""
-        self._client.keep_pilot_output(stamp, stdout=stdout, stderr=stderr)
+    def report(self, reports: Sequence[PilotReport]) -> frozenset[str]:
+        """Report statuses; the stamps of pilots of which the service has newer ones."""
+        unchanged: frozenset[str] = frozenset()
+        for some in _split(reports, _REPORTS):
+            unchanged |= self._client.set_pilot_statuses([asdict(each) for each in some])
+        return unchanged
 
-    def tell(self, stamp: str, status: Status, *, reference: str | None = None, reason: str = "") -> bool:
-        """Say what became of a pilot; False: the service knows better, it has ended or runs already."""
-        try:
-            self._client.set_pilot_status(stamp, status, reference=reference, reason=reason)
-        except ApiError as error:
-            if error.status != _CONFLICT:
-                raise
-            return False
-        return True
-
-    def _all(self, filters: Mapping[str, str]) -> Iterator[DirectorPilot]:
+    def _read(self, filters: Mapping[str, str]) -> Iterator[DirectorPilot]:
         after: object = None
         while True:
             page = self._client.pilots({"vo": self._vo, **filters}, limit=_PAGE, after=after)
-            yield from map(_pilot, page["pilots"])
+            for each in page["pilots"]:
+                if parse_stamp(each["stamp"], self._director) is not None:
+                    yield _pilot(each)
             if (after := page["next"]) is None:
                 return
+
+
+def _places(group: TargetGroup) -> Mapping[str, object]:
+    return {"landings": group.queues} if group.broker else {"queue": group.queues[0]}
+
+
+_Entry = TypeVar("_Entry")
+
+
+def _split(entries: Sequence[_Entry], most: int) -> Iterator[Sequence[_Entry]]:
+    for begin in range(0, len(entries), most):
+        yield entries[begin : begin + most]
 
 
 def _words(statuses: Iterable[Status]) -> str:
@@ -141,23 +180,35 @@ def free_room(pilots: Iterable[DirectorPilot], limits: QueueLimits) -> int:
 
 
 def pilots_by_group(
-    pilots: Iterable[DirectorPilot], posts: Iterable[TargetGroup], director: str
+    pilots: Iterable[DirectorPilot], groups: Iterable[TargetGroup], director: str
 ) -> Mapping[TargetGroup, tuple[DirectorPilot, ...]]:
-    """The pilots of each post; those that were sent with flags which no post has now are in none.
+    """The pilots of each group; those that were sent with flags which no group has now are in none.
 
-    What a broker may pick from changes with what its queues take: its pilots belong to the post that has
+    What a broker may pick from changes with what its queues take: its pilots belong to the group that has
     most in common with where they are or may be.
     """
     alike: dict[tuple[str, SubmittedAs], list[TargetGroup]] = defaultdict(list)
-    for post in sorted(posts):
-        alike[post.vo, SubmittedAs(kind=flags_digest(post.flags), broker=post.broker)].append(post)
+    by_queue: dict[tuple[str, SubmittedAs, str], list[TargetGroup]] = defaultdict(list)
+    for group in sorted(groups):
+        sent_as = SubmittedAs(kind=flags_digest(group.flags), broker=group.broker)
+        if group.broker:
+            alike[group.vo, sent_as].append(group)
+        else:
+            by_queue[group.vo, sent_as, group.queues[0]].append(group)
     found: dict[TargetGroup, list[DirectorPilot]] = defaultdict(list)
     for pilot in pilots:
         sent = parse_stamp(pilot.stamp, director)
-        closest = None if sent is None else _closest(pilot.queues, alike.get((pilot.vo, sent), ()))
+        if sent is None:
+            continue
+        near = (
+            alike.get((pilot.vo, sent), ())
+            if sent.broker
+            else by_queue.get((pilot.vo, sent, pilot.queue), ())
+        )
+        closest = _closest(pilot.queues, near)
         if closest is not None:
             found[closest].append(pilot)
-    return {post: tuple(of_post) for post, of_post in found.items()}
+    return {group: tuple(of_group) for group, of_group in found.items()}
 
 
 def bad_landings(
@@ -194,36 +245,78 @@ def pilots_by_queue(
     return found
 
 
-def _closest(queues: Collection[str], posts: Sequence[TargetGroup]) -> TargetGroup | None:
-    """The post that shares most queues, and of those the one that has fewest others."""
+def _closest(queues: Collection[str], groups: Sequence[TargetGroup]) -> TargetGroup | None:
+    """The group that shares most queues, and of those the one that has fewest others."""
 
-    def shared(post: TargetGroup) -> int:
-        return len(set(queues).intersection(post.queues))
+    def shared(group: TargetGroup) -> int:
+        return len(set(queues).intersection(group.queues))
 
-    best = max(posts, key=lambda post: (shared(post), -len(post.queues)), default=None)
+    best = max(groups, key=lambda group: (shared(group), -len(group.queues)), default=None)
     return best if best is not None and shared(best) else None
 
 
-def will_take_a_job(pilot: DirectorPilot, now: datetime, *, lifetime: float | None, soon: timedelta) -> bool:
-    """Whether a pilot takes one of the waiting jobs by itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotSlot:
+    """What a group's pilots have, and how their queue is filled."""
 
-    One that waits does, and one that has just begun. One that had jobs does if those were short: if it
-    will be free soon, and as much time is left of its slot (`lifetime` in seconds; None: no end in sight) as
-    its jobs took so far.
+    cores: int
+    lifetime: float | None  #: seconds; None: no end in sight
+    is_full: bool = False  #: no pilot would start at once, as far as the batch system reports
+    soon: timedelta = timedelta(minutes=15)
+
+
+#: So long a pilot may need to start where cores are free.
+_START = timedelta(minutes=2)
+
+
+def count_free(pilot: DirectorPilot, slot: PilotSlot, now: datetime) -> float:
+    """The part of its slot for which a running pilot requests jobs now or soon.
+
+    One without a job does. One that had jobs does if those that ended were short: if it will be free soon,
+    and has as much time left as they took. A job that still runs shows nothing about its length.
     """
-    if pilot.status not in ACTIVE:
-        return False
-    if not is_running(pilot) or not pilot.jobs:
-        return True
     age = now - pilot.created_at
-    each = age / pilot.jobs
-    left = timedelta.max if lifetime is None else timedelta(seconds=lifetime) - age
-    return each <= min(soon, left)
+    left = timedelta.max if slot.lifetime is None else timedelta(seconds=slot.lifetime) - age
+    if left <= timedelta(0):
+        return 0.0
+    ended = pilot.jobs - pilot.open_jobs
+    if not pilot.open_jobs or (ended and age / ended <= min(slot.soon, left)):
+        return 1.0
+    return max(0.0, 1 - pilot.used_cores / slot.cores)
+
+
+def is_late(pilot: DirectorPilot, slot: PilotSlot, now: datetime) -> bool:
+    """Whether other queues may be faster: a pilot waits in a full one, or longer than a start takes."""
+    age = now - pilot.created_at
+    return age > (_START if slot.is_full else slot.soon)
+
+
+def weigh_waiting(pilot: DirectorPilot, slot: PilotSlot, now: datetime) -> float:
+    """How much a waiting pilot counts: the less, the longer it has waited."""
+    return min(1.0, slot.soon / max(now - pilot.created_at, timedelta(seconds=1)))
+
+
+def count_slots(pilots: Iterable[DirectorPilot], slot: PilotSlot, now: datetime) -> tuple[float, float]:
+    """Slots of a group's pilots that take jobs soon, and those of pilots that wait where it may last."""
+    there, prompt, late = 0.0, 0.0, 0.0
+    for pilot in pilots:
+        if pilot.status not in ACTIVE:
+            continue
+        if is_running(pilot):
+            there += count_free(pilot, slot, now)
+        elif is_late(pilot, slot, now):
+            late += weigh_waiting(pilot, slot, now)
+        else:
+            prompt += weigh_waiting(pilot, slot, now)
+    # Of waiting pilots whole ones: a part of one would make one more of each that has waited a while.
+    return there + round(prompt), float(round(late))
 
 
 def list_trials(pilots: Iterable[DirectorPilot]) -> Iterable[Trial]:
-    """What is known of how pilots fared: of those that had a job, that failed, or that ended without one."""
+    """How pilots fared: those that had a job, that failed, or that ended without one."""
     for pilot in pilots:
-        broke = pilot.status in _BAD or (pilot.status is Status.DONE and not pilot.jobs)
-        if pilot.jobs or broke:
-            yield Trial(sent_at=pilot.created_at, known_at=pilot.updated_at, good=pilot.jobs > 0)
+        is_empty = pilot.status is Status.DONE and not pilot.jobs
+        if pilot.jobs or is_empty or pilot.status in _BAD:
+            yield Trial(
+                sent_at=pilot.created_at, known_at=pilot.updated_at, good=pilot.jobs > 0, empty=is_empty
+            )

@@ -1,4 +1,4 @@
-"""Targets of a director (queues and brokers), the stamps of its pilots, and back-off after failed pilots.
+"""Targets of a director (queues and brokers), their slots, the stamps of pilots, and back-off after failures.
 
 A stamp contains the director, the broker if any, and the flags of the submission, so that a restarted
 director recognises its own pilots and their purpose by the stamps alone. Back-off is computed from the
@@ -100,22 +100,34 @@ class Trial:
     sent_at: datetime
     known_at: datetime
     good: bool  #: it had a job; else it failed, or ended without one
+    empty: bool = False  #: it ended normally, without a job
 
 
 def most_to_send(trials: Iterable[Trial], pause: Pause, now: datetime) -> int | None:
-    """New pilots of a post at most; None: experience sets no limit.
+    """New pilots of a group at most; None: experience sets no limit.
 
     None are sent during a pause, which is the longer the more often things went wrong since the last good
-    pilot was sent; then one, to see whether it is better.
+    pilot was sent; then one, to see whether it is better. A pilot without a job that was sent before a good
+    one got its job is no bad experience: it was one too many.
     """
     known = list(trials)
-    good = max((trial.sent_at for trial in known if trial.good), default=None)
-    bad = [trial for trial in known if not trial.good and (good is None or trial.sent_at > good)]
+    good = [trial for trial in known if trial.good]
+    last_sent = max((trial.sent_at for trial in good), default=None)
+    last_known = max((trial.known_at for trial in good), default=None)
+    bad = [
+        trial
+        for trial in known
+        if not trial.good and _is_later(trial.sent_at, last_known if trial.empty else last_sent)
+    ]
     if not bad:
         return None
     times = _times((trial.known_at for trial in bad), apart=pause.first)
     length = min(pause.longest, pause.first * 2 ** min(times - 1, 20))
     return 0 if now < max(trial.known_at for trial in bad) + length else 1
+
+
+def _is_later(moment: datetime, other: datetime | None) -> bool:
+    return other is None or moment > other
 
 
 def _times(moments: Iterable[datetime], *, apart: timedelta) -> int:
@@ -134,9 +146,72 @@ class QueueTarget:
     queue: str  #: `Site/CE/Queue`
     system: str  #: name of its batch system
     batch_queue: str  #: what the queue is called there
-    resources: JobResources = field(default_factory=JobResources)
+    resources: JobResources = field(default_factory=JobResources)  #: stated in the file, else defaults
+    stated: frozenset[str] = frozenset()  #: names of the resources that the file states
     flags: tuple[str, ...] = ()  #: arguments of every submission, beside those that jobs ask for
     broker: str = ""  #: that may pick it; empty: pilots are sent straight there
+
+
+#: Resources of a slot, with the parameters that state them, the first that a queue has.
+_PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "cores": ("NumberOfProcessors",),
+    "memory": ("MaxRAM",),
+    "wall_time": ("maxWallClockTime", "CPUTime"),
+    "gpus": ("GPUs",),
+}
+
+
+def find_slot(target: QueueTarget, parameters: Mapping[str, object]) -> JobResources:
+    """What a pilot gets from the batch system: what the file states, else the parameters of the queue.
+
+    So a slot has what its pilot will offer, since pilots offer the parameters of their queue.
+    """
+    found = {name: value for name, value in _allowed(parameters).items() if name not in target.stated}
+    is_whole = target.resources.whole_node
+    if "whole_node" not in target.stated:
+        is_whole = _read(parameters, "WholeNode") is True and "cores" not in target.stated
+    return replace(target.resources, whole_node=is_whole, **found)
+
+
+def list_differences(target: QueueTarget, parameters: Mapping[str, object]) -> Mapping[str, tuple[int, int]]:
+    """The resources of which the file states less than the queue has, with both amounts."""
+    allowed = _allowed(parameters)
+    stated = {name: getattr(target.resources, name) for name in allowed if name in target.stated}
+    return {
+        name: (amount, allowed[name])
+        for name, amount in stated.items()
+        if amount is not None and amount < allowed[name]
+    }
+
+
+def find_contradictions(target: QueueTarget, parameters: Mapping[str, object]) -> str:
+    """What the file requests for a slot beyond what its queue has; empty: nothing."""
+    wrong = []
+    for name, (parameter, *_) in _PARAMETERS.items():
+        amount, limit = getattr(target.resources, name), _number(parameters, parameter)
+        if name in target.stated and amount is not None and limit is not None and amount > limit:
+            wrong.append(f"{name}: {amount}, but the queue has {limit} ({parameter})")
+    if target.resources.whole_node and _read(parameters, "WholeNode") is False:
+        wrong.append("whole_node: true, but the queue has false (WholeNode)")
+    return "; ".join(wrong)
+
+
+def _allowed(parameters: Mapping[str, object]) -> dict[str, int]:
+    found = {
+        name: next((number for key in keys if (number := _number(parameters, key)) is not None), None)
+        for name, keys in _PARAMETERS.items()
+    }
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def _number(parameters: Mapping[str, object], key: str) -> int | None:
+    value = _read(parameters, key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 1
+    return int(value) if is_number else None  # type: ignore[call-overload]
+
+
+def _read(parameters: Mapping[str, object], key: str) -> object:
+    return next((value for name, value in parameters.items() if fold(name) == fold(key)), None)
 
 
 class FileSection(BaseModel):
@@ -146,7 +221,7 @@ class FileSection(BaseModel):
 
 
 class SlotSettings(FileSection):
-    """Resources that a pilot requests from the batch system."""
+    """Resources that a pilot requests from the batch system; without one, the parameter of its queue."""
 
     cores: int = Field(default=1, ge=1)
     memory: int | None = Field(default=None, ge=1)  #: MB of a slot
@@ -157,12 +232,13 @@ class SlotSettings(FileSection):
 
     def target(self, queue: str, system: str, batch_queue: str, *, broker: str = "") -> QueueTarget:
         """How pilots are submitted to a batch queue."""
-        asked = self.model_dump(include={each.name for each in fields(JobResources)})
+        names = {each.name for each in fields(JobResources)}
         return QueueTarget(
             queue=queue,
             system=system,
             batch_queue=batch_queue,
-            resources=JobResources(**asked),
+            resources=JobResources(**self.model_dump(include=names)),
+            stated=frozenset(names & self.model_fields_set),
             flags=self.flags,
             broker=broker,
         )
@@ -200,6 +276,8 @@ class DirectorOptions(FileSection):
     name: str = Field(pattern=f"^{NAME.pattern}$")  #: part of every stamp: two directors must not share it
     at_once: int = Field(default=100, ge=1)  #: pilots per queue and cycle at most
     soon: Seconds = 900  #: a running pilot that is free so soon counts as being there
+    longest_wait: Annotated[float, Field(gt=0, le=3 * 86_400)] = 2 * 86_400  #: in a batch queue
+    task: Seconds = 60  #: for what a batch system is to do in one cycle
     pause: Seconds = 120  #: after failed pilots; doubled up to the longest
     longest_pause: Seconds = 3600
     keep_output: Seconds = 6 * 3600  #: of pilots that failed
@@ -217,13 +295,13 @@ class DirectorOptions(FileSection):
 class DirectorTargets:
     """All queues, brokers and batch systems of one director."""
 
-    outlets: Mapping[str, QueueTarget]  #: by queue
+    queues: Mapping[str, QueueTarget]  #: by queue
     systems: Mapping[str, ReliableSystem]  #: by name
-    habits: DirectorOptions
+    options: DirectorOptions
     script: Callable[[PilotScript], str] = field(repr=False)  #: makes the text that a batch system runs
     brokers: Mapping[str, Broker] = field(default_factory=dict)  #: by name
 
-    def all_outlets(
+    def all_targets(
         self, vo: str | None = None, *, without: Collection[tuple[str, str, str]] = ()
     ) -> list[QueueTarget]:
         """Every way for pilots to a queue, straight or through a broker; of a VO those that it may use.
@@ -237,31 +315,31 @@ class DirectorTargets:
             for queue, batch_queue in each.queues.items()
             if each.entry is not None or (vo, name, queue) not in without
         ]
-        return [*self.outlets.values(), *picked]
+        return [*self.queues.values(), *picked]
 
-    def door(self, post: TargetGroup) -> QueueTarget:
-        """How the pilots of a post are submitted."""
-        if not post.broker:
-            return self.outlets[post.queues[0]]
-        broker = self.brokers[post.broker]
-        batch_queue = broker.entry or ",".join(broker.queues[queue] for queue in post.queues)
-        return broker.target("", broker.system, batch_queue, broker=post.broker)
+    def find_target(self, group: TargetGroup) -> QueueTarget:
+        """How the pilots of a group are submitted."""
+        if not group.broker:
+            return self.queues[group.queues[0]]
+        broker = self.brokers[group.broker]
+        batch_queue = broker.entry or ",".join(broker.queues[queue] for queue in group.queues)
+        return broker.target("", broker.system, batch_queue, broker=group.broker)
 
-    def trial(self, post: TargetGroup, chance: random.Random) -> TargetGroup:
-        """Where a pilot is sent to see whether it is better now: to one queue, so that it is known which."""
-        if not post.broker or self.brokers[post.broker].entry is not None:
-            return post
-        return replace(post, queues=(chance.choice(post.queues),))
+    def choose_trial(self, group: TargetGroup, chance: random.Random) -> TargetGroup:
+        """Where a pilot is sent to see whether it is better now: to one queue, so that it is clear which."""
+        if not group.broker or self.brokers[group.broker].entry is not None:
+            return group
+        return replace(group, queues=(chance.choice(group.queues),))
 
-    def landings(self, post: TargetGroup) -> Mapping[str, str]:
-        """By batch queue the queues of the tree among which a broker picks; none for other posts."""
-        if not post.broker:
+    def batch_queues_of(self, group: TargetGroup) -> Mapping[str, str]:
+        """By batch queue the queues of the tree among which a broker picks; none for other groups."""
+        if not group.broker:
             return {}
-        names = self.brokers[post.broker].queues
-        return {names[queue]: queue for queue in post.queues}
+        names = self.brokers[group.broker].queues
+        return {names[queue]: queue for queue in group.queues}
 
     def system_of(self, stamp: str, queue: str) -> str | None:
-        """The batch system that a pilot was given to; None: we have it no more."""
-        sent = parse_stamp(stamp, self.habits.name)
-        way = self.brokers.get(sent.broker) if sent and sent.broker else self.outlets.get(queue)
+        """The batch system that a pilot was given to; None: it is not in the file any more."""
+        sent = parse_stamp(stamp, self.options.name)
+        way = self.brokers.get(sent.broker) if sent and sent.broker else self.queues.get(queue)
         return None if way is None else way.system

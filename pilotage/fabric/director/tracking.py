@@ -1,14 +1,14 @@
-"""Tracking of pilots: polls their batch systems, reports to the service, and ends orphaned batch jobs.
+"""Tracking of pilots: compares what batch systems report with what the service has, and ends orphans.
 
 *Unknown* and *missing* change nothing. A pilot without a reference is an intent whose submission was
 interrupted: its stamp is searched in the listing and among the marks of jobs. If found, the job is adopted;
 if not, on agreeing evidence, the intent is given up and made harmless: its work area is removed, without
-which its script does not start, and its stamp is searched and killed as long as it is remembered.
+which its script does not start, and its stamp is searched and killed as long as it is cached.
 
 An orphan is a batch job named after the director that the service does not know, for this or any other VO, or
 knows to have ended longer ago than its director looks back. An intent is stored before its batch job exists,
 so every listed job is known unless something was lost. One poll proves nothing: an orphan is killed only
-after several consecutive polls agreed over some time.
+after several consecutive polls of its batch system agreed over some time.
 """
 
 import time
@@ -17,12 +17,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pilotage.fabric.batch.batch_system import ENDED, BatchSystemAway, Handle, JobReport, State
-from pilotage.fabric.batch.reliable import Agreement, ReliableSystem
-from pilotage.fabric.client import Client
+from pilotage.fabric.batch.batch_system import ENDED, Handle, JobReport, Output, State
+from pilotage.fabric.batch.reliable import Agreement
+from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
-from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, Pilots, Status
+from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, Status
 from pilotage.fabric.director.targets import DirectorTargets, parse_stamp, stamp_prefix
+from pilotage.fabric.director.workers import PollRequest, SystemSnapshot
 
 _REASON = 2000  #: characters that the service takes
 _TAIL = 1500  #: bytes of a pilot's output that are reported as the reason of its end
@@ -34,6 +35,18 @@ _LATELY = timedelta(minutes=5)
 _GRACE = timedelta(minutes=2)
 #: So long after an intent was given up its batch job may still appear.
 _LATE = timedelta(hours=1)
+#: Pilots of one system that have ended and are cleared up in one cycle.
+_MOST_ENDED = 2000
+#: Outputs of failed pilots of one VO that are stored in one cycle: each is a request.
+_MOST_OUTPUTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningActions:
+    """What is to be ended and removed in one batch system."""
+
+    kill: list[Handle] = field(default_factory=list)
+    forget: list[Handle] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,89 +57,169 @@ class PilotTracking:
     pilots: Mapping[str, Pilots]  #: by VO
     _cleared: set[str] = field(default_factory=set)
 
-    def follow(self, own: Iterable[DirectorPilot], summary: DirectorSummary) -> None:
-        """Poll all pilots with one query per batch system, report to the service, and clear up."""
-        by_system: dict[str, list[DirectorPilot]] = defaultdict(list)
-        for pilot in own:
-            given_to = self.sites.system_of(pilot.stamp, pilot.queue)
-            if pilot.stamp not in self._cleared and given_to is not None:
-                by_system[given_to].append(pilot)
-        for name, pilots in sorted(by_system.items()):
-            system = self.sites.systems[name]
-            reports = system.status([each.handle for each in pilots])
-            found = [(each, reports[each.stamp]) for each in pilots]
-            summary.away += [each.message for _, each in found if each.state is State.UNKNOWN][:1]
-            for pilot, report in found:
-                if pilot.status in ACTIVE:
-                    with summary.noting_refusals(pilot.vo):
-                        self._update(system, pilot, report, summary)
-            try:
-                self._clear(system, [each for each in found if each[0].status not in ACTIVE], summary)
-            except BatchSystemAway as error:
-                summary.away.append(str(error))
+    def build_requests(
+        self, own: Iterable[DirectorPilot], last: Mapping[str, SystemSnapshot]
+    ) -> Mapping[str, tuple[PollRequest, list[DirectorPilot]]]:
+        """For each batch system what it is to report of, and the pilots with it.
 
-    def _update(
-        self, system: ReliableSystem, pilot: DirectorPilot, report: JobReport, summary: DirectorSummary
+        A pilot whose queue is not in the file any more is followed where its stamp was listed last.
+        """
+        by_system: dict[str, list[DirectorPilot]] = {name: [] for name in self.sites.systems}
+        for pilot in own:
+            name = self.sites.system_of(pilot.stamp, pilot.queue)
+            if name is None:
+                name = next((name for name, each in last.items() if pilot.stamp in each.stamps), None)
+            if name is not None and pilot.stamp not in self._cleared:
+                by_system[name].append(pilot)
+        return {name: (self._build_request(pilots), pilots) for name, pilots in by_system.items()}
+
+    def _build_request(self, pilots: Sequence[DirectorPilot]) -> PollRequest:
+        alive = [each for each in pilots if each.status in ACTIVE]
+        ended = sorted(
+            (each for each in pilots if each.status not in ACTIVE),
+            key=lambda each: each.updated_at,
+            reverse=True,
+        )
+        outputs = [each for each in pilots if each.status in _BROKEN and not each.has_output]
+        return PollRequest(
+            handles=[each.handle for each in (*alive, *ended[:_MOST_ENDED])],
+            prefix=stamp_prefix(self.sites.options.name),
+            outputs=frozenset(each.stamp for each in (*alive, *outputs)),
+        )
+
+    def mark_cleared(self, stamps: Iterable[str]) -> None:
+        """Nothing of these pilots is left in their batch systems."""
+        self._cleared.update(stamps)
+
+    def follow(
+        self,
+        followed: Mapping[str, tuple[PollRequest, Sequence[DirectorPilot]]],
+        snapshots: Mapping[str, SystemSnapshot],
+        summary: DirectorSummary,
+    ) -> tuple[Mapping[str, Status], Mapping[str, CleaningActions]]:
+        """Report to the service what the snapshots show; changed statuses by stamp, and actions by system."""
+        actions: dict[str, CleaningActions] = defaultdict(CleaningActions)
+        updates: dict[str, list[tuple[DirectorPilot, PilotReport]]] = defaultdict(list)
+        for name, snapshot in snapshots.items():
+            request, pilots = followed[name]
+            for pilot in pilots:
+                if pilot.stamp in snapshot.reports:
+                    update = self._judge(pilot, snapshot, request, actions[name], summary)
+                    updates[pilot.vo] += [] if update is None else [(pilot, update)]
+        changed: dict[str, Status] = {}
+        for vo, of_vo in updates.items():
+            if of_vo and vo not in summary.refusals:
+                with summary.noting_refusals(vo):
+                    changed |= self._report(vo, of_vo, summary)
+        return changed, actions
+
+    def _judge(
+        self,
+        pilot: DirectorPilot,
+        snapshot: SystemSnapshot,
+        request: PollRequest,
+        actions: CleaningActions,
+        summary: DirectorSummary,
+    ) -> PilotReport | None:
+        """What is to be reported of a pilot; actions on its batch job are added."""
+        report, output = snapshot.reports[pilot.stamp], snapshot.outputs.get(pilot.stamp)
+        if pilot.status not in ACTIVE:
+            self._clear(pilot, report, output, actions, summary)
+            return None
+        if self._waits_too_long(pilot, report, summary.at):
+            actions.kill.append(Handle(stamp=pilot.stamp, reference=report.reference))
+            summary.removed += 1
+            return None
+        if not snapshot.is_complete(pilot.stamp, request):
+            return None
+        update = _update(pilot, report, output, summary.at)
+        if update is not None and report.state is State.GONE:
+            # A submission that is still on its way must come to nothing.
+            actions.kill.append(pilot.handle)
+            actions.forget.append(pilot.handle)
+        return update
+
+    def _report(
+        self, vo: str, updates: Sequence[tuple[DirectorPilot, PilotReport]], summary: DirectorSummary
+    ) -> Mapping[str, Status]:
+        unchanged = self.pilots[vo].report([update for _, update in updates])
+        accepted = [(pilot, update) for pilot, update in updates if update.stamp not in unchanged]
+        for pilot, update in accepted:
+            summary.adopted += pilot.reference is None and update.reference is not None
+            if update.status not in ACTIVE:
+                summary.ended[update.status] += 1
+        return {pilot.stamp: update.status for pilot, update in accepted}
+
+    def give_up(
+        self, own: Iterable[DirectorPilot], requests: Iterable[PollRequest], summary: DirectorSummary
     ) -> None:
-        status = _status(pilot, report, summary.at)
-        if status is None or (status, report.reference) == (pilot.status, pilot.reference):
-            return
-        reason = _last_words(system, pilot, report) if status not in ACTIVE else ""
-        if not self.pilots[pilot.vo].tell(pilot.stamp, status, reference=report.reference, reason=reason):
-            return
-        if pilot.reference is None and report.reference is not None:
-            summary.adopted += 1
-        if status not in ACTIVE:
-            summary.ended[status] += 1
-        if report.state is State.GONE:
-            _disarm(system, pilot, summary)
+        """Report pilots as aborted that no batch system of the file has for longer than a pilot may wait."""
+        followed = {handle.stamp for request in requests for handle in request.handles}
+        limit = timedelta(seconds=self.sites.options.longest_wait)
+        lost: dict[str, list[PilotReport]] = defaultdict(list)
+        for pilot in own:
+            seen = max(pilot.updated_at, pilot.last_seen_at or pilot.updated_at)
+            if pilot.status in ACTIVE and pilot.stamp not in followed and summary.at - seen > limit:
+                reason = f"{pilot.queue or 'its broker'} is not in the file of the director any more"
+                lost[pilot.vo].append(PilotReport(stamp=pilot.stamp, status=Status.ABORTED, reason=reason))
+        for vo, reports in lost.items():
+            if vo not in summary.refusals:
+                with summary.noting_refusals(vo):
+                    self.pilots[vo].report(reports)
+                    summary.ended[Status.ABORTED] += len(reports)
+
+    def _waits_too_long(self, pilot: DirectorPilot, report: JobReport, now: datetime) -> bool:
+        """Whether a pilot waits for longer than it may; its secret is void after some days."""
+        limit = timedelta(seconds=self.sites.options.longest_wait)
+        return report.state is State.WAITING and pilot.last_seen_at is None and now - pilot.created_at > limit
 
     def _clear(
         self,
-        system: ReliableSystem,
-        over: Sequence[tuple[DirectorPilot, JobReport]],
+        pilot: DirectorPilot,
+        report: JobReport,
+        output: Output | str | None,
+        actions: CleaningActions,
         summary: DirectorSummary,
     ) -> None:
-        """End batch jobs whose pilots have ended, and remove what ended ones leave."""
-        orphans = [
-            Handle(stamp=pilot.stamp, reference=report.reference)
-            for pilot, report in over
-            if report.state in (State.WAITING, State.RUNNING) and summary.at - pilot.updated_at > _GRACE
-        ]
-        if orphans:
-            system.kill(orphans)
-            summary.killed += len(orphans)
-        for pilot, report in over:
-            if report.state in ENDED and pilot.status in _BROKEN and not pilot.has_output:
+        """End the batch job of a pilot that has ended, store the output of a broken one, remove the rest."""
+        handle = Handle(stamp=pilot.stamp, reference=report.reference)
+        if report.state in (State.WAITING, State.RUNNING) and summary.at - pilot.updated_at > _GRACE:
+            actions.kill.append(handle)
+            summary.killed += 1
+        if isinstance(output, Output) and summary.outputs[pilot.vo] < _MOST_OUTPUTS:
+            summary.outputs[pilot.vo] += 1
+            stdout, stderr = (_end(text, _KEPT) for text in (output.stdout, output.stderr))
+            if pilot.vo not in summary.refusals:
                 with summary.noting_refusals(pilot.vo):
-                    self._keep_output(system, pilot, report)
-        gone = [pilot for pilot, report in over if self._is_done_with(pilot, report, summary.at)]
-        if gone:
-            system.forget([Handle(stamp=pilot.stamp) for pilot in gone])
-            self._cleared.update(pilot.stamp for pilot in gone)
-
-    def _keep_output(self, system: ReliableSystem, pilot: DirectorPilot, report: JobReport) -> None:
-        """Store the end of the output of a broken pilot at the service, which shows it."""
-        output = system.output(Handle(stamp=pilot.stamp, reference=report.reference))
-        stdout, stderr = (_end(text, _KEPT) for text in (output.stdout, output.stderr))
-        self.pilots[pilot.vo].keep_output(pilot.stamp, stdout=stdout, stderr=stderr)
+                    self.pilots[pilot.vo].keep_output(pilot, stdout=stdout, stderr=stderr)
+        if self._is_done_with(pilot, report, summary.at):
+            actions.forget.append(handle)
 
     def _is_done_with(self, pilot: DirectorPilot, report: JobReport, now: datetime) -> bool:
         ago = now - pilot.updated_at
         if report.state is State.GONE and pilot.reference is None:
             return ago > _LATE
-        keep = 0 if pilot.status is Status.DONE else self.sites.habits.keep_output
+        keep = 0 if pilot.status is Status.DONE else self.sites.options.keep_output
         return report.state in ENDED and ago >= timedelta(seconds=keep)
 
 
-def _last_words(system: ReliableSystem, pilot: DirectorPilot, report: JobReport) -> str:
+def _update(
+    pilot: DirectorPilot, report: JobReport, output: Output | str | None, now: datetime
+) -> PilotReport | None:
+    """What is to be reported of a pilot that lives; None: no change."""
+    status = _status(pilot, report, now)
+    if status is None or (status, report.reference) == (pilot.status, pilot.reference):
+        return None
+    reason = "" if status in ACTIVE else _last_words(report, output)
+    return PilotReport(stamp=pilot.stamp, status=status, reference=report.reference, reason=reason)
+
+
+def _last_words(report: JobReport, output: Output | str | None) -> str:
     """Why a pilot ended, and the end of its output: nothing else reports it."""
-    if report.state in (State.DONE, State.GONE):
+    if report.state in (State.DONE, State.GONE) or output is None:
         return report.message[:_REASON]
-    try:
-        output = system.output(Handle(stamp=pilot.stamp, reference=report.reference))
-    except BatchSystemAway as error:
-        said = f"its output could not be fetched: {error}"
+    if isinstance(output, str):
+        said = f"its output could not be fetched: {output}"
     else:
         said = _end(output.stderr or output.stdout, _TAIL)
     status = "" if report.exit_code is None else f", exit status {report.exit_code}"
@@ -135,15 +228,6 @@ def _last_words(system: ReliableSystem, pilot: DirectorPilot, report: JobReport)
 
 def _end(text: bytes, most: int) -> str:
     return text[-most:].decode(errors="replace").replace("\0", "").strip()
-
-
-def _disarm(system: ReliableSystem, pilot: DirectorPilot, summary: DirectorSummary) -> None:
-    """Make sure that a submission which is still on its way comes to nothing."""
-    try:
-        system.kill([pilot.handle])
-        system.forget([pilot.handle])
-    except BatchSystemAway as error:
-        summary.away.append(str(error))
 
 
 def _status(pilot: DirectorPilot, report: JobReport, now: datetime) -> Status | None:
@@ -177,54 +261,52 @@ _ACTIVE = "active"
 
 @dataclass(slots=True, kw_only=True)
 class OrphanTracking:
-    """Finds and ends orphaned batch jobs of a director."""
+    """Finds orphaned batch jobs of a director."""
 
     sites: DirectorTargets
     clock: Callable[[], float] = time.monotonic  #: seconds
-    _agreement: Agreement = field(default_factory=Agreement)
-    _ended: dict[str, set[str]] = field(default_factory=dict)  #: by batch system what we ended
+    #: By batch system: what was not listed proves nothing of the jobs elsewhere.
+    _agreements: dict[str, Agreement] = field(default_factory=lambda: defaultdict(Agreement))
+    _ended: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  #: what we ended, by system
 
-    def end(self, followed: Collection[str], client: Client, summary: DirectorSummary) -> None:
-        """Poll all batch systems, and end what was found to be an orphan often enough.
+    def find(
+        self,
+        snapshots: Mapping[str, SystemSnapshot],
+        followed: Collection[str],
+        client: ServiceClient,
+        summary: DirectorSummary,
+    ) -> Mapping[str, CleaningActions]:
+        """What is to be done with jobs that were found to be orphans often enough, by batch system.
 
         `followed` are the stamps of pilots that are tracked anyhow; the client may be of any VO: the service
         reports of all stamps whether they are known.
         """
-        found: set[str] = set()
-        for name, system in sorted(self.sites.systems.items()):
-            try:
-                found |= self._end_at(name, system, followed, client, summary)
-            except BatchSystemAway as error:
-                summary.away.append(str(error))
-                return  # what was not seen now may be there: it is counted on later
-        self._agreement.keep_only(frozenset(found))
+        suspects = {name: each.stamps.difference(followed) for name, each in snapshots.items()}
+        # The query comes after the listing, so what is new is known.
+        unknown = frozenset(self._find_unknown(set[str]().union(*suspects.values()), client))
+        return {
+            name: self._judge_suspects(name, snapshots[name], stamps & unknown, summary)
+            for name, stamps in suspects.items()
+        }
 
-    def _end_at(
-        self,
-        name: str,
-        system: ReliableSystem,
-        followed: Collection[str],
-        client: Client,
-        summary: DirectorSummary,
-    ) -> frozenset[str]:
-        """The suspects of a batch system; those that are proven are ended."""
-        listed = system.stamps(stamp_prefix(self.sites.habits.name))
-        suspects = frozenset(self._suspects(listed.difference(followed), client))
-        looks = {stamp: self._agreement.once_more(stamp, self.clock()) for stamp in sorted(suspects)}
-        proven = [stamp for stamp, polls in looks.items() if polls.convince(self.sites.habits.orphans)]
-        if proven:
-            system.kill([Handle(stamp=stamp) for stamp in proven])
-            summary.killed += len(proven)
-            summary.problems += [f"{stamp}: nobody knew of this batch job, it is ended" for stamp in proven]
-        over = self._ended.get(name, set()) - listed
-        if over:
-            system.forget([Handle(stamp=stamp) for stamp in sorted(over)])
-        self._ended[name] = (self._ended.get(name, set()) | set(proven)) - over
-        return suspects
+    def _judge_suspects(
+        self, name: str, snapshot: SystemSnapshot, suspects: Collection[str], summary: DirectorSummary
+    ) -> CleaningActions:
+        agreement, actions = self._agreements[name], CleaningActions()
+        polls = {stamp: agreement.once_more(stamp, self.clock()) for stamp in sorted(suspects)}
+        agreement.keep_only(frozenset(suspects))
+        proven = [stamp for stamp, each in polls.items() if each.convince(self.sites.options.orphans)]
+        actions.kill.extend(Handle(stamp=stamp) for stamp in proven)
+        summary.killed += len(proven)
+        summary.problems += [f"{stamp}: nobody knew of this batch job, it is ended" for stamp in proven]
+        over = self._ended[name] - snapshot.stamps
+        actions.forget.extend(Handle(stamp=stamp) for stamp in sorted(over))
+        self._ended[name] = (self._ended[name] | set(proven)) - over
+        return actions
 
-    def _suspects(self, stamps: Collection[str], client: Client) -> Iterator[str]:
-        """Stamps of no living pilot; the query comes after the listing, so what is new is known."""
-        ours = sorted(stamp for stamp in stamps if parse_stamp(stamp, self.sites.habits.name))
+    def _find_unknown(self, stamps: Collection[str], client: ServiceClient) -> Iterator[str]:
+        """Stamps of no living pilot."""
+        ours = sorted(stamp for stamp in stamps if parse_stamp(stamp, self.sites.options.name))
         for begin in range(0, len(ours), _AT_ONCE):
             some = ours[begin : begin + _AT_ONCE]
             standings = client.pilot_standings(some)

@@ -12,7 +12,7 @@ import random
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway.permits import Permits
@@ -20,7 +20,7 @@ from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, ManagerPhase, 
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
-from pilotage.fabric.pilot.service.heartbeat import KILL
+from pilotage.fabric.pilot.service.heartbeat import KILL, elapsed_time
 from pilotage.fabric.pilot.service.service_client import News, Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.runner.progress import Progress
@@ -70,7 +70,14 @@ class GridJobLease:
     started: bool = False
     closed: bool = False  #: the attempt is closed: reports are not accepted any more
     told_to_end: bool = False
+    answered: float = 0.0  #: `elapsed_time` when the last report that was answered was sent
+    run_on: float | None = None  #: seconds without an answer after which the local jobs have to end
     turn: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the service may give the grid job to others now."""
+        return self.run_on is not None and elapsed_time() - self.answered >= self.run_on
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,6 +97,7 @@ class GatewayLeases:
         One that fails does not stop the others, but several failures in a row mean that the service is
         away. The order is random, so that it is not always the same jobs that are reached.
         """
+        self._end_unanswered(summary)
         in_a_row = 0
         for each in random.sample(grid_jobs, len(grid_jobs)):
             try:
@@ -135,11 +143,14 @@ class GatewayLeases:
 
         A refusal because of a report's content does not end the attempt: the next report may be accepted.
         """
+        sent = elapsed_time()
         try:
-            self._obey(self._start_or_beat(lease, grid_job), lease, summary)
+            answer = self._start_or_beat(lease, grid_job)
+            lease.answered, lease.run_on = sent, answer.run_on_seconds
+            self._obey(answer, lease, summary)
         except Refused as error:
             if error.ends_attempt:
-                self._close(lease, error, summary)
+                self._close(lease, f"the attempt is closed: {error}", summary)
             else:
                 summary.problems.append(f"job {lease.taken.job_id}: {error}")
 
@@ -160,12 +171,21 @@ class GatewayLeases:
                 log.warning("job %d: the service wants it to end", lease.taken.job_id)
             lease.told_to_end = True
 
-    def _close(self, lease: GridJobLease, why: Refused, summary: GatewaySummary) -> None:
-        """Cancel a grid job whose attempt is closed: the results of its local jobs are of no use."""
+    def _end_unanswered(self, summary: GatewaySummary) -> None:
+        """End what the service could not be told about for too long: others may run it soon."""
+        with self._turn:
+            held = list(self._held.values())
+        for each in held:
+            with each.turn:
+                if each.is_unanswered and not each.closed:
+                    self._close(each, f"no answer from the service for {each.run_on:.0f} s", summary)
+
+    def _close(self, lease: GridJobLease, why: str, summary: GatewaySummary) -> None:
+        """Cancel a grid job that is not ours any more: the results of its local jobs are of no use."""
         self.manager.journal.cancel(lease.taken.key)
         lease.closed = True
         summary.lost += 1
-        log.warning("job %d: the attempt is closed, its local jobs are ended: %s", lease.taken.job_id, why)
+        log.warning("job %d: its local jobs are ended: %s", lease.taken.job_id, why)
 
     def _deliver(self, grid_job: GridJob) -> bool:
         taken = grid_job.taken
@@ -203,13 +223,13 @@ class GatewayLeases:
         try:
             with grid_job.output.open("rb") as archive:
                 size = os.fstat(archive.fileno()).st_size
-                self.service.deliver_output(grid_job.taken.lease, archive, size=size)
+                output = self.service.deliver_output(grid_job.taken.lease, archive, size=size)
+                return replace(report, output=output)
         except Refused as error:
             # A closed attempt may be a repetition: the same report is then accepted as before.
             return report if error.ends_attempt else report.without_output(str(error))
         except FileNotFoundError:
             return report.without_output("the archive is not there any more")
-        return report
 
     def _send_last_news(self, grid_job: GridJob) -> None:
         """Store the last progress with the attempt; a failure does not prevent the final report."""

@@ -81,7 +81,7 @@ class GridJobPulling:
         return here[gate.queue] + self.permits.coming(gate.queue) < gate.max_grid_jobs
 
     def _offer(self, gate: GatewayQueue, vo: str) -> Mapping[str, object]:
-        target = gate.outlet()
+        target = gate.to_target()
         site, ce, queue = target.queue.split("/")
         parameters = self.service.queue_parameters(QueuePlace(site, ce, queue), vo)
         made = matcher_client.expected_offer(target, JobFilters(vo=vo, job_types=self.job_types), parameters)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,7 @@ from pilotage.fabric.manager.handlers import Handler, SiteLimits, UnfitJob
 from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.records import GridJobEntry
 from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
+from pilotage.fabric.pilot.payload.isolation import APPTAINER, COMMAND
 from pilotage.fabric.pilot.payload.preparation import Sandboxes
 
 
@@ -35,11 +36,25 @@ class ManagerOptions(FileSection):
     sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
     local_output_limit: int = Field(default=256 << 20, ge=1)  #: bytes per local job
     output_limit: int = Field(default=4 << 30, ge=1)  #: bytes per grid job, before compression
+    isolation: Literal["strongest", "none", "userns", "apptainer", "command"] = "strongest"  #: of payloads
+    isolation_command: str | None = None  #: as of pilots
+    image: str | None = None  #: of containers
 
     @model_validator(mode="after")
     def _directories_are_absolute(self) -> Self:
         if not self.directory.is_absolute():
             raise ValueError(f"directory: {self.directory} is not absolute")
+        return self
+
+    @model_validator(mode="after")
+    def _isolation_is_whole(self) -> Self:
+        if (self.image is None) == (self.isolation == APPTAINER):
+            raise ValueError(f"isolation {self.isolation}: image goes with {APPTAINER}, and only with that")
+        if self.isolation_command is None and self.isolation == COMMAND:
+            raise ValueError(f"isolation {self.isolation}: needs isolation_command")
+        # On a node it would fail each job, or leave it without the isolation that is wanted.
+        if self.isolation_command is not None and self.isolation not in (APPTAINER, COMMAND):
+            raise ValueError(f"isolation {self.isolation}: takes no isolation_command")
         return self
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pilotage.fabric.batch.batch_system import ENDED, JobReport, State
-from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.manager.context import ManagerContext, Retries
 from pilotage.fabric.manager.grid_job import LocalState
 from pilotage.fabric.manager.records import GridJobEntry, LocalJob
@@ -95,7 +94,8 @@ def _ended(seen: PolledJob, job: LocalJob, entry: GridJobEntry, retries: Retries
     if end is None or end.report.status == DONE:
         # Details such as a missing file of the OutputSandbox do not make the job fail.
         noted = "" if end is None else end.report.application_status
-        line = ": ".join(filter(None, (f"local job {job.number}: done", noted)))
+        open_to_others = f"not isolated: {end.not_isolated}" if end and end.not_isolated else ""
+        line = ": ".join(filter(None, (f"local job {job.number}: done", noted, open_to_others)))
         return replace(job, state=LocalState.DONE, exit_code=0, message=""), line
     return retry_or_give_up(job, end.cause, end.report, entry, retries)
 
@@ -109,16 +109,13 @@ class Polling:
     _ended_at: dict[str, float] = field(default_factory=dict)  #: by stamp, when the end was first seen
 
     def poll(self, system: SharedBatchSystem, entries: Sequence[GridJobEntry]) -> None:
-        """Update the local jobs of some grid jobs of one batch system; `NoAnswer` if it does not respond."""
+        """Update the local jobs of some grid jobs of one batch system, which has to respond."""
         journal = self.context.journal
         alive = {each.key: [job for job in journal.local_jobs(each.key) if job.lives] for each in entries}
         jobs = [job for of_entry in alive.values() for job in of_entry]
         if not jobs:
             return
         reports = system.system.status([job.handle for job in jobs])
-        unknown = next((each.message for each in reports.values() if each.state is State.UNKNOWN), None)
-        if unknown is not None:
-            raise NoAnswer(unknown)
         areas = {entry.key: self.context.area_of(entry) for entry in entries}
         # Read status files after the batch system's answer: a job reported as ended has written them.
         names = [

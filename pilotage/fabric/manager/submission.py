@@ -131,6 +131,12 @@ def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool
     try:
         reference = context.system_of(entry).system.submit(batch_job)
     except SubmissionRefused as error:
+        if found := context.system_of(entry).system.find([job.stamp]).get(job.stamp):
+            # What a command printed is no proof: a second try would run the job twice.
+            adopted = replace(intended, state=LocalState.WAITING, reference=found[0], was_submitted=True)
+            log = [f"local job {job.number}: refused, but there as {found[0]}: {error}"]
+            context.journal.write(job.key, local_jobs=[adopted], log=log)
+            return False
         said = Report("Failed", "", str(error))
         failed, line = polling.retry_or_give_up(intended, SITE, said, entry, context.options.retries)
         context.journal.write(job.key, local_jobs=[failed], log=[line])
@@ -173,6 +179,9 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         grace=context.grace,
         sandbox_limit=options.sandbox_limit,
         output_limit=options.local_output_limit,
+        isolation=options.isolation,
+        isolation_command=options.isolation_command,
+        image=options.image,
     )
     return NodeScript(
         name="local-job",

@@ -109,7 +109,7 @@ _SLOT: _Options = {
     "system (Slurm, PBS, OAR)",
     _Option("--max-ram", "MB", _positive): "memory",
     _Option("--processors", "N", _positive): "",
-    _Option("--gpus", "N", _positive): "",
+    _Option("--gpus", "N", _counting): "",
     _Option("--platform", "NAME"): "",
     _Option("--tag", "TAG", list, "tags"): "may be repeated",
     _Option("--required-tag", "TAG", list, "required_tags"): "may be repeated",

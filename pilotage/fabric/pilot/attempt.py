@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, TypeVar
 
 from pilotage.fabric.pilot.allotment import Allotment
@@ -21,7 +21,7 @@ from pilotage.fabric.pilot.payload.payload import NotStarted, Report
 from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service import service_client
-from pilotage.fabric.pilot.service.heartbeat import KILL, Heartbeat
+from pilotage.fabric.pilot.service.heartbeat import KILL, Heartbeat, elapsed_time
 from pilotage.fabric.pilot.service.service_client import Match, News, Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.pilot.settings import PayloadOptions
@@ -145,11 +145,8 @@ class _Attempt:
                 return self.try_to_release(_HAS_TO_END)
             if too_late := self._too_late(ready):
                 return self.try_to_release(too_late)
-            facts = {"host": socket.gethostname(), "pilot": os.getpid()}
             # Retry even beyond the lease: only the service can decide whether it has expired.
-            news = self._patiently(
-                lambda: self.around.service.start(self.match.lease, facts), self.around.care.report_patience
-            )
+            started, news = self._patiently(self._start, self.around.care.report_patience)
         except Away:
             if self.around.stop.is_set():
                 return self.try_to_release(_HAS_TO_END)
@@ -158,7 +155,12 @@ class _Attempt:
             return self._finish(payload.failure_report(payload.KILLED))
         if isinstance(ready, Report):
             return self._finish(ready)
-        return self._execute(ready, area, news)
+        return self._execute(ready, area, news, started)
+
+    def _start(self) -> tuple[float, News]:
+        """Report the start; the time before, and the answer."""
+        facts = {"host": socket.gethostname(), "pilot": os.getpid()}
+        return elapsed_time(), self.around.service.start(self.match.lease, facts)
 
     def _prepare(self, area: WorkArea) -> Prepared | Report:
         prepare = self.around.preparer.prepare
@@ -180,7 +182,7 @@ class _Attempt:
         missing = monitor.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
         return f"it asks for {missing:.0f} s more than are left of the slot" if missing else ""
 
-    def _execute(self, ready: Prepared, area: WorkArea, news: News) -> AttemptOutcome:
+    def _execute(self, ready: Prepared, area: WorkArea, news: News, started: float) -> AttemptOutcome:
         allowed = monitor.job_limits(
             ready.description, seconds_left=self.seconds_left(), max_ram=self.around.offer.max_ram
         )
@@ -194,7 +196,9 @@ class _Attempt:
                 return self._finish(payload.failure_report(payload.NOT_FOUND, str(error)))
             # Heartbeats go on while the output is sent, which may take long when the service is away.
             every = min(self.around.care.heartbeat, max(1.0, self.match.lease_seconds / _BEATS_IN_LEASE))
-            heart = Heartbeat(self.around.service, self.match.lease, every=every, news=running.news)
+            heart = Heartbeat(
+                self.around.service, self.match.lease, every=every, news=running.news, started=started
+            )
             heart.obey(news)
             stack.enter_context(heart.beating())
             watched = running.until_end(heart, self.around.stop, grace=self.around.care.grace)
@@ -203,6 +207,8 @@ class _Attempt:
     def _settle(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:
         if watched.why == monitor.STALE:
             return self.outcome(LOST, "the attempt was closed by the service; the payload was ended")
+        if watched.why == monitor.UNANSWERED:
+            return self.outcome(LOST, "no answer from the service for too long; the payload was ended")
         if watched.why == monitor.STOPPED:
             return self.try_to_release(f"{_HAS_TO_END}; the payload was ended")
         report = self._deliver(judge(watched), ready, area)
@@ -211,26 +217,31 @@ class _Attempt:
             reason = f"exit status {payload.RESCHEDULE}: the payload asks to be rescheduled"
             self._persistently(lambda: self.around.service.release(self.match.lease, reason))
             return self.outcome(RELEASED, reason)
-        return self._finish(
-            report.having_used(watched.end.cpu_seconds, cpu_power=self.around.offer.measured_power)
-        )
+        report = report.having_used(watched.end.cpu_seconds, cpu_power=self.around.offer.measured_power)
+        try:
+            return self._finish(report)
+        except Refused as error:
+            if not error.needs_output:
+                raise
+        # The service has lost commits since the output was sent.
+        return self._finish(self._send_output(report, area))
 
     def _deliver(self, report: Report, ready: Prepared, area: WorkArea) -> Report:
         packed = pack_output(ready.description, area, limit=self.around.care.output_limit)
-        report = with_shortcomings(report, packed)
+        return self._send_output(with_shortcomings(report, packed), area)
 
-        def send() -> None:
+    def _send_output(self, report: Report, area: WorkArea) -> Report:
+        def send() -> str | None:
             with area.output.open("rb") as archive:
                 size = os.fstat(archive.fileno()).st_size
-                self.around.service.deliver_output(self.match.lease, archive, size=size)
+                return self.around.service.deliver_output(self.match.lease, archive, size=size)
 
         try:
-            self._persistently(send)
+            return replace(report, output=self._persistently(send))
         except Refused as error:
             if error.ends_attempt:
                 raise
-            report = report.without_output(str(error))
-        return report
+            return report.without_output(str(error))
 
     def _finish(self, report: Report) -> AttemptOutcome:
         report = self._persistently(lambda: self.around.service.finish(self.match.lease, report))

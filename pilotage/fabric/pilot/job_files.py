@@ -55,7 +55,7 @@ def write(directory: str, name: str, content: bytes, *, executable: bool = False
     Raises:
         OSError: It cannot be written, or there is a link in its path.
     """
-    os.makedirs(directory, exist_ok=True)  # noqa: PTH103 - paths are texts here
+    os.makedirs(directory, mode=0o700, exist_ok=True)  # noqa: PTH103 - paths are texts here
     parts = _parts(name)
     parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -6,10 +6,11 @@ Also finds the queue of a pilot that was not given one, because a broker picked 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pilotage.fabric.pilot.allotment import DEVICES, WHOLE_NODE, Allotment
 from pilotage.fabric.pilot.node import facts
@@ -111,7 +112,9 @@ def make_offer(
     known = {name.lower(): value for name, value in parameters.items()}
     cpu_time = slot.cpu_time or _number(known, "cputime") or _number(known, "maxwallclocktime")
     lifetime = slot.lifetime or _number(known, "maxwallclocktime") or _number(known, "cputime")
-    max_ram = slot.max_ram or _number(known, "maxram") or facts.machine_memory()
+    processors = _least(slot.processors or _number(known, "numberofprocessors") or 1, slot.limits.processors)
+    max_ram = slot.max_ram or _number(known, "maxram") or _share_of_memory(slot, processors)
+    max_ram = _least(max_ram, slot.limits.max_ram)
     rest: dict[str, object] = {
         "Platform": slot.platform or known.get("platform"),
         "RequiredTag": [*slot.required_tags, *_list(known.get("requiredtag"))],
@@ -129,13 +132,36 @@ def make_offer(
         cpu_time=cpu_time or lifetime or _CPU_TIME,
         lifetime=lifetime,
         max_ram=max_ram,
-        processors=slot.processors or _number(known, "numberofprocessors") or 1,
-        gpus=slot.gpus or _number(known, "gpus") or 0,
-        whole_node=slot.whole_node or _flag(known, "wholenode"),
+        processors=processors,
+        gpus=(_number(known, "gpus") or 0) if slot.gpus is None else slot.gpus,
+        whole_node=slot.whole_node or _is_whole_by_queue(slot, known),
         cpu_power=slot.cpu_power or _power(known),
         tags=(*slot.tags, *_list(known.get("tag"))),
         rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},
     )
+
+
+_Amount = TypeVar("_Amount", int, "int | None")
+
+
+def _least(amount: _Amount, limit: int | None) -> _Amount:
+    """An amount within the limit of the slot."""
+    return amount if limit is None or amount is None else min(amount, limit)
+
+
+def _share_of_memory(slot: Slot, processors: int) -> int | None:
+    """Memory of a slot whose size nobody states: the part of the machine that goes with its processors."""
+    machine, cores = facts.machine_memory(), os.cpu_count() or 1
+    if machine is None or slot.whole_node or slot.limits.max_ram is not None:
+        return machine
+    return machine * min(processors, cores) // cores
+
+
+def _is_whole_by_queue(slot: Slot, known: Mapping[str, Any]) -> bool | None:
+    """What the queue states of whole nodes, unless the slot was made smaller than its queue states."""
+    stated, processors = _flag(known, "wholenode"), _number(known, "numberofprocessors")
+    is_smaller = slot.processors is not None and processors is not None and slot.processors < processors
+    return False if stated and is_smaller else stated
 
 
 def _number(known: Mapping[str, Any], name: str) -> int | None:

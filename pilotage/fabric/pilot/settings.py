@@ -22,6 +22,14 @@ class QueuePlace:
 
 
 @dataclass(frozen=True)
+class SlotLimits:
+    """Limits of the batch slot that its batch system enforces; None: none is known."""
+
+    processors: int | None = None
+    max_ram: int | None = None  #: MB
+
+
+@dataclass(frozen=True)
 class Slot:
     """Resources of the batch slot; None: from the queue's parameters."""
 
@@ -38,6 +46,7 @@ class Slot:
     cpu_power: float | None = None  #: normalised seconds per second of one processor
     measures_cpu: bool = False  #: measure the power instead
     whole_node: bool = False  #: the slot is a whole node
+    limits: SlotLimits = SlotLimits()  #: no more is offered, whatever is stated
 
 
 @dataclass(frozen=True)

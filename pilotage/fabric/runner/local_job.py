@@ -21,11 +21,12 @@ from pilotage.fabric.pilot import attempt
 from pilotage.fabric.pilot.agent import PilotControl
 from pilotage.fabric.pilot.allotment import Allotment
 from pilotage.fabric.pilot.errors import HOST, HostTrouble
-from pilotage.fabric.pilot.payload import monitor, payload, work_area
+from pilotage.fabric.pilot.payload import isolation, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
+from pilotage.fabric.pilot.payload.isolation import Isolation
 from pilotage.fabric.pilot.payload.monitor import SlotMemory
 from pilotage.fabric.pilot.payload.payload import NotStarted
-from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
+from pilotage.fabric.pilot.payload.preparation import DEFAULT_PATH, CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service import service_client
 from pilotage.fabric.pilot.service.heartbeat import Heartbeat
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds to retry while the shared directory is away and a result is held.
 _PATIENCE = 900.0
+#: Isolation by user namespaces where the node allows it, else none, which is stated in the end.
+STRONGEST = "strongest"
 #: Name of the input sandbox in the archive.
 SANDBOX = "sandbox.tar"
 #: Command with which a payload reports its progress.
@@ -68,6 +71,9 @@ class JobSpec:
     grace: float = 10.0  #: seconds between TERM and KILL
     sandbox_limit: int = 1 << 30  #: maximum bytes of the input sandbox
     output_limit: int = 1 << 30  #: maximum bytes of all output files
+    isolation: str = STRONGEST  #: of the payload: a kind of `payload.isolation`, or the strongest that works
+    isolation_command: str | None = None
+    image: str | None = None  #: of containers
 
     def as_json(self) -> bytes:
         """Serialise the specification."""
@@ -80,6 +86,30 @@ def read_spec(file: Path) -> JobSpec:
     raw = json.loads(file.read_bytes())
     files = {name: b64decode(content) for name, content in raw.pop("files").items()}
     return JobSpec(**{**raw, "files": files, "place": tuple(raw["place"])})
+
+
+def choose_isolation(spec: JobSpec, own: Mapping[str, str], *, below: Path) -> tuple[Isolation, str]:
+    """The isolation of a payload on this node, and why there is none: empty if there is, or none is wanted.
+
+    It hides the shared directory with the files of other local jobs, and that of the specification (`below`).
+
+    Raises:
+        HostTrouble: The stated kind does not work here.
+    """
+    # In it are the directories of grid jobs, and in these the directories of tries.
+    shared = Path(spec.marks).parents[1]
+    hidden = isolation.private_paths(own, below, shared)
+    kind = isolation.USERNS if spec.isolation == STRONGEST else spec.isolation
+    try:
+        chosen = isolation.choose_isolation(
+            kind, command=spec.isolation_command, image=spec.image, hidden=hidden, own=own
+        )
+        isolation.check_isolation(chosen, below=below, own=own)
+    except (ValueError, HostTrouble) as error:
+        if spec.isolation != STRONGEST:
+            raise HostTrouble(str(error)) from None
+        return Isolation(), str(error)
+    return chosen, ""
 
 
 class LocalJobArchive:
@@ -145,7 +175,9 @@ class LocalJob:
 
     def _run_to_end(self, area: WorkArea) -> LocalJobEnd:
         try:
-            return self._execute(self._prepare(area), area)
+            chosen, missing = choose_isolation(self._order, self._environment, below=area.top.parent)
+            end = self._execute(self._prepare(area, chosen), area)
+            return replace(end, not_isolated=missing)
         except CannotRun as error:
             return LocalJobEnd(JOB, error.report)
         except (UnfitDescription, NotStarted) as error:
@@ -153,14 +185,14 @@ class LocalJob:
         except (HostTrouble, OSError) as error:
             return LocalJobEnd(SITE, payload.failure_report("trouble with the host", str(error)))
 
-    def _prepare(self, area: WorkArea) -> Prepared:
+    def _prepare(self, area: WorkArea, chosen: Isolation) -> Prepared:
         order = self._order
         for name, content in order.files.items():
             (area.home / Path(name).name).write_bytes(content)
         slot = Allotment(processors=order.processors, ram_mb=order.memory)
         preparer = Preparer(
             service=LocalJobArchive(self._archive),
-            care=PayloadOptions(work_dir=area.top, sandbox_limit=order.sandbox_limit),
+            care=PayloadOptions(work_dir=area.top, sandbox_limit=order.sandbox_limit, isolation=chosen),
             place=QueuePlace(*order.place),
             whole=slot,
             environment=self._environment,
@@ -170,16 +202,22 @@ class LocalJob:
             epoch=order.number,
             lease="",
             lease_seconds=0.0,
-            description=order.description,
+            description=self._with_command(order.description, area),
         )
-        ready = preparer.prepare(job, area, slot)
+        return preparer.prepare(job, area, slot)
+
+    def _with_command(self, description: Mapping[str, Any], area: WorkArea) -> Mapping[str, Any]:
+        """The description with a PATH that finds the command for progress."""
         programs = area.scratch / "bin"
         programs.mkdir()
         command = programs / COMMAND
         command.write_text(_COMMAND, encoding="ascii")
         command.chmod(0o700)
-        path = f"{programs}:{ready.environment['PATH']}"
-        return replace(ready, environment={**ready.environment, "PATH": path})
+        stated = description.get("ExecutionEnvironment")
+        variables = dict(stated) if isinstance(stated, Mapping) else {}
+        path = variables.get("PATH") or self._environment.get("PATH") or DEFAULT_PATH
+        variables["PATH"] = f"{programs}:{path}"
+        return {**description, "ExecutionEnvironment": variables}
 
     def _execute(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
         order = self._order

@@ -38,6 +38,7 @@ class LocalJobEnd:
 
     cause: str
     report: Report
+    not_isolated: str = ""  #: why the payload was not isolated, where that was wanted
 
 
 class StatusFiles:
@@ -62,7 +63,9 @@ class StatusFiles:
 
     def end(self, end: LocalJobEnd) -> None:
         """Write how the job ended; the last file to be written."""
-        said = json.dumps({"cause": end.cause, **end.report.as_json()}) + "\n"
+        said = (
+            json.dumps({"cause": end.cause, "not_isolated": end.not_isolated, **end.report.as_json()}) + "\n"
+        )
         self._write(END, io.BytesIO(said.encode()))
 
     def _write(self, name: str, source: BinaryIO) -> None:
@@ -89,7 +92,8 @@ def read_end(text: str) -> LocalJobEnd | None:
         application_status=payload.printable(str(raw.get("application_status", "")), 500),
         exit_code=code if isinstance(code, int) and not isinstance(code, bool) and 0 <= code < 256 else None,
     )
-    return LocalJobEnd(cause=str(raw["cause"]), report=report)
+    missing = payload.printable(str(raw.get("not_isolated", "")), 300)
+    return LocalJobEnd(cause=str(raw["cause"]), report=report, not_isolated=missing)
 
 
 def read_news(text: str) -> tuple[tuple[Progress, ...], str]:

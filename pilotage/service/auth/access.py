@@ -1,7 +1,9 @@
 """Authorization of routes: each states its roles, and a route without them does not start."""
 
+import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -12,7 +14,7 @@ from cs_config.tree.configuration import Configuration
 from pilotage.service.auth.callers import Caller, Capability, Role
 from pilotage.service.auth.rate_limits import RequestRate
 from pilotage.service.auth.tokens import BearerToken, UnknownKey
-from pilotage.service.http_errors import NotAuthenticated, TokenRevoked
+from pilotage.service.http_errors import NotAuthenticated, TokenRevoked, TooManyRequests
 from pilotage.service.services import Services
 from requirements.errors import NotAllowed
 
@@ -92,10 +94,30 @@ async def learn_key(request: Request, parts: Services) -> None:
     await parts.issuers.find(bearer(request)).learn()
 
 
-def admit_stranger(request: Request, parts: Services) -> None:
-    """Count a request of an unauthenticated caller by its address."""
-    rate = _rate(parts, vo=None)
-    parts.rates.take(f"address:{address(request)}", rate, now=time.monotonic())
+def admit_stranger(request: Request, parts: Services, *, cost: int = 1) -> None:
+    """Count a request of an unauthenticated caller by its address; with `cost` 0, only check its rate."""
+    rate = _rate(parts, vo=None, most=parts.limits.strangers_per_second)
+    parts.rates.take(name_stranger(request), rate, now=time.monotonic(), cost=cost)
+
+
+def admit_secret(request: Request, parts: Services) -> None:
+    """Count the use of a secret: many pilots begin at one address, but its wrong secrets count as strangers'.
+
+    `count_wrong_secret` counts those.
+    """
+    admit_stranger(request, parts, cost=0)
+    parts.rates.take(f"secrets of {name_stranger(request)}", _rate(parts, vo=None), now=time.monotonic())
+
+
+def count_wrong_secret(request: Request, parts: Services) -> None:
+    """Count a wrong secret; after too many, `admit_secret` refuses the address."""
+    with suppress(TooManyRequests):
+        admit_stranger(request, parts)
+
+
+def name_stranger(request: Request) -> str:
+    """The subject of a caller without a token: its address."""
+    return f"address:{address(request)}"
 
 
 def require(request: Request, caller: Caller, roles: frozenset[Role]) -> Caller:
@@ -131,11 +153,11 @@ def bearer(request: Request) -> str:
     return token.strip()
 
 
-def _rate(parts: Services, *, vo: str | None) -> RequestRate:
-    return _find_rate(parts.live.current, vo, parts.limits.burst_seconds)
+def _rate(parts: Services, *, vo: str | None, most: float = math.inf) -> RequestRate:
+    return _find_rate(parts.live.current, vo, parts.limits.burst_seconds, most)
 
 
 @derived
-def _find_rate(config: Configuration, vo: str | None, burst_seconds: float) -> RequestRate:
-    per_second = options_for(config, vo).limits.requests_per_second
+def _find_rate(config: Configuration, vo: str | None, burst_seconds: float, most: float) -> RequestRate:
+    per_second = min(options_for(config, vo).limits.requests_per_second, most)
     return RequestRate(per_second=per_second, burst=max(1, round(per_second * burst_seconds)))

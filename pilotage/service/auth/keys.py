@@ -189,7 +189,7 @@ def _retiring(path: Path, text: bytes) -> Iterator[VerifyingKey]:
 
 def _create(path: Path) -> None:
     """Write a temporary file and link it to the final name, which succeeds for one process only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = _temporary_path(path)
     _write(temporary, KeyRing(signing=generate()))
     try:

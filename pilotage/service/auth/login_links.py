@@ -42,16 +42,24 @@ def issue(parts: Services, token: BearerToken, wanted: Caller) -> tuple[str, dat
     return secret, expires_at
 
 
+def look(parts: Services, secret: str) -> Login | None:
+    """The session that a link starts, without redeeming it; None as for `follow`."""
+    with database.reading(parts.engine) as conn:
+        session = login_tokens.read_link(conn, secret, now=parts.clock())
+    return None if session is None else _read_session(parts, session)
+
+
 def follow(parts: Services, secret: str) -> Login | None:
     """Redeem a link once; None: it is invalid, or its token was revoked."""
-    # Read first: wrong secrets must not take the write lock, since SQLite has one writer at a time.
-    with database.reading(parts.engine) as conn:
-        if not login_tokens.is_link_known(conn, secret, now=parts.clock()):
-            return None
+    # Looked at first: wrong secrets must not take the write lock, since SQLite has one writer at a time.
+    if look(parts, secret) is None:
+        return None
     with database.writing(parts.engine) as conn:
         session = login_tokens.redeem_link(conn, secret, now=parts.clock())
-    if session is None:
-        return None
+    return None if session is None else _read_session(parts, session)
+
+
+def _read_session(parts: Services, session: str) -> Login | None:
     claims = json.loads(session)
     if claims["token_id"] in parts.revoked:
         return None

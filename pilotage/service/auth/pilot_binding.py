@@ -1,9 +1,11 @@
 """Binding of pilots to queues: named in the token, or else the first queue that the pilot states."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from weakref import WeakValueDictionary
 
 import anyio.from_thread
 import anyio.to_thread
@@ -17,7 +19,6 @@ from requirements.errors import NotAllowed
 from taskqueue.db import database
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
-from taskqueue.states import PilotStatus
 
 #: Pilots cached in this process; one more statement for the others.
 _REMEMBERED = 100_000
@@ -41,46 +42,68 @@ class PilotPlaces:
         #: Queue of each pilot, and the time of the contact that was collected last.
         self._bound: Cache[str, tuple[QueueAddress, datetime]] = Cache(_REMEMBERED)
         self._contacts: _Contacts = defaultdict(set)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._binding = run_in_thread(self._bind)
 
     def is_known(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> bool:
-        """Whether the pilot is known to be bound to this queue; its contact is collected then."""
+        """Whether the pilot is known to request jobs for this queue; its contact is collected then."""
         stamp = caller.stamp or ""
         known = self._bound.find(stamp)
         if known is None or known[0] != queue:
             return False
         if now - known[1] >= _SEEN_EVERY:
-            self._collect_contact(caller, queue, now)
+            self._contacts[caller.vo or ""].add(stamp)
+            self._bound.store(stamp, (queue, now))
         return True
 
+    def turn(self, stamp: str) -> asyncio.Lock:
+        """Held while a request of this pilot for jobs is served: what it may have depends on what it has."""
+        if (lock := self._turns.get(stamp)) is None:
+            lock = self._turns[stamp] = asyncio.Lock()
+        return lock
+
     def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
-        """As `bind_with_others`, from a worker thread of the event loop."""
+        """As `bind_with_others`, from a worker thread of the event loop; its slot stays unknown."""
         anyio.from_thread.run(partial(self.bind_with_others, caller, queue, now=now))
 
-    async def bind_with_others(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
+    async def bind_with_others(
+        self, caller: Caller, queue: QueueAddress, *, processors: int | None = None, now: datetime
+    ) -> None:
         """Bind the pilot to the queue, unless it is bound; `NotAllowed` if it is bound to another.
 
-        All that ask meanwhile share a transaction: after a restart all pilots do.
+        With the processors of its slot if it requests jobs. All that ask meanwhile share a transaction: after
+        a restart all pilots do.
         """
-        stamp, vo = caller.stamp or "", caller.vo or ""
-        bound = await self._binding.answer(FirstRequest(stamp=stamp, vo=vo, queue=caller.queue or queue))
+        stamp = caller.stamp or ""
+        first = FirstRequest(
+            stamp=stamp, vo=caller.vo or "", queue=caller.queue or queue, processors=processors
+        )
+        bound = await self._binding.answer(first)
         if bound is None:
             raise NotAllowed(f"the pilot {stamp} was not sent to {queue}")
-        self._collect_contact(caller, bound, now)
+        self._contacts[caller.vo or ""].add(stamp)
+        if processors is not None:
+            self._bound.store(stamp, (bound, now))
         if bound != queue:
             raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot request jobs for {queue}")
 
     async def store_contacts(self) -> None:
-        """Write the contacts that were collected; if that fails, they are kept for the next time."""
+        """Write the contacts that were collected; if that fails, they are kept for the next time.
+
+        A pilot that is not bound in the database any more, because a failover has lost its row, is bound
+        again by its next request.
+        """
         contacts, self._contacts = self._contacts, defaultdict(set)
         if not contacts:
             return
         try:
-            await anyio.to_thread.run_sync(_write_contacts, self._engine, contacts, self._clock())
+            bound = await anyio.to_thread.run_sync(_write_contacts, self._engine, contacts, self._clock())
         except database.UNAVAILABLE:
             for vo, stamps in contacts.items():
                 self._contacts[vo] |= stamps
             raise
+        for stamp in frozenset[str]().union(*contacts.values()) - bound:
+            self._bound.remove(stamp)
 
     def require_unbound(self, caller: Caller) -> None:
         """Raise `NotAllowed` if a pilot that states no queue is bound to one."""
@@ -90,16 +113,14 @@ class PilotPlaces:
         if bound is not None:
             raise NotAllowed(f"the pilot {caller.stamp} belongs to {bound} and has to state it")
 
-    def _collect_contact(self, caller: Caller, bound: QueueAddress, now: datetime) -> None:
-        stamp = caller.stamp or ""
-        self._contacts[caller.vo or ""].add(stamp)
-        self._bound.store(stamp, (bound, now))
-
     def _bind(self, requests: Sequence[FirstRequest]) -> Sequence[QueueAddress | None]:
-        first = {each.stamp: each for each in reversed(requests)}
+        # Of each pilot the earliest request, if possible one that states the slot.
+        first: dict[str, FirstRequest] = {}
+        for each in sorted(requests, key=lambda each: each.processors is None):
+            first.setdefault(each.stamp, each)
         # After a restart most pilots are bound and running already: nothing is written for these.
         with database.reading(self._engine) as conn:
-            bound = dict(pilots.read_bound_queues(conn, first, status=PilotStatus.RUNNING))
+            bound = dict(pilots.read_bound_queues(conn, first, in_use=True))
         if unbound := [each for stamp, each in first.items() if stamp not in bound]:
             bound |= _bind_queues(self._engine, unbound, self._clock())
         return [bound.get(each.stamp) for each in requests]
@@ -114,9 +135,9 @@ def _bind_queues(
 
 
 @database.retry_on_conflict
-def _write_contacts(engine: Engine, contacts: _Contacts, now: datetime) -> None:
+def _write_contacts(engine: Engine, contacts: _Contacts, now: datetime) -> frozenset[str]:
     with database.writing(engine) as conn:
-        pilots.record_contacts(conn, contacts, now=now)
+        return pilots.record_contacts(conn, contacts, now=now)
 
 
 def check_site(caller: Caller, site: str | None) -> None:

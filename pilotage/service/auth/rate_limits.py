@@ -1,12 +1,17 @@
-"""Request rates of callers."""
+"""Request rates of callers, and the number of requests of one caller that are at work at the same time."""
 
+import asyncio
 import math
 import threading
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from pilotage.service.http_errors import TooManyRequests
 
+#: Requests after which a caller counts as busy: pilots, which are many, send a few a minute.
+_BUSY = 10
 #: Callers that are counted; one that was evicted starts with a full bucket.
 _REMEMBERED = 100_000
 
@@ -23,6 +28,8 @@ class RequestRate:
 class _Bucket:
     tokens: float
     filled_at: float
+    burst: int
+    taken: int = 0  # since the last `collect` that had it
 
 
 class RateLimiter:
@@ -30,12 +37,16 @@ class RateLimiter:
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._busy: set[str] = set()
         self._lock = threading.Lock()
 
-    def take(self, subject: str, rate: RequestRate, *, now: float) -> None:
-        """Count one request; `now` is monotonic, in seconds. `TooManyRequests` says how long to wait."""
+    def take(self, subject: str, rate: RequestRate, *, now: float, cost: int = 1) -> None:
+        """Count one request; `now` is monotonic, in seconds. `TooManyRequests` says how long to wait.
+
+        A `cost` of 0 only checks that there is room for one.
+        """
         with self._lock:
-            bucket = self._buckets.setdefault(subject, _Bucket(rate.burst, now))
+            bucket = self._buckets.setdefault(subject, _Bucket(rate.burst, now, rate.burst))
             self._buckets.move_to_end(subject)
             if len(self._buckets) > _REMEMBERED:
                 self._buckets.popitem(last=False)
@@ -43,5 +54,59 @@ class RateLimiter:
             bucket.tokens = min(float(rate.burst), bucket.tokens + gained)
             bucket.filled_at = now
             if bucket.tokens < 1:
+                self._busy.add(subject)
                 raise TooManyRequests(math.ceil((1 - bucket.tokens) / rate.per_second))
-            bucket.tokens -= 1
+            bucket.tokens -= cost
+            bucket.taken += cost
+            if bucket.taken >= _BUSY:
+                self._busy.add(subject)
+
+    def collect(self) -> dict[str, int]:
+        """The requests of each busy caller since it was collected last."""
+        with self._lock:
+            found: dict[str, int] = {}
+            for subject in self._busy:
+                if (bucket := self._buckets.get(subject)) is not None:
+                    found[subject], bucket.taken = bucket.taken, 0
+            self._busy.clear()
+            return found
+
+    def charge(self, requests: Mapping[str, int]) -> None:
+        """Take requests that other processes have answered; at most a burst is owed."""
+        with self._lock:
+            for subject, number in requests.items():
+                if (bucket := self._buckets.get(subject)) is not None:
+                    bucket.tokens = max(-float(bucket.burst), bucket.tokens - number)
+
+
+@dataclass(slots=True)
+class _Places:
+    free: asyncio.Semaphore
+    requests: int = 0  # at work and waiting
+
+
+class WorkLimiter:
+    """Places for requests that work in threads, which all callers share; of one event loop.
+
+    Each subject has a few. Its further requests wait, up to a number, so that none can take all threads.
+    """
+
+    def __init__(self, *, at_work: int, waiting: int) -> None:
+        self._at_work = at_work
+        self._most = at_work + waiting
+        self._subjects: dict[str, _Places] = {}
+
+    @asynccontextmanager
+    async def place(self, subject: str) -> AsyncIterator[None]:
+        """Hold a place, for which the request may have to wait; `TooManyRequests` if too many wait."""
+        places = self._subjects.setdefault(subject, _Places(asyncio.Semaphore(self._at_work)))
+        if places.requests >= self._most:
+            raise TooManyRequests(1)
+        places.requests += 1
+        try:
+            async with places.free:
+                yield
+        finally:
+            places.requests -= 1
+            if not places.requests:
+                del self._subjects[subject]

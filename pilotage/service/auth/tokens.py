@@ -139,7 +139,7 @@ def _read(ring: KeyRing, text: str) -> BearerToken:
             raise UnknownKey(_NOT_OURS)
         payload = jwt.decode(text, key.public, algorithms=[keys.ALGORITHM], issuer=ISSUER, options=_UNCHECKED)
         return _token(payload, until=key.until)
-    except (jwt.InvalidTokenError, InvalidRequest, KeyError, TypeError, ValueError, OverflowError):
+    except (jwt.InvalidTokenError, InvalidRequest, KeyError, TypeError, ValueError, OverflowError, OSError):
         raise NotAuthenticated(_NOT_OURS) from None
 
 

@@ -256,12 +256,15 @@ def require_pilot_site(caller: Caller, vo: str, queue: QueueAddress) -> None:
 
 def require_pilot(caller: Caller, pilot: Pilot) -> None:
     """Raise `PilotNotFound` for pilots of others, as if they did not exist."""
-    if caller.role is Role.PILOT:
-        is_own = caller.stamp == pilot.stamp
-    else:
-        is_own = any(_has(each, pilot) for each in may_count(caller))
-    if not is_own:
+    if not has_pilot(caller, pilot):
         raise PilotNotFound(pilot.stamp)
+
+
+def has_pilot(caller: Caller, pilot: Pilot) -> bool:
+    """Whether a pilot is the caller's: itself, or of its VOs and sites."""
+    if caller.role is Role.PILOT:
+        return caller.stamp == pilot.stamp
+    return any(_has(each, pilot) for each in may_count(caller))
 
 
 def _has(each: OwnershipFilter, pilot: Pilot) -> bool:

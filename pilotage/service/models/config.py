@@ -189,3 +189,4 @@ class ValuesAnswer(BaseModel):
 
     config_version: int
     values: list[OriginValue]
+    next: int | None = Field(description="The `after` of the next page; null: this was the last.")

@@ -52,6 +52,9 @@ class JobExplanation(BaseModel):
     status: str | None
     eligible_queues: int
     candidate_queues: int = Field(description="Queues that the VO may use now.")
+    sites: list[str] | None = Field(
+        default=None, description="With `NarrowSites`: the sites that have an eligible queue now."
+    )
     reasons: Sequence[RequirementExclusion] = Field(
         description="Every failing requirement, the costliest first."
     )

@@ -135,11 +135,19 @@ class LogLine(AnswerModel):
     epoch: int
 
 
+class LogQuery(ListPage):
+    """Page of a job's history."""
+
+    limit: int = Field(default=MOST, ge=1, le=MOST, description="Most entries in the answer.")
+    after: int = Field(default=0, ge=0, le=2**63 - 1, description="`next` of the page before.")
+
+
 class JobLog(BaseModel):
     """The history of a job, in order."""
 
     job_id: int
     log: list[LogLine]
+    next: int | None = Field(description="The `after` of the next page; null: this was the last.")
 
 
 #: The largest id of a job.

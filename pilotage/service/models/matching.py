@@ -9,6 +9,8 @@ from pilotage.service.models import AnswerModel, StrictInput
 
 #: Queues in one request.
 MOST_QUEUES = 10_000
+#: Resources in one request of demand.
+MOST_RESOURCES = 2000
 #: Jobs in one answer.
 MOST_JOBS = 1000
 
@@ -121,9 +123,35 @@ class Matches(BaseModel):
     reason: str | None = Field(
         default=None,
         description="`no_task_queue`, `not_usable` (the queue is switched off, or not for the VO), `limits`, "
-        "`banned`, `throttled` or `node`.",
+        "`banned`, `throttled`, `node`, `slot_full` (the pilot holds what its slot has room for), "
+        "`too_many_claims` or `pilot_ended`.",
     )
     retry_after: int | None = Field(default=None, description="Seconds until the next request makes sense.")
+
+
+class DemandQuestion(StrictInput):
+    """Resources that pilots would offer, one for each target of a director."""
+
+    resources: list[ResourceDescription] = Field(min_length=1, max_length=MOST_RESOURCES)
+
+
+class DemandedTaskQueue(BaseModel):
+    """A task queue that some of the resources may serve now, with what each of its jobs needs."""
+
+    task_queue: int
+    submit_pool: str | None
+    waiting: int = Field(description="Jobs that limits, delays and bans do not exclude.")
+    processors: int
+    ram: int = Field(description="MB; 0: not stated.")
+    gpus: int
+    whole_node: bool
+
+
+class DemandAnswer(BaseModel):
+    """Waiting jobs for pilots."""
+
+    task_queues: list[DemandedTaskQueue]
+    resources: list[list[int]] = Field(description="For each resource the task queues that it may serve.")
 
 
 class TaskQueueAnswer(BaseModel):
@@ -141,7 +169,7 @@ class TaskQueueAnswer(BaseModel):
 
 
 class TaskQueues(BaseModel):
-    """All task queues that a resource may serve now."""
+    """Task queues that a resource may serve now."""
 
     task_queues: list[TaskQueueAnswer]
     warnings: list[str] = []

@@ -1,14 +1,15 @@
-"""Documentation page of the HTTP interface, generated from the OpenAPI description."""
+"""The OpenAPI description of the HTTP interface and a page made of it; each is made once, as bytes."""
 
+import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, FastAPI, Request, Response
 
 from pilotage.service.pages import templating
 from pilotage.service.pages.page import OpenRoute
+from pilotage.service.pages.templating import Asset
 
 router = APIRouter(route_class=OpenRoute)
 
@@ -16,10 +17,31 @@ _Schema = Mapping[str, Any]
 _REFERENCE = "#/components/schemas/"
 
 
-@router.get("/docs")
-def show_interface(request: Request) -> HTMLResponse:
+@router.get("/openapi.json", response_class=Response)
+def describe_interface(request: Request) -> Response:
+    """Send the OpenAPI description."""
+    return _send_once(request, _describe)
+
+
+@router.get("/docs", response_class=Response)
+def show_interface(request: Request) -> Response:
     """List all routes by tag, then the objects."""
-    described = request.app.openapi()
+    return _send_once(request, _render)
+
+
+def _send_once(request: Request, make: Callable[[FastAPI], Asset]) -> Response:
+    made: dict[Callable[[FastAPI], Asset], Asset] = request.app.state.documents
+    if make not in made:
+        made[make] = make(request.app)
+    return templating.send(request, made[make])
+
+
+def _describe(app: FastAPI) -> Asset:
+    return Asset.from_content(json.dumps(app.openapi(), ensure_ascii=False).encode(), "application/json")
+
+
+def _render(app: FastAPI) -> Asset:
+    described = app.openapi()
     operations: defaultdict[str, list[tuple[str, str, _Schema]]] = defaultdict(list)
     for path, methods in described["paths"].items():
         for method, spec in methods.items():
@@ -29,7 +51,7 @@ def show_interface(request: Request) -> HTMLResponse:
         for name, schema in sorted(described["components"]["schemas"].items())
         if schema.get("properties")
     }
-    return templating.respond(
+    page = templating.respond(
         "interface/interface.html",
         200,
         {},
@@ -38,6 +60,7 @@ def show_interface(request: Request) -> HTMLResponse:
         describe_type=describe_type,
         find_schema=find_schema,
     )
+    return Asset.from_content(bytes(page.body), "text/html; charset=utf-8")
 
 
 def find_schema(spec: _Schema) -> _Schema | None:

@@ -171,10 +171,11 @@ class PageRoute(routing.RepeatingRoute):
             access.require(request, page.caller, roles)
             access.require_capability(request, page.caller, self.endpoint)
             routing.check_texts(request)
-            if request.method not in _READING:
-                await _read_form(request, page.parts.limits.json_bytes)
-                await _require_token(request, page.csrf)
-            return await handle(request)
+            async with self.take_place(page.parts, page.caller.subject):
+                if request.method not in _READING:
+                    await _read_form(request, page.parts.limits.json_bytes)
+                    await _require_token(request, page.csrf)
+                return await handle(request)
 
         return guarded
 
@@ -188,11 +189,13 @@ class OpenRoute(routing.RepeatingRoute):
 
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
-            access.admit_stranger(request, request.app.state.parts)
+            parts: Services = request.app.state.parts
+            access.admit_stranger(request, parts)
             routing.check_texts(request)
             if request.method not in _READING:
                 await _read_form(request, _STRANGERS_FORM)
-            return await handle(request)
+            async with self.take_place(parts, access.name_stranger(request)):
+                return await handle(request)
 
         return guarded
 

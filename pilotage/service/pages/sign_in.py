@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
+from secrets import token_hex
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response
@@ -29,7 +31,7 @@ from taskqueue.db import database
 router = APIRouter(route_class=OpenRoute)
 logout_router = APIRouter(route_class=PageRoute)
 
-_CALLBACK = "/login/callback"
+_CALLBACK = "/login/callback/{name}"
 _ACTION = "login"
 #: Time limit for the issuer's login and the choice of a role.
 _LIFE = timedelta(minutes=15)
@@ -53,12 +55,25 @@ def follow(
     parts: PartsOf,
     link: Annotated[str, Form(max_length=sessions.LONGEST_ADDRESS)],
     next_page: Annotated[str, Form(alias="next", max_length=sessions.LONGEST_ADDRESS)] = "/",
+    *,
+    look: Annotated[bool, Form()] = False,
 ) -> Response:
-    """Sign in by a one-time link, or by its part after the #."""
-    found = login_links.follow(parts, link.strip().rpartition("#")[2])
+    """Sign in by a one-time link, or by its part after the #; with `look`, only show as whom."""
+    secret = link.strip().rpartition("#")[2]
+    found = login_links.look(parts, secret) if look else login_links.follow(parts, secret)
     if found is None:
         audit.unproven("login", address=access.address(request), reason="no link that is good")
         return _sign_in(request, parts, next_page, problem=_USED)
+    if look:
+        page = pages_page.signed_in(request)
+        return templating.respond(
+            "login/confirm.html",
+            200,
+            caller=page.caller if page else None,
+            becomes=found.caller,
+            link=secret,
+            next_page=sessions.local(next_page),
+        )
     return sessions.begin(
         request, parts, found.caller, until=found.until, token_id=found.token_id, next_page=next_page
     )
@@ -95,8 +110,9 @@ def begin_issuer_login(
     request: Request, parts: PartsOf, name: Annotated[str, Path(max_length=255)], next_page: NextPage = "/"
 ) -> Response:
     """Redirect to the issuer, with a cookie that binds the attempt to this browser."""
-    callback = str(request.url.replace(path=_CALLBACK, query="", fragment=""))
-    attempt, address = code_flow.begin(_issuer(parts, name), callback)
+    # One for each issuer: the answer of one cannot be taken for that of another (RFC 9700 §4.4).
+    callback = request.url.replace(path=_CALLBACK.format(name=quote(name, safe="")), query="", fragment="")
+    attempt, address = code_flow.begin(_issuer(parts, name), str(callback))
     answer = RedirectResponse(address, 303, headers={"Cache-Control": "no-store"})
     wanted = sessions.local(next_page) if len(next_page) <= _LONGEST_NEXT else "/"
     _keep(request, parts, answer, "attempt", {**asdict(attempt), "next": wanted})
@@ -113,10 +129,15 @@ class CallbackQuery(BaseModel):
 
 
 @router.get(_CALLBACK)
-def handle_callback(request: Request, parts: PartsOf, query: Annotated[CallbackQuery, Query()]) -> Response:
+def handle_callback(
+    request: Request,
+    parts: PartsOf,
+    name: Annotated[str, Path(max_length=255)],
+    query: Annotated[CallbackQuery, Query()],
+) -> Response:
     """Handle the issuer's redirect: sign in, or offer a choice of several roles."""
     try:
-        trusted, kept, claims = _claims(request, parts, query)
+        trusted, kept, claims = _claims(request, parts, name, query)
         callers = _callers(trusted, claims)
     except PilotageError as refused:
         audit.unproven(_ACTION, address=access.address(request), reason=str(refused))
@@ -124,27 +145,37 @@ def handle_callback(request: Request, parts: PartsOf, query: Annotated[CallbackQ
     if len(callers) == 1:
         return _signed_in(request, parts, callers[0], next_page=str(kept["next"]))
     answer = templating.respond("login/role.html", callers=callers)
-    content = {"callers": [auth_callers.claims_of(caller) for caller in callers], "next": kept["next"]}
+    content = {
+        "callers": [auth_callers.claims_of(caller) for caller in callers],
+        "next": kept["next"],
+        "id": token_hex(16),
+    }
     _keep(request, parts, answer, "choice", content)
     return answer
 
 
 @router.post("/login/role")
 def choose(request: Request, parts: PartsOf, choice: Annotated[int, Form(ge=0, lt=_MOST)]) -> Response:
-    """Sign in with one of the offered roles."""
+    """Sign in with one of the offered roles, once."""
     kept = _read_attempt(request, parts, "choice")
-    callers = kept["callers"]
-    if not isinstance(callers, list) or choice >= len(callers):
+    callers, choice_id = kept["callers"], str(kept["id"])
+    if not isinstance(callers, list) or choice >= len(callers) or choice_id in parts.revoked:
         raise NotAuthenticated("this is none of the roles that were offered: begin again")
+    now = parts.clock()
+    with database.writing(parts.engine) as conn:
+        login_tokens.revoke_token(conn, choice_id, expires_at=now + _LIFE, now=now)
+    parts.revoked.refresh()
     return _signed_in(request, parts, auth_callers.read(callers[choice]), next_page=str(kept["next"]))
 
 
 def _claims(
-    request: Request, parts: Services, query: CallbackQuery
+    request: Request, parts: Services, name: str, query: CallbackQuery
 ) -> tuple[TrustedIssuer, Mapping[str, object], dict[str, object]]:
     kept = _read_attempt(request, parts, "attempt")
     attempt = LoginAttempt(**{name: str(value) for name, value in kept.items() if name != "next"})
     trusted = _issuer(parts, attempt.issuer)
+    if name != attempt.issuer:
+        raise NotAuthenticated("the answer comes from another issuer than was asked")
     if query.error is not None or query.code is None or query.state is None:
         why = query.error or "no code came back"
         raise NotAuthenticated(f"{trusted.issuer.name} did not sign you in: {why!r:.100}")

@@ -31,12 +31,17 @@ router = APIRouter(prefix="/assets", include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A static file of the pages."""
+    """A file that is the same for everybody."""
 
     media_type: str
     content: bytes
     digest: str  #: of its content, shortened for its address
     packed: bytes  #: compressed by gzip
+
+    @classmethod
+    def from_content(cls, content: bytes, media_type: str) -> "Asset":
+        """An asset with this content."""
+        return cls(media_type, content, sha256(content).hexdigest()[:12], gzip.compress(content, mtime=0))
 
 
 @cache
@@ -46,9 +51,8 @@ def list_assets() -> dict[str, Asset]:
 
 
 def _read(path: Path) -> Asset:
-    content = path.read_bytes()
     media_type = mimetypes.guess_type(path.name, strict=True)[0] or "application/octet-stream"
-    return Asset(media_type, content, sha256(content).hexdigest()[:12], gzip.compress(content, mtime=0))
+    return Asset.from_content(path.read_bytes(), media_type)
 
 
 def address(name: str) -> str:
@@ -63,8 +67,13 @@ async def asset(request: Request, name: str, v: str = "") -> Response:
     found = list_assets().get(name)
     if found is None:
         raise NotHere(f"there is no {name!r:.80} among the assets")
+    return send(request, found, is_forever=v == found.digest)
+
+
+def send(request: Request, found: Asset, *, is_forever: bool = False) -> Response:
+    """Send an asset, compressed where the client takes that; 304 if the client has it."""
     headers = {
-        "Cache-Control": _FOREVER if v == found.digest else _ASK_AGAIN,
+        "Cache-Control": _FOREVER if is_forever else _ASK_AGAIN,
         "ETag": f'"{found.digest}"',
         "Vary": "Accept-Encoding",
     }

@@ -8,6 +8,7 @@ import asyncio
 import gzip
 import io
 import tarfile
+import time
 import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,17 +21,22 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 
+from pilotage.service.auth.rate_limits import WorkLimiter
 from pilotage.service.http_errors import BodyTooLarge, SenderSilent
 from pilotage.service.routing import refuse_by_length
 from taskqueue import blobs
 from taskqueue.blobs import BlobStore, StagedBlob
 from taskqueue.errors import BlobNotFound, TooLarge
 
-#: Concurrent uploads. Each has a thread, apart from those of the other requests, so that slow senders do
-#: not delay them.
-MOST_UPLOADS = 64
-#: Seconds without a byte after which an upload is aborted.
-_SILENCE = 60.0
+#: Concurrent uploads of one kind. Each has a thread, apart from those of the other requests, so that slow
+#: senders do not delay them.
+_MOST_UPLOADS = 64
+#: Of one subject; and how many of its uploads wait for these.
+_MOST_OF_SUBJECT = 4
+_MOST_WAITING = 100
+#: Bytes a second that a sender has to reach over a minute, and the length of this minute in seconds.
+LEAST_RATE = 10_000
+PATIENCE = 60.0
 #: Bytes sent at a time.
 _CHUNK = 256 << 10
 #: Unpacked bytes that are read.
@@ -49,15 +55,43 @@ _BAD = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowErr
 _DECODE_ERRORS = "replace"
 
 
-async def receive(request: Request, store: BlobStore, *, limit: int) -> StagedBlob:
-    """Write the body, of at most `limit` bytes, to a staged blob; the caller stores or discards it."""
-    refuse_by_length(request, limit)
-    uploads: anyio.CapacityLimiter = request.app.state.uploads
-    chunks = _chunks(request.stream())
-    try:
-        return await anyio.to_thread.run_sync(partial(store.stage, chunks, limit=limit), limiter=uploads)
-    except TooLarge:
-        raise BodyTooLarge(limit) from None
+class Uploads:
+    """Concurrent uploads of one kind, a few of each subject; of one event loop."""
+
+    def __init__(self, store: BlobStore, *, leave: float = 1.0) -> None:
+        """`leave` is the part of the space kept free that they may not use."""
+        self._store = store
+        self._leave = leave
+        self._threads = anyio.CapacityLimiter(_MOST_UPLOADS)
+        self._subjects = WorkLimiter(at_work=_MOST_OF_SUBJECT, waiting=_MOST_WAITING)
+
+    async def receive(self, request: Request, subject: str, *, limit: int) -> StagedBlob:
+        """Write the body, of at most `limit` bytes, to a staged blob; the caller stores or discards it.
+
+        Raises:
+            BodyTooLarge: It is longer.
+            SenderSilent: It came more slowly than `LEAST_RATE`.
+            StorageFull: There is no space for it.
+            TooManyRequests: Too many uploads of the subject wait.
+        """
+        refuse_by_length(request, limit)
+        async with self._subjects.place(subject):
+            stage = partial(self._store.stage, _chunks(request.stream()), limit=limit, leave=self._leave)
+            try:
+                return await anyio.to_thread.run_sync(stage, limiter=self._threads)
+            except TooLarge:
+                raise BodyTooLarge(limit) from None
+
+
+class SenderPatience:
+    """The time that a sender may still let us wait: each byte adds to it, up to `PATIENCE`."""
+
+    def __init__(self) -> None:
+        self.seconds = PATIENCE
+
+    def note(self, *, size: int, waited: float) -> None:
+        """Note that `size` bytes came after waiting so many seconds for them."""
+        self.seconds = min(PATIENCE, self.seconds - waited + size / LEAST_RATE)
 
 
 def answer(
@@ -77,16 +111,21 @@ def answer(
 
 def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
     """Pass chunks from the event loop to the writing thread."""
-    while (chunk := anyio.from_thread.run(_next, body)) is not None:
+    patience = SenderPatience()
+    while (chunk := anyio.from_thread.run(_next, body, patience)) is not None:
         yield chunk
 
 
-async def _next(body: AsyncIterator[bytes]) -> bytes | None:
+async def _next(body: AsyncIterator[bytes], patience: SenderPatience) -> bytes | None:
+    # Only the wait for the sender counts, not our own writing.
+    begun = time.monotonic()
     try:
-        async with asyncio.timeout(_SILENCE):
-            return await anext(body, None)
+        async with asyncio.timeout(patience.seconds):
+            chunk = await anext(body, None)
     except TimeoutError:
-        raise SenderSilent(f"nothing came for {_SILENCE:.0f} s") from None
+        raise SenderSilent(f"fewer than {LEAST_RATE} bytes a second came for {PATIENCE:.0f} s") from None
+    patience.note(size=len(chunk or b""), waited=time.monotonic() - begun)
+    return chunk
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:

@@ -34,12 +34,15 @@ from pilotage.service.models.explain import (
     QueueExplanation,
 )
 from pilotage.service.services import Services
+from requirements import canonical
 from requirements.bitset import list_positions
+from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs.jobs import Job
+from taskqueue.pools import pools
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -64,20 +67,22 @@ class JobQuestion:
 def ask_about_job(conn: Connection, config: Configuration, job: Job, *, now: datetime) -> JobQuestion:
     """Read a submitted job.
 
-    Its demand is the one used in matching; before the job is in a task queue, that of its description with
-    the current options, if they still allow it.
+    Its demand is the one used in matching: its task queue's and its pool's. Before it has these, the demand
+    is that of its description with the current options, if they still allow it.
     """
     body = descriptions.read_description(conn, job.job_id).body
     stored = None if job.task_queue_id is None else listing.read_requirement_class(conn, job.task_queue_id)
     try:
         read = description.parse_description(body, options_for(config, job.vo))
     except InvalidInput:
-        rank, demand = None, JobDemand(asked=stored or RequirementClass(vo=job.vo, cpu_time=0))
+        rank, demand = None, JobDemand(asked=RequirementClass(vo=job.vo, cpu_time=0))
     else:
         whose = Ownership(vo=job.vo, owner=job.owner, owner_group=job.owner_group)
         demand = _demand(dry_run.dry_run_description(config, whose, read, now=now))
-        demand = demand if stored is None else replace(demand, asked=stored)
         rank = read.rank
+    if stored is not None:
+        requirements = _read_requirements(conn, stored.submit_pool) or demand.requirements
+        demand = JobDemand(asked=stored, requirements=requirements)
     applicant = JobView(
         job_id=job.job_id,
         vo=job.vo,
@@ -91,6 +96,12 @@ def ask_about_job(conn: Connection, config: Configuration, job: Job, *, now: dat
         description=body,
     )
     return JobQuestion(applicant=applicant, demand=_with_job(config, demand, applicant), rank=rank, job=job)
+
+
+def _read_requirements(conn: Connection, pool_id: str | None) -> Requirements | None:
+    """The requirements of a pool; None: no pool, or it was removed, because no job waits for it any more."""
+    originals = pools.read_originals(conn, [pool_id]) if pool_id else {}
+    return canonical.from_json(originals[pool_id]) if pool_id and pool_id in originals else None
 
 
 def ask_about_dry_run(config: Configuration, foreseen: DryRun) -> JobQuestion:
@@ -145,12 +156,21 @@ def explain_job(
         status=job.status if job else None,
         eligible_queues=found.eligible_queues,
         candidate_queues=found.candidate_queues,
+        sites=_list_sites(config, situation),
         reasons=found.exclusions,
         changes=[ChangeAnswer.model_validate(each) for each in better],
         left_out=[_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless),
         now=[*([question.trouble] if question.trouble else []), *list_blockers(conn, situation)],
         forwarding=None if splits is None else [ForwardingAnswer.model_validate(each) for each in splits],
     )
+
+
+def _list_sites(config: Configuration, situation: JobSituation) -> list[str] | None:
+    """The sites of the eligible queues, where `NarrowSites` is on."""
+    if not options_for(config, situation.demand.asked.vo).job_scheduling.narrow_sites:
+        return None
+    addresses = situation.survey.addresses(situation.eligible)
+    return sorted({each.site for each in addresses})
 
 
 def _with_job(config: Configuration, demand: JobDemand, applicant: JobView) -> JobDemand:
@@ -164,7 +184,9 @@ def _demand(foreseen: DryRun) -> JobDemand:
         field: frozenset(name for name in getattr(asked, field) if name.lower() != _ANY)
         for field in ("sites", "banned_sites", "grid_ces", "platforms")
     }
-    return JobDemand(asked=replace(asked, **named), requirements=foreseen.description.requirements)
+    stated = foreseen.description.requirements
+    requirements = None if stated is None else canonical.pool_form(stated)
+    return JobDemand(asked=replace(asked, **named), requirements=requirements)
 
 
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:

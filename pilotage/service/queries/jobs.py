@@ -30,7 +30,7 @@ from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
 from taskqueue.states import JobStatus, may_come_from
 
-SOURCE = "JobManager"
+_SOURCE = "JobManager"
 #: Jobs changed in one transaction.
 _BATCH = 1000
 
@@ -49,7 +49,8 @@ def change_many(parts: Services, caller: Caller, which: JobFilter, wanted: JobSt
         by_vo: defaultdict[str, list[Job]] = defaultdict(list)
         for job in batch:
             by_vo[job.vo].append(job)
-        done = {job_id for vo, some in by_vo.items() for job_id in _change(parts, vo, some, wanted)}
+        source = name_source(caller)
+        done = {job_id for vo, some in by_vo.items() for job_id in _change(parts, vo, some, wanted, source)}
         changed += sorted(done)
         refused += [
             RefusedJob(
@@ -89,14 +90,43 @@ def _batches(parts: Services, wanted: JobSelector) -> Iterator[Sequence[Job]]:
 
 
 @database.retry_on_conflict
-def _change(parts: Services, vo: str, batch: Sequence[Job], wanted: JobStatus) -> list[int]:
+def _change(parts: Services, vo: str, batch: Sequence[Job], wanted: JobStatus, source: str) -> list[int]:
     """Change the jobs of one VO that allow it, and return their ids."""
     ids, now = [job.job_id for job in batch], parts.clock()
     with database.writing(parts.engine) as conn:
         if wanted is JobStatus.KILLED:
-            return control.kill_jobs(conn, ids, source=SOURCE, now=now)
+            return control.kill_jobs(conn, ids, source=source, now=now)
         maximum = max_reschedules(parts, vo)
-        return control.reschedule_jobs(conn, ids, source=SOURCE, now=now, maximum=maximum)
+        return control.reschedule_jobs(conn, ids, source=source, now=now, maximum=maximum)
+
+
+def kill_one(parts: Services, caller: Caller, job_id: int) -> None:
+    """Kill a job of the caller's, or one that the caller controls."""
+    with database.writing(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+        control.kill_job(conn, job_id, source=name_source(caller), now=parts.clock())
+    _audit_change(caller, job, JobStatus.KILLED)
+
+
+def reschedule_one(parts: Services, caller: Caller, job_id: int) -> None:
+    """Reschedule a job of the caller's, or one that the caller controls."""
+    with database.writing(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+        maximum = max_reschedules(parts, job.vo)
+        control.reschedule_job(conn, job_id, source=name_source(caller), now=parts.clock(), maximum=maximum)
+    _audit_change(caller, job, JobStatus.RESCHEDULED)
+    parts.ring([job_id])
+
+
+def name_source(caller: Caller) -> str:
+    """The source of a change in the log of a job: who made it."""
+    return f"{_SOURCE}, {caller.user or caller.subject}"
+
+
+def _audit_change(caller: Caller, job: Job, wanted: JobStatus) -> None:
+    """Audit the change of another's job; as for many at once."""
+    if (job.owner, job.vo) != (caller.user, caller.vo):
+        audit.done(caller, f"jobs {wanted}", jobs=1, job_id=job.job_id, owner=job.owner, vo=job.vo)
 
 
 def max_reschedules(parts: Services, vo: str) -> int:
@@ -168,6 +198,7 @@ def submit(
     parts: Services, caller: Caller, sources: Sequence[Source], *, key: str | None, sandbox: str | None = None
 ) -> list[int]:
     """Store the jobs of a submission, notify the optimizers and return the ids."""
+    parts.blobs.check_space()
     accepted = submission.submit(
         parts.engine,
         parts.live.current,

@@ -155,7 +155,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
     with database.reading(parts.engine) as conn:
         stuck = unmatchable.list_pools_without_queue(conn, caller.visible_vos)
         jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
-        banned = {each.site for each in bans.list_bans(conn, now=now)} & sites
+        banned = set(bans.read_bans(conn, sites, now=now))
         latest = agent_leases.list_last_cycles(conn) if caller.is_operator else None
     # Only sites with a throttle or a ban: others have no problems.
     limited = {scopes.parse_site(scope) for scope in config.throttles} & sites

@@ -15,6 +15,7 @@ from pilotage.service.auth.callers import Caller, Capability, Role
 from pilotage.service.models import StrictInput
 from pilotage.service.models.jobs import JobIdPath
 from pilotage.service.queries import archives, jobs
+from pilotage.service.queries.archives import Uploads
 from pilotage.service.routes import leases
 from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.pilots import StampPath
@@ -57,7 +58,8 @@ async def store(
     owner = _vo(caller, vo)
     limits = options_for(parts.live.current, owner).limits
     limit = min(limits.sandbox_bytes, parts.limits.archive_bytes)
-    staged = await archives.receive(request, parts.blobs, limit=limit)
+    uploads: Uploads = request.app.state.sandbox_uploads
+    staged = await uploads.receive(request, caller.subject, limit=limit)
     await anyio.to_thread.run_sync(_store_sandbox, parts, staged, owner, limits.sandbox_quota)
     return StoredSandbox(sandbox=f"sha256:{staged.digest}")
 
@@ -66,10 +68,15 @@ def _store_sandbox(parts: Services, staged: StagedBlob, vo: str, quota: int) -> 
     try:
         if not staged.size:
             raise InvalidRequest([Problem(path="body", message="is empty, it should be a tar archive")])
-        with database.writing(parts.engine) as conn:
-            blobs.store_blob(conn, parts.blobs, staged, vo=vo, quota=quota, now=parts.clock())
+        _store_blob(parts, staged, vo, quota)
     finally:
         parts.blobs.discard(staged)
+
+
+@database.retry_on_conflict
+def _store_blob(parts: Services, staged: StagedBlob, vo: str, quota: int) -> None:
+    with database.writing(parts.engine) as conn:
+        blobs.store_blob(conn, parts.blobs, staged, vo=vo, quota=quota, now=parts.clock())
 
 
 def _vo(caller: Caller, named: str | None) -> str:
@@ -114,7 +121,8 @@ async def deliver_output(
 ) -> OutputStored:
     """Store the output archive before `finish`; also for a job that was killed while it ran."""
     await _require_open(parts, caller, lease)
-    staged = await archives.receive(request, parts.blobs, limit=parts.limits.archive_bytes)
+    uploads: Uploads = request.app.state.output_uploads
+    staged = await uploads.receive(request, caller.subject, limit=parts.limits.archive_bytes)
     await anyio.to_thread.run_sync(_store_output, parts, caller, lease, staged)
     return OutputStored(output=f"sha256:{staged.digest}", size=staged.size)
 
@@ -143,17 +151,27 @@ def _is_closed(parts: Services, caller: Caller, lease: str) -> bool:
 
 
 def _store_output(parts: Services, caller: Caller, lease: str, staged: StagedBlob) -> None:
-    # No quota: the job has run, and its output must not be lost because others filled the store.
-    rules = lease_reports.build_rules(parts.live.current)
+    # Not refused by a quota: the job has run. The agent `retention` removes the oldest outputs beyond it.
     report = OutputReport(lease=lease, sender=leases.identify_sender(caller), digest=staged.digest)
     try:
-        with database.writing(parts.engine) as conn:
-            [outcome] = lifecycle.record(conn, [report], rules=rules, now=parts.clock())
-            if isinstance(outcome, PilotageError):
-                raise outcome
-            blobs.store_blob(conn, parts.blobs, staged, vo=outcome.vo, quota=None, now=parts.clock())
+        dropped = _record_output(parts, report, staged)
+        if dropped is not None:
+            with database.writing(parts.engine) as conn:
+                blobs.remove_file(conn, parts.blobs, dropped)
     finally:
         parts.blobs.discard(staged)
+
+
+@database.retry_on_conflict
+def _record_output(parts: Services, report: OutputReport, staged: StagedBlob) -> str | None:
+    """Store an output; the digest of a file that is not needed any more."""
+    rules, now = lease_reports.build_rules(parts.live.current), parts.clock()
+    with database.writing(parts.engine) as conn:
+        [outcome] = lifecycle.record(conn, [report], rules=rules, now=now)
+        if isinstance(outcome, PilotageError):
+            raise outcome
+        replaced = outcome.replaced_output
+        return blobs.store_output(conn, parts.blobs, staged, vo=outcome.vo, replaced=replaced, now=now)
 
 
 pilot_output_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)

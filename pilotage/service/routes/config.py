@@ -103,7 +103,7 @@ def diff(
     )
 
 
-@router.get("/values")
+@router.get("/values", response_model=ValuesAnswer)
 @access.allow(*access.EVERY_ROLE)
 def list_values(
     parts: PartsOf,
@@ -112,14 +112,18 @@ def list_values(
     vo: Annotated[str | None, Query(description="Show the values that hold for this VO.")] = None,
     *,
     inherited: Annotated[bool, Query(description="Show what a queue inherits also without a VO.")] = False,
-) -> ValuesAnswer:
-    """Show the values at and below a path, with where they are written."""
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="`next` of the page before.")] = 0,
+) -> Response:
+    """Show the values at and below a path, with where they are written, 2,000 in one answer."""
     editor = configuring.editor_of(parts, caller)
     config = editor.read()
-    found = history.list_values(editor, config, path=path, vo=vo, inherited=inherited)
-    return ValuesAnswer.model_validate(
-        {"config_version": config.version, "values": [each.as_json() for each in found]}
+    found, following = history.list_values(editor, config, path=path, vo=vo, inherited=inherited, after=after)
+    values = [each.as_json() for each in found]
+    answer = ValuesAnswer.model_validate(
+        {"config_version": config.version, "values": values, "next": following}
     )
+    # Written here, in a thread: the framework would do it in the event loop.
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 @router.get("/blame")

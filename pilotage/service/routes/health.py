@@ -1,7 +1,10 @@
 """Liveness, readiness, Prometheus metrics and the public keys of our tokens."""
 
+import asyncio
 from datetime import timedelta
 
+import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -12,7 +15,7 @@ from pilotage.service.metrics import BY, StateMetrics
 from pilotage.service.routing import ApiRoute, PartsOf
 from pilotage.service.services import Services
 from taskqueue.accounting import time_series
-from taskqueue.db import agent_leases, database
+from taskqueue.db import agent_leases, clock, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotFilter
@@ -27,24 +30,57 @@ async def alive() -> dict[str, str]:
     return {"status": "ok"}
 
 
+#: Seconds for which the outcome of the checks is used again.
+_REMEMBERED = 1.0
+
+
+class Readiness:
+    """The checks of `/readyz`, made once a second however many ask, in a thread of their own."""
+
+    def __init__(self, parts: Services) -> None:
+        self._parts = parts
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._running: asyncio.Task[JSONResponse] | None = None
+        self._until = 0.0
+
+    async def check(self) -> JSONResponse:
+        """The answer of checks that ended less than a second ago, or are being made."""
+        running = self._running
+        if running is None or (running.done() and asyncio.get_running_loop().time() >= self._until):
+            running = self._running = asyncio.create_task(self._check())
+        return await asyncio.shield(running)
+
+    async def _check(self) -> JSONResponse:
+        self._limiter = self._limiter or anyio.CapacityLimiter(1)
+        answer = await anyio.to_thread.run_sync(_check, self._parts, limiter=self._limiter)
+        self._until = asyncio.get_running_loop().time() + _REMEMBERED
+        return answer
+
+
 @router.get("/readyz")
-def ready(request: Request) -> JSONResponse:
-    """Check that the database has the current schema, the claimer is alive and its index loaded; else 503."""
-    parts: Services = request.app.state.parts
+async def ready(request: Request) -> JSONResponse:
+    """Check that the database stores, jobs can be matched and the clock of this host is right; else 503."""
+    readiness: Readiness = request.app.state.readiness
+    return await readiness.check()
+
+
+def _check(parts: Services) -> JSONResponse:
     checks = {
         "database": _database(parts),
         "claimer": "ok" if parts.claimer.alive else "has ended",
         "index": "ok" if parts.matcher.is_loaded else "is being loaded",
+        "clock": clock.describe_offset(parts.clock_offset()) or "ok",
+        # The fault itself is shown to operators only: this route needs no token.
+        "configuration": "the newest version cannot be read" if parts.live.problem else "ok",
     }
     is_ready = all(result == "ok" for result in checks.values())
-    # An invalid new version needs attention, but the one before it serves. The fault itself is shown to
-    # operators only: this route needs no token.
-    notes = {"configuration": "the newest version cannot be read"} if parts.live.problem else {}
-    body = {"status": "ok" if is_ready else "not ready", "checks": checks, **notes}
+    body = {"status": "ok" if is_ready else "not ready", "checks": checks}
     return JSONResponse(body, 200 if is_ready else 503, headers={} if is_ready else {"Retry-After": "5"})
 
 
 def _database(parts: Services) -> str:
+    if (fault := parts.storage.fault) is not None:
+        return f"can store nothing: {fault}"
     try:
         return "ok" if database.schema_state(parts.engine).current else "has no schema"
     except database.UNAVAILABLE:
@@ -67,7 +103,9 @@ def metrics(parts: PartsOf) -> Response:
             living=time_series.count_current(conn),
             ended=time_series.count_ended(conn),
             unmatchable=jobs_unmatchable.count_pools_without_queue(conn),
+            broken=agent_leases.list_broken(conn),
             mended=rule_check.count_mended(conn),
+            place_lookups=parts.matcher.place_lookups,
             cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
             pilots=search.count_pilots(conn, BY, PilotFilter(), ended_since=parts.clock() - _RECENT),
         )

@@ -23,6 +23,7 @@ from pilotage.service.models.jobs import (
     JobSummary,
     JobSummaryRow,
     LogLine,
+    LogQuery,
     Submission,
     SubmittedJobs,
     SummaryQuery,
@@ -31,8 +32,8 @@ from pilotage.service.queries import jobs
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
-from taskqueue.jobs import control, log, search
 from taskqueue.jobs import jobs as jobs_jobs
+from taskqueue.jobs import log, search
 from taskqueue.states import JobStatus
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
@@ -90,12 +91,14 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
 
 @router.get("/{job_id}/log")
 @allow(Role.USER, Role.VO_ADMIN)
-def show_log(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobLog:
-    """Show all changes of a job's status, in order."""
+def show_log(
+    parts: PartsOf, caller: CallerOf, job_id: JobIdPath, query: Annotated[LogQuery, Query()]
+) -> JobLog:
+    """Show the changes of a job's status, in order."""
     with database.reading(parts.engine) as conn:
         visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
-        entries = log.read_log(conn, job_id)
-    return JobLog(job_id=job_id, log=[LogLine.model_validate(entry) for entry in entries])
+        entries, last = log.read_page(conn, job_id, after=query.after, limit=query.limit)
+    return JobLog(job_id=job_id, log=[LogLine.model_validate(entry) for entry in entries], next=last)
 
 
 control_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
@@ -119,9 +122,7 @@ def reschedule_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> Chang
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Kill a job; its pilot is notified at its next heartbeat."""
-    with database.writing(parts.engine) as conn:
-        visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
-        control.kill_job(conn, job_id, source=jobs.SOURCE, now=parts.clock())
+    jobs.kill_one(parts, caller, job_id)
     return ChangedJob(job_id=job_id, status=JobStatus.KILLED)
 
 
@@ -129,11 +130,7 @@ def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reschedule(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Send a job through the optimizers again."""
-    with database.writing(parts.engine) as conn:
-        job = visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
-        maximum = jobs.max_reschedules(parts, job.vo)
-        control.reschedule_job(conn, job_id, source=jobs.SOURCE, now=parts.clock(), maximum=maximum)
-    parts.ring([job_id])
+    jobs.reschedule_one(parts, caller, job_id)
     return ChangedJob(job_id=job_id, status=JobStatus.RESCHEDULED)
 
 

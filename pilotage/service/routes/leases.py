@@ -83,6 +83,11 @@ class FinishBody(LeaseMessage):
     exit_code: int | None = Field(default=None, ge=-(2**31), le=2**31 - 1)
     minor_status: str = Field(default="", max_length=2000)
     application_status: str = Field(default="", max_length=2000)
+    output: str | None = Field(
+        default=None,
+        pattern=r"^sha256:[0-9a-f]{64}$",
+        description="The answer to the upload; 409 `output_missing`: send the output again.",
+    )
     cpu_seconds: float | None = Field(
         default=None, ge=0, le=_MOST_CPU, description="CPU time of the payload with all its processes."
     )
@@ -102,6 +107,10 @@ class LeaseAnswer(LeaseMessage):
 
     commands: list[str] = Field(default=[], description="`kill`: end the payload and deliver its output.")
     heartbeat_seconds: float | None = Field(default=None, description="Seconds until the next heartbeat.")
+    run_on_seconds: float | None = Field(
+        default=None,
+        description="End the payload after so many seconds without an answer: then its job goes to others.",
+    )
 
 
 @router.post("/{lease}/start")
@@ -112,7 +121,7 @@ async def start(
     """Report that the payload is about to run: the job becomes Running."""
     del body  # further fields of newer pilots are ignored
     answer = await parts.reports.record(StartReport(lease=lease, sender=identify_sender(caller)))
-    return _build_answer(answer, heartbeat_seconds=_every(parts, answer))
+    return _build_answer(answer, **_intervals(parts, answer))
 
 
 @router.post("/{lease}/heartbeat")
@@ -125,7 +134,7 @@ async def heartbeat(
     answer = await parts.reports.record(
         HeartbeatReport(lease=lease, progress=progress, sender=identify_sender(caller))
     )
-    return LeaseAnswer(commands=_list_commands(answer), heartbeat_seconds=_every(parts, answer))
+    return LeaseAnswer(commands=_list_commands(answer), **_intervals(parts, answer))
 
 
 @router.post("/{lease}/finish")
@@ -140,8 +149,9 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
         cpu_seconds=body.cpu_seconds,
         cpu_power=body.cpu_power,
     )
+    output = body.output.removeprefix("sha256:") if body.output else None
     answer = await parts.reports.record(
-        FinishReport(lease=lease, result=result, sender=identify_sender(caller))
+        FinishReport(lease=lease, result=result, output=output, sender=identify_sender(caller))
     )
     return _build_answer(answer, status=answer.status)
 
@@ -169,8 +179,12 @@ def identify_sender(caller: Caller) -> Sender:
     )
 
 
-def _every(parts: Services, answer: ReportAnswer) -> float:
-    return lease_reports.heartbeat_every(parts.live.current, answer.vo)
+def _intervals(parts: Services, answer: ReportAnswer) -> dict[str, float]:
+    config = parts.live.current
+    return {
+        "heartbeat_seconds": lease_reports.heartbeat_every(config, answer.vo),
+        "run_on_seconds": lease_reports.run_on_time(config, answer.vo),
+    }
 
 
 def _list_commands(answer: ReportAnswer) -> list[str]:

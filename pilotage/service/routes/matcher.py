@@ -4,9 +4,10 @@ import asyncio
 import json
 import time
 from collections.abc import Coroutine, Hashable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Annotated, cast
 
 import anyio.to_thread
@@ -17,11 +18,12 @@ from starlette.types import Message
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from matcher import rules
 from matcher.cache import NoMatch
 from matcher.claim import matcher as matching
 from matcher.claim.matching_task_queues import MatchingTaskQueue
 from matcher.claim.worker import ClaimWorker
-from matcher.errors import NotInTime
+from matcher.errors import Busy, NotInTime
 from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import MatchRequest, MatchResult
@@ -29,8 +31,11 @@ from matcher.request.resource import StatedResource
 from pilotage.service.auth import pilot_binding
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.http_errors import ClientGone
+from pilotage.service.http_errors import ClientGone, ClockWrong
 from pilotage.service.models.matching import (
+    DemandAnswer,
+    DemandedTaskQueue,
+    DemandQuestion,
     JobRequest,
     Matches,
     PilotGroupAnswer,
@@ -44,7 +49,9 @@ from pilotage.service.models.matching import (
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
+from taskqueue.db import clock
 from taskqueue.leases.claim import ClaimedJob
+from taskqueue.task_queues.task_queues import TaskQueue
 
 router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
 
@@ -70,23 +77,30 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     names = _queue_names(body)
     if caller.role is Role.PILOT and len(set(names)) > 1:
         raise NotAllowed("a pilot may only request its own queue")
-    vos = _vos(parts, caller)
-    pools, unknown = parts.matcher.get_submit_pools(vos, names)
-    addresses = frozenset(QueueAddress.parse(name) for name in pools)
-    for address in addresses:
+    known, unknown = place_pools.find_queues(names, parts.live.current)
+    queues = frozenset(known.values())
+    for address in queues:
         pilot_binding.check_site(caller, address.site)
         if caller.role is Role.PILOT:
             parts.places.bind(caller, address, now=parts.clock())
+    vos = _vos(parts, caller)
     answer = QueuePoolsAnswer(
-        pools=dict(pools),
+        pools={},
         unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
     )
-    if body.flags:
-        groups, _ = parts.matcher.get_pilot_groups(vos, list(pools))
-        answer.flags = {
-            name: [PilotGroupAnswer.model_validate(each) for each in of_queue]
-            for name, of_queue in groups.items()
-        }
+    if not body.flags:
+        found = parts.matcher.get_submit_pools(vos, queues)
+        answer.pools = {name: list(found[address]) for name, address in known.items()}
+        return answer
+    # The pools are those of the groups, so that both are of one moment.
+    groups = parts.matcher.get_pilot_groups(vos, queues)
+    answer.pools = {
+        name: sorted(chain(*(each.pools for each in groups[address]))) for name, address in known.items()
+    }
+    answer.flags = {
+        name: [PilotGroupAnswer.model_validate(each) for each in groups[address]]
+        for name, address in known.items()
+    }
     return answer
 
 
@@ -128,6 +142,11 @@ async def find_jobs(
     request_timeout: float | None,
 ) -> bytes:
     """Claim jobs for a caller; the body of the answer, a `Matches` without its empty fields."""
+    if problem := clock.describe_offset(parts.clock_offset()):
+        raise ClockWrong(problem)
+    if parts.live.problem is not None:
+        # Places may be closed, and VOs excluded, by what this process cannot read.
+        raise Busy("this process cannot read the newest version of the configuration; another one serves")
     is_cached = len(asked.stated) <= _CACHED_LENGTH
     # Equal for requests with the same resource and the same rights.
     key = (asked.stated, caller.role, caller.vos, caller.queue) if is_cached else None
@@ -146,19 +165,25 @@ async def find_jobs(
         request_id=request_id,
         cache_key=key,
     )
-    is_gone = partial(has_disconnected, request)
-    answer = await parts.claims.claim(wanted, is_gone)
-    if answer is None:
-        answer = await await_match(request, parts.claimer, wanted)
-    elif is_gone():
-        parts.claims.give_back(wanted, answer)
-        raise ClientGone(_GONE)
+    async with nullcontext() if caller.stamp is None else parts.places.turn(caller.stamp):
+        answer = await _claim(parts, request, wanted)
     if answer.reason:
         return _refuse(parts, answer.reason, answer.warnings)
     site = address.site if address else resource.site
     for match in answer.matches:
         parts.metrics.matched(vo=match.vo, site=site, jobs=1)
     return encode_matches(answer)
+
+
+async def _claim(parts: Services, request: Request, wanted: MatchRequest) -> MatchResult:
+    is_gone = partial(has_disconnected, request)
+    answer = await parts.claims.claim(wanted, is_gone)
+    if answer is None:
+        return await await_match(request, parts.claimer, wanted)
+    if is_gone():
+        parts.claims.give_back(wanted, answer)
+        raise ClientGone(_GONE)
+    return answer
 
 
 def _refuse(parts: Services, reason: str, warnings: tuple[str, ...]) -> bytes:
@@ -232,11 +257,46 @@ def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | 
 @router.post("/getMatchingTaskQueues")
 @allow(Role.DIRECTOR, most_bytes=SMALL)
 def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDescription) -> TaskQueues:
-    """List all task queues that the resource may serve now."""
+    """List the task queues that the resource may serve now, at most 1000: those with the largest weights."""
     resource = place_pools.respell_place(match_request.read_resource(body.to_record()), parts.live.current)
     pilot_binding.check_site(caller, resource.site)
     found = parts.matcher.get_matching_task_queues(resource, _caller(parts, caller, resource))
     return TaskQueues(task_queues=[_task_queue(each) for each in found], warnings=list(resource.warnings))
+
+
+@router.post("/getDemand")
+@allow(Role.DIRECTOR)
+def get_demand(parts: PartsOf, caller: CallerOf, body: DemandQuestion) -> DemandAnswer:
+    """Count the waiting jobs that many resources may serve now, each task queue once.
+
+    A resource whose queue is unknown, or not for the VOs of the token, serves none.
+    """
+    config = parts.live.current
+    resources = [
+        place_pools.respell_place(match_request.read_resource(each.to_record()), config)
+        for each in body.resources
+    ]
+    for site in {each.site for each in resources}:
+        pilot_binding.check_site(caller, site)
+    found = parts.matcher.get_demand(resources, _caller(parts, caller, resources[0]))
+    return DemandAnswer(
+        task_queues=[_demanded(each, found.waiting[number]) for number, each in found.task_queues.items()],
+        resources=found.served,
+    )
+
+
+def _demanded(task_queue: TaskQueue, waiting: int) -> DemandedTaskQueue:
+    required = task_queue.requirement_class
+    needs = {name: int(need(required)) for name, need in rules.NEEDS.items()}
+    return DemandedTaskQueue(
+        task_queue=task_queue.task_queue_id,
+        submit_pool=required.submit_pool,
+        waiting=waiting,
+        processors=needs["processors"],
+        ram=needs["ram"],
+        gpus=needs["gpus"],
+        whole_node=required.whole_node,
+    )
 
 
 def _queue_names(body: QueuesQuestion) -> list[str]:
@@ -256,7 +316,8 @@ async def _require_bound(
     elif address is None:
         await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
     elif not parts.places.is_known(caller, address, now=parts.clock()):
-        await parts.places.bind_with_others(caller, address, now=parts.clock())
+        processors = stated.resource.processors or 1
+        await parts.places.bind_with_others(caller, address, processors=processors, now=parts.clock())
 
 
 def _caller(parts: Services, caller: Caller, stated: StatedResource) -> match_request.MatchCaller:

@@ -16,9 +16,10 @@ from pilotage.service.models import AnswerModel, ListPage, StrictInput
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
+from taskqueue.leases import expiry
 from taskqueue.pilots import pilot_secrets, pilots, search
 from taskqueue.pilots.search import PilotFilter
-from taskqueue.states import PILOT_STEPS, PilotStatus
+from taskqueue.states import PILOT_ENDS, PILOT_STEPS, PilotStatus
 
 router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
 
@@ -102,6 +103,8 @@ class PilotAnswer(AnswerModel):
     last_seen_at: datetime | None
     landings: list[str] = Field(description="Possible queues, if a broker picks.")
     empty_reason: str = Field(description="Code for why it got no job; empty: not reported.")
+    open_jobs: int = Field(description="Number of jobs that it has now.")
+    used_cores: int = Field(description="Cores of these jobs.")
     has_output: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its output.")
 
 
@@ -260,7 +263,8 @@ def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotAnswer:
 @router.post("/{stamp}/status")
 @allow(Role.DIRECTOR, Role.PILOT, most_bytes=SMALL)
 def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNews) -> PilotAnswer:
-    """Store the status of a pilot, reported by its director or by itself."""
+    """Store the status of a pilot, reported by its director or by itself; jobs of one that ended stall."""
+    now = parts.clock()
     with database.writing(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         pilots.set_status(
@@ -270,6 +274,8 @@ def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNe
             reason=body.reason,
             reference=body.reference,
             empty_reason=body.empty_reason,
-            now=parts.clock(),
+            now=now,
         )
+        if body.status in PILOT_ENDS:
+            expiry.mark_pilots_ended(conn, [stamp], now=now)
         return PilotAnswer.model_validate(pilots.get_pilot(conn, stamp))

@@ -7,11 +7,13 @@ from pydantic import BaseModel, Field, RootModel
 
 from cs_config.classes import class_index
 from cs_config.tree.address import QueueAddress
+from matcher.index import place_pools
 from pilotage.service import configuring
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Capability, Role
 from pilotage.service.models import AnswerModel, ListPage, StrictInput
 from pilotage.service.models.config import NewVersion
+from pilotage.service.models.matching import MOST_QUEUES
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import Value, fold
@@ -67,6 +69,27 @@ class QueuePage(BaseModel):
     next: str | None = Field(description="The `after` of the next page; null: this was the last.")
 
 
+class NamedQueues(StrictInput):
+    """Queues to describe."""
+
+    queues: list[str] = Field(min_length=1, max_length=MOST_QUEUES, description="`Site/CE/Queue` of each.")
+    vo: str = Field(default="", description="Whose parameters; empty: those that hold for every VO.")
+
+
+class DescribedQueue(ListedQueue):
+    """A queue with the values of its parameters for a VO."""
+
+    usable: bool = Field(description="Enabled, and open to the VO.")
+
+
+class DescribedQueues(BaseModel):
+    """The requested queues as they are for a VO."""
+
+    config_version: int
+    queues: list[DescribedQueue]
+    unknown: list[str]
+
+
 class QueueQuery(StrictInput, ListPage):
     """Filter of queues."""
 
@@ -118,6 +141,27 @@ def list_queues(parts: PartsOf, caller: CallerOf, query: Annotated[QueueQuery, Q
         for each in page
     ]
     return QueuePage(queues=queues, next=str(last) if last else None)
+
+
+@router.post("/queues")
+@allow(*EVERY_ROLE)
+def describe_queues(parts: PartsOf, caller: CallerOf, body: NamedQueues) -> DescribedQueues:
+    """Show the values of the effective parameters of many queues."""
+    config = configuring.editor_of(parts, caller).refresh()
+    vo = _vo(caller, body.vo, site=None) or ""
+    known, unknown = place_pools.find_queues(body.queues, config)
+    return DescribedQueues(
+        config_version=config.version,
+        queues=[
+            DescribedQueue(
+                queue=name,
+                usable=config.usable(address, vo),
+                parameters={each.name: each.value for each in config.parameters(address, vo).values()},
+            )
+            for name, address in known.items()
+        ],
+        unknown=[str(each.name) for each in unknown],
+    )
 
 
 @router.get("/queues/{site}/{ce}/{queue}")

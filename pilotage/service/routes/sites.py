@@ -1,5 +1,6 @@
 """Sites: advertisements, bans, throttles and limits."""
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
@@ -8,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from cs_config.options import bounds
 from matcher.limits import throttles
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
@@ -201,6 +203,7 @@ def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: 
 
 def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
     """The attributes, validated as far as throttles use them; an error lists all problems."""
+    _check_size(body)
     found: dict[str, Value] = {}
     problems: list[Problem] = []
     spelled = {fold(name): name for name in AdvertisementBody.model_fields}
@@ -218,6 +221,18 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
         raise InvalidRequest(problems)
     throttles.check_start(found)
     return found
+
+
+def _check_size(body: AdvertisementBody) -> None:
+    """Reject attributes beyond the bounds: each match at the place reads them."""
+    number = len(body.model_extra or {})
+    if number > bounds.ADVERTISED:
+        message = f"has {number} further attributes, allowed are {bounds.ADVERTISED}"
+        raise InvalidRequest([Problem(path="body", message=message)])
+    size = len(json.dumps(body.attributes(), ensure_ascii=False).encode())
+    if size > bounds.ADVERTISED_BYTES:
+        message = f"its attributes have {size} bytes, allowed are {bounds.ADVERTISED_BYTES}"
+        raise InvalidRequest([Problem(path="body", message=message)])
 
 
 def _check_expression(name: str, read: TwoSided) -> None:

@@ -7,10 +7,11 @@ from uuid import UUID
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from cs_config.options.operations import options_for
 from pilotage.service.auth import access, audit, callers, login_links
 from pilotage.service.auth.access import allow
-from pilotage.service.auth.callers import Grant, Role
-from pilotage.service.http_errors import NotAuthenticated
+from pilotage.service.auth.callers import Caller, Grant, Role
+from pilotage.service.http_errors import NotAuthenticated, NotHeard
 from pilotage.service.models import StrictInput
 from pilotage.service.routes.pilots import StampPath
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, SecretOf, SecretRoute, TokenOf
@@ -19,6 +20,7 @@ from requirements.errors import InvalidRequest, NotAllowed, Problem
 from taskqueue import login_tokens
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, SecretUsed
+from taskqueue.leases import uptime
 from taskqueue.pilots import pilot_secrets, pilots
 from taskqueue.pilots.pilots import Pilot
 from taskqueue.states import PilotStatus
@@ -51,16 +53,28 @@ class MintedToken(BaseModel):
 @router.post("/renew")
 @allow(Role.PILOT, Role.GATEWAY)
 def renew(parts: PartsOf, token: TokenOf) -> MintedToken:
-    """Renew the token of a gateway, or of a pilot that runs."""
+    """Renew the token of a gateway, or of a running pilot that was heard within `StalledTime`."""
     caller = token.caller
     if caller.role is Role.PILOT:
-        with database.reading(parts.engine) as conn:
-            pilot = pilots.get_pilot(conn, caller.stamp or "")
-        if pilot.status not in _MAY_RUN:
-            raise NotAllowed(f"the pilot is {pilot.status}; only a running one renews its token")
+        _require_running(parts, caller)
     grant = Grant(caller=caller, ttl=_RENEWED)
     text, expires_at = parts.tokens.mint(grant, now=parts.clock(), token_id=token.token_id)
     return MintedToken(token=text, expires_at=expires_at)
+
+
+def _require_running(parts: Services, caller: Caller) -> None:
+    stamp, now = caller.stamp or "", parts.clock()
+    leases = options_for(parts.live.current, caller.vo).leases
+    with database.reading(parts.engine) as conn:
+        pilot = pilots.get_pilot(conn, stamp)
+        # One that died without a report stays Running: its token must not live on elsewhere. While the
+        # service was away, nobody could be heard.
+        since = uptime.read(conn).go_back(now, seconds=leases.stalled_time)
+        is_heard = pilots.is_heard(conn, stamp, since=since)
+    if pilot.status not in _MAY_RUN:
+        raise NotAllowed(f"the pilot is {pilot.status}; only a running one renews its token")
+    if not is_heard:
+        raise NotHeard(f"the pilot was not heard for {leases.stalled_time:.0f} s, it does not run any more")
 
 
 @router.post("/revoke", status_code=204, response_class=Response)

@@ -151,6 +151,7 @@ def upgrade() -> None:
         sa.Column("fence", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", _TIME, nullable=False),
         sa.Column("last_cycle_at", _TIME),
+        sa.Column("broken", sa.Text(), nullable=False, server_default="[]"),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_agent_leases")),
         postgresql_with=_BUSY,
     )
@@ -161,6 +162,7 @@ def upgrade() -> None:
         sa.Column("size", sa.BigInteger(), nullable=False),
         sa.Column("created_at", _TIME, nullable=False),
         sa.Column("last_used_at", _TIME, nullable=False),
+        sa.Column("is_output", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("digest", "vo", name=op.f("pk_blobs")),
     )
     op.create_index("ix_blobs_vo", "blobs", ["vo"])
@@ -187,7 +189,7 @@ def upgrade() -> None:
     op.create_table(
         "config_versions",
         sa.Column("version", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("text", sa.LargeBinary()),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
         sa.Column("author", sa.Text(), nullable=False),
@@ -309,6 +311,7 @@ def upgrade() -> None:
         sa.Column("last_seen_at", _TIME),
         sa.Column("landings", sa.Text()),
         sa.Column("empty_reason", sa.String(length=40), server_default="", nullable=False),
+        sa.Column("processors", sa.Integer()),
         sa.PrimaryKeyConstraint("stamp", name=op.f("pk_pilots")),
     )
     op.create_index("ix_pilots_status_updated_at", "pilots", ["status", "updated_at"])
@@ -596,9 +599,13 @@ def upgrade() -> None:
         ["job_id"],
         **_where("closed_at IS NULL AND started_at IS NULL"),
     )
-    op.create_index("ix_attempts_open_at", "attempts", ["site", "ce", "queue"], **_where(_OPEN))
-    op.create_index("ix_attempts_lost_at", "attempts", ["site", "ce"], **_where("closed_as = 'lost'"))
-    op.create_index("ix_attempts_stamp", "attempts", ["stamp"])
+    names = ("site", "ce", "queue")
+    collation = ' COLLATE "C"' if op.get_bind().dialect.name == "postgresql" else ""
+    at: list[sa.ColumnClause[str]] = [sa.literal_column(f"lower({name}{collation})") for name in names]
+    op.create_index("ix_attempts_open_at", "attempts", at, **_where(_OPEN))
+    op.create_index("ix_attempts_lost_at", "attempts", at[:2], **_where("closed_as = 'lost'"))
+    op.create_index("ix_attempts_stamp", "attempts", ["stamp", "closed_at"])
+    op.create_index("ix_attempts_output", "attempts", ["output"], **_where("output IS NOT NULL"))
     op.create_index("uq_attempts_open", "attempts", ["job_id"], unique=True, **_where(_OPEN))
     op.create_table(
         "job_log",

@@ -57,7 +57,7 @@ def test_a_counter_that_differs_twice_is_an_alarm_and_counted_again(
         assert not _cycle(engine, now, config, memory)
         assert not caplog.records
         assert _cycle(engine, now, config, memory).mended == 2
-    assert "A.B.ch: the counter of the running limit of Owner is 4, but 2 rows count" in caplog.text
+    assert "a.b.ch: the counter of the running limit of Owner is 4, but 2 rows count" in caplog.text
     assert not _cycle(engine, now, config, memory)
     with database.reading(engine) as conn:
         assert not rule_check.list_differences(conn, compiled_rules.counts)

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, func, insert, select, update
 from sqlalchemy.exc import OperationalError
 
 from agents import loop, lost_jobs, retention, sweep
+from agents.leader import LeadershipLostError
 from agents.lost_jobs import LostResult
 from agents.retention import RetentionResult
 from cs_config.tree.configuration import Configuration
@@ -19,10 +20,11 @@ from taskqueue import blobs
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.jobs import control
-from taskqueue.leases import assignment, claim
+from taskqueue.leases import assignment, claim, expiry
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import ClaimedJob, LeaseHolder
 from taskqueue.leases.reports import PayloadResult
+from taskqueue.pilots import pilots
 from taskqueue.schema.tables import (
     attempts,
     changes,
@@ -33,7 +35,7 @@ from taskqueue.schema.tables import (
     task_queues,
 )
 from taskqueue.schema.tables import jobs as jobs_table
-from taskqueue.states import JobStatus
+from taskqueue.states import JobStatus, PilotStatus
 from tests import reporting, stored
 from tests.submitted import GRID, grid, job, submit, waiting, way
 
@@ -101,8 +103,9 @@ def test_a_silent_job_is_stalled_then_rescheduled_and_comes_to_wait_again(
     assert look(engine, now + 31 * MINUTE) == LostResult(stalled=1)
     assert job(engine, job_id).status is JobStatus.STALLED
     assert not look(engine, now + 60 * MINUTE)
-    assert look(engine, now + 62 * MINUTE) == LostResult(rescheduled=1)
-    after = now + 62 * MINUTE
+    assert not look(engine, now + 395 * MINUTE), "its payload may still run"
+    after = now + 397 * MINUTE
+    assert look(engine, after) == LostResult(rescheduled=1)
     batch.optimize(engine, grid(), [job_id], now=after)
     batch.optimize(engine, grid(), [job_id], now=after + MINUTE)
     assert waiting(engine) == [job_id]
@@ -127,16 +130,84 @@ def test_a_job_that_is_lost_too_often_fails(engine: Engine, now: datetime) -> No
     with database.writing(engine) as conn:
         stored.force(conn, job_id, reschedules=3)
     look(engine, now + 31 * MINUTE)
-    assert look(engine, now + 62 * MINUTE) == LostResult(failed=1)
+    assert look(engine, now + 397 * MINUTE) == LostResult(failed=1)
     found = job(engine, job_id)
     assert (found.status, found.minor_status) == (JobStatus.FAILED, "Maximum of reschedulings reached")
 
 
 def test_the_times_are_the_vos_own(engine: Engine, now: datetime) -> None:
-    config = grid(GRID + "Operations: {lhcb: {Leases: {StalledTime: 60, StalledGrace: 60}}}\n")
+    config = grid(
+        GRID + "Operations: {lhcb: {Leases: {StalledTime: 60, StalledGrace: 60, RunOnTime: 300}}}\n"
+    )
     run(engine, now)
     assert look(engine, now + timedelta(seconds=61), config).stalled == 1
-    assert look(engine, now + timedelta(seconds=122), config).rescheduled == 1
+    assert not look(engine, now + timedelta(seconds=329), config)
+    assert look(engine, now + timedelta(seconds=331), config).rescheduled == 1
+
+
+def run_at_pilot(engine: Engine, now: datetime) -> tuple[int, str]:
+    """A job that runs at a registered pilot, and its lease."""
+    [job_id] = wait_in_queue(engine, now)
+    [claimed] = match(engine, now)
+    with database.writing(engine) as conn:
+        pilots.record_contact(conn, stamp="p1", vo="lhcb", queue=None, now=now)
+        conn.execute(update(attempts).values(stamp="p1"))
+    start(engine, claimed, now)
+    return job_id, claimed.lease
+
+
+def end_pilot(engine: Engine, now: datetime) -> list[int]:
+    """What the end of the pilot stalls."""
+    with database.writing(engine) as conn:
+        pilots.set_status(conn, "p1", PilotStatus.FAILED, now=now)
+        return expiry.mark_pilots_ended(conn, ["p1"], now=now)
+
+
+def beat(engine: Engine, lease: str, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        reporting.heartbeat(conn, lease, lease_time=MINUTE, now=now)
+
+
+def test_a_job_whose_pilot_has_ended_is_given_away_after_a_short_grace(engine: Engine, now: datetime) -> None:
+    job_id, _ = run_at_pilot(engine, now)
+    assert end_pilot(engine, now + MINUTE) == [job_id]
+    found = job(engine, job_id)
+    assert (found.status, found.minor_status) == (JobStatus.STALLED, expiry.PILOT_ENDED)
+    assert not look(engine, now + 2 * MINUTE)
+    assert look(engine, now + timedelta(seconds=121)) == LostResult(rescheduled=1)
+
+
+def test_a_job_that_was_stalled_already_has_the_grace_from_the_end_of_its_pilot(
+    engine: Engine, now: datetime
+) -> None:
+    run_at_pilot(engine, now)
+    assert look(engine, now + 31 * MINUTE).stalled == 1
+    end_pilot(engine, now + 90 * MINUTE)
+    assert not look(engine, now + 91 * MINUTE)
+    assert look(engine, now + timedelta(seconds=91 * 60 + 1)) == LostResult(rescheduled=1)
+
+
+def test_a_heartbeat_shows_that_the_end_of_its_pilot_was_reported_wrongly(
+    engine: Engine, now: datetime
+) -> None:
+    job_id, lease = run_at_pilot(engine, now)
+    end_pilot(engine, now + MINUTE)
+    beat(engine, lease, now + 2 * MINUTE)
+    assert job(engine, job_id).status is JobStatus.RUNNING
+    assert look(engine, now + 33 * MINUTE) == LostResult(stalled=1)
+    assert not look(engine, now + 397 * MINUTE), "a pilot that is only silent"
+    assert look(engine, now + 399 * MINUTE) == LostResult(rescheduled=1)
+
+
+def test_the_end_of_a_pilot_stalls_neither_its_killed_jobs_nor_those_of_others(
+    engine: Engine, now: datetime
+) -> None:
+    killed, _ = run_at_pilot(engine, now)
+    other = run(engine, now)
+    with database.writing(engine) as conn:
+        control.kill_job(conn, killed, source="ann", now=now)
+    assert end_pilot(engine, now + MINUTE) == []
+    assert job(engine, other).status is JobStatus.RUNNING
 
 
 def test_a_killed_job_whose_pilot_is_gone_is_let_go(engine: Engine, now: datetime) -> None:
@@ -334,12 +405,16 @@ def test_a_loop_goes_on_after_a_cycle_that_broke(now: datetime, caplog: pytest.L
             raise ZeroDivisionError
         if len(times) == 2:
             raise OperationalError("select 1", {}, Exception("away"))
+        if len(times) == 3:
+            raise LeadershipLostError("another process is the leader of test now")
         stop.set()
         return "done it"
 
     with caplog.at_level(logging.INFO):
         loop.run(cycle, name="test", every=0, stop=stop, clock=lambda: now)
-    assert times == [now] * 3
+    assert times == [now] * 4
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False, False, False]
+    assert "test: the cycle was ended: another process is the leader" in caplog.text
     assert "test: the cycle failed" in caplog.text
     assert "test: the database is unavailable" in caplog.text
     assert "test: done it" in caplog.text

@@ -55,7 +55,7 @@ def run(engine: Engine, now: datetime) -> tuple[int, int]:
         given = [claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
         for each in claim.open_attempts(conn, given, now=now):
             reporting.start(conn, each.lease, lease_time=5 * MINUTE, now=now)
-    service_up(engine, now, now + 120 * MINUTE)
+    service_up(engine, now, now + 600 * MINUTE)
     return ids
 
 
@@ -75,7 +75,7 @@ def test_silent_jobs_of_the_others_are_found(
 def test_a_grace_time_of_one_vo_keeps_no_job_of_another_stalled(engine: Engine, now: datetime) -> None:
     _, of_lhcb = run(engine, now)
     config = broken("leases", stalled_grace=1e15)
-    for minutes in (31, 62):
+    for minutes in (31, 397):
         lost_jobs.cycle(engine, config, now=now + minutes * MINUTE, holder="me")
     assert JobStatus.RESCHEDULED in way(engine, of_lhcb)
 

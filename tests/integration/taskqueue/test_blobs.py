@@ -1,6 +1,8 @@
 """Archives and the rows that make them known: quota, races with their removal, crashes."""
 
+import os
 import random
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from taskqueue import blobs, retention
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
-from taskqueue.errors import BlobNotFound, QuotaExceeded
+from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageFull
 from tests import stored
 
 LIMIT = 10**6
@@ -208,3 +210,61 @@ def test_an_archive_that_is_gone_or_of_others_cannot_be_named(
         assert not blobs.touch_blob(conn, digest, vo="cms", now=now)
         retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=10)
         assert not blobs.touch_blob(conn, digest, vo="lhcb", now=now)
+
+
+def test_outputs_have_no_part_in_the_quota_of_sandboxes_and_are_none(
+    engine: Engine, store: BlobStore, now: datetime
+) -> None:
+    staged = store.stage([b"x" * 90], limit=LIMIT)
+    with database.writing(engine) as conn:
+        blobs.store_output(conn, store, staged, vo="lhcb", replaced=None, now=now)
+        assert blobs.read_quota_used(conn, "lhcb") == 0
+        assert not blobs.touch_blob(conn, staged.digest, vo="lhcb", now=now)
+    _keep(engine, store, b"y" * 50, now, quota=100)
+    with pytest.raises(QuotaExceeded):
+        _keep(engine, store, b"x" * 90, now, quota=100)
+    # Sent as a sandbox as well, it counts as one.
+    assert _keep(engine, store, b"x" * 90, now, quota=140) == staged.digest
+    with database.writing(engine) as conn:
+        assert blobs.read_quota_used(conn, "lhcb") == 140
+        assert blobs.touch_blob(conn, staged.digest, vo="lhcb", now=now)
+
+
+def test_outputs_may_use_a_part_of_the_space_that_new_sandboxes_and_jobs_leave_free(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = os.statvfs(tmp_path)
+    monkeypatch.setattr(blobs, "_FREE_SHARE", 1.5)
+    monkeypatch.setattr(blobs, "_FREE_BYTES", system.f_bavail * system.f_frsize * 1.5)
+    with pytest.raises(StorageFull):
+        store.stage([b"x"], limit=LIMIT)
+    with pytest.raises(StorageFull):
+        store.check_space()
+    staged = store.stage([b"x"], limit=LIMIT, leave=blobs.OUTPUTS_LEAVE)
+    store.discard(staged)
+    monkeypatch.setattr(blobs, "_FREE_BYTES", system.f_bavail * system.f_frsize * 4)
+    monkeypatch.setattr(blobs, "_FREE_SHARE", 4.0)
+    with pytest.raises(StorageFull):
+        store.stage([b"x"], limit=LIMIT, leave=blobs.OUTPUTS_LEAVE)
+
+
+def test_below_the_space_that_stays_free_nothing_is_staged(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "_LOOK_EVERY", 10)
+    received = []
+
+    def send() -> Iterator[bytes]:
+        yield b"x" * 20
+        received.append(1)
+        monkeypatch.setattr(blobs, "_FREE_SHARE", 1.0)  # all of the file system, as if others filled it
+        monkeypatch.setattr(blobs, "_FREE_BYTES", 2**63)
+        yield b"x" * 20
+        received.append(2)
+
+    with pytest.raises(StorageFull, match="no space left"):
+        store.stage(send(), limit=LIMIT)
+    assert received == [1]
+    with pytest.raises(StorageFull):
+        store.stage([b"x"], limit=LIMIT)
+    assert store.sweep(before=datetime.now(UTC) + timedelta(days=1)) == 0

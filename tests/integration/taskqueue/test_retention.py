@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 
+from cs_config.errors import VersionRemoved
+from cs_config.versions import store
+from cs_config.versions.tables import config_versions
 from taskqueue import blobs, retention
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
@@ -19,6 +22,7 @@ from taskqueue.schema.tables import (
     job_log,
     match_requests,
     revoked_tokens,
+    submit_pools,
 )
 from taskqueue.states import JobStatus, PilotStatus
 from tests import stored
@@ -139,6 +143,30 @@ def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: 
         assert jobs.get_job(conn, job_id)
 
 
+def test_the_oldest_outputs_beyond_the_quota_go(engine: Engine, now: datetime, tmp_path: Any) -> None:
+    store = BlobStore(tmp_path / "blobs")
+    digests: list[str] = []
+    with database.writing(engine) as conn:
+        for number, vo in enumerate(("lhcb", "lhcb", "lhcb", "cms")):
+            staged = store.stage([bytes([number]) * 40], limit=100)
+            blobs.store_output(conn, store, staged, vo=vo, replaced=None, now=now - (9 - number) * DAY)
+            digests.append(staged.digest)
+        sandbox = _blob(conn, store, b"sandbox", now - 20 * DAY)
+        job_id = _old(conn, JobStatus.DONE, now)
+        conn.execute(update(attempts).values(output=digests[0]))
+
+        def remove(quota: int) -> list[str]:
+            return retention.remove_outputs(conn, vo="lhcb", quota=quota, before=now, limit=10)
+
+        assert remove(120) == []
+        assert remove(100) == [digests[0]]
+        assert conn.execute(select(attempts.c.output)).scalars().all() == [None]
+        assert sorted(remove(0)) == sorted(digests[1:3])
+        assert blobs.read_size(conn, sandbox, vo="lhcb") == 7
+        assert blobs.read_size(conn, digests[3], vo="cms") == 40
+        assert jobs.get_job(conn, job_id)
+
+
 @pytest.mark.parametrize(
     ("status", "goes"), [(JobStatus.WAITING, False), (JobStatus.RUNNING, False), (JobStatus.DONE, True)]
 )
@@ -190,3 +218,37 @@ def test_pilots_that_have_ended_go(engine: Engine, now: datetime) -> None:
         assert retention.remove_pilots(conn, vo="lhcb", before=now - DAY, limit=10) == 0
         left = {pilot.status for pilot in search.list_pilots(conn, search.PilotFilter(), limit=10)}
     assert left == {PilotStatus.SUBMITTED, PilotStatus.WAITING, PilotStatus.RUNNING, PilotStatus.UNKNOWN}
+
+
+def test_texts_of_old_versions_go_but_not_of_those_that_are_named(engine: Engine, now: datetime) -> None:
+    def put(conn: Connection, number: int) -> None:
+        store.store_text(
+            conn,
+            f"Operations: {{Defaults: {{Pools: {{GraceTime: {number}}}}}}}",
+            author="ada",
+            message="",
+            source="api",
+            expected=None,
+            now=now - (20 - number) * DAY,
+        )
+
+    with database.writing(engine) as conn:
+        for number in range(1, 11):
+            put(conn, number)
+        pool = {"pool_id": "p", "vo": "lhcb", "requirements": "{}", "original": "{}", "config_version": 2}
+        conn.execute(insert(submit_pools).values(**pool, created_at=now, last_used_at=now))
+
+        def remove(before: datetime, *, fewest: int, most: int) -> list[int]:
+            retention.remove_config_texts(conn, before=before, fewest=fewest, most=most, limit=100)
+            found = select(config_versions.c.version).where(config_versions.c.text.is_not(None))
+            return sorted(conn.execute(found).scalars())
+
+        every = list(range(1, 11))
+        assert remove(now - 16 * DAY, fewest=10, most=10) == every
+        assert remove(now - 16 * DAY, fewest=3, most=10) == [2, *every[3:]]
+        assert remove(now - 30 * DAY, fewest=3, most=5) == [2, *every[5:]]
+        assert remove(now, fewest=0, most=0) == [2, 10]
+        with pytest.raises(VersionRemoved, match="text of version 9 does not exist"):
+            store.load_version(conn, 9)
+        assert store.read_version(conn, 9).author == "ada"
+        assert store.load_version(conn).version == 10

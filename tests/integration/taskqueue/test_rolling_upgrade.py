@@ -3,19 +3,24 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, inspect, text
 
+from cs_config import validate
+from cs_config.versions import store
 from pilotage.cli import settings, wiring
 from pilotage.cli.checks import database
 from pilotage.cli.checks.finding import Health
 from pilotage.cli.commands import db
 from pilotage.cli.errors import CommandRefused
+from pilotage.service.services import utc_now
 from taskqueue.db import database as db_database
-from tests import at_size
+from tests import at_size, waiting
 from tests.running_service import Service
 
 #: As that release's `pilotage.fabric.pilot.bundle` made it; here only for what it says to the service.
@@ -77,6 +82,95 @@ def test_a_process_does_not_start_on_the_schema_of_an_earlier_release(
     chosen = settings.load({"home": tmp_path, "database_url": url}, {})
     with pytest.raises(CommandRefused, match="earlier release"), wiring.open_current_engine(chosen):
         pass
+
+
+#: What processes of a later release store: a job in a state of theirs, a class with a requirement of theirs,
+#: a rule of a kind of theirs.
+_LATER = (
+    "UPDATE jobs SET status = 'Parked' WHERE job_id = :parked",
+    "DELETE FROM waiting_jobs WHERE job_id = :parked",
+    """INSERT INTO job_log
+    (job_id, at, from_status, to_status, minor_status, application_status, source, epoch)
+    SELECT job_id, updated_at, 'Waiting', 'Parked', '', '', 'Later', 0 FROM jobs WHERE job_id = :parked""",
+    """UPDATE requirement_classes
+    SET digest = 'later', definition = replace(definition, '{', '{"later_need": 3,')
+    WHERE class_id IN
+    (SELECT class_id FROM task_queues JOIN jobs USING (task_queue_id) WHERE job_id = :demanding)""",
+    "INSERT INTO scopes (scope, site) VALUES ('lcg.b.org', 'lcg.b.org')",
+    """INSERT INTO scope_rules (scope, kind, attribute, value, vo, definition, format, opened)
+    VALUES ('lcg.b.org', 'later', '', '', '', '{}', 7, true)""",
+)
+
+
+@pytest.fixture
+def beside_later_release(expanded: Engine, tmp_path: Path) -> Iterator[tuple[Service, int, int]]:
+    """A service that starts beside processes of a later release; a job in its state, one with its class."""
+    (tmp_path / "before").mkdir()
+    with at_size.service_on(expanded, tmp_path / "before") as service:
+        parked, demanding = at_size.live(service, 2, finish=False)
+    with db_database.writing(expanded) as conn:
+        for statement in _LATER:
+            conn.execute(text(statement), {"parked": parked, "demanding": demanding})
+    with at_size.service_on(expanded, tmp_path) as service:
+        yield service, parked, demanding
+
+
+def _live_under_load(service: Service, count: int) -> list[int]:
+    job_ids = at_size.live(service, count, finish=False)
+    for _ in job_ids:
+        waiting.until(lambda: at_size.run_one(service))
+    return job_ids
+
+
+def test_what_only_a_later_release_knows_is_passed_over_under_load(
+    beside_later_release: tuple[Service, int, int],
+) -> None:
+    service, parked, demanding = beside_later_release
+    user, operator = service.user(), service.operator()
+    lists = ("jobs?limit=20", "jobs/summary?by=status", "task-queues", "pools", "overview", "accounting")
+    with ThreadPoolExecutor(4) as threads:
+        living = [threads.submit(_live_under_load, service, 4) for _ in range(3)]
+        while not all(each.done() for each in living):
+            for job_id in (parked, demanding):
+                at_size.look(service, job_id)
+            for path in lists:
+                assert user.get(f"/api/v1/{path}").status_code < 500, path
+                assert operator.get(f"/api/v1/{path}").status_code < 500, path
+            at_size.agents(service)
+    done = [job_id for each in living for job_id in each.result()]
+    shown = {each["job_id"]: each["status"] for each in user.get("/api/v1/jobs?limit=100").json()["jobs"]}
+    assert shown == {**dict.fromkeys(done, "Done"), demanding: "Waiting"}
+    assert user.get(f"/api/v1/jobs/{parked}").json()["status"] == "Parked"
+    assert [each["to"] for each in user.get(f"/api/v1/jobs/{parked}/log").json()["log"]][-1] == "Parked"
+    assert user.post(f"/api/v1/jobs/{parked}/kill").status_code == 409
+
+
+def test_a_process_that_cannot_read_new_options_gives_no_jobs_until_they_are_rolled_back(
+    service: Service,
+) -> None:
+    job_ids = at_size.live(service, 2, finish=False)
+    later = at_size.CONFIGURATION.replace("JobDescription:", "LaterOption: 1\n    JobDescription:")
+    offer = dict(zip(("Site", "GridCE", "Queue"), at_size.QUEUE.split("/"), strict=True))
+    pilot = service.pilot(at_size.QUEUE)
+    with db_database.writing(service.engine) as conn:
+        # As `store_text`, which would refuse it.
+        store.store_checked(
+            conn,
+            replace(validate.parse(at_size.CONFIGURATION, "later.yaml"), source=later),
+            author="test",
+            message="",
+            expected=None,
+            now=utc_now(),
+        )
+    with db_database.reading(service.engine) as conn:
+        service.parts.live.refresh(conn)
+    assert pilot.get("/readyz").status_code == 503
+    assert pilot.post("/api/v1/matcher/requestJob", json={**offer, "CPUTime": 100_000}).status_code == 503
+    at_size.look(service, job_ids[0])
+    at_size.agents(service)
+    service.configure(at_size.CONFIGURATION)
+    waiting.until(lambda: pilot.get("/readyz").status_code == 200)
+    assert pilot.post("/api/v1/matcher/requestJob", json={**offer, "CPUTime": 100_000}).json()["matches"]
 
 
 #: What a pilot says to the service, in the words and by the code of that release.

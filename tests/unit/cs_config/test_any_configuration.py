@@ -102,7 +102,7 @@ options = st.fixed_dictionaries(
         )
         | some(amounts, "HoldTime"),
         "Pools": some(amounts, "RefreshInterval", "GraceTime"),
-        "Leases": some(amounts, "Time", "StalledTime", "StalledGrace"),
+        "Leases": some(amounts, "Time", "StalledTime", "StalledGrace", "RunOnTime"),
         "Retention": some(amounts, "Jobs", "Outputs", "Sandboxes", "Logs"),
         "Limits": some(counts, "WaitingJobsPerOwner", "SandboxBytes") | some(amounts, "RequestsPerSecond"),
     },

@@ -36,10 +36,13 @@ def test_a_new_generation_empties_the_cache() -> None:
     assert cache.items() == [("a", 1)]
 
 
-def test_a_full_cache_is_emptied() -> None:
-    cache: Cache[int, int] = Cache(2)
-    for each in range(3):
+def test_a_full_cache_loses_the_eighth_that_was_stored_first() -> None:
+    cache: Cache[int, int] = Cache(16)
+    for each in range(17):
         cache.store(each, each)
-    assert cache.items() == [(2, 2)]
+    assert [key for key, _ in cache.items()] == list(range(2, 17))
+    cache.store(2, -2)
+    assert cache.find(2) == -2
+    assert len(cache.items()) == 15
     cache.clear()
     assert cache.find(2) is None

@@ -71,7 +71,9 @@ def test_the_password_of_the_database_is_the_one_that_the_program_uses() -> None
 
 
 def _metrics() -> Iterator[str]:
-    state = StateMetrics(living={}, ended={}, unmatchable={}, mended=0, pilots={}, cycles={})
+    state = StateMetrics(
+        living={}, ended={}, unmatchable={}, mended=0, place_lookups={}, pilots={}, cycles={}, broken={}
+    )
     text = Metrics().render(state).decode()
     for family in text_string_to_metric_families(text):
         yield from (family.name, f"{family.name}_total", f"{family.name}_bucket")
@@ -99,3 +101,8 @@ def test_pgbouncer_gives_each_transaction_a_session() -> None:
     shipped = ConfigParser(interpolation=None)
     shipped.read(DEPLOY / "pgbouncer" / "pgbouncer.ini")
     assert shipped["pgbouncer"]["pool_mode"] == "transaction"
+
+
+def test_units_allow_more_open_files_than_the_default() -> None:
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        assert "\nLimitNOFILE=65536\n" in unit.read_text(), unit.name

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from requirements.canonical import canonical, from_json, pool_id, to_json
-from requirements.classad.expression import Expression
+from requirements import evaluator
+from requirements.canonical import canonical, from_json, pool_form, pool_id, to_json
+from requirements.classad.expression import Expression, parse_expression
+from requirements.classad.restrictions import MAX_SIZE
 from requirements.errors import InvalidInput
 from requirements.record.declarations import Declarations
 from requirements.record.record import Record, parse_record
@@ -203,3 +205,31 @@ def test_expressions_that_may_differ_have_different_pools(one: str, other: str) 
 def test_a_text_that_is_no_expression_has_no_identity() -> None:
     with pytest.raises(InvalidInput):
         pool_id(Expression(text="other.a >"), "v")
+
+
+def test_all_spellings_of_a_pool_are_evaluated_as_one_text() -> None:
+    one = Expression(text='other.Memory > 4e3 || member("x", other.Soft)')
+    other = Expression(text='member("x",Soft) || TARGET.memory > 4000')
+    assert pool_id(one, "lhcb") == pool_id(other, "lhcb")
+    forms = [pool_form(each) for each in (one, other)]
+    assert [str(each.text) for each in forms if isinstance(each, Expression)] == [
+        'member("x", other.Soft) || other.Memory > 4000',
+        'member("x", Soft) || TARGET.memory > 4000',
+    ]
+    ad = {"Memory": 2000, "Soft": ("x",)}
+    assert all(evaluator.eligible(each, ad, Declarations.find(())) for each in forms)
+
+
+def test_a_form_that_is_too_long_with_its_names_as_written_is_evaluated_without() -> None:
+    name = "ParameterWithALongName" * 2
+    text = "&&".join(f"other.{name}{number}>{number}" for number in range(340))
+    assert len(text) < MAX_SIZE < len(text.replace("&&", " && ").replace(">", " > "))
+    form = pool_form(parse_expression(text))
+    assert isinstance(form, Expression)
+    assert len(form.text) < MAX_SIZE
+    assert evaluator.eligible(form, {f"{name}{number}": 500 for number in range(340)}, Declarations.find(()))
+
+
+def test_the_form_of_a_form_is_itself() -> None:
+    once = pool_form(Expression(text="other.A ? other.B > 1 : 5 < other.C"))
+    assert pool_form(once) == once

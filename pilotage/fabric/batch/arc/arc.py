@@ -27,6 +27,7 @@ from pilotage.fabric.batch.batch_system import (
     State,
     SubmissionRefused,
     SubmissionUncertain,
+    Survey,
 )
 from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import NoAnswer
@@ -205,8 +206,17 @@ class Arc:
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """How jobs stand: by the listing; those that are with the batch system by its last word."""
+        return self._reports(handles, self._rows())
+
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        """How jobs stand, and the stamps of our listed jobs that have not ended."""
+        rows = self._rows()
+        alive = (row.stamp for row in rows if row.stamp.startswith(prefix) and row.state not in ENDED)
+        return Survey(reports=self._reports(handles, rows), stamps=frozenset(alive))
+
+    def _reports(self, handles: Sequence[Handle], found: Sequence[ListedJob]) -> Mapping[str, JobReport]:
         asked = {handle.stamp: handle for handle in handles}
-        listed = self._listed(asked)
+        listed = index_by_stamp(row for row in found if row.stamp in asked)
         chosen = {stamp: choose_job(listed.get(stamp, ()), handle) for stamp, handle in asked.items()}
         rows = {row.reference: row for row in chosen.values() if row is not None}
         rows.update(self._in_batch([row for row in rows.values() if row.state is State.RUNNING]))
@@ -216,12 +226,6 @@ class Arc:
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """The references of the listed jobs that bear one of the stamps."""
         return {stamp: tuple(row.reference for row in rows) for stamp, rows in self._listed(stamps).items()}
-
-    def stamps(self, prefix: str) -> frozenset[str]:
-        """The stamps that begin so, of our own jobs that are listed and have not ended."""
-        return frozenset(
-            row.stamp for row in self._rows() if row.stamp.startswith(prefix) and row.state not in ENDED
-        )
 
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""

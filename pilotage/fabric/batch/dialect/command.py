@@ -31,7 +31,7 @@ from pilotage.fabric.batch.dialect.dialect import (
 )
 from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import Completed
-from pilotage.fabric.batch.work_area import ListedJob
+from pilotage.fabric.batch.work_area import ListedJob, split_words
 from requirements.classad import restrictions
 
 
@@ -190,8 +190,9 @@ class DialectSystem(CommandLineSystem):
         match = restrictions.compiled(self.dialect.submit.reference, "m").search(said)
         return match["reference"] if match else None
 
-    def _is_away(self, done: Completed) -> bool:
-        return self.dialect.away is not None and _is_found(self.dialect.away, done.stdout + done.stderr)
+    def _is_refused(self, done: Completed) -> bool:
+        refused = self.dialect.refused
+        return refused is not None and _is_found(refused, f"{done.stdout}\n{done.stderr}")
 
     def _listing(self) -> Iterator[ListedJob]:
         listing = self.dialect.listing
@@ -201,11 +202,16 @@ class DialectSystem(CommandLineSystem):
     def _accounted(self, stamps: Collection[str]) -> Iterator[ListedJob]:
         if (source := self.dialect.accounting) is None:
             return
-        names = ",".join(self.dialect.name.format(stamp=stamp) for stamp in sorted(stamps))
-        done = self._shell.run([word.replace(NAMES_OF_JOBS, names) for word in source.command])
-        for record in read_records(done.stdout, source) if done.status == 0 else ():
-            if record.keys() >= set(_NEEDED):
-                yield from self._rows(record, source)
+        # One for all jobs of everybody costs the same whatever is named in it.
+        parts = (
+            split_words(sorted(stamps)) if any(NAMES_OF_JOBS in word for word in source.command) else [stamps]
+        )
+        for some in parts:
+            names = ",".join(self.dialect.name.format(stamp=stamp) for stamp in sorted(some))
+            done = self._shell.run([word.replace(NAMES_OF_JOBS, names) for word in source.command])
+            for record in read_records(done.stdout, source) if done.status == 0 else ():
+                if record.keys() >= set(_NEEDED):
+                    yield from self._rows(record, source)
 
     def _rows(self, record: Mapping[str, str], source: ListingCommand) -> Iterator[ListedJob]:
         """The job of a record; none: it does not bear a name of ours."""

@@ -216,7 +216,8 @@ class Dialect(_Data):
     accounting: AccountingCommand | None = None
     kill: KillCommand
     capacity: tuple[Amounts, ...] = ()
-    away: Pattern | None = None  #: words with which a server that is away is told from one that refuses
+    #: In what a submission prints that was refused for good; any other failure is uncertain.
+    refused: Pattern | None = None
 
 
 def merge_dialect(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

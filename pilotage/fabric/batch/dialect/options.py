@@ -25,15 +25,39 @@ class JoinedOption(BaseModel):
     unless: str | None = None  #: nothing is joined where this word is among the others
 
 
-_AMOUNT = re.compile(r"(\d+)(\D*)", re.ASCII)
+_AMOUNT = re.compile(r"(\d+)([kmgtp]?)(i?b)?", re.ASCII | re.IGNORECASE)
+#: Source: sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, each after days and a dash.
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})", re.ASCII)
+_SIZES = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+#: Batch systems take a size without a unit as megabytes.
+_NO_UNIT = 2
 
 
 def larger(before: str, after: str) -> str:
-    """Of two amounts in one unit the larger; of others the one that is stated last."""
-    one, two = _AMOUNT.fullmatch(before), _AMOUNT.fullmatch(after)
-    if one is None or two is None or one[2] != two[2]:
-        return after
-    return before if int(one[1]) > int(two[1]) else after
+    """Of two sizes or times the larger, whatever their units; of others the one that is stated last."""
+    for measure in (_size, _seconds):
+        one, two = measure(before), measure(after)
+        if one is not None and two is not None:
+            return before if one > two else after
+    return after
+
+
+def _size(text: str) -> int | None:
+    """Bytes; None: it is no size."""
+    found = _AMOUNT.fullmatch(text)
+    return None if found is None else int(found[1]) << 10 * _SIZES.get(found[2].lower(), _NO_UNIT)
+
+
+def _seconds(text: str) -> int | None:
+    """Seconds of a time; None: it is none."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    parts = [int(part) for part in found["parts"].split(":")]
+    # With days, and with three parts, hours come first; else minutes.
+    units = (3600, 60, 1) if found["days"] or len(parts) == len((3600, 60, 1)) else (60, 1)
+    total = sum(part * unit for part, unit in zip(parts, units, strict=False))
+    return int(found["days"] or 0) * 86_400 + total
 
 
 def join_option(words: Sequence[str], joined: JoinedOption) -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pilotage.fabric.pilot.node import facts as node_facts
+from pilotage.fabric.pilot.node import slot_limits
 from pilotage.fabric.pilot.settings import Slot
 
 log = logging.getLogger(__name__)
@@ -222,12 +223,13 @@ def complete_slot(
             slot,
             processors=slot.processors or _fact_number(known, "Cores"),
             max_ram=slot.max_ram or _fact_number(known, "Memory"),
-            gpus=slot.gpus or _fact_number(known, "GPUs"),
+            gpus=_fact_number(known, "GPUs") if slot.gpus is None else slot.gpus,
         )
     return replace(
         slot,
         lifetime=slot.lifetime or slot_seconds_left(environment, now),
         cpu_power=power,
+        limits=slot_limits.measure_limits(environment),
         tags=(*slot.tags, *found.tags),
         facts=node_facts.merge_facts(known, found.facts, slot.facts),
     )

@@ -153,7 +153,7 @@ _ORDERED_TOGETHER = 2.0
 _LONGEST = 500
 
 #: Reasons to end a payload, besides an `Excess`.
-KILL_WANTED, STALE, STOPPED = "killed", "stale", "stopped"
+KILL_WANTED, STALE, STOPPED, UNANSWERED = "killed", "stale", "stopped", "unanswered"
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,8 @@ class PayloadMonitor:
             return KILL_WANTED
         if stop.is_set():
             return STOPPED
+        if heart.silence is not None:
+            return UNANSWERED
         if excess := self._limits.passed_by_time(self.elapsed):
             return excess
         if time.monotonic() < self._measure_at:

@@ -221,6 +221,7 @@ class Report:
     exit_code: int | None = None
     cpu_seconds: float | None = None  #: that the payload used; None: unknown
     cpu_power: float | None = None  #: normalised seconds per CPU second; None: not measured
+    output: str | None = None  #: the service's name of the output that was sent; None: none was
 
     def as_json(self) -> dict[str, object]:
         """Body of the request: equal for equal reports, since it may have to be sent again."""
@@ -230,8 +231,8 @@ class Report:
             "minor_status": printable(self.minor_status, _LONGEST),
             "application_status": printable(self.application_status, _LONGEST),
         }
-        used = {"cpu_seconds": self.cpu_seconds, "cpu_power": self.cpu_power}
-        return {**said, **{name: value for name, value in used.items() if value is not None}}
+        known = {"cpu_seconds": self.cpu_seconds, "cpu_power": self.cpu_power, "output": self.output}
+        return {**said, **{name: value for name, value in known.items() if value is not None}}
 
     def having_used(self, cpu_seconds: float | None, *, cpu_power: float | None) -> Report:
         """Add the CPU time of the payload."""
@@ -250,8 +251,8 @@ class Report:
     def without_output(self, why: str) -> Report:
         """Add that the output could not be stored; a job whose output is lost counts as failed."""
         if self.status == DONE:
-            return replace(self, status=FAILED, minor_status=NO_OUTPUT).noting(why)
-        return self.noting(f"no output: {why}")
+            return replace(self, status=FAILED, minor_status=NO_OUTPUT, output=None).noting(why)
+        return replace(self, output=None).noting(f"no output: {why}")
 
 
 def failure_report(minor_status: str, detail: str = "", end: PayloadEnd | None = None) -> Report:

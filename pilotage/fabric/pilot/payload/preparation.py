@@ -20,7 +20,7 @@ _PASSED_ON = ("PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "LD_
 _PASSED_ON_PREFIXES = ("LC_",)
 #: Prefix of variables that are never passed on, even by --pass-env.
 _OURS = "PILOTAGE_"
-_PATH = "/usr/local/bin:/usr/bin:/bin"
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class CannotRun(Exception):
@@ -133,4 +133,4 @@ class Preparer:
         if self.whole.gpus:  # else they are unknown
             ours[DEVICES] = ",".join(share.gpus)
         settable = {name: value for name, value in stated.items() if name not in ours}
-        return {"PATH": _PATH, **kept, **ours, **settable}
+        return {"PATH": DEFAULT_PATH, **kept, **ours, **settable}

@@ -93,6 +93,8 @@ _PART = 0.5
 _AGAIN = 30.0
 #: Maximum seconds between two checks of the clock, for hosts that were suspended.
 _LONGEST_PAUSE = 300.0
+#: The code of a refusal that the next heartbeat or request for jobs of the pilot ends.
+_NOT_HEARD = "not_heard"
 #: Roles whose tokens can be renewed.
 _RENEWABLE = frozenset({"pilot", "gateway"})
 
@@ -138,7 +140,10 @@ class TokenRenewal:
             token = self._service.renew_token()
         except Refused as error:
             log.warning("the token is not renewed: %s", error)
-            self._refusal = str(error)
+            if error.code == _NOT_HEARD:  # the network was away for long, and this came before a heartbeat
+                self._due = self._clock() + _AGAIN
+            else:
+                self._refusal = str(error)
         except (Away, OSError) as error:
             log.info("the token could not be renewed, trying again: %s", error)
             self._due = self._clock() + _AGAIN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Callable, Protocol
@@ -42,6 +43,15 @@ KILL = "kill"
 _SHORTEST, _LONGEST = 1.0, 300.0  # seconds, limits of the interval that the service wishes
 
 
+#: Counts while the host is suspended as well, unlike `time.monotonic`.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def elapsed_time() -> float:
+    """Seconds since some moment, whatever is done to the clock of this host."""
+    return time.clock_gettime(_CLOCK)
+
+
 class HeartbeatListener(Protocol):
     """Receiver of heartbeats: usually the service."""
 
@@ -53,7 +63,8 @@ class HeartbeatListener(Protocol):
 class Heartbeat:
     """Heartbeat of one attempt, sent in a thread of its own (`beating`).
 
-    A service that hangs must not delay the monitoring of the payload.
+    A service that hangs must not delay the monitoring of the payload. Without an answer for as long as the
+    service has set, the payload has to end: then the service gives the job to another pilot.
     """
 
     def __init__(
@@ -63,8 +74,13 @@ class Heartbeat:
         *,
         every: float,
         news: Callable[[], Mapping[str, object]],
+        started: float | None = None,
+        clock: Callable[[], float] = elapsed_time,
     ) -> None:
-        """With the seconds between two heartbeats, until the service wishes otherwise, and their content."""
+        """With the seconds between two heartbeats, until the service wishes otherwise, and their content.
+
+        `started` is the time by `clock` at which the start was reported; None: now.
+        """
         self.killed = threading.Event()  #: the job was killed: end the payload, send its output
         self.stale = threading.Event()  #: the attempt is closed: reports are not accepted any more
         self._service = service
@@ -72,22 +88,37 @@ class Heartbeat:
         self._every = every
         self._news = news
         self._away = False
+        self._clock = clock
+        self._answered = (
+            clock() if started is None else started
+        )  #: when the last report that was answered was sent
+        self._run_on: float | None = None
 
     def beating(self) -> AbstractContextManager[None]:
         """Send heartbeats while in a `with` block."""
         return call_periodically(self._beat, name="heartbeat", first=self._every)
 
+    @property
+    def silence(self) -> float | None:
+        """Seconds without an answer, if they are so many that the payload has to end."""
+        seconds = self._clock() - self._answered
+        return seconds if self._run_on is not None and seconds >= self._run_on else None
+
     def obey(self, news: News) -> None:
-        """Follow the commands and the interval in a response."""
+        """Follow the commands and the intervals in a response."""
         if KILL in news.commands:
             self.killed.set()
+        self._run_on = news.run_on_seconds
         if news.heartbeat_seconds is not None:
             self._every = min(max(news.heartbeat_seconds, _SHORTEST), _LONGEST)
 
     def _beat(self) -> float | None:
         """Send one heartbeat; return the seconds until the next, None: the attempt is closed."""
+        sent = self._clock()
         try:
             self.obey(self._service.heartbeat(self._lease, self._news()))
+            # Not when the answer came: the service counts from a moment in between.
+            self._answered = sent
             self._note(away=False, why="")
         except (Away, OSError) as error:
             self._note(away=True, why=str(error))

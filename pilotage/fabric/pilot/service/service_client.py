@@ -51,6 +51,7 @@ class News:
 
     commands: tuple[str, ...]
     heartbeat_seconds: float | None  #: interval that the service wishes, if any
+    run_on_seconds: float | None = None  #: time without an answer after which the payload has to end, if any
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Service:
         try:
             self._transport.call("POST", path, report.as_json())
         except Refused as error:
-            if error.ends_attempt:
+            if error.ends_attempt or error.needs_output:
                 raise
             report = report.without_details(str(error))
             self._transport.call("POST", path, report.as_json())
@@ -157,9 +158,10 @@ class Service:
             raise
         return True
 
-    def deliver_output(self, lease: str, archive: BinaryIO, *, size: int) -> None:
-        """Send the output archive."""
-        self._transport.upload(f"/leases/{quote(lease)}/output", archive, size=size)
+    def deliver_output(self, lease: str, archive: BinaryIO, *, size: int) -> str | None:
+        """Send the output archive; return its name for `finish`, if the service gives one."""
+        answer = self._transport.upload(f"/leases/{quote(lease)}/output", archive, size=size)
+        return answer.body.get("output")
 
     def report_pilot(self, stamp: str, *, status: str, reason: str, empty_reason: str | None = None) -> None:
         """Report the end of this pilot; if it got no job, also the reason in a word."""
@@ -199,11 +201,15 @@ def _match(raw: Mapping[str, Any], now: datetime) -> Match:
 
 
 def _news(body: Mapping[str, Any]) -> News:
-    seconds = body.get("heartbeat_seconds")
     return News(
         commands=tuple(map(str, body.get("commands", ()))),
-        heartbeat_seconds=float(seconds) if isinstance(seconds, (int, float)) else None,
+        heartbeat_seconds=_seconds(body.get("heartbeat_seconds")),
+        run_on_seconds=_seconds(body.get("run_on_seconds")),
     )
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _number(value: object) -> int | None:

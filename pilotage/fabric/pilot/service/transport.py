@@ -78,6 +78,8 @@ _CHUNK = 1 << 18
 _LONGEST_ANSWER = 64 << 20
 #: Status codes below 500 after which a retry may succeed.
 _PASSING = frozenset({408, 425, 429})
+#: The code of a 409 to an end whose output was among lost commits.
+_OUTPUT_MISSING = "output_missing"
 #: The code of a permanent 401: an operator revoked the token.
 _REVOKED = "revoked"
 #: Our code for a response that is not in the service's format.
@@ -108,7 +110,12 @@ class Refused(Exception):
 
         Any other refusal is about the content of the request.
         """
-        return self.status in (404, 409) or self.code == _REVOKED
+        return (self.status in (404, 409) and not self.needs_output) or self.code == _REVOKED
+
+    @property
+    def needs_output(self) -> bool:
+        """Whether the output has to be sent again before the end can be reported."""
+        return self.code == _OUTPUT_MISSING
 
 
 class TokenNotAccepted(Away):
@@ -270,7 +277,9 @@ def _refuse_failure(response: http.client.HTTPResponse) -> None:
         raise TokenNotAccepted(code, message)
     # A load balancer without a backend may respond with 403 or 404.
     is_astray = response.status in (403, 404, 409) and code in _ASTRAY
-    if response.status >= 500 or response.status in _PASSING or is_astray:
+    # The service never redirects: a sign-in or maintenance page in front of it does, for a while.
+    is_redirect = 300 <= response.status < 400
+    if response.status >= 500 or response.status in _PASSING or is_astray or is_redirect:
         raise Away(f"{message} ({response.status} {code})", _seconds(response.getheader("Retry-After")))
     raise Refused(response.status, code, message)
 
@@ -280,7 +289,9 @@ def _error(response: http.client.HTTPResponse) -> tuple[str, str]:
         error = json.loads(response.read(1 << 16))["error"]
         return str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return _FOREIGN, f"the service responds {response.status} {response.reason}"
+        to = response.getheader("Location")
+        where = f" to {to!r:.200}" if to else ""
+        return _FOREIGN, f"the service responds {response.status} {response.reason}{where}"
 
 
 def _seconds(text: str | None) -> float | None:

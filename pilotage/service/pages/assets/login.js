@@ -7,8 +7,9 @@ function follow() {
   if (!secret) return;
   history.replaceState(null, "", location.pathname + location.search);
   form.elements.link.value = secret;
-  // Who is signed in already may have been sent here to act as somebody else without noticing.
-  if (!("signedIn" in form.dataset)) form.requestSubmit();
+  // Another person may have sent the link: the answer names the person that it signs in, and has a button.
+  form.elements.look.value = "true";
+  form.requestSubmit();
 }
 
 follow();

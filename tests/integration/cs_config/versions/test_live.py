@@ -1,13 +1,15 @@
 import logging
+from collections.abc import Callable
 from datetime import datetime
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, update
 
-from cs_config.errors import one_problem
+from cs_config.errors import ConfigError, one_problem
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store as versions_store
 from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.tables import config_versions
 from taskqueue.db import database
 
 TEXT = "Resources: {Sites: {S: {MaxRAM: %d, CEs: {C: {Queues: {Q: }}}}}}\n"
@@ -73,3 +75,41 @@ def test_a_version_that_cannot_be_read_leaves_the_running_one(
     assert refresh(live, engine)
     assert live.current.version == 3
     assert live.problem is None
+
+
+def _load_before(first_unreadable: int, loads: list[int]) -> Callable[[Connection, int], Configuration]:
+    def load(conn: Connection, version: int) -> Configuration:
+        loads.append(version)
+        if version >= first_unreadable:
+            raise one_problem("Resources", "made by a newer release")
+        return versions_store.load_version(conn, version)
+
+    return load
+
+
+def test_a_process_that_starts_beside_a_later_release_has_the_newest_version_that_it_can_read(
+    engine: Engine, now: datetime
+) -> None:
+    for number in range(1, 5):
+        store(engine, TEXT % number, now)
+    with database.writing(engine) as conn:
+        conn.execute(update(config_versions).where(config_versions.c.version == 2).values(text=None))
+    loads: list[int] = []
+    live = LiveConfiguration(_load_before(3, loads))
+    assert refresh(live, engine)
+    assert not refresh(live, engine)
+    assert (live.current.version, loads) == (1, [4, 3, 2, 1])
+    assert live.problem == "Resources: made by a newer release"
+    live = LiveConfiguration(_load_before(4, loads))
+    assert refresh(live, engine)
+    assert live.current.version == 3
+
+
+def test_a_process_that_can_read_no_version_does_not_work_with_an_empty_one(
+    engine: Engine, now: datetime
+) -> None:
+    store(engine, TEXT % 1, now)
+    live = LiveConfiguration(_load_before(1, []))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="made by a newer release"):
+            refresh(live, engine)

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, insert, select, text
 
+from matcher.claim import async_claimer
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
@@ -21,7 +22,9 @@ from matcher.errors import NotInTime
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from requirements.errors import PilotageError
 from taskqueue.db import database
-from taskqueue.schema.tables import attempts, jobs
+from taskqueue.schema.tables import attempts, jobs, match_requests
+from taskqueue.sites import bans
+from taskqueue.sites.bans import Ban
 from taskqueue.states import JobStatus
 from tests import waiting
 from tests.waiting import LONG, at, request
@@ -118,6 +121,58 @@ def test_what_comes_in_together_is_claimed_together(engine: Engine, now: datetim
     assert len(_open_attempts(engine)) == 31
 
 
+def _count_waiting_claims(engine: Engine) -> int:
+    """Statements that wait for a lock of another transaction."""
+    waiting_claims = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    with database.reading(engine) as conn:
+        return int(conn.scalar(text(waiting_claims)) or 0)
+
+
+def test_few_requests_wait_for_a_statement_that_is_under_way(
+    engine: Engine, now: datetime, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_claimer, "_SLOW", 60.0)
+    _put(engine, now, 20)
+
+    async def work() -> None:
+        await process.ask(_ask())
+        sent: list[asyncio.Task[MatchResult]] = []
+        with engine.connect() as rival, rival.begin() as transaction:
+            rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
+            for statements, requests in ((1, 3), (1, 1), (2, 2)):
+                sent += [asyncio.create_task(process.ask(_ask(len(sent) + n + 1))) for n in range(requests)]
+                while await asyncio.to_thread(_count_waiting_claims, engine) < statements:
+                    await asyncio.sleep(0)
+            transaction.rollback()
+        await asyncio.gather(*sent)
+
+    _run(process, work)
+    with database.reading(engine) as conn:
+        transactions = conn.scalars(text("SELECT count(*) FROM attempts GROUP BY xmin ORDER BY 1")).all()
+    assert transactions == [1, 3, 3]
+
+
+def test_a_statement_that_waits_for_a_lock_holds_up_no_others(
+    engine: Engine, now: datetime, process: Process
+) -> None:
+    _put(engine, now, 20)
+
+    async def work() -> None:
+        await process.ask(_ask())
+        with engine.connect() as rival, rival.begin() as transaction:
+            key = {"subject": "pilot1", "request_id": "r", "at": now, "matches": "[]"}
+            rival.execute(insert(match_requests), key)
+            stuck = [asyncio.create_task(process.ask(_ask(1, request_id="r")))]
+            while not await asyncio.to_thread(_count_waiting_claims, engine):
+                await asyncio.sleep(0)
+            assert len((await process.ask(_ask(2))).matches) == 1
+            assert not stuck[0].done()
+            transaction.rollback()
+        assert len((await stuck[0]).matches) == 1
+
+    _run(process, work)
+
+
 def test_a_repeated_request_gets_the_same_job(engine: Engine, now: datetime, process: Process) -> None:
     _put(engine, now, 5)
 
@@ -176,6 +231,23 @@ def test_nothing_is_only_said_by_who_read_what_is_new(
     assert _run(process, work) == [1, 1, 0, 0]
     _put(engine, now, 1, owner="bob")
     assert len(_run(process, lambda: process.ask(_ask(9))).matches) == 1
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_place_that_was_closed_a_moment_ago_makes_no_task_queue_empty(
+    engine: Engine, now: datetime, process: Process, requests: int
+) -> None:
+    _put(engine, now, 5)
+
+    async def work() -> list[MatchResult | None]:
+        await process.ask(_ask())
+        process.worker.stop()  # it would read of the ban
+        with database.writing(engine) as conn:
+            bans.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
+        return await asyncio.gather(*(process.claimer.claim(_ask(n), _stays) for n in range(requests)))
+
+    assert _run(process, work) == [None] * requests
+    assert process.matcher._memory.waiting.excluded == frozenset()
 
 
 def test_sqlite_leaves_everything_to_the_thread(tmp_path: Any, now: datetime) -> None:

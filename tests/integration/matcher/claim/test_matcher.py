@@ -19,11 +19,12 @@ from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.leases import attempts
 from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import match_requests, requirement_classes
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import reporting, stored, waiting
-from tests.waiting import at, request
+from tests.waiting import ELSEWHERE, LONG, at, request
 
 POOL, OTHER_POOL = "a" * 64, "b" * 64
 POOLED = replace(waiting.EVERYWHERE, submit_pool=POOL)
@@ -67,6 +68,21 @@ def test_a_pilot_gets_a_job_that_fits(engine: Engine, now: datetime, matcher: Ma
     [job_id] = _put(engine, now)
     [match] = _one(matcher, request(**at(waiting.LONG))).claimed
     assert (match.job_id, match.epoch, match.lease_expires_at) == (job_id, 1, now + timedelta(minutes=5))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_lease_of_a_job_lasts_as_its_own_vo_says(engine: Engine, now: datetime, count: int) -> None:
+    config = waiting.grid(waiting.GRID + "Operations: {cms: {Leases: {Time: 60}}}\n")
+    matcher = waiting.matcher(engine, now, config)
+    _put(engine, now, asked=replace(waiting.EVERYWHERE, vo="cms"), group="cms_user")
+    _put(engine, now)
+    both = MatchCaller(subject="gateway", vos=frozenset({"cms", "lhcb"}))
+    asked = [request(caller=both, count=count, request_id=str(number)) for number in range(3 - count)]
+    given = [match for each in matcher.serve(asked) for match in each.claimed]  # type: ignore[union-attr]
+    assert {match.vo: match.lease_expires_at - now for match in given} == {
+        "cms": timedelta(minutes=1),
+        "lhcb": timedelta(minutes=5),
+    }
 
 
 def test_nothing_to_give_says_so_in_one_word(matcher: Matcher) -> None:
@@ -182,7 +198,9 @@ def test_requests_that_find_empty_task_queues_leave_no_row(
 def test_a_pilot_is_credited_with_its_jobs(engine: Engine, now: datetime, matcher: Matcher) -> None:
     _put(engine, now, 3)
     with database.writing(engine) as conn:
-        pilots.record_contact(conn, stamp="stamp", vo="lhcb", queue=waiting.LONG, now=now)
+        pilots.bind_queues(
+            conn, [FirstRequest(stamp="stamp", vo="lhcb", queue=waiting.LONG, processors=2)], now=now
+        )
     _serve(matcher, request(caller=MatchCaller(subject="p", vos=frozenset({"lhcb"}), stamp="stamp"), count=2))
     with database.reading(engine) as conn:
         assert pilots.get_pilot(conn, "stamp").jobs == 2
@@ -402,25 +420,13 @@ def test_owner_groups_and_owners_limit_what_is_given(engine: Engine, now: dateti
 def test_the_pools_of_queues_are_those_they_are_eligible_for(
     engine: Engine, now: datetime, matcher: Matcher, pooled: int
 ) -> None:
-    found, unknown = matcher.get_submit_pools(
-        frozenset({"lhcb"}), ["A.B.ch/ce1/long", "C.D.ch/ce/long", "A.B.ch/ce1/lnog", "rubbish"]
-    )
-    assert found == {"A.B.ch/ce1/long": [POOL], "C.D.ch/ce/long": []}
-    assert [(each.name, each.suggestion) for each in unknown] == [
-        ("A.B.ch/ce1/lnog", "A.B.ch/ce1/long"),
-        ("rubbish", None),
-    ]
-
-
-def test_only_if_all_queues_are_unknown_it_is_an_error(matcher: Matcher) -> None:
-    with pytest.raises(QueueNotFound):
-        matcher.get_submit_pools(frozenset({"lhcb"}), ["x/y/z", "rubbish"])
-    assert matcher.get_submit_pools(frozenset({"lhcb"}), []) == ({}, [])
+    found = matcher.get_submit_pools(frozenset({"lhcb"}), [LONG, ELSEWHERE])
+    assert found == {LONG: [POOL], ELSEWHERE: []}
+    assert matcher.get_submit_pools(frozenset({"lhcb"}), []) == {}
 
 
 def test_one_sees_only_the_pools_of_ones_own_vos(matcher: Matcher, pooled: int) -> None:
-    found, _ = matcher.get_submit_pools(frozenset({"cms"}), ["A.B.ch/ce1/long"])
-    assert found == {"A.B.ch/ce1/long": []}
+    assert matcher.get_submit_pools(frozenset({"cms"}), [LONG]) == {LONG: []}
 
 
 # Task queues that a resource may serve.

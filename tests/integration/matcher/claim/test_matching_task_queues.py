@@ -4,8 +4,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
-from sqlalchemy import Engine
+import pytest
+from sqlalchemy import Engine, event
 
+from matcher.claim import matching_task_queues
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from taskqueue.db import database
@@ -61,6 +63,21 @@ def test_jobs_over_a_running_limit_are_not_listed(engine: Engine, now: datetime)
     assert len(_given(matcher, 9)) == 3, "one that is limited, and the others"
     assert _listed(matcher) == []
     assert _given(matcher, 1) == []
+
+
+def test_a_list_is_bounded_and_read_in_few_statements(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching_task_queues, "MOST", 3)
+    matcher = _matcher(engine, now, waiting.GRID)
+    for number in range(5):
+        _put(engine, now, 2, owner=f"user{number}", job_group="free")
+    matcher.refresh()
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+    found = _listed(matcher)
+    assert [(waiting_jobs, len(job_ids)) for _, waiting_jobs, job_ids in found] == [(2, 2)] * 3
+    assert sum("waiting_jobs" in each for each in statements) == 2
 
 
 def test_what_is_listed_is_what_is_given(engine: Engine, now: datetime) -> None:

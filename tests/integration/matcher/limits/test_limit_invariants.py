@@ -140,7 +140,7 @@ class Limited(RuleBasedStateMachine):
         if self.engine.dialect.name == "sqlite":  # PostgreSQL has its own clock
             self.passed += (2 * LEASE).total_seconds()
         with database.writing(self.engine) as conn:
-            silent = {"vo": "lhcb", "silent_since": self.now, "now": self.now}
+            silent = {"silent_since": {"lhcb": self.now}, "now": self.now}
             gone = {*expiry.expire_leases(conn, **silent), *expiry.close_killed(conn, **silent)}
         self.held = {lease: held for lease, held in self.held.items() if held[0] not in gone}
 

@@ -1,11 +1,14 @@
 """Counters of scopes are copies of rows, whatever ends an attempt and whoever changes a rule."""
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -22,12 +25,13 @@ from taskqueue.jobs import control
 from taskqueue.leases import expiry, lifecycle
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, job_log, jobs, reservations, scope_returns, scope_rules
+from taskqueue.sites import rule_check, scopes
 from taskqueue.sites import scope_rules as rules
-from taskqueue.sites import scopes
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
 from tests import reporting, stored, waiting
 from tests.waiting import LONG, SHORT
 
+ROOT = Path(__file__).parents[4]
 SITE = "A.B.ch"
 LEASE = timedelta(minutes=5)
 LIMITS = "Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{A.B.ch: {limits}}}}}}}}}\n"
@@ -80,7 +84,9 @@ def _find_differences(conn: Connection) -> list[tuple[object, ...]]:
         if rule.kind is rules.RuleKind.THROTTLE:
             continue
         there = sum(
-            compiled_rules.counts(rule, row.vo, row.job_type) and row.site == site and ce in ("", row.ce)
+            compiled_rules.counts(rule, row.vo, row.job_type)
+            and row.site.lower() == site
+            and ce in ("", row.ce.lower())
             for row in conn.execute(
                 select(attempts.c.site, attempts.c.ce, jobs.c.vo, jobs.c.job_type)
                 .join(jobs, jobs.c.job_id == attempts.c.job_id)
@@ -123,7 +129,7 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
     assert len(taken) == 6
     assert _agree(engine)
     late = now + 10 * LEASE
-    silent = {"vo": "lhcb", "silent_since": late, "now": late}
+    silent = {"silent_since": {"lhcb": late}, "now": late}
 
     def end(conn: Connection, number: int) -> None:
         job = taken[number]
@@ -166,9 +172,8 @@ def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(
         reporting.start(conn, lost.lease, lease_time=LEASE, now=now)
     late = now + 20 * LEASE
     with database.writing(engine) as conn:
-        expiry.mark_stalled(conn, vo="lhcb", silent_since=late, now=now)
-        times = {"silent_since": late, "stalled_since": late}
-        expiry.give_up_stalled(conn, vo="lhcb", **times, max_rescheduling=5, now=late)
+        expiry.mark_stalled(conn, silent_since={"lhcb": late}, now=now)
+        reporting.give_up(conn, "lhcb", max_rescheduling=5, now=late)
     assert _agree(engine)
     newer = _matcher(engine, now, _config("{JobType: {MC: 2}, VO: {lhcb: 1}}", version=2))
     newer.refresh()
@@ -248,6 +253,79 @@ def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
         assert [(each.n, each.opened) for each in rules.list_rules(conn)] == [(4, False)]
     assert len(_ask(_matcher(engine, now, config), count=9).claimed) == 2
     assert _agree(engine)
+
+
+def test_new_limits_are_opened_wherever_the_process_that_stores_them_is_killed(
+    engine: Engine, database_url: str, now: datetime
+) -> None:
+    _put(engine, now, 4)
+    assert len(_ask(_matcher(engine, now, waiting.grid(version=0)), count=3).claimed) == 3
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.dying_follower", database_url],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert len(found) > 10
+    assert [each for each in found if each[1:] != ["True", "True"]] == []
+
+
+def test_a_limit_that_is_closed_again_opens_without_a_new_configuration(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now, 4)
+    follower, config = RuleFollower(engine), _config("{JobType: {MC: 2}}")
+    while not follower.follow(config):
+        pass
+    with database.writing(engine) as conn:  # as the counter agent does, which ends before it opens it
+        [rule] = rules.list_rules(conn)
+        rule_check.mend(conn, rule.rule_id)
+    assert follower.follow(config), "the database is not read for each request"
+    monkeypatch.setattr(compiled_rules, "_AGAIN", 0.0)
+    follower._until = 0.0
+    waiting.until(lambda: follower.follow(config))
+    with database.reading(engine) as conn:
+        assert [each.opened for each in rules.list_rules(conn)] == [True]
+
+
+def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_closed(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    _put(engine, now, 4)
+    assert len(_ask(_matcher(engine, now, _config("{JobType: {MC: 2}}")), count=9).claimed) == 2
+
+    def lock() -> list[tuple[str, bool]]:
+        with database.writing(engine) as conn:
+            locked = rules.lock_rules(conn, [SITE.lower()], wait=True)
+            return [(each.value, each.opened) for each in locked.rules]
+
+    with ThreadPoolExecutor(1) as threads:
+        with database.writing(engine) as conn:
+            [rule] = rules.list_rules(conn)
+            rule_check.mend(conn, rule.rule_id)
+            waiter = threads.submit(lock)
+            waiting.until(lambda: waiter.done() or _count_waiting(conn))
+        assert waiter.result() == [("mc", False)]
+    engine.dispose()
+
+
+def test_returns_are_read_once_however_many_rules_a_scope_has(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    _put(engine, now, 3)
+    matcher = _matcher(engine, now, _config("{JobType: {MC: 5, Merge: 5, Test: 5}}"))
+    assert len(_ask(matcher, count=3).claimed) == 3
+    with database.writing(engine) as conn:
+        conn.execute(text("UPDATE attempts SET closed_at = opened_at, closed_as = 'killed'"))
+    with database.writing(engine) as conn:
+        rows = conn.execute(rules.LOCK_FREE, {"ids": [SITE.lower()]}).all()
+    assert [len(row.returned or ()) for row in rows] == [3, 0, 0]
+    engine.dispose()
+
+
+def _count_waiting(conn: Connection) -> int:
+    return int(conn.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
 def test_a_large_count_goes_on_between_the_claims_for_other_places(
@@ -359,7 +437,7 @@ def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine,
 
     def agree() -> bool:
         with database.reading(engine) as conn:
-            [rule] = rules.read_rules(conn, [SITE])
+            [rule] = rules.read_rules(conn, [SITE.lower()])
             there = conn.execute(select(func.count()).select_from(reservations)).scalar_one()
         return rule.n <= there
 

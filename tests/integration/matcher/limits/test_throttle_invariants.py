@@ -150,7 +150,7 @@ class Throttled(RuleBasedStateMachine):
         """Who has not begun by now gives up by itself."""
         self.now += 2 * LEASE
         with database.writing(self.engine) as conn:
-            silent = {"vo": "lhcb", "silent_since": self.now, "now": self.now}
+            silent = {"silent_since": {"lhcb": self.now}, "now": self.now}
             expired = set(expiry.expire_leases(conn, **silent))
             expiry.close_killed(conn, **silent)
         gone = [lease for lease in self.gateway.phases if self.jobs[lease] in expired]

@@ -26,7 +26,7 @@ from taskqueue.schema.tables import (
 )
 from taskqueue.schema.tables import jobs as jobs_table
 from tests import by_hand, stored
-from tests.submitted import ANN, GRID, grid, job, log_of, submit, waiting, way
+from tests.submitted import ANN, GRID, grid, job, log_of, store_grid, submit, waiting, way
 
 JOB = {"Executable": "a.sh"}
 NEEDS_4000 = {**JOB, "Requirements": {"Memory": 4000}}
@@ -294,6 +294,20 @@ def test_a_job_without_an_eligible_queue_fails_where_that_is_wanted(engine: Engi
     assert (found.status, found.minor_status) == ("Failed", "Requirements optimizer")
     assert found.application_status == NO_ELIGIBLE_QUEUE
     assert count(engine, submit_pools) == 0
+
+
+def test_an_old_configuration_fails_no_job_but_holds_it(engine: Engine, now: datetime) -> None:
+    config = grid(GRID + "Operations: {lhcb: {JobScheduling: {RejectUnmatchable: true}}}\n")
+    [job_id] = submit(engine, config, now, NEEDS_TOO_MUCH)
+    store_grid(engine, now)
+    newest = store_grid(engine, now, f"{GRID}# again").version
+    assert newest > config.version
+    batch.optimize(engine, config, [job_id], now=now)
+    held = job(engine, job_id)
+    assert (held.status, held.minor_status) == ("Checking", "Requirements")
+    assert "the configuration has changed" in held.application_status
+    batch.optimize(engine, grid(version=newest), [job_id], now=now + timedelta(minutes=1))
+    assert (job(engine, job_id).status, job(engine, job_id).minor_status) == ("Waiting", NO_ELIGIBLE_QUEUE)
 
 
 def test_what_is_stored_of_a_pool_counts_more_than_an_older_configuration(

@@ -14,7 +14,7 @@ from sqlalchemy import text as sql
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch, chain
-from optimizers.chain.chain import ChainContext, Hold, JobContext, Outcome
+from optimizers.chain.chain import ChainContext, Done, Hold, JobContext, Outcome
 from optimizers.submit import submission
 from optimizers.submit.submission import Accepted
 from requirements.errors import InvalidJob
@@ -26,7 +26,7 @@ from taskqueue.pools import pools
 from taskqueue.schema.tables import queue_class_versions
 from taskqueue.states import JobStatus
 from taskqueue.task_queues import task_queues
-from tests.submitted import ANN, GRID, grid, job, submit, way
+from tests.submitted import ANN, GRID, grid, job, store_grid, submit, way
 
 TEXT = """
 Executable = "run.sh";
@@ -76,7 +76,9 @@ def test_they_are_stored_as_the_optimizers_leave_them(
     place = job(engine, alone).task_queue_id
     assert place is not None
     with database.reading(engine) as conn:
-        assert task_queues.list_first_jobs(conn, place, 10) == [by_optimizers, alone, *both.job_ids]
+        assert task_queues.list_first_jobs(conn, [place], 10) == {
+            place: (by_optimizers, alone, *both.job_ids)
+        }
     assert [job(engine, job_id).job_name for job_id in both.job_ids] == ["a", "b"]
 
 
@@ -122,6 +124,21 @@ def test_a_job_that_fails_and_one_that_is_held_are_stored_so(engine: Engine, now
     assert stored.decided.outcomes["Wait", "Hold"] == 1
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_result_that_cannot_be_stored_leaves_the_jobs_to_the_optimizers(
+    engine: Engine, now: datetime, key: str | None
+) -> None:
+    def poison(candidate: JobContext, context: ChainContext) -> Outcome:
+        return Done(candidate=replace(candidate, minor_status=object()))  # type: ignore[arg-type]
+
+    steps = {**chain.installed_steps(), "Poison": chain.pure(poison)}
+    sources = [{"Executable": "a"}, {"Executable": "a", "JobPath": ["Poison"]}]
+    stored = submission.submit(engine, grid(), ANN, sources, now=now, steps=steps, key=key)
+    assert stored.due == stored.job_ids
+    done = batch.optimize(engine, grid(), stored.due, now=now, steps=steps)
+    assert (done.waiting, done.held) == ((stored.job_ids[0],), (stored.job_ids[1],))
+
+
 def test_the_outcomes_are_counted_as_those_of_the_optimizers(
     engine: Engine, config: Configuration, now: datetime
 ) -> None:
@@ -157,6 +174,16 @@ def test_jobs_of_a_new_pool_are_left_to_the_optimizers(
     received, waiting = JobStatus.RECEIVED, JobStatus.WAITING
     assert [each.status for each in found] == [waiting, received, waiting, received]
     assert batch.optimize(engine, config, mixed.job_ids, now=now).waiting == tuple(mixed.due)
+
+
+def test_a_job_that_an_old_configuration_fails_is_left_to_the_optimizers(
+    engine: Engine, now: datetime
+) -> None:
+    store_grid(engine, now)
+    store_grid(engine, now, f"{GRID}# again")
+    accepted = decide(engine, grid(STRICT), now, {"Executable": "a", "Site": "E.F.ch"})
+    assert accepted.due == accepted.job_ids
+    assert batch.optimize(engine, grid(version=2), accepted.due, now=now).waiting == tuple(accepted.job_ids)
 
 
 def test_what_was_decided_by_another_version_than_the_stored_one_is_decided_again(
@@ -212,9 +239,9 @@ def test_a_pool_is_not_removed_while_a_submission_uses_it(postgres_url: str, now
     with database.writing(engine) as using:
         assert pools.lock_resolved(using, [pool_id])
         with database.writing(engine) as conn:
-            assert pools.delete_unused(conn, before=later, now=later) == []
+            assert pools.delete_unused(conn, vo="lhcb", before=later, now=later) == []
     with database.writing(engine) as conn:
-        assert pools.delete_unused(conn, before=later, now=later) == [pool_id]
+        assert pools.delete_unused(conn, vo="lhcb", before=later, now=later) == [pool_id]
     engine.dispose()
 
 
@@ -236,7 +263,7 @@ def test_a_refused_submission_leaves_nothing(engine: Engine, config: Configurati
     place = job(engine, 1).task_queue_id
     assert place is not None
     with database.reading(engine) as conn:
-        assert task_queues.list_first_jobs(conn, place, 10) == [1]
+        assert task_queues.list_first_jobs(conn, [place], 10) == {place: (1,)}
 
 
 #: Submits a job, and is killed when all is written and nothing is committed.
@@ -267,5 +294,5 @@ def test_of_a_process_killed_before_the_commit_nothing_is_stored_and_the_key_is_
     place = job(engine, 1).task_queue_id
     assert place is not None
     with database.reading(engine) as conn:
-        assert task_queues.list_first_jobs(conn, place, 10) == [1, *stored.job_ids]
+        assert task_queues.list_first_jobs(conn, [place], 10) == {place: (1, *stored.job_ids)}
     assert submission.submit(engine, config, ANN, [text("a")], now=now, key="k").job_ids == stored.job_ids

@@ -2,22 +2,26 @@
 
 import io
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Connection, Engine, func, select, text
 
+from cs_config.options import bounds
+from cs_config.options.options import LimitOptions
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, NotAllowed
 from taskqueue import blobs
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
-from taskqueue.jobs import descriptions
+from taskqueue.jobs import descriptions, submission
 from taskqueue.schema.tables import descriptions as descriptions_table
 from taskqueue.schema.tables import jobs as jobs_table
-from tests import stored
+from tests import stored, waiting
 from tests.submitted import ANN, GRID, OPERATOR, grid, job, submit
 
 JOB = {"Executable": "a.sh"}
@@ -192,6 +196,74 @@ def test_waiting_jobs_have_limits(engine: Engine, now: datetime, option: str, me
     with database.writing(engine) as conn:
         stored.force(conn, last, status="Running")
     assert submit(engine, config, now, JOB)
+
+
+@pytest.mark.parametrize("option", ["WaitingJobsPerOwner", "WaitingJobsPerVO"])
+def test_a_limit_holds_for_submissions_at_the_same_time(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """The second submission counts while the jobs of the first are stored and not yet committed."""
+    config = grid(GRID + f"Operations: {{Defaults: {{Limits: {{{option}: 5}}}}}}\n")
+    store_jobs = submission.store_jobs
+    with ThreadPoolExecutor(1) as threads:
+        second: list[Future[list[int]]] = []
+
+        def storing(conn: Connection, *jobs: Any, **values: Any) -> list[int]:
+            ids = store_jobs(conn, *jobs, **values)
+            monkeypatch.setattr(submission, "store_jobs", store_jobs)
+            second.append(threads.submit(submit, engine, config, now, JOB, JOB, JOB))
+            if engine.dialect.name == "postgresql":  # on SQLite it waits for the end of this transaction
+                waiting.until(lambda: second[0].done() or _count_waits_for_a_quota(conn))
+            return ids
+
+        monkeypatch.setattr(submission, "store_jobs", storing)
+        submit(engine, config, now, JOB, JOB, JOB)
+        with pytest.raises(QuotaExceeded):
+            second[0].result()
+    assert count(engine) == 3
+
+
+def _count_waits_for_a_quota(conn: Connection) -> int:
+    locks = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    return int(conn.execute(locks).scalar_one())
+
+
+def test_far_from_the_limits_submissions_do_not_wait_for_each_other(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    new = {("lhcb", "ann"): 1}
+    limits = LimitOptions.model_validate({"WaitingJobsPerOwner": 10**9, "WaitingJobsPerVO": 10**9})
+    with database.writing(engine) as one, database.writing(engine) as other:
+        for conn in (one, other):  # the second would wait forever
+            submission.check_quota(conn, new, lambda _: limits, now=now, stored_next=True)
+    engine.dispose()
+
+
+def test_small_submissions_that_wait_for_a_large_one_do_not_wait_for_each_other_afterwards(
+    postgres_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The large one leaves too little for submissions that share the lock."""
+    engine = database.connect(postgres_url)
+    monkeypatch.setattr(bounds, "DECIDED_JOBS", 1)
+    with database.reading(engine) as conn:
+        connections = conn.execute(submission.CONNECTIONS).scalar_one()
+    most = 3 * connections + 20
+    config = grid(GRID + f"Operations: {{Defaults: {{Limits: {{WaitingJobsPerOwner: {most}}}}}}}\n")
+    store_jobs = submission.store_jobs
+    with ThreadPoolExecutor(2) as threads:
+        small: list[Future[list[int]]] = []
+
+        def storing(conn: Connection, *jobs: Any, **values: Any) -> list[int]:
+            ids = store_jobs(conn, *jobs, **values)
+            monkeypatch.setattr(submission, "store_jobs", store_jobs)
+            small.extend(threads.submit(submit, engine, config, now, JOB) for _ in range(2))
+            waiting.until(lambda: _count_waits_for_a_quota(conn) == 2)
+            return ids
+
+        monkeypatch.setattr(submission, "store_jobs", storing)
+        large = {**JOB, "Parameters": connections + 30}
+        assert len(submit(engine, config, now, large)) == connections + 30
+        assert [len(each.result()) for each in small] == [1, 1]
+    engine.dispose()
 
 
 def test_many_jobs_are_refused_before_they_are_made_but_not_again_under_a_key_that_made_them(

@@ -43,13 +43,13 @@ class Workers:
 
     def __init__(self, database_url: str, redis_url: str, directory: Path) -> None:
         self._arguments = [database_url, redis_url, str(directory / "began")]
-        self._log = directory / "worker.log"
+        self.log = directory / "worker.log"
         self.began = directory / "began"
         self.slow = directory / "slow"
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log_file:
+        with self.log.open("ab") as log_file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.optimizer_worker", *self._arguments],
                 cwd=ROOT,
@@ -118,6 +118,18 @@ def test_a_worker_follows_the_configuration(
     until(lambda: job(engine, second).status is JobStatus.FAILED, "the failure of the second job")
 
 
+def test_an_absent_database_is_one_warning_and_the_jobs_wait_for_the_sweep(
+    engine: Engine, now: datetime, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    store_grid(engine, now)
+    ids = submit(engine, grid(), now, JOB)
+    rq.connect_worker(f"sqlite:///{tmp_path / 'absent' / 'no.db'}")
+    rq.optimize_jobs(ids)
+    assert [record.exc_info for record in caplog.records] == [None]
+    assert "1 jobs wait for the sweep" in caplog.text
+    assert waiting(engine) == []
+
+
 def test_only_job_ids_go_through_redis(redis_server: RedisServer) -> None:
     RQNotifier(redis_server.url).ring(range(1, 2201))
     with redis_server.client() as client:
@@ -177,6 +189,22 @@ def test_a_flushed_redis_loses_nothing(
     assert waiting(engine) == [*ids, later]
 
 
+def test_a_redis_flushed_in_the_middle_of_a_batch_is_one_line_in_the_log(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> None:
+    store_grid(engine, now)
+    workers.slow.touch()
+    ids = submit(engine, grid(), now, *([JOB] * 20))
+    workers.start()
+    RQNotifier(redis_server.url).ring(ids)
+    until(workers.began.exists, "the beginning of the batch")
+    redis_server.flush()
+    workers.slow.unlink()
+    until(lambda: waiting(engine) == ids, "the end of the batch")
+    until(lambda: "Redis has lost the record of 20 jobs" in workers.log.read_text(), "the line in the log")
+    assert "Traceback" not in workers.log.read_text()
+
+
 def test_redis_away_is_no_error_for_the_submitter(
     engine: Engine, now: datetime, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +258,6 @@ def test_a_worker_that_cannot_reach_redis_ends_when_told(
 ) -> None:
     redis_server.kill()
     process = workers.start()
-    until(lambda: "Redis is unavailable" in workers._log.read_text(), "the first failure")
+    until(lambda: "Redis is unavailable" in workers.log.read_text(), "the first failure")
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(PATIENCE) == 0

@@ -12,7 +12,7 @@ import pytest
 from pilotage.cli import application
 from pilotage.cli.commands import site
 from pilotage.cli.errors import WrongUsage
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 from tests import waiting
 from tests.running_service import Service
 
@@ -168,7 +168,7 @@ def test_a_name_like_a_counter_is_taken_and_doubted(run: Run, gateway: httpx.Cli
 def test_what_a_watched_command_does_wrong_is_told_in_our_words(
     limited: Service, words: list[str], told: str
 ) -> None:
-    with Client(limited.url, limited.token("gateway", vo="cms", site=SITE)) as client:
+    with ServiceClient(limited.url, limited.token("gateway", vo="cms", site=SITE)) as client:
         with pytest.raises(WrongUsage) as refused:
             site.advertise_once(client, SITE, words, patience=0.1)
         assert told in str(refused.value)
@@ -178,7 +178,7 @@ def test_what_a_watched_command_does_wrong_is_told_in_our_words(
 def test_the_watermark_is_fetched_before_a_slow_command_counts(
     limited: Service, gateway: httpx.Client, tmp_path: Path
 ) -> None:
-    with Client(limited.url, limited.token("gateway", vo="cms", site=SITE)) as client:
+    with ServiceClient(limited.url, limited.token("gateway", vo="cms", site=SITE)) as client:
         client.advertise(SITE, {"CurrentJobs": 0, "CurrentSubmittingJobs": 0})
         [match] = ask(gateway, 1)["matches"]
         counts, go = tmp_path / "counts", tmp_path / "go"

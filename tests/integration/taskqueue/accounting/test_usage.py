@@ -72,6 +72,18 @@ def test_what_no_pilot_told_is_not_taken_for_idle(engine: Engine, now: datetime)
         assert _sum(conn, accounted_use, "normalised_seconds", "status") == {}
 
 
+def test_no_attempt_counts_more_cpu_time_than_its_cores_can_have_used(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        leases = accounted.begin(conn, accounted.put(conn, now), now)
+        conn.execute(update(attempts).values(processors=2))
+        done = PayloadResult(status="Done", cpu_seconds=1e11, cpu_power=3.0)
+        accounted.finish(conn, leases, now + HOUR, done)
+    _cycle(engine, now + 2 * HOUR)
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_use, "cpu_seconds", "status") == {"Done": 7920}
+        assert _sum(conn, accounted_use, "normalised_seconds", "status") == {"Done": 23760}
+
+
 def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
     engine: Engine, now: datetime
 ) -> None:
@@ -85,7 +97,7 @@ def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
         assert _sum(conn, accounted_use, "wall_seconds", "status") == {}
         accounted.finish(conn, leases[:1], now + 2 * HOUR)
         assert (
-            expiry.close_killed(conn, vo="lhcb", silent_since=now + 3 * HOUR, now=now + 3 * HOUR)
+            expiry.close_killed(conn, silent_since={"lhcb": now + 3 * HOUR}, now=now + 3 * HOUR)
             == job_ids[1:]
         )
     _cycle(engine, now + 4 * HOUR)
@@ -106,10 +118,8 @@ def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, 
         by_lease = dict(conn.execute(select(attempts.c.lease, attempts.c.job_id)).all())
         control.reschedule_job(conn, by_lease[taken], source="test", now=later, maximum=3)
         reporting.heartbeat(conn, silent, lease_time=HOUR, now=now)
-        expiry.mark_stalled(conn, vo="lhcb", silent_since=later, now=later)
-        expiry.give_up_stalled(
-            conn, vo="lhcb", silent_since=later, stalled_since=later + MINUTE, max_rescheduling=0, now=later
-        )
+        expiry.mark_stalled(conn, silent_since={"lhcb": later}, now=later)
+        reporting.give_up(conn, "lhcb", stalled_since=later + MINUTE, max_rescheduling=0, now=later)
     _cycle(engine, now + 2 * HOUR)
     with database.reading(engine) as conn:
         closed = conn.execute(select(func.count()).where(attempts.c.closed_at.is_not(None))).scalar_one()

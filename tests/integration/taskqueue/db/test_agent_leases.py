@@ -40,6 +40,13 @@ def test_after_the_expiry_another_takes_over_with_a_higher_fence(engine: Engine,
         assert _acquire(conn, "a", now + 2 * MINUTE) == 3
 
 
+def test_a_lease_from_before_the_clock_was_set_back_keeps_nobody_out(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        assert _acquire(conn, "a", now + 1440 * MINUTE) == 1
+        assert _acquire(conn, "b", now) == 2
+        assert _acquire(conn, "a", now) is None
+
+
 def test_the_end_of_a_cycle_is_noted_only_by_the_holder(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         _acquire(conn, "a", now)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from taskqueue.db import database
 from tests import stored
@@ -221,3 +221,34 @@ def test_a_child_does_not_speak_over_the_connections_of_its_parent(engine: Engin
     child.join()
     assert child.exitcode == 0
     assert _count(engine) == 1
+
+
+def test_a_database_that_stores_nothing_is_recognised(engine: Engine) -> None:
+    """Read-only on both; a full disk is a file that may not grow on SQLite."""
+
+    def put_after(setting: str, name: str) -> None:
+        with database.writing(engine) as conn:
+            conn.execute(text(setting))
+            _put(conn, name)
+
+    is_sqlite = engine.dialect.name == "sqlite"
+    with pytest.raises(OperationalError) as read_only:
+        put_after("PRAGMA query_only = ON" if is_sqlite else "SET TRANSACTION READ ONLY", "secret")
+    assert database.is_unavailable(read_only.value)
+    assert database.find_store_fault(read_only.value) == "it is read-only"
+    assert "secret" not in str(read_only.value)
+    engine.dispose()
+    if is_sqlite:
+        with pytest.raises(OperationalError) as full:
+            put_after("PRAGMA max_page_count = 1", "x" * 1_000_000)
+        assert database.find_store_fault(full.value) == "its disk is full"
+        engine.dispose()
+    with database.writing(engine) as conn:
+        _put(conn, "a")
+
+
+def test_errors_of_statements_hide_their_values(engine: Engine) -> None:
+    with pytest.raises(DBAPIError) as failed, database.writing(engine) as conn:
+        conn.execute(text("INSERT INTO nowhere VALUES (:lease)"), {"lease": "secret"})
+    assert "secret" not in str(failed.value)
+    assert database.find_store_fault(failed.value) is None

@@ -206,6 +206,6 @@ def _nobody_is_orphaned(engine: Engine, load: _Load, now: datetime) -> None:
         open_ones = conn.execute(select(attempts.c.lease).where(attempts.c.closed_at.is_(None))).scalars()
         assert answered.isdisjoint(open_ones)
         later = now + timedelta(days=1)
-        unanswered = expiry.expire_leases(conn, vo="lhcb", silent_since=later, now=later)
+        unanswered = expiry.expire_leases(conn, silent_since={"lhcb": later}, now=later)
         statuses = conn.execute(select(jobs.c.job_id, jobs.c.status)).all()
     assert {row.job_id for row in statuses if row.status != JobStatus.DONE} == set(unanswered)

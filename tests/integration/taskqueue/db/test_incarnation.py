@@ -47,7 +47,7 @@ def _status(engine: Engine, job_id: int) -> JobStatus:
 
 def _expire(engine: Engine, at: datetime) -> list[int]:
     with database.writing(engine) as conn:
-        return expiry.expire_leases(conn, vo="lhcb", silent_since=at, now=at)
+        return expiry.expire_leases(conn, silent_since={"lhcb": at}, now=at)
 
 
 def test_an_attempt_that_was_not_begun_has_time_to_report(
@@ -69,8 +69,8 @@ def test_a_running_job_is_not_stalled_because_nobody_could_hear_of_it(
         reporting.start(conn, held.lease, lease_time=LEASE, now=now)
     _recover(engine, later)
     with database.writing(engine) as conn:
-        assert expiry.mark_stalled(conn, vo="lhcb", silent_since=later - MINUTE, now=later) == []
-        assert expiry.mark_stalled(conn, vo="lhcb", silent_since=later + MINUTE, now=later) == [held.job_id]
+        assert expiry.mark_stalled(conn, silent_since={"lhcb": later - MINUTE}, now=later) == []
+        assert expiry.mark_stalled(conn, silent_since={"lhcb": later + MINUTE}, now=later) == [held.job_id]
 
 
 def test_a_heartbeat_or_an_end_says_that_a_job_was_begun_whose_start_is_lost(

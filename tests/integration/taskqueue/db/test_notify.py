@@ -16,7 +16,8 @@ from matcher.claim.worker import ClaimWorker
 from pilotage.cli import wiring
 from taskqueue.db import database, postgresql
 from taskqueue.db.notify import NotificationHub, NotificationTransport, TransportDownError, make_publisher
-from taskqueue.db.notify_transports import PostgresqlTransport, RedisTransport
+from taskqueue.db.postgresql_transport import PostgresqlTransport
+from taskqueue.db.redis_transport import RedisTransport
 from taskqueue.schema.tables import installation
 from taskqueue.task_queues import change_feed
 from tests import waiting
@@ -248,7 +249,7 @@ def test_a_new_configuration_is_seen_at_once(
         stack.callback(theirs.dispose)
         bell, other = (stack.enter_context(_bell(way.wire())) for _ in range(2))
         database.set_notifier(ours, bell.publish)
-        live = stack.enter_context(wiring.track_configuration(theirs, other))
+        live = stack.enter_context(wiring.track_configuration(theirs, other, lambda: now))
         with database.writing(ours) as conn:
             store.store_text(conn, GRID, author="ann", message="", source="x", expected=None, now=now)
         until(lambda: live.current.version == 1)

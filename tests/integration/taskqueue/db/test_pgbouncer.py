@@ -1,5 +1,6 @@
 """Behind pgbouncer in transaction mode: what a session was told is not there for the next transaction."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pilotage.cli.checks import database
 from pilotage.cli.checks.finding import Health
 from taskqueue.db import database as db_database
 from taskqueue.db import postgresql
+from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner
 from tests import stored, waiting
 from tests.pgbouncer import SERVER_CONNECTIONS, Pgbouncer
 
@@ -120,3 +122,29 @@ def test_the_doctor_names_what_a_pooled_database_lacks(
     assert alone["direct way"] is Health.WARNING
     assert found(postgres_url)["direct way"] is Health.GOOD
     assert found(pooled_url)["direct way"] is Health.BAD
+
+
+def test_each_statement_is_read_committed_although_the_database_has_another_default(
+    pooled: Engine, postgres_url: str
+) -> None:
+    direct = db_database.connect(postgres_url)
+    with db_database.writing(direct) as conn:
+        name = conn.execute(text("SELECT current_database()")).scalar_one()
+        conn.execute(text(f"ALTER DATABASE {name} SET default_transaction_isolation = serializable"))
+    direct.dispose()
+
+    async def show(engine: Engine) -> object:
+        runner = AsyncRunner(engine)
+        await runner.connect()
+        try:
+            return await runner.rows("SHOW transaction_isolation", ())
+        finally:
+            await runner.close()
+
+    for engine in (pooled, direct):
+        with db_database.writing(engine) as conn:
+            assert conn.execute(text("SHOW transaction_isolation")).scalar_one() == "read committed"
+        for _ in range(2 * SERVER_CONNECTIONS):
+            assert AutocommitRunner(engine).rows("SHOW transaction_isolation", ()) == [("read committed",)]
+        assert asyncio.run(show(engine)) == [("read committed",)]
+        engine.dispose()

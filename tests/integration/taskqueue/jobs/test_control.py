@@ -214,6 +214,35 @@ def test_a_job_is_rescheduled_only_so_often(engine: Engine, now: datetime) -> No
         assert jobs.get_job(conn, job_id).reschedules == 3
 
 
+def test_a_reschedule_that_is_repeated_after_a_lost_answer_counts_once(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, S.RUNNING)
+        stored.open_attempt(conn, job_id, now)
+        for status in (S.RESCHEDULED, S.CHECKING, S.WAITING):
+            control.reschedule_job(conn, job_id, source="alice", now=now, maximum=1)
+            assert jobs.get_job(conn, job_id).reschedules == 1
+            stored.force(conn, job_id, status=status.value)
+        before = log.read_log(conn, job_id)
+        control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
+        assert (log.read_log(conn, job_id), jobs.get_job(conn, job_id).reschedules) == (before, 1)
+
+
+def test_a_reschedule_counts_again_after_another_attempt_or_by_somebody_else(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, S.RUNNING)
+        stored.open_attempt(conn, job_id, now)
+        control.reschedule_job(conn, job_id, source="LostJobAgent", now=now, maximum=9)
+        stored.force(conn, job_id, status=S.CHECKING.value)
+        control.reschedule_job(conn, job_id, source="alice", now=now, maximum=9)
+        assert jobs.get_job(conn, job_id).reschedules == 2
+        stored.force(conn, job_id, status=S.RUNNING.value)
+        stored.open_attempt(conn, job_id, now, epoch=2)
+        control.reschedule_job(conn, job_id, source="alice", now=now, maximum=9)
+        assert jobs.get_job(conn, job_id).reschedules == 3
+
+
 def test_a_killed_job_is_not_rescheduled_and_its_attempt_stays(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_id = stored.job_in(conn, now, S.RUNNING)

@@ -16,7 +16,13 @@ from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, expiry, lifecycle
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.claim import ClaimedJob
-from taskqueue.leases.reports import FinishReport, GridJobPhase, PayloadResult, Progress
+from taskqueue.leases.reports import (
+    FinishReport,
+    GridJobPhase,
+    HeartbeatReport,
+    PayloadResult,
+    Progress,
+)
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
@@ -74,17 +80,15 @@ class Hand:
 
     def expire(self, now: datetime) -> list[int]:
         with database.writing(self.engine) as conn:
-            return expiry.expire_leases(conn, vo="lhcb", silent_since=now, now=now)
+            return expiry.expire_leases(conn, silent_since={"lhcb": now}, now=now)
 
     def stall(self, silent_since: datetime, now: datetime) -> list[int]:
         with database.writing(self.engine) as conn:
-            return expiry.mark_stalled(conn, vo="lhcb", silent_since=silent_since, now=now)
+            return expiry.mark_stalled(conn, silent_since={"lhcb": silent_since}, now=now)
 
     def give_up(self, now: datetime, most: int = 3) -> tuple[list[int], list[int]]:
         with database.writing(self.engine) as conn:
-            return expiry.give_up_stalled(
-                conn, vo="lhcb", silent_since=now, stalled_since=now, max_rescheduling=most, now=now
-            )
+            return reporting.give_up(conn, "lhcb", max_rescheduling=most, now=now)
 
     @property
     def job(self) -> Job:
@@ -114,7 +118,7 @@ class Hand:
 
 
 def _close_killed(conn: Connection, now: datetime) -> list[int]:
-    return expiry.close_killed(conn, vo="lhcb", silent_since=now, now=now)
+    return expiry.close_killed(conn, silent_since={"lhcb": now}, now=now)
 
 
 @pytest.fixture
@@ -267,14 +271,6 @@ def _reschedule(hand: Hand) -> str:
 
 
 @_closes
-def _giving_up_for_good(hand: Hand) -> str:
-    lease = hand.running()
-    hand.stall(hand.now + MINUTE, hand.now + MINUTE)
-    hand.give_up(hand.now + 2 * MINUTE, most=0)
-    return lease
-
-
-@_closes
 def _the_end_of_a_kill(hand: Hand) -> str:
     lease = hand.running()
     hand.kill()
@@ -340,6 +336,19 @@ def test_what_was_refused_is_recorded(hand: Hand) -> None:
     assert (last.from_status, last.to_status, last.source) == (S.WAITING, S.WAITING, lifecycle.STALE)
     assert "finish" in last.minor_status
     assert hand.job.status is S.WAITING
+
+
+def test_refused_reports_are_recorded_once_for_each_attempt_and_kind(hand: Hand) -> None:
+    lease = _expiry(hand)
+    finish = FinishReport(lease=lease, sender=reporting.ANYBODY, result=DONE)
+    heartbeat = HeartbeatReport(lease=lease, sender=reporting.ANYBODY)
+    for reports in ([finish, heartbeat], [heartbeat, heartbeat, finish], [heartbeat]):
+        with database.writing(hand.engine) as conn:
+            outcomes = lifecycle.record(conn, reports, rules=reporting.rules(), now=hand.now)
+        assert all(isinstance(each, StaleLease) for each in outcomes)
+    with database.reading(hand.engine) as conn:
+        stale = [each for each in log.read_log(conn, hand.job_id) if each.source == lifecycle.STALE]
+    assert sorted(each.minor_status.split()[1] for each in stale) == ["finish", "heartbeat"]
 
 
 def test_however_fence_and_report_meet_the_job_ends_once(hand: Hand, engine: Engine) -> None:
@@ -445,9 +454,7 @@ def test_a_silent_job_is_stalled_and_not_given_away(hand: Hand) -> None:
 def test_jobs_of_other_vos_have_other_times(hand: Hand) -> None:
     hand.running()
     with database.writing(hand.engine) as conn:
-        assert (
-            expiry.mark_stalled(conn, vo="cms", silent_since=hand.now + MINUTE, now=hand.now + MINUTE) == []
-        )
+        assert expiry.mark_stalled(conn, silent_since={"cms": hand.now + MINUTE}, now=hand.now + MINUTE) == []
 
 
 def test_a_heartbeat_of_the_open_attempt_turns_stalled_back_to_running(hand: Hand) -> None:
@@ -581,7 +588,7 @@ def test_many_leases_expire_at_once(engine: Engine, now: datetime) -> None:
 
     def expire(conn: Connection) -> int:
         later = now + 2 * LEASE
-        return len(expiry.expire_leases(conn, vo="lhcb", silent_since=later, now=later, most=1000))
+        return len(expiry.expire_leases(conn, silent_since={"lhcb": later}, now=later, most=1000))
 
     with database.writing(engine) as conn:
         assert [expire(conn), expire(conn), expire(conn)] == [1000, 200, 0]

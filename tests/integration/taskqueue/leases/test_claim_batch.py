@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.exc import OperationalError
 
+from matcher.claim import snapshot
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker, PendingRequest
@@ -39,6 +40,8 @@ from tests.waiting import request
 
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {alice: 20}}}}}}\n"
 HERE = Location(site="A.B.ch", ce="ce1", queue="long")
+#: Only requests that state their queue are batched.
+AT = waiting.at(waiting.LONG)
 
 
 @pytest.fixture
@@ -111,9 +114,10 @@ def test_a_batch_that_finds_its_jobs_goes_to_the_server_once(
 ) -> None:
     _put(engine, now, 100)
     _put(engine, now, 100, owner="bob")
-    matcher.serve([request()])
+    monkeypatch.setattr(snapshot, "_FRESH", 60.0)  # however long the machine takes between the two
+    matcher.serve([request(**AT)])
     with _statements(engine, monkeypatch) as seen:
-        looks = matcher.serve([request(request_id=str(number)) for number in range(pilots_at_once)])
+        looks = matcher.serve([request(**AT, request_id=str(number)) for number in range(pilots_at_once)])
     assert len(seen) == 1
     assert all(len(ids) == 1 for ids in _ids(looks))
     given = [ids[0] for ids in _ids(looks)]
@@ -143,30 +147,34 @@ def test_what_one_statement_claims_is_whole(engine: Engine, now: datetime, match
     low = _put(engine, now, 2, priority=1.0)
     high = _put(engine, now, 1, priority=9.0)
     with database.writing(engine) as conn:
-        pilots.record_contact(conn, stamp="stamp", vo="lhcb", queue=waiting.LONG, now=now)
-    caller = MatchCaller(subject="pilot", vos=frozenset({"lhcb"}), stamp="stamp")
+        for stamp in ("0", "1"):
+            pilots.record_contact(conn, stamp=stamp, vo="lhcb", queue=waiting.LONG, now=now)
     asked = [
-        request(caller=caller, request_id=str(number), Site="A.B.ch", GridCE="ce1", Queue="long")
-        for number in range(2)
+        request(
+            caller=MatchCaller(subject=f"pilot{stamp}", vos=frozenset({"lhcb"}), stamp=stamp),
+            request_id="r",
+            **waiting.at(waiting.LONG),
+        )
+        for stamp in ("0", "1")
     ]
     looks = matcher.serve(asked)
     given = [each for look in looks if isinstance(look, ClaimResult) for each in look.claimed]
     assert {each.job_id for each in given} == {high[0], low[0]}
     with database.reading(engine) as conn:
         assert waiting.left(conn) == [low[1]]
-        for each in given:
+        for stamp, each in enumerate(given):
             attempt = attempts.get_attempt(conn, each.lease)
-            assert (attempt.job_id, attempt.epoch, attempt.holder) == (each.job_id, 1, "pilot")
+            assert (attempt.job_id, attempt.epoch, attempt.holder) == (each.job_id, 1, f"pilot{stamp}")
             assert (attempt.site, attempt.ce, attempt.queue, attempt.stamp) == (
                 HERE.site,
                 HERE.ce,
                 HERE.queue,
-                "stamp",
+                str(stamp),
             )
             assert attempt.lease_expires_at == each.lease_expires_at == now + timedelta(minutes=5)
             assert jobs.get_job(conn, each.job_id).status is JobStatus.MATCHED
             assert each.description["JobID"] == each.job_id
-        assert pilots.get_pilot(conn, "stamp").jobs == 2
+        assert [pilots.get_pilot(conn, stamp).jobs for stamp in ("0", "1")] == [1, 1]
     assert _ids(matcher.serve(asked)) == [[each.job_id] for each in given], "said again: the same answer"
 
 
@@ -181,9 +189,10 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     asks = [_ask(task_queue, number) for number in range(how_many)]
     allowed = _ask(task_queue, 9, site="C.D.ch")
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        assert [each.claimed for each in claim_batch.claim_jobs(server, asks, now=now)] == [None] * how_many
+        refused = BatchClaimResult(refused=True)
+        assert claim_batch.claim_jobs(server, asks, now=now) == [refused] * how_many
         [*nothing, given] = claim_batch.claim_jobs(server, [*asks, allowed], now=now)
-    assert [each.claimed for each in nothing] == [None] * how_many
+    assert nothing == [refused] * how_many
     assert given.claimed is not None
 
 
@@ -196,7 +205,7 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
         again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
         [repeated, other] = claim_batch.claim_jobs(server, again, now=now)
     assert first.claimed is not None
-    assert (repeated.claimed, repeated.repeated) == (None, True)
+    assert (repeated.claimed, repeated.refused) == (None, True)
     assert other.claimed is not None, "another pilot's request of the same name"
 
 
@@ -272,12 +281,12 @@ def test_a_claim_that_nobody_heard_of_goes_back(
 
     monkeypatch.setattr(claim_batch, "claim_jobs", cut_off)
     claimer = ClaimWorker(engine, matcher)
-    lost = PendingRequest(request=request(request_id="r"))
+    lost = PendingRequest(request=request(**AT, request_id="r"))
     claimer._serve_batch([lost])
     assert isinstance(lost.future.exception(0), OperationalError)
     assert _open_attempts(engine) == 1
     monkeypatch.undo()
-    again = PendingRequest(request=request(request_id="r"))
+    again = PendingRequest(request=request(**AT, request_id="r"))
     claimer._serve_batch([again])
     assert [each.job_id for each in again.future.result(0).matches] == [job_id]
     assert _open_attempts(engine) == 1
@@ -329,7 +338,7 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
     leases: list[str] = []
     matcher.refresh()
     monkeypatch.setattr(claim_batch, "claim_jobs", second_is_cut_off)
-    tickets = [PendingRequest(request=request(request_id=each)) for each in ("first", "second")]
+    tickets = [PendingRequest(request=request(**AT, request_id=each)) for each in ("first", "second")]
     claimer = ClaimWorker(engine, matcher)
     claimer._serve_batch(tickets)
     monkeypatch.undo()
@@ -352,7 +361,7 @@ def test_claims_that_are_made_and_cannot_be_told_go_back(
 
     monkeypatch.setattr(claim_batch, "claim_jobs", broken)
     claimer = ClaimWorker(engine, matcher)
-    tickets = [PendingRequest(request=request()) for _ in range(2)]
+    tickets = [PendingRequest(request=request(**AT)) for _ in range(2)]
     claimer._serve_batch(tickets)
     assert all(isinstance(each.future.exception(0), KeyError) for each in tickets)
     monkeypatch.undo()

@@ -101,7 +101,7 @@ def test_whoever_is_not_plain_is_left_out_and_as_it_was(postgres_url: str, now: 
         [unbegun] = waiting.claim(conn, [waiting.task_queue_of(conn, waiting_id)], now)
         for each in (plain, killed, foreign):
             reporting.heartbeat(conn, each.lease, lease_time=LEASE, now=now + MINUTE)
-        assert expiry.mark_stalled(conn, vo="lhcb", silent_since=now + MINUTE, now=now) == [stalled.job_id]
+        assert expiry.mark_stalled(conn, silent_since={"lhcb": now + MINUTE}, now=now) == [stalled.job_id]
     before = _again(engine, running)
     beats = [_of(each) for each in (plain, killed, stalled, ended)]
     others = [
@@ -147,7 +147,7 @@ def test_what_ends_a_job_at_the_same_moment_is_seen(postgres_url: str, now: date
         elif end == "finish":
             reporting.finish(conn, attempt.lease, PayloadResult(status="Done"), now=now)
         else:
-            assert len(expiry.mark_stalled(conn, vo="lhcb", silent_since=now + MINUTE, now=now, most=1)) == 1
+            assert len(expiry.mark_stalled(conn, silent_since={"lhcb": now + MINUTE}, now=now, most=1)) == 1
 
     noted = stored.meanwhile(
         engine, happens, lambda: _beat(engine, now + MINUTE, _of(attempt), _of(other)), waits=False

@@ -222,6 +222,25 @@ def test_a_lease_of_a_vo_that_is_gone_is_good_for_the_common_time(
         assert attempts.get_attempt(conn, each.lease).lease_expires_at == now + LEASE
 
 
+def test_an_end_is_plain_if_the_output_that_it_names_is_stored(
+    engine: Engine, server: AutocommitRunner, now: datetime
+) -> None:
+    running = _running(engine, now, 4)
+    stored_one, missing, other, unnamed = [each.lease for each in running]
+    with database.writing(engine) as conn:
+        reporting.store_output(conn, stored_one, "a" * 64, now=now)
+        reporting.store_output(conn, other, "b" * 64, now=now)
+    before = [_written(engine, each.job_id) for each in running[1:3]]
+    names = {stored_one: "a" * 64, missing: "a" * 64, other: "a" * 64, unnamed: None}
+    sent = [
+        FinishReport(lease=lease, sender=reporting.ANYBODY, result=DONE, output=name)
+        for lease, name in names.items()
+    ]
+    answers = plain_reports.record_plain(server, sent, rules=reporting.rules(LEASE), now=now + MINUTE)
+    assert [each and each.status for each in answers] == ["Done", None, None, "Done"]
+    assert [_written(engine, each.job_id) for each in running[1:3]] == before
+
+
 def test_reports_of_all_kinds_share_a_statement(
     engine: Engine, server: AutocommitRunner, now: datetime
 ) -> None:

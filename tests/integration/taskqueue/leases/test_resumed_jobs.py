@@ -105,10 +105,9 @@ def lose(engine: Engine, now: datetime, count: int, most: int = 3) -> Lost:
 
 
 def give_up(engine: Engine, now: datetime, most: int = 3) -> None:
-    since = {"vo": "lhcb", "silent_since": now}
     with database.writing(engine) as conn:
-        expiry.mark_stalled(conn, **since, now=now - MINUTE)
-        expiry.give_up_stalled(conn, **since, stalled_since=now, max_rescheduling=most, now=now)
+        expiry.mark_stalled(conn, silent_since={"lhcb": now}, now=now - MINUTE)
+        reporting.give_up(conn, "lhcb", max_rescheduling=most, now=now)
 
 
 @pytest.fixture
@@ -226,13 +225,27 @@ def test_what_was_given_away_or_ended_does_not_come_back(gone: Lost, reason: str
 
 
 @pytest.mark.parametrize("report", _REPORTS)
-def test_a_job_that_failed_since_it_was_lost_too_often_has_failed(
+def test_a_job_that_failed_since_it_was_lost_too_often_goes_back_to_who_comes_back(
     engine: Engine, now: datetime, report: str
 ) -> None:
     gone = lose(engine, now, 1, most=0)
-    with pytest.raises(StaleLease):
-        gone.report(report)
     assert job(engine, gone.job_id).status is S.FAILED
+    gone.report(report)
+    found = job(engine, gone.job_id)
+    assert found.status is (S.DONE if report == "finish" else S.RUNNING)
+    assert (found.reschedules, found.ended_at is None) == (0, report != "finish")
+
+
+@pytest.mark.parametrize("report", _REPORTS)
+def test_a_failed_job_that_was_rescheduled_or_deleted_by_a_person_does_not_come_back(
+    engine: Engine, now: datetime, report: str
+) -> None:
+    for number, end in enumerate((_reschedule, _delete)):
+        gone = lose(engine, now + number * 2 * HOUR, 1, most=0)
+        with database.writing(engine) as conn:
+            end(conn, gone.job_id, source="alice", now=gone.now)
+        with pytest.raises(StaleLease):
+            gone.report(report)
 
 
 def test_a_lease_that_nobody_was_given_brings_nothing_back(gone: Lost) -> None:

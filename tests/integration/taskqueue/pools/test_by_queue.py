@@ -66,7 +66,7 @@ def test_what_is_told_is_what_holds_after_every_change(engine: Engine, now: date
     assert ask(engine, known) == (sorted([pool, other]), [])
     with database.writing(engine) as conn:
         stored.force(conn, job_id, status="Done", ended_at=now)
-        assert pools.delete_unused(conn, before=now + HOUR, now=now + HOUR) == [pool]
+        assert pools.delete_unused(conn, vo="lhcb", before=now + HOUR, now=now + HOUR) == [pool]
     assert ask(engine, known) == ([other], [])
 
 

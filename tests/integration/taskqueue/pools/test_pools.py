@@ -325,10 +325,10 @@ def test_an_unused_pool_goes_after_the_grace_time_with_its_mapping(engine: Engin
         _sync(conn, 1, now, {"x": [A]})
         _touch(conn, "p", now)
         _resolve(conn, "p", 1, "x", now)
-        assert pools.delete_unused(conn, before=now, now=now) == []
-        assert pools.delete_unused(conn, before=now + HOUR, now=now + 2 * HOUR) == ["p"]
+        assert pools.delete_unused(conn, vo="lhcb", before=now, now=now) == []
+        assert pools.delete_unused(conn, vo="lhcb", before=now + HOUR, now=now + 2 * HOUR) == ["p"]
         assert conn.execute(select(pool_mappings)).all() == []
-        assert pools.delete_unused(conn, before=now + HOUR, now=now + 2 * HOUR) == []
+        assert pools.delete_unused(conn, vo="lhcb", before=now + HOUR, now=now + 2 * HOUR) == []
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_pool_stays_while_a_job_uses_it_or_did_lately(
             submit_pool="p",
             ended_at=None if ended is None else now + ended,
         )
-        assert bool(pools.delete_unused(conn, before=now + 2 * HOUR, now=now + 3 * HOUR)) is goes
+        assert bool(pools.delete_unused(conn, vo="lhcb", before=now + 2 * HOUR, now=now + 3 * HOUR)) is goes
 
 
 def test_a_job_that_arrives_before_the_deletion_keeps_its_pool(engine: Engine, now: datetime) -> None:
@@ -365,7 +365,7 @@ def test_a_job_that_arrives_before_the_deletion_keeps_its_pool(engine: Engine, n
 
     def delete() -> list[str]:
         with database.writing(engine) as conn:
-            return pools.delete_unused(conn, before=now + HOUR, now=late)
+            return pools.delete_unused(conn, vo="lhcb", before=now + HOUR, now=late)
 
     def arrive(conn: Connection) -> None:
         _touch(conn, "p", late)
@@ -389,7 +389,7 @@ def test_a_job_that_arrives_after_the_deletion_gets_its_pool_anew(engine: Engine
             return _touch(conn, "p", late) and bool(_resolve(conn, "p", 1, "x", late))
 
     def delete(conn: Connection) -> None:
-        assert pools.delete_unused(conn, before=now + HOUR, now=late) == ["p"]
+        assert pools.delete_unused(conn, vo="lhcb", before=now + HOUR, now=late) == ["p"]
 
     assert stored.meanwhile(engine, delete, arrive)  # it is new again, and was resolved again
     with database.reading(engine) as conn:
@@ -408,7 +408,7 @@ def test_jobs_that_arrive_while_pools_are_deleted_never_end_without_one(
             time = now + timedelta(minutes=next(minutes))
             if number < 2:
                 with database.writing(engine) as conn:
-                    pools.delete_unused(conn, before=time, now=time)
+                    pools.delete_unused(conn, vo="lhcb", before=time, now=time)
                 continue
             pool_ids = dice.sample(names, 2)
             with database.writing(engine) as conn:

@@ -111,7 +111,7 @@ def test_a_job_comes_back_to_its_place(engine: Engine, now: datetime) -> None:
         task_queue = waiting.task_queue_of(conn, first)
         task_queues.dequeue(conn, [first])
         task_queues.requeue(conn, [first], now=now)
-        assert task_queues.list_first_jobs(conn, task_queue, 10) == [first, second]
+        assert task_queues.list_first_jobs(conn, [task_queue], 10) == {task_queue: (first, second)}
         assert task_queues.count_waiting(conn, [task_queue]) == {task_queue: 2}
 
 
@@ -120,7 +120,7 @@ def test_first_come_the_users_priority_and_then_the_order_of_arrival(engine: Eng
         low = waiting.put(conn, now, 2, priority=1.0)
         high = waiting.put(conn, now, 2, priority=9.0)
         task_queue = waiting.task_queue_of(conn, low[0])
-        assert task_queues.list_first_jobs(conn, task_queue, 3) == [*high, low[0]]
+        assert task_queues.list_first_jobs(conn, [task_queue], 3) == {task_queue: (*high, low[0])}
 
 
 def test_who_would_call_it_empty_does_not_overlook_a_job_that_is_on_its_way_in(

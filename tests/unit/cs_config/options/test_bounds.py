@@ -60,6 +60,7 @@ def test_shares_of_groups_have_a_bound() -> None:
         "Leases: {StalledTime: 1.0e+15}",
         "Leases: {Time: 1000000000000}",
         "Leases: {StalledGrace: 1000000000000}",
+        "Leases: {RunOnTime: 1000000000000}",
         "Pools: {RefreshInterval: 100000000000}",
         "Pools: {GraceTime: 100000000000}",
         "Retention: {Jobs: 1000000}",

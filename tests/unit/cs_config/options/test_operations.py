@@ -168,6 +168,10 @@ def test_a_correction_of_which_nothing_is_said_is_one_between_groups_over_a_week
         ),
         ("{cms: {JobDescription: {Memory: {min: 5, max: 1}}}}", "min 5 is more than max 1"),
         ("{cms: {JobDescription: {Model: {type: string, min: 5}}}}", "min and max are for numbers"),
+        (
+            "{cms: {Leases: {StalledTime: 20000}}}",
+            "RunOnTime, 21600 s, is less than StalledTime and StalledGrace together, 21800 s",
+        ),
     ],
 )
 def test_wrong_options_are_errors_with_path_and_suggestion(text: str, said: str) -> None:

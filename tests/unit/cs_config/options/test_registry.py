@@ -53,11 +53,11 @@ def test_wrong_entries_are_errors(text: str, said: str) -> None:
     assert said in found[0]
 
 
-def test_platforms_that_can_run_a_wanted_one() -> None:
+def test_the_platforms_whose_software_runs_on_a_node() -> None:
     config = validate.parse(
         "Resources: {Computing: {OSCompatibility: {el9: [el9, el8], el8: [EL8, el7], sl6: sl6}}}"
     )
-    assert config.list_compatible(["el8"]) == ("el8", "el9")
-    assert config.list_compatible(["el7"]) == ("el7", "el8")
-    assert config.list_compatible(["unheard"]) == ("unheard",)
-    assert config.list_compatible([]) == ()
+    assert config.list_runnable(["EL9"]) == {"el9", "el8"}
+    assert config.list_runnable(["el8"]) == {"el8", "el7"}
+    assert config.list_runnable(["unheard"]) == {"unheard"}
+    assert config.list_runnable([]) == frozenset()

@@ -1,6 +1,8 @@
 import pytest
 
 from cs_config import validate
+from cs_config.tree import parameters
+from cs_config.tree.parameters import KnownParameter, VoRight
 from cs_config.versions import patch, proposals
 from cs_config.versions.permissions import EditNotAllowed, Rights
 from cs_config.versions.proposals import Proposal
@@ -10,6 +12,8 @@ Resources:
   Sites:
     LCG.A.org:
       MaxRAM: 1000          # of the site
+      MaxTotalJobs: 7
+      MaxWaitingJobs: 7
       VO: [cms, dune]
       VOs: {dune: {MaxRAM: 500}}
       CEs:
@@ -18,6 +22,7 @@ Resources:
           Queues:
             long: {CPUTime: 100, VOs: {cms: {MaxRAM: 2000}, dune: {MaxRAM: 3000}}}
             short: {CPUTime: 10}
+            limited: {VOs: {cms: {MaxTotalJobs: 3}}}
     LCG.B.org: {CEs: {}}
 Operations:
   Defaults: {JobScheduling: {HoldTime: 5}}
@@ -72,10 +77,54 @@ NOT_OF_CMS = [
     f"{LONG}/VOs/cms/vo",
     f"{LONG}/VOs/cms/Requirements",
     f"{LONG}/VOs/cms/Checks",
+    f"{LONG}/VOs/cms/AuthorizationCheck",
+    f"{LONG}/VOs/cms/Forwarding",
     "Operations/cms/Limits/SandboxQuota",
     "Operations/cms/limits",
     "Operations/cms/JobScheduling/InputDataCatalogue",
 ]
+
+
+#: Values of each kind; one of them fits a parameter.
+_VALUES = (1, "x", "4", True, ["cms"])
+
+
+@pytest.mark.parametrize("known", parameters.KNOWN, ids=lambda known: known.name)
+def test_a_vo_sets_only_parameters_that_do_not_limit_it(known: KnownParameter):
+    path = f"{LONG}/VOs/cms/{known.name}"
+    value = next(each for each in _VALUES if known.fits(each))
+    match known.right:
+        case VoRight.SET:
+            assert proposed(CMS, {path: value}).differences
+        case VoRight.NONE:
+            with pytest.raises(EditNotAllowed):
+                proposed(CMS, {path: value})
+        case VoRight.LOWER:
+            with pytest.raises(EditNotAllowed):
+                proposed(CMS, {path: True if known.name == "Enabled" else 8})
+            assert proposed(CMS, {path: False if known.name == "Enabled" else 6}).differences
+
+
+def test_the_number_of_pilots_access_and_the_batch_system_are_the_sites():
+    kept = {each.name for each in parameters.KNOWN if each.right is not VoRight.SET}
+    assert kept == {
+        *("MaxTotalJobs", "MaxWaitingJobs", "Enabled", "VO", "Requirements", "Checks", "MoUTierLevel"),
+        *("WholeNode", "CEType", "LocalCEType", "SubmissionMode", "CEQueueName", "BatchQueue", "SharedArea"),
+        *("SubmitOptions", "OutputURL"),
+    }
+
+
+def test_a_vo_lowers_its_limit_of_pilots_and_never_lifts_it():
+    lowered = f"{SITE}/CEs/ce1/Queues/limited/VOs/cms/MaxTotalJobs"
+    assert proposed(CMS, {lowered: 2}).differences  # 3 before, of the operator
+    for change in ({lowered: 4}, {lowered: None}, {lowered: "none"}):
+        with pytest.raises(EditNotAllowed):
+            proposed(CMS, change)
+    with pytest.raises(EditNotAllowed):
+        proposed(CMS, {}, lowered)
+    with pytest.raises(EditNotAllowed):
+        proposed(CMS, {f"{LONG}/VOs/cms": {"MaxTotalJobs": 8}})
+    assert proposed(CMS, {f"{LONG}/VOs/cms/Cores": 10**6}).differences
 
 
 @pytest.mark.parametrize("path", NOT_OF_CMS)

@@ -1,9 +1,14 @@
 from datetime import UTC, datetime, timedelta
+from random import Random
+from threading import Lock
 
 import pytest
 
 from matcher.claim import wait_causes
 from matcher.claim.wait_causes import WaitCauseRecorder
+from matcher.index.waiting import Candidates, IndexChanges, WaitingIndex
+from matcher.request.resource import Resource
+from taskqueue.task_queues.change_feed import FeedPosition
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -59,3 +64,21 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     seen.note("banned", queues(1, 2, 3, 4, 5), at(0))
     seen.note("banned", queues(1, 2), at(500))
     assert sorted(each.task_queue_id for each in seen.due(at(500))) == [1, 2, 3]
+
+
+def candidates(waiting: WaitingIndex, owners: frozenset[str] | None = None) -> Candidates:
+    """What a pilot may serve, for some owners or all."""
+    resource = Resource(cpu_time=3600, owners=owners)
+    return Candidates(waiting, resource, frozenset(), lock=Lock(), random=Random(0))
+
+
+def test_classes_that_were_noted_a_moment_ago_are_not_noted_again():
+    waiting, seen = WaitingIndex(), WaitCauseRecorder()
+    waiting.apply(IndexChanges(position=FeedPosition(history=(), low=0, high=0), occupied=queues(1, 2)))
+    ada, any_owner = candidates(waiting, owners=frozenset({"ada"})), candidates(waiting)
+    ends = []
+    for pilot, seconds in ((ada, 0), (any_owner, 1), (any_owner, 2), (any_owner, 11)):
+        seen.note("limits", pilot, at(seconds))
+        ends.append([each.until for each in seen._open.values()])
+    # One owner's task queues do not stand for the class; the others do, for ten seconds.
+    assert ends == [[at(30)] * 2, [at(31)] * 2, [at(31)] * 2, [at(41)] * 2]

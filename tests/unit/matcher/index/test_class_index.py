@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matcher import rules
-from matcher.index.class_index import ClassIndex
+from matcher.index.class_index import ClassIndex, MaskCache
 from matcher.request.resource import Resource
 from taskqueue.task_queues.requirement_class import RequirementClass
 
@@ -44,12 +44,14 @@ classes = st.builds(
     processors_min=st.integers(1, 3),
     whole_node=st.booleans(),
     gpus=_NUMBERS,
+    replicas=st.frozensets(st.frozensets(_NAMES, min_size=1, max_size=2), max_size=2),
     submit_pool=st.none() | st.sampled_from("ab"),
 )
 resources = st.builds(
     Resource,
     cpu_time=_NUMBERS,
     sites=_OFFERS,
+    near=_OFFERS,
     grid_ces=_OFFERS,
     platforms=_OFFERS,
     job_types=_OFFERS,
@@ -146,3 +148,15 @@ def test_memory_per_core_counts_for_the_cores_that_a_job_must_have() -> None:
 def test_of_several_sites_one_has_to_be_wanted_and_not_banned() -> None:
     asked = RequirementClass(vo="lhcb", cpu_time=1, sites=frozenset({"S1"}), banned_sites=frozenset({"S1"}))
     assert rules.refusals(asked, Resource(cpu_time=1, sites=frozenset({"s1", "s2"})), ()) == ("site",)
+
+
+def test_a_full_cache_of_masks_keeps_those_that_were_stored_last():
+    cache, evaluated = MaskCache[int](16), list[int]()
+
+    def evaluate(key: int) -> int:
+        evaluated.append(key)
+        return 1 << key
+
+    for key in (*range(17), *range(2, 17)):
+        assert cache.find(key, evaluate, lambda _: False) == 1 << key
+    assert evaluated == list(range(17))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cs_config import validate
+from cs_config.errors import QueueNotFound
 from matcher.index import place_pools
 from requirements import errors
 from requirements.errors import MOST_HINTS
@@ -25,6 +26,12 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(errors, "get_close_matches", counting)
     return found
+
+
+def test_only_if_all_queues_are_unknown_it_is_an_error() -> None:
+    with pytest.raises(QueueNotFound):
+        place_pools.find_queues(["x/y/z", "rubbish"], CONFIG)
+    assert place_pools.find_queues([], CONFIG) == ({}, [])
 
 
 def test_hints_are_looked_for_as_long_as_they_are_few(compared: list[int]) -> None:

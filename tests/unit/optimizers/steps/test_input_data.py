@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cs_config.tree.storage import find_common_sites
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome
 from optimizers.steps import replica_catalogue
 from optimizers.steps.input_data import input_data
@@ -57,7 +58,7 @@ def test_candidates_are_the_sites_that_have_every_file(
     context = context_of(with_catalogue(str(catalogue)))
     outcome = said(candidate_of, context, *files)
     assert isinstance(outcome, Done)
-    assert outcome.candidate.data_sites == sites
+    assert find_common_sites(context.config, outcome.candidate.replicas) == sites
 
 
 @pytest.mark.parametrize("file", ["/lhcb/unknown", "/lhcb/none"])
@@ -121,7 +122,7 @@ def test_a_plug_in_is_named_before_a_colon(candidate_of: Make, context_of: MakeC
     context = context_of(with_catalogue("mine:A.B.ch"), {"mine": Plugin})
     outcome = said(candidate_of, context, "/lhcb/x")
     assert isinstance(outcome, Done)
-    assert outcome.candidate.data_sites == {"A.B.ch"}
+    assert outcome.candidate.replicas == {frozenset({"A.B.ch"})}
     away = said(candidate_of, context_of(with_catalogue("mine:away"), {"mine": Plugin}), "/lhcb/x")
     assert away == Hold(reason="the replica catalogue does not answer: no answer")
 

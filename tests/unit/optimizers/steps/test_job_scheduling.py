@@ -110,9 +110,9 @@ def test_any_ce_is_no_condition(candidate_of: Make, context_of: MakeContext) -> 
     assert asked(candidate_of(context, GridCE=["Any", "x"]), context).grid_ces == frozenset()
 
 
-def test_platforms_bring_those_that_can_run_them(candidate_of: Make, context_of: MakeContext) -> None:
+def test_the_class_has_the_platforms_that_are_stated(candidate_of: Make, context_of: MakeContext) -> None:
     context = context_of(GRID)
-    assert asked(candidate_of(context, Platform="el7"), context).platforms == {"el7", "el8", "el9"}
+    assert asked(candidate_of(context, Platform="el7"), context).platforms == {"el7"}
     assert asked(candidate_of(context, Platform="el9"), context).platforms == {"el9"}
     assert asked(candidate_of(context, Platform="ANY"), context).platforms == frozenset()
 
@@ -161,13 +161,17 @@ def test_unknown_sites_fail_where_the_configuration_insists(
 
 def test_a_job_goes_only_where_its_data_are(candidate_of: Make, context_of: MakeContext) -> None:
     context = context_of(GRID)
-    with_data = replace(candidate_of(context), data_sites=frozenset({"A.B.ch", "C.D.ch"}))
-    assert asked(with_data, context).sites == {"A.B.ch", "C.D.ch"}
-    elsewhere = replace(candidate_of(context, Site="A.B.ch"), data_sites=frozenset({"C.D.ch"}))
+    both, there = frozenset({"A.B.ch", "C.D.ch"}), frozenset({"C.D.ch"})
+    with_data = replace(candidate_of(context), replicas=frozenset({both}))
+    found = asked(with_data, context)
+    assert (found.sites, found.replicas) == (set(), {both})
+    assert scheduled(with_data, context).site == "Multiple"
+    assert scheduled(replace(with_data, replicas=frozenset({both, there})), context).site == "C.D.ch"
+    elsewhere = replace(candidate_of(context, Site="A.B.ch"), replicas=frozenset({there}))
     outcome = job_scheduling(elsewhere, context)
     assert isinstance(outcome, Failed)
     assert outcome.reason.startswith("Impossible InputData * Site requirements")
-    banned = replace(candidate_of(context, BannedSite="C.D.ch"), data_sites=frozenset({"C.D.ch"}))
+    banned = replace(candidate_of(context, BannedSite="C.D.ch"), replicas=frozenset({there}))
     assert isinstance(job_scheduling(banned, context), Failed)
 
 
@@ -181,24 +185,11 @@ def test_the_pool_is_part_of_the_class(candidate_of: Make, context_of: MakeConte
     assert asked(with_pool(candidate_of(context)), context).submit_pool == "f" * 64
 
 
-@pytest.mark.parametrize(
-    ("raw", "sites"),
-    [
-        ({}, {"A.B.ch"}),
-        ({"Site": ["A.B.ch", "C.D.ch"]}, {"A.B.ch"}),
-        ({"Site": "C.D.ch"}, {"C.D.ch"}),
-        ({"BannedSite": "A.B.ch"}, set()),
-    ],
-)
-def test_eligible_sites_narrow_the_list_where_that_is_wanted(
-    raw: dict[str, object], sites: set[str], candidate_of: Make, context_of: MakeContext
+def test_the_sites_of_today_are_not_written_into_the_class(
+    candidate_of: Make, context_of: MakeContext
 ) -> None:
-    wide, narrow = (
-        context_of(GRID),
-        context_of(GRID + "Operations: {Defaults: {JobScheduling: {NarrowSites: true}}}\n"),
-    )
-    assert asked(with_pool(candidate_of(wide)), wide).sites == set()
-    assert asked(with_pool(candidate_of(narrow, **raw)), narrow).sites == sites
+    context = context_of(GRID + "Operations: {Defaults: {JobScheduling: {NarrowSites: true}}}\n")
+    assert asked(with_pool(candidate_of(context)), context).sites == set()
 
 
 @pytest.mark.parametrize(("reschedules", "seconds"), [(1, 60), (2, 180), (3, 300), (4, 600), (9, 600)])

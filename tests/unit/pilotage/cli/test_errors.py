@@ -4,6 +4,7 @@ import pytest
 from typer.exceptions import TyperException
 
 from pilotage.cli import errors
+from pilotage.cli.errors import CommandRefused
 from requirements.errors import InvalidJob, Problem
 
 PROBLEM = Problem(
@@ -37,3 +38,8 @@ def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     error.exit_code = 2
     assert errors.show_error(error, as_json=False) == errors.WRONG
     assert capsys.readouterr().err == "pilotage: no such option\n"
+
+
+def test_an_error_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    errors.show_error(CommandRefused("job \x1b[31m\x1b]0;x\x07 cannot be killed"), as_json=False)
+    assert capsys.readouterr().err == "pilotage: job \\x1b[31m\\x1b]0;x\\x07 cannot be killed\n"

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from pilotage.cli import application, output
 from pilotage.cli.commands import job_show
+from pilotage.cli.errors import harmless
 
 
 def printed(renderable: object) -> str:
@@ -27,7 +28,7 @@ def printed(renderable: object) -> str:
         ([], "–"),
         (["a", 1], "a, 1"),
         ({"Memory": 4000, "Tag": ["a"]}, "Memory = 4000; Tag = a"),
-        ("[red]x", r"\[red]x"),
+        ("[red]x", "[red]x"),
     ],
 )
 def test_values_are_shown_as_people_read_them(value: object, shown: str) -> None:
@@ -48,8 +49,28 @@ def test_ages_are_told_in_the_largest_unit_that_says_enough(then: str, shown: st
     assert output.ago(then, datetime(2026, 3, 28, 12, 0, tzinfo=UTC)) == shown
 
 
-def test_text_with_brackets_is_not_taken_for_markup() -> None:
-    assert "[bold]" in printed(output.table(("A",), [["[bold]"]]))
+#: Rich takes the second one for an end without a beginning, also where brackets are escaped.
+MARKUP = ["[bold]", r"\[/x]", r"\[link=https://example.org]", "[", "\\", ":smile:"]
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_no_text_is_taken_for_markup(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = output.table((text,), [[text], [{text: text}], [[text]]], title=text)
+    output.emit({}, as_json=False, render=lambda: shown)
+    output.emit({}, as_json=False, render=lambda: text)
+    output.emit({}, as_json=False, render=lambda: output.facts({text: text}, title=text))
+    output.progress_console().print(text)
+    printed = capsys.readouterr()
+    assert printed.out.replace(text.capitalize(), text).count(text) == 10
+    assert printed.err.strip() == text
+
+
+def test_a_status_is_coloured_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="standard")
+    console.print(output.table(("Status",), [["Failed"], ["[red]x"]]))
+    assert isinstance(console.file, io.StringIO)
+    assert "\x1b[31mFailed" in console.file.getvalue()
+    assert "[red]x" in console.file.getvalue()
 
 
 def test_an_explanation_names_every_reason_and_what_holds_the_job_back_now() -> None:
@@ -78,8 +99,8 @@ def test_an_explanation_names_every_reason_and_what_holds_the_job_back_now() -> 
 
 def test_text_gives_no_orders_to_the_terminal() -> None:
     hostile = "job\x1b[31m\x1b]0;x\x07\x9b2J\u202egpj\udcff\ttab\nline ä–\u202f7"
-    shown = output.escape(hostile)
-    assert shown == r"job\x1b\[31m\x1b]0;x\x07\x9b2J\u202egpj\udcff" + "\ttab\nline ä–\u202f7"
+    shown = harmless(hostile)
+    assert shown == r"job\x1b[31m\x1b]0;x\x07\x9b2J\u202egpj\udcff" + "\ttab\nline ä–\u202f7"
 
 
 @pytest.mark.parametrize("as_json", [False, True])

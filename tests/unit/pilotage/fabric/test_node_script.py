@@ -21,6 +21,7 @@ names = os.listdir(area)
 files = {name: open(os.path.join(area, name)).read() for name in names if name != "pilot.pyz"}
 modes = sorted({oct(os.stat(os.path.join(area, name)).st_mode & 0o777) for name in names})
 seen = {"words": sys.argv[1:], "files": files, "modes": modes, "area": area, "env": dict(os.environ)}
+seen["input"] = sys.stdin.read()
 print(json.dumps(seen))
 sys.exit(7)
 """
@@ -66,7 +67,8 @@ def test_the_pilot_finds_its_files_and_nobody_else_reads_them(tmp_path: Path) ->
     assert done.returncode == 7, done.stderr
     found = told(done)
     area = found["area"]
-    assert found["files"] == {"secret": SECRET, "pools": "\n".join(pools), "authorities.pem": "PEM\n"}
+    assert found["input"] == SECRET
+    assert found["files"] == {"pools": "\n".join(pools), "authorities.pem": "PEM\n"}
     assert found["modes"] == ["0o600"]
     assert found["words"] == [
         "--url=http://service",
@@ -74,13 +76,13 @@ def test_the_pilot_finds_its_files_and_nobody_else_reads_them(tmp_path: Path) ->
         "--site=S",
         "--ce=C",
         "--queue=Q",
-        f"--secret-file={area}/secret",
+        "--secret-file=-",
         f"--pools=@{area}/pools",
         f"--ca={area}/authorities.pem",
         "--vo",
         "it's $HOME",
     ]
-    assert SECRET not in str(found["env"]) + str(found["words"])
+    assert SECRET not in str(found["env"]) + str(found["words"]) + str(found["files"])
     assert not Path(area).exists()
 
 

@@ -46,6 +46,12 @@ def has_error(text: str, resource: dict[str, Value]) -> bool:
         ("true ? a > 1 : b > 1", "a > 1"),
         ("c > 1 ? a > 1 : b > 1", "a > 1 && c > 1 || b > 1 && c <= 1"),
         ("c ? a > 1 : false", "a > 1 && c"),
+        ("ifThenElse(c, a > 1, false)", "a > 1 && c"),
+        ("memory >= 4e3", "memory >= 4000"),
+        ("4000.0 <= memory", "memory >= 4000"),
+        ("a == -2.0 || b != -0.0", "a == -2 || b != 0"),
+        ("isUndefined(a)", "a =?= undefined"),
+        ("!isUndefined(a)", "a =!= undefined"),
     ],
 )
 def test_the_usual_ways_to_write_the_same_have_one_form(text: str, expected: str) -> None:
@@ -76,7 +82,7 @@ LEAVES = st.sampled_from(
     [
         *("n < 2", "2 >= n", "m > n", "n =?= m", 's == "a"', '"A" =!= s', "member(s, l)", "isUndefined(n)"),
         *("b", "c", "b", "c", "n", "s", "l", '"a"', "true", "false", "undefined", "0", "3", "-1", "2.5"),
-        *("n + 1", "1 + 1", 'real("nan") < n', "error"),
+        *("n < 2.0", "-1.0 == m", "n =?= 2.0", "2 * n >= 4e0", "n + 1", "1 + 1", 'real("nan") < n', "error"),
     ]
 )
 EXPRESSIONS = st.recursive(
@@ -92,10 +98,11 @@ EXPRESSIONS = st.recursive(
         ),
         st.tuples(inner, inner).map(lambda each: "({}) ?: ({})".format(*each)),
         inner.map("isUndefined({})".format),
+        st.tuples(inner, inner, inner).map(lambda each: "ifThenElse({}, {}, {})".format(*each)),
     ),
     max_leaves=10,
 )
-NUMBERS = st.sampled_from([None, 0, 1, 2, 3, -1, 2.5])
+NUMBERS = st.sampled_from([None, 0, 1, 2, 2.0, 3, -1, 2.5])
 TRUTHS = st.sampled_from([None, True, False, True, False, 0, 3, "a"])
 RESOURCES = st.fixed_dictionaries(
     {

@@ -13,6 +13,7 @@ from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.nodes.flags import flags
+from requirements.nodes.lrms_vocabulary import are_flags
 from requirements.nodes.node_attributes import NodeAttributes, Option, parse_node_attributes
 from requirements.nodes.site_mapping import SiteMapping, parse_mapping
 from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
@@ -119,6 +120,7 @@ def check(
 ) -> tuple[str, ...]:
     residue = evaluator.decide_at_queue(requirements, {}, declarations, nodes).residue
     arguments = flags(residue, nodes, declarations, where.mapping)
+    assert are_flags(arguments)
     for facts in facts_of(nodes) if arguments and residue else ():
         if evaluator.eligible(residue, facts, declarations):
             assert where.takes(arguments, facts), (arguments, facts)
@@ -401,6 +403,7 @@ def test_a_condition_on_what_varies_says_what_both_arms_need(
     unknown = parse_node_attributes(dict.fromkeys(nodes, "unknown"))
     residue = evaluator.decide_at_queue(Expression(text=EXAMPLE), known, NOTHING_DECLARED, unknown).residue
     assert flags(residue, unknown, NOTHING_DECLARED, mapping) == arguments
+    assert are_flags(arguments)
 
 
 @pytest.mark.parametrize(
@@ -447,3 +450,23 @@ def test_equal_requirements_have_equal_flags_in_one_order() -> None:
     one = told("Slurm", 'RAM > 10 && CPU > 60 && OutboundIP && Model == "P4"')
     assert one == ("--mem=10M", "--time=60", "--constraint=outbound&p4")
     assert told("Slurm", 'Model == "P4" && OutboundIP && CPU > 60 && RAM > 10') == one
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--output=/home/director/.ssh/authorized_keys",),
+        ("--mem=1000M", "--wrap=sh"),
+        ("--mem=1000M --wrap=sh",),
+        ("--constraint=a\n--wrap=sh",),
+        ("-append", "transfer_input_files = /etc/passwd"),
+        ("-append", "requirements = $ENV(HOME)"),
+        ("-append", "requirements = true\nexecutable = /bin/sh"),
+        ("-R", "select[mem>1] span[hosts=1]"),
+        ("-l",),
+        ("/bin/sh",),
+        ("--mem=1000M", "-l", "h_rt=3600"),
+    ],
+)
+def test_other_arguments_are_no_flags(arguments: tuple[str, ...]) -> None:
+    assert not are_flags(arguments)

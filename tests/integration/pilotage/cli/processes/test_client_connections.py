@@ -130,3 +130,85 @@ def test_who_falls_silent_within_a_body_is_left_and_who_goes_on_is_not():
             await reader.readexactly(1)
 
     talk(said)
+
+
+def test_a_response_is_sent_in_one_piece():
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+        for _number in range(20):
+            writer.write(_POST + b"0123456789")
+            piece = await reader.read(1 << 16)
+            assert piece.partition(b"\r\n\r\n")[2] == b"10"
+
+    talk(said)
+
+
+def test_a_client_that_waits_to_send_its_body_is_told_to_go_on():
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+        writer.write(_POST.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        writer.write(b"0123456789")
+        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
+
+
+class _Peer:
+    """A connection of which only the address matters."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.is_aborted = False
+        self.transport = self
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed(
+    caplog: pytest.LogCaptureFixture,
+):
+    pending = serve.PendingHeads(by_address=True, files=160)  # 40 in all, 10 from one address
+    flood = [_Peer("192.0.2.1") for _ in range(30)]
+    honest = _Peer("192.0.2.2")
+    for number, each in enumerate([*flood[:15], honest, *flood[15:]]):
+        pending.add(each, now=number)  # type: ignore[arg-type]
+    assert [each.is_aborted for each in flood] == [True] * 20 + [False] * 10
+    assert not honest.is_aborted
+    others = [_Peer(f"198.51.100.{number}") for number in range(40)]
+    for each in others:
+        pending.add(each, now=100)  # type: ignore[arg-type]
+    assert [each.is_aborted for each in (*flood[20:], honest)] == [True] * 11
+    assert not any(each.is_aborted for each in others)
+    for each in (*others, *flood):
+        pending.discard(each)  # type: ignore[arg-type]
+    assert not pending._all
+    assert not pending._by_address
+    assert [record.args[2] for record in caplog.records] == ["192.0.2.1", "198.51.100.29"]
+
+
+def test_behind_a_proxy_all_come_from_one_address():
+    pending = serve.PendingHeads(by_address=False, files=160)
+    peers = [_Peer("192.0.2.1") for _ in range(40)]
+    for each in peers:
+        pending.add(each, now=0)  # type: ignore[arg-type]
+    assert not any(each.is_aborted for each in peers)
+
+
+def test_only_connections_without_a_whole_head_are_counted():
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+    ) -> None:
+        while not server.server_state.connections:
+            await asyncio.sleep(0)
+        [connection] = server.server_state.connections
+        pending = connection._pending  # type: ignore[union-attr]
+        assert list(pending._all) == [connection]
+        writer.write(_REQUEST + b"\r\n")
+        await answer(reader)
+        assert not pending._all
+        writer.write(_REQUEST)
+        while not pending._all:
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        while pending._all:
+            await asyncio.sleep(0)
+
+    talk(said)

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -24,11 +24,12 @@ from pilotage.fabric.batch.batch_system import (
     JobResources,
     Output,
     State,
+    Survey,
 )
 from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultySystem
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
-from pilotage.fabric.client import ApiError, Client
+from pilotage.fabric.client import ApiError, Json, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.targets import (
@@ -89,8 +90,8 @@ class Mortal:
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         return self.system.find(stamps)
 
-    def stamps(self, prefix: str) -> frozenset[str]:
-        return self.system.stamps(prefix)
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        return self.system.survey(handles, prefix)
 
     def kill(self, handles: Sequence[Handle]) -> None:
         self.system.kill(handles)
@@ -116,7 +117,7 @@ class Ground:
         self.script = SLEEPS
         self.ahead = timedelta(0)  #: of the real time
         self.ticks = 0.0
-        self.clients: list[Client] = []
+        self.clients: list[ServiceClient] = []
         self.intents: list[PilotScript] = []
 
     def director(
@@ -124,28 +125,31 @@ class Ground:
         *queues: str,
         vos: Sequence[str] = ("cms",),
         resources: JobResources = JobResources(),  # noqa: B008 - frozen
+        stated: frozenset[str] = frozenset(each.name for each in fields(JobResources)),
         brokers: Mapping[str, Broker] = MappingProxyType({}),
-        **habits: Any,
+        **options: Any,
     ) -> Director:
         clients = {
-            vo: Client(self.service.url, self.service.token("director", vo=vo, user="dora")) for vo in vos
+            vo: ServiceClient(self.service.url, self.service.token("director", vo=vo, user="dora"))
+            for vo in vos
         }
         self.clients += clients.values()
         system = ReliableSystem(
             system=self.system,
             evidence=Evidence(listings=3, seconds=100),
             clock=lambda: self.ticks,
-            sleep=lambda _: None,
         )
-        outlets = {
-            queue: QueueTarget(queue=queue, system="host", batch_queue="local", resources=resources)
+        targets = {
+            queue: QueueTarget(
+                queue=queue, system="host", batch_queue="local", resources=resources, stated=stated
+            )
             for queue in (() if brokers else queues or (LONG, SHORT))
         }
         sites = DirectorTargets(
-            outlets=outlets,
+            queues=targets,
             brokers=brokers,
             systems={"host": system},
-            habits=DirectorOptions(**{"name": "north", **habits}),
+            options=DirectorOptions(**{"name": "north", **options}),
             script=self._script,
         )
         return Director(sites=sites, clients=clients, chance=random.Random(1), clock=lambda: self.ticks)
@@ -241,7 +245,7 @@ def test_a_vo_that_the_service_refuses_ends_the_cycle_for_no_other(ground: Groun
     ground.submit(3)
     ground.submit(3, vo="dune")
     director = ground.director(vos=("cms", "dune"))
-    refused = Client(ground.service.url, ground.service.token("user", vo="cms", user="ann"))
+    refused = ServiceClient(ground.service.url, ground.service.token("user", vo="cms", user="ann"))
     ground.clients.append(refused)
     director.clients = {"cms": refused, "dune": director.clients["dune"]}
     director.__post_init__()
@@ -255,7 +259,7 @@ def test_a_vo_that_the_service_refuses_ends_the_cycle_for_no_other(ground: Groun
 
 def test_a_director_whose_every_vo_is_refused_says_so(ground: Ground) -> None:
     director = ground.director()
-    refused = Client(ground.service.url, ground.service.token("user", vo="cms", user="ann"))
+    refused = ServiceClient(ground.service.url, ground.service.token("user", vo="cms", user="ann"))
     ground.clients.append(refused)
     director.clients = {"cms": refused}
     director.__post_init__()
@@ -290,26 +294,47 @@ def test_pilots_for_jobs_that_need_a_node_are_sent_with_its_flags_and_never_mixe
     assert plain == [False, False, True, True, True], "who takes any node comes last"
 
 
+def test_flags_that_are_in_no_language_of_batch_systems_are_refused(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.submit(2, Requirements={"CPUModel": "amd"})
+    ask = ServiceClient.pilot_groups
+
+    def forge(client: ServiceClient, queues: Sequence[str]) -> Json:
+        answer = ask(client, queues)
+        for group in [each for groups in answer["flags"].values() for each in groups if each["flags"]]:
+            group["flags"] = ["--output=/home/director/.profile"]
+        return answer
+
+    monkeypatch.setattr(ServiceClient, "pilot_groups", forge)
+    summary = ground.cycle(ground.director("LCG.A.org/ce1/flagged"))
+
+    assert not ground.system.submitted
+    assert any(
+        "'--output=/home/director/.profile' of the service are refused" in each for each in summary.problems
+    )
+
+
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_a_director_that_died_in_a_submission_loses_and_doubles_no_pilot(ground: Ground, dies: str) -> None:
     ground.submit(3)
     ground.system.dies = dies
     with suppress(KeyboardInterrupt):
         ground.cycle(ground.director())
-    [intent] = ground.pilots()
-    assert intent["reference"] is None
+    intents = {pilot["stamp"]: pilot["reference"] for pilot in ground.pilots()}
+    assert list(intents.values()) == [None] * 3
     ground.system.dies = ""
 
     again = ground.director()
     summaries = [ground.cycle(again) for _ in range(5)]
 
-    of_intent = next(pilot for pilot in ground.pilots() if pilot["stamp"] == intent["stamp"])
+    of_intents = [pilot for pilot in ground.pilots() if pilot["stamp"] in intents]
+    adopted = [pilot for pilot in of_intents if pilot["reference"] is not None]
     assert ground.batch_jobs().total() == 3
     assert max(ground.system.submitted.values()) == 1
-    assert (of_intent["reference"] is not None) == (dies == "after")
-    assert sum(summary.adopted for summary in summaries) == (dies == "after")
-    if dies == "before":
-        assert of_intent["status"] == "Deleted", "given up, and another one was sent in its place"
+    assert len(adopted) == sum(summary.adopted for summary in summaries) == (dies == "after")
+    given_up = [pilot["status"] for pilot in of_intents if pilot["reference"] is None]
+    assert set(given_up) == {"Deleted"}, "and others were sent in their place"
 
 
 def test_a_submission_without_an_answer_is_found_by_its_stamp(ground: Ground) -> None:
@@ -320,10 +345,11 @@ def test_a_submission_without_an_answer_is_found_by_its_stamp(ground: Ground) ->
 
     first = ground.cycle(director)
     ground.system.system = FaultySystem(system=ground.host)
-    second = ground.cycle(director)
+    second, third = ground.cycle(director), ground.cycle(director)
 
-    assert (first.submitted, first.uncertain) == (0, 1)
-    assert (second.adopted, second.submitted) == (1, 1)
+    assert (first.submitted, first.uncertain, first.unsubmitted) == (0, 1, 1)
+    assert (second.polled, second.skipped) == (0, ["host"]), "after a failure"
+    assert (third.adopted, third.submitted) == (1, 1)
     assert ground.batch_jobs().total() == 2
 
 
@@ -431,6 +457,110 @@ def test_another_directors_pilots_are_left_alone(ground: Ground) -> None:
     assert pilot in ground.pilots()
 
 
+def set_parameters(ground: Ground, queue: str, **parameters: object) -> None:
+    place = f"Resources/Sites/{queue.replace('/ce1/', '/CEs/ce1/Queues/')}"
+    change = {"set": {f"{place}/{name}": value for name, value in parameters.items()}}
+    answer = ground.service.operator().patch("/api/v1/config", json=change, headers={"If-Match": '"1"'})
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_slot_has_what_its_queue_states_and_small_jobs_share_it(ground: Ground) -> None:
+    set_parameters(ground, LONG, NumberOfProcessors=2, maxWallClockTime=7200)
+    ground.submit(4, CPUTime=3600)
+    director = ground.director(LONG, stated=frozenset())
+
+    summary = ground.cycle(director)
+
+    assert (summary.jobs, summary.submitted) == (4, 2), "two jobs in each"
+    words = {"--processors=2", "--max-ram=4000", "--lifetime=7200", "--gpus=0"}
+    assert all(set(intent.words) == words for intent in ground.intents)
+
+
+def test_a_slot_larger_than_its_queue_is_a_contradiction_and_gets_no_pilots(ground: Ground) -> None:
+    set_parameters(ground, LONG, NumberOfProcessors=2)
+    ground.submit(2)
+    director = ground.director(
+        LONG, resources=JobResources(cores=4, memory=5000), stated=frozenset({"cores", "memory"})
+    )
+
+    summary = ground.cycle(director)
+
+    cores = "cores: 4, but the queue has 2 (NumberOfProcessors)"
+    assert director.check_slots() == [f"{LONG}: {cores}; memory: 5000, but the queue has 4000 (MaxRAM)"]
+    assert summary.submitted == 0
+    assert any("no pilots are sent" in problem for problem in summary.problems)
+
+
+def test_jobs_that_the_queue_allows_and_no_slot_has_room_for_are_shown(ground: Ground) -> None:
+    ground.submit(3, MinRAM=3000)
+    small = ground.director(LONG, resources=JobResources(memory=1000), stated=frozenset({"memory"}))
+
+    summary = ground.cycle(small)
+
+    assert (summary.jobs, summary.submitted) == (0, 0)
+    assert summary.unserved == {f"{LONG}: memory 1000 of 4000": 3}
+    assert "slots too small: 3 jobs fit" in str(summary)
+
+
+def test_a_pilot_that_waits_too_long_is_removed(ground: Ground) -> None:
+    ground.submit(3)
+    director = ground.director(LONG, longest_wait=3600)
+    ground.cycle(director)
+    ground.ahead = timedelta(hours=2)
+
+    first, second = ground.cycle(director), ground.cycle(director)
+
+    assert first.removed == 1, "two run on two cores"
+    assert second.ended["Deleted"] == 1
+
+
+def test_a_pilot_whose_queue_left_the_file_is_followed_where_it_is_listed_and_else_given_up(
+    ground: Ground,
+) -> None:
+    ground.submit(1)
+    ground.cycle(ground.director(LONG))
+    [pilot] = ground.pilots()
+    other = ground.director(SHORT, longest_wait=3600)
+    ground.cycle(other)
+    ground.host.kill([Handle(stamp=pilot["stamp"])])
+    wait_until_over(ground, [pilot["stamp"]])
+    ground.ahead = timedelta(hours=2)
+
+    summaries = [ground.cycle(other) for _ in range(2)]
+
+    assert sum((each.ended for each in summaries), Counter()) == {"Deleted": 1}
+
+
+def test_pilots_of_a_queue_that_no_system_has_any_more_are_aborted(ground: Ground) -> None:
+    ground.submit(1)
+    ground.cycle(ground.director(LONG))
+    [pilot] = ground.pilots()
+    ground.host.kill([Handle(stamp=pilot["stamp"])])
+    ground.wait_until_ended()
+    ground.host.forget([Handle(stamp=pilot["stamp"])])
+    director = ground.director(SHORT, longest_wait=3600)
+
+    early = ground.cycle(director)
+    ground.ahead = timedelta(hours=2)
+    late = ground.cycle(director)
+
+    assert (early.ended, late.ended) == ({}, {"Aborted": 1})
+    [pilot] = [each for each in ground.pilots() if each["queue"] == "long"]
+    assert pilot["status_reason"] == f"{LONG} is not in the file of the director any more"
+
+
+def test_what_could_not_be_written_was_not_submitted_and_leaves_no_pilots_that_wait(ground: Ground) -> None:
+    ground.submit(3)
+    director = ground.director(LONG)
+    ground.faults.glitch = Fault.FULL
+
+    summary = ground.cycle(director)
+
+    assert (summary.unsubmitted, summary.uncertain) == (3, 0)
+    assert ground.statuses() == {"Deleted": 3}
+    assert all("the spool is full" in pilot["status_reason"] for pilot in ground.pilots())
+
+
 ROUTER = Broker(
     system="host",
     queues={LONG: "long", SHORT: "short"},
@@ -530,14 +660,14 @@ def test_a_batch_job_that_nobody_knows_is_ended_after_looks_that_agree(ground: G
 
     summaries = [ground.cycle(director) for _ in range(3)]
     deadline = time.monotonic() + 60
-    while strange in ground.host.stamps(strange):
+    while strange in ground.host.survey((), strange).stamps:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     ground.cycle(director)
 
     assert [summary.killed for summary in summaries] == [0, 0, 1]
     assert any(strange in problem for problem in summaries[-1].problems)
-    assert ground.host.stamps("") == set(others)
+    assert ground.host.survey((), "").stamps == set(others)
     assert strange not in ground.batch_jobs(), "nothing of it is left"
 
 
@@ -559,7 +689,7 @@ def test_pilots_of_a_vo_that_was_taken_from_the_director_are_nobodys_orphans(gro
     alone = ground.director(**ORPHANS)
 
     assert [ground.cycle(alone).killed for _ in range(5)] == [0] * 5
-    assert len(ground.host.stamps("north.")) == 2
+    assert len(ground.host.survey((), "north.").stamps) == 2
 
 
 def test_a_batch_job_whose_pilot_ended_long_ago_is_ended(ground: Ground) -> None:

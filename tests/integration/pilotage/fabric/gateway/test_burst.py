@@ -186,7 +186,7 @@ def test_a_burst_of_grid_jobs_never_exceeds_what_the_site_takes(
     chance = random.Random(throttle)
     farm = SlowFarm(chance=chance)
     shared = SharedBatchSystem(
-        system=ReliableSystem(system=farm, sleep=lambda _: None),
+        system=ReliableSystem(system=farm),
         shell=LocalShell(),
         directory=str(tmp_path / "shared"),
     )

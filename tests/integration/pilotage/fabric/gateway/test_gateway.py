@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.manager.grid_job import ManagerPhase
 from pilotage.fabric.pilot.payload.payload import Report
@@ -123,6 +124,30 @@ def test_an_outage_costs_nothing_and_a_restart_goes_on_with_the_same_leases(grou
     assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Running", 1)
 
 
+def test_the_local_jobs_are_ended_when_the_service_has_not_answered_for_as_long_as_it_set(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = ground.submit()
+    passed = 0.0
+    monkeypatch.setattr(leases, "elapsed_time", lambda: passed)
+    with ground.gateway() as gateway:
+        talk(gateway)
+        talk(gateway)
+        assert ground.line is not None
+        ground.line.cut = True
+        passed = 21_599.0
+        assert gateway.talk(utc_now()).away
+        assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
+        passed = 21_600.0
+        assert gateway.talk(utc_now()).away
+        assert phases(gateway) == {job_id: ManagerPhase.CANCELLING}
+        ground.line.cut = False
+        end(gateway, job_id, PARTIAL)
+        gateway.leases.deliver()
+        assert not gateway.manager.grid_jobs()
+    assert ground.job(job_id)["status"] == "Running", "the service gives it away by itself"
+
+
 def test_a_job_that_is_recorded_but_not_begun_is_begun_by_the_next_process(ground: Ground) -> None:
     [job_id] = ground.submit()
     with ground.gateway() as gateway:
@@ -208,6 +233,23 @@ def test_a_delivery_that_is_cut_off_anywhere_is_taken_up_by_the_next_process(
         1,
         PARTIAL.application_status,
     )
+
+
+def test_an_output_whose_commit_was_lost_is_sent_again_before_the_end(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = ground.submit()
+    uploads = ground.service.lose_first_output(monkeypatch)
+    with ground.gateway() as gateway:
+        talk(gateway)
+        end(gateway, job_id, DONE, archive(tmp_path))
+        assert gateway.leases.deliver() == 0
+        assert ground.job(job_id)["status"] == "Running"
+        assert gateway.leases.deliver() == 1
+    assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"], len(uploads)) == ("Done", 1, 2)
+    assert ground.job(job_id)["application_status"] == DONE.application_status
+    output = ground.service.user().get(f"/api/v1/jobs/{job_id}/output").content
+    assert output == (tmp_path / "output.tar.gz").read_bytes()
 
 
 def test_a_job_whose_output_is_gone_is_not_done(ground: Ground, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A manager's grid jobs as processes of this host."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager.context import Retries
 from pilotage.fabric.manager.grid_job import Aggregate, AttemptKey, LocalState, ManagerPhase
 from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
+from tests.namespaces import userns
 
 
 @pytest.fixture
@@ -180,3 +182,52 @@ def test_nothing_of_a_grid_job_stays_once_it_is_forgotten(site: Site) -> None:
         "book.sqlite-shm",
     }
     assert not job.output.exists()
+
+
+LOOK = """#!/bin/sh
+ls {shared} >seen 2>&1; touch {shared}/mark; pilotage-progress looked 1 1; echo $PATH >path
+"""
+
+
+def look_around(site: Site, directory: Path, **habits: object) -> dict[str, str]:
+    """What a payload of a local job finds in the shared directory."""
+    site.habits = habits
+    site.sandboxes.content = sandbox(run__sh=LOOK.format(shared=site.shared))
+    manager = site.manager()
+    manager.journal.take(taken(JobType="generic", Executable="run.sh", OutputSandbox=["seen", "path"]))
+    job = until(manager, ended)
+    assert [str(each) for each in job.progress] == ["looked 1 of 1"]
+    return output(job)
+
+
+@userns
+def test_a_payload_does_not_see_the_files_of_other_local_jobs(site: Site, tmp_path: Path) -> None:
+    files = look_around(site, tmp_path, isolation="strongest")
+    assert "grid-" not in files["seen.1"]
+    assert not (site.shared / "mark").exists()
+    assert "not isolated" not in files["manager.log"]
+
+
+def test_where_payloads_cannot_be_isolated_the_log_states_it(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "unshare").write_text("#!/bin/sh\necho no namespaces >&2; exit 1\n")
+    (tools / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    files = look_around(site, tmp_path, isolation="strongest")
+    assert "grid-" in files["seen.1"]
+    assert "local job 1: done: not isolated: --isolation userns does not work here" in files["manager.log"]
+
+
+def test_a_stated_isolation_is_never_replaced_by_less(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.habits = {"isolation": "command", "isolation_command": "/bin/false", "retries": Retries(tries=1)}
+    manager = site.manager()
+    manager.journal.take(taken(JobType="generic"))
+    job = until(manager, ended)
+    assert job.outcome is not None
+    assert job.outcome.status == "Failed"
+    assert "--isolation command does not work here" in output(job)["manager.log"]

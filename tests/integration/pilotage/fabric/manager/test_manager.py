@@ -139,6 +139,25 @@ def test_a_refused_submission_is_tried_as_often_as_the_policy_says(
     assert "no such account" in job.outcome.application_status
 
 
+def test_a_local_job_that_is_there_though_its_submission_looked_refused_is_not_submitted_again(
+    site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = batch.submit
+
+    def lie(job: BatchJob) -> str:
+        submit(job)
+        raise SubmissionRefused(f"{job.stamp}: no such account")
+
+    monkeypatch.setattr(batch, "submit", lie)
+    manager = site.manager()
+    manager.journal.take(taken(LocalJobs=1))
+    for _ in range(4):
+        manager.advance()
+
+    assert len(batch.submissions) == 1
+    assert the_one(manager).phase is ManagerPhase.POLLING
+
+
 def test_a_handler_that_refuses_ends_the_job_with_its_words(site: Site) -> None:
     manager = site.manager()
     manager.journal.take(taken(LocalJobs=0))

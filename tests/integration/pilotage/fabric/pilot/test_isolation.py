@@ -3,15 +3,14 @@
 import os
 import shutil
 import signal
-import subprocess
 import uuid
 from pathlib import Path
 
 import pytest
 
 from pilotage.fabric.pilot import bundle
-from tests.debian import ALL_OF_THEM
 from tests.lease_server import TOKEN, LeaseServer
+from tests.namespaces import userns
 from tests.pilot_process import (
     PilotProcess,
     alive,
@@ -22,12 +21,6 @@ from tests.pilot_process import (
     wait_until_gone,
     wait_until_there,
 )
-
-NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "true")
-HAS_NAMESPACES = (
-    shutil.which("unshare") is not None and subprocess.run(NAMESPACES, capture_output=True).returncode == 0
-)
-userns = pytest.mark.skipif(not HAS_NAMESPACES and not ALL_OF_THEM, reason="no user namespaces on this host")
 
 
 def program(path: Path, script: str) -> Path:

@@ -129,7 +129,7 @@ def test_one_that_crashes_is_killed_or_takes_too_much_leaves_the_others_alone(
 def test_large_jobs_are_not_kept_out_for_ever(server: LeaseServer, tmp_path: Path) -> None:
     server.retry_after = 0
     server.add(shell(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"))
-    words = ("--processors", "2", "--whole-every", "0.001", "--verbose")
+    words = ("--processors", "2", "--whole-every", "1e-9", "--verbose")
 
     with PilotProcess(server.url, tmp_path / "work", *words) as pilot:
         server.wait_for(lambda: server.bodies("/heartbeat"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import Engine
 
 from examples.servers.starting import wait_until
 from pilotage.service.auth import keys
@@ -138,6 +139,23 @@ def test_the_cpu_time_of_all_processes_of_a_payload_is_told(
     told = json.loads(attempt.request)["finish"]
     assert 0.01 < told["cpu_seconds"] < 60
     assert told["cpu_power"] == 12.5
+
+
+def test_an_output_whose_commit_was_lost_is_sent_again_before_the_end(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(engine, tmp_path / "service", CONFIG) as service:
+        uploads = service.lose_first_output(monkeypatch)
+        user = service.user()
+        user.base_url = f"{service.url}/api/v1"
+        job_id = submit(user, Executable="/bin/echo", Arguments="here")
+
+        ended = run(service.url, tmp_path / "work", token=service.token("pilot", vo="cms"))
+
+        job = user.get(f"/jobs/{job_id}").json()
+        assert (job["status"], job["epoch"], len(uploads)) == ("Done", 1, 2)
+        assert files_of(user.get(f"/jobs/{job_id}/output").content)["std.out"] == "here\n"
+        assert [each["ended"] for each in ended["jobs"]] == ["Done"]
 
 
 def test_a_job_of_another_pool_is_not_taken(service: Service, user: httpx.Client, tmp_path: Path) -> None:

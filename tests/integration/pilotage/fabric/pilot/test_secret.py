@@ -1,10 +1,8 @@
 """Pilots that come with a one-use secret: how they get their token, keep it, and know that they are twins."""
 
-import base64
-import io
 import os
+import re
 import subprocess
-import zipfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from pilotage.fabric import node_script
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.node_script import PilotScript
 from pilotage.fabric.pilot import bundle
 from tests.lease_server import SECRET, TOKEN, LeaseServer, Refusal
@@ -165,7 +163,7 @@ def test_a_payload_that_asks_for_it_is_rescheduled_with_its_output_kept(
 
 def script(service: Service, directory: Path) -> Path:
     """What a director would submit, as a file."""
-    with Client(service.url, service.token("director", vo="cms")) as director:
+    with ServiceClient(service.url, service.token("director", vo="cms")) as director:
         secret = director.register_pilot(stamp="p1", queue=QUEUE, secret=True)["secret"]
         pools = director.pilot_groups([QUEUE])["pools"][QUEUE]
     about = PilotScript(
@@ -184,9 +182,8 @@ def script(service: Service, directory: Path) -> Path:
 
 def secret_of(file: Path) -> str:
     """The secret in a script."""
-    _, packed, _ = file.read_text().split("'''")
-    with zipfile.ZipFile(io.BytesIO(base64.b64decode(packed))) as files:
-        return files.read("secret").decode()
+    [secret] = re.findall(r"^printf %s ([\w-]+) \|", file.read_text(), re.MULTILINE)
+    return str(secret)
 
 
 def start(file: Path) -> subprocess.Popen[str]:

@@ -36,7 +36,22 @@ def test_a_payload_runs_on_while_the_service_is_away_and_is_reported_then(
     assert ended["returncode"] == 0
 
 
-@pytest.mark.parametrize("status", [401, 408, 425, 429, 503])
+def test_a_payload_is_ended_when_the_service_has_been_away_for_as_long_as_it_set(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    job = server.add(gate())
+    server.run_on_seconds = 5.0
+    with PilotProcess(server.url, tmp_path) as pilot:
+        server.wait_for(lambda: job.attempts and job.attempt.heartbeats)
+        with server.away():
+            wait_until_gone("[ ! -e go ]")
+        ended = pilot.end()
+
+    assert job.status == "Running", "nothing is reported: the service gives the job away by itself"
+    assert [each["ended"] for each in ended["jobs"]] == ["Lost"]
+
+
+@pytest.mark.parametrize("status", [302, 401, 408, 425, 429, 503])
 @pytest.mark.parametrize("request_name", ["/sandbox", "/start", "/heartbeat", "/output", "/finish"])
 def test_a_service_in_trouble_is_asked_again(
     server: LeaseServer, tmp_path: Path, request_name: str, status: int

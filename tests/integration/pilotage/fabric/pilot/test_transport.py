@@ -115,6 +115,7 @@ def test_a_refusal_that_is_not_ours_is_one_all_the_same() -> None:
         (404, "lease_not_found", True),
         (409, "stale_lease", True),
         (409, "illegal_transition", True),
+        (409, "output_missing", False),
         (400, "invalid_request", False),
         (403, "not_allowed", False),
         (413, "body_too_large", False),
@@ -131,10 +132,10 @@ def test_what_ends_an_attempt_is_told_from_what_a_report_should_not_hold(
     assert caught.value.ends_attempt is ends
 
 
-def test_a_redirect_is_not_followed_with_our_token() -> None:
-    with pytest.raises(Refused) as caught:
-        call(http(b"", "302 Found", "Location: http://elsewhere/"))
-    assert caught.value.status == 302
+@pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect"])
+def test_a_redirect_is_not_followed_with_our_token_and_may_be_tried_again(status: str) -> None:
+    with pytest.raises(Away, match="to 'http://elsewhere/'"):
+        call(http(b"", status, "Location: http://elsewhere/"))
 
 
 def test_a_download_that_breaks_off_may_be_tried_again() -> None:

@@ -128,7 +128,7 @@ def test_a_gateway_renews_its_token_and_revoking_the_first_revokes_both(service:
 
 
 def test_a_pilot_that_does_not_run_does_not_renew_its_token(service: Service):
-    assert service.pilot(QUEUE).post("/api/v1/tokens/renew").status_code == 404
+    assert service.as_role("pilot", vo="cms", queue=QUEUE).post("/api/v1/tokens/renew").status_code == 404
 
 
 def test_too_many_requests_of_one_subject_are_429(service: Service, config_text: str):

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, select, text
 
 from cs_config.tree.address import QueueAddress
 from pilotage.service.auth.callers import Caller, Role
@@ -15,6 +15,7 @@ from requirements.errors import NotAllowed
 from taskqueue.db import database
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import Pilot
+from taskqueue.schema.tables import pilots as pilots_table
 from taskqueue.states import PilotStatus
 
 HERE = QueueAddress(site="A.B.ch", ce="ce1", queue="long")
@@ -53,7 +54,8 @@ def _run(engine: Engine, now: datetime, use: Callable[[PilotPlaces], Coroutine[A
 
 async def _bind_all(places: PilotPlaces, now: datetime, *stated: tuple[Caller, QueueAddress]) -> list[object]:
     return await asyncio.gather(
-        *(places.bind_with_others(caller, queue, now=now) for caller, queue in stated), return_exceptions=True
+        *(places.bind_with_others(caller, queue, processors=4, now=now) for caller, queue in stated),
+        return_exceptions=True,
     )
 
 
@@ -141,6 +143,31 @@ def test_contacts_are_written_together_once_a_minute(engine: Engine, now: dateti
     _run(engine, now, go_on)
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "DELETE FROM pilots",
+        "UPDATE pilots SET site = '', ce = '', queue = ''",
+        "UPDATE pilots SET processors = NULL",
+    ],
+)
+def test_a_pilot_whose_binding_was_lost_in_a_failover_is_bound_again(
+    engine: Engine, now: datetime, lost: str
+) -> None:
+    async def use(places: PilotPlaces) -> None:
+        await _bind_all(places, now, (_caller("s"), HERE))
+        await places.store_contacts()
+        with database.writing(engine) as conn:
+            conn.execute(text(lost))
+        assert places.is_known(_caller("s"), HERE, now=now + MINUTE)
+        await places.store_contacts()
+        assert not places.is_known(_caller("s"), HERE, now=now + MINUTE)
+        await _bind_all(places, now, (_caller("s"), HERE))
+
+    _run(engine, now, use)
+    assert _place(engine, "s") == HERE
+
+
 def test_contacts_that_cannot_be_written_are_kept(engine: Engine, now: datetime) -> None:
     async def use(places: PilotPlaces) -> None:
         await _bind_all(places, now, (_caller("s"), HERE))
@@ -171,3 +198,18 @@ def test_the_contact_of_another_vo_does_not_count(engine: Engine, now: datetime)
 
     _run(engine, now, use)
     assert _pilot(engine, "s").last_seen_at is None
+
+
+def test_the_first_request_for_jobs_states_the_slot_of_a_pilot(engine: Engine, now: datetime) -> None:
+    caller = _caller("s")
+
+    async def use(places: PilotPlaces) -> None:
+        await places.bind_with_others(caller, HERE, now=now)
+        assert not places.is_known(caller, HERE, now=now)
+        for processors in (4, 64):
+            await places.bind_with_others(caller, HERE, processors=processors, now=now)
+        assert places.is_known(caller, HERE, now=now)
+
+    _run(engine, now, use)
+    with database.reading(engine) as conn:
+        assert conn.scalar(select(pilots_table.c.processors)) == 4

@@ -102,7 +102,7 @@ class Browser:
         return {key: value for key, [value] in parse_qs(urlsplit(answer.headers["location"]).query).items()}
 
     def come_back(self, brought: dict[str, str]) -> httpx.Response:
-        return self.http.get("/login/callback", params=brought)
+        return self.http.get("/login/callback/CERN", params=brought)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def browser(service: Service) -> Iterator[Browser]:
 def test_the_issuer_is_asked_with_proof_that_only_this_browser_has(browser: Browser, service: Service):
     asked = parse_qs(urlsplit(browser.begin()).query)
     assert asked["code_challenge_method"] == ["S256"]
-    assert asked["redirect_uri"] == [f"{service.url}/login/callback"]
+    assert asked["redirect_uri"] == [f"{service.url}/login/callback/CERN"]
     again = parse_qs(urlsplit(browser.begin()).query)
     assert not {*asked["state"], *asked["nonce"], *asked["code_challenge"]} & {
         *again["state"],
@@ -157,7 +157,7 @@ def test_a_code_from_another_sign_in_is_refused_by_its_nonce(browser: Browser, s
 )
 def test_what_is_no_answer_signs_nobody_in(browser: Browser, brought: dict[str, str]):
     browser.begin()
-    answer = browser.http.get("/login/callback", params=brought, headers={"Accept": "text/html"})
+    answer = browser.http.get("/login/callback/CERN", params=brought, headers={"Accept": "text/html"})
     assert answer.status_code in (400, 401)
     assert HOSTILE not in answer.text
 
@@ -166,6 +166,25 @@ def test_an_answer_of_another_issuer_is_refused(browser: Browser):
     brought = browser.approve(browser.begin())
     answer = browser.come_back({**brought, "iss": "https://evil.example.org"})
     assert (answer.status_code, "another issuer" in answer.text) == (401, True)
+
+
+def test_an_answer_at_the_address_of_another_issuer_is_refused(browser: Browser):
+    brought = browser.approve(browser.begin())
+    answer = browser.http.get("/login/callback/Other", params=brought)
+    assert (answer.status_code, "another issuer" in answer.text) == (401, True)
+
+
+def test_a_choice_of_roles_signs_in_once(browser: Browser):
+    assert browser.come_back(browser.approve(browser.begin(), "eve")).status_code == 200
+    [cookie] = [each for each in browser.http.cookies.jar if each.name.endswith("-sign-in")]
+    origin = {"Origin": str(browser.http.base_url).rstrip("/")}
+
+    def choose() -> int:
+        browser.http.cookies.jar.set_cookie(cookie)
+        return browser.http.post("/login/role", data={"choice": "0"}, headers=origin).status_code
+
+    assert choose() == 303
+    assert choose() == 401
 
 
 @pytest.mark.parametrize("next_page", ["https://evil.example.org/", "//evil.example.org", "/\\evil", "x"])

@@ -1,12 +1,14 @@
 import hashlib
 import io
 import os
+import socket
 import tarfile
 
 import pytest
 
 from taskqueue import blobs
 from taskqueue.db import database
+from tests import stored, waiting
 from tests.running_service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
@@ -166,3 +168,104 @@ def test_a_sender_that_breaks_off_leaves_nothing(service: Service, tmp_path):
         service.user().post("/api/v1/sandboxes", content=broken())
     assert service.user().post("/api/v1/sandboxes", content=b"fine").status_code == 200
     assert not list((tmp_path / "blobs" / "incoming").iterdir())
+
+
+def test_an_output_is_stored_where_new_sandboxes_and_jobs_are_refused_for_space(
+    service: Service, tmp_path, monkeypatch
+):
+    _, lease, pilot, _ = run_with_sandbox(service)
+    system = os.statvfs(tmp_path)
+    monkeypatch.setattr(blobs, "_FREE_SHARE", 1.5)
+    monkeypatch.setattr(blobs, "_FREE_BYTES", system.f_bavail * system.f_frsize * 1.5)
+    user = service.user()
+    for refused in (
+        user.post("/api/v1/sandboxes", content=archive(b"new")),
+        user.post("/api/v1/jobs", json={"jobs": [{"Executable": "true"}]}),
+    ):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_full")
+    assert pilot.put(f"/api/v1/leases/{lease}/output", content=archive(b"done")).status_code == 200
+
+
+def test_an_output_that_replaces_another_drops_it(service: Service, tmp_path):
+    job_id, lease, pilot, _ = run_with_sandbox(service)
+    pilot.post(f"/api/v1/leases/{lease}/start", json={})
+    for number in (1, 2, 2, 3):
+        answer = pilot.put(f"/api/v1/leases/{lease}/output", content=archive(b"x" * number))
+        assert answer.status_code == 200
+    files = {path.name for path in (tmp_path / "blobs").glob("??/*")}
+    assert files == {digest(archive()).partition(":")[2], digest(archive(b"xxx")).partition(":")[2]}
+    assert service.user().get(f"/api/v1/jobs/{job_id}/output").content == archive(b"xxx")
+
+
+def test_an_output_that_another_attempt_has_too_stays_when_it_is_replaced(service: Service):
+    (one, lease, pilot, _), (other, second, its, _) = run_with_sandbox(service), run_with_sandbox(service)
+    for each, sender in ((lease, pilot), (second, its)):
+        sender.post(f"/api/v1/leases/{each}/start", json={})
+        sender.put(f"/api/v1/leases/{each}/output", content=archive(b"same"))
+    pilot.put(f"/api/v1/leases/{lease}/output", content=archive(b"new"))
+    assert service.user().get(f"/api/v1/jobs/{other}/output").content == archive(b"same")
+    assert service.user().get(f"/api/v1/jobs/{one}/output").content == archive(b"new")
+
+
+def _end_without_its_output(service: Service, **named: object):
+    """The answer to an end after the commit of the output was lost; with job, lease and pilot."""
+    job_id, lease, pilot, _ = run_with_sandbox(service)
+    pilot.post(f"/api/v1/leases/{lease}/start", json={})
+    assert pilot.put(f"/api/v1/leases/{lease}/output", content=archive()).is_success
+    with database.writing(service.engine) as conn:
+        stored.lose_output(conn, lease)
+    answer = pilot.post(f"/api/v1/leases/{lease}/finish", json={"status": "Done", **named})
+    return answer, job_id, lease, pilot
+
+
+def test_an_end_waits_for_the_output_that_it_names(service: Service):
+    named = {"output": digest(archive())}
+    answer, job_id, lease, pilot = _end_without_its_output(service, **named)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "output_missing")
+    assert service.user().get(f"/api/v1/jobs/{job_id}").json()["status"] == "Running"
+    assert pilot.post(f"/api/v1/leases/{lease}/heartbeat").is_success
+
+    assert pilot.put(f"/api/v1/leases/{lease}/output", content=archive()).is_success
+    for _ in range(2):  # a repeated report gets the first answer
+        assert pilot.post(f"/api/v1/leases/{lease}/finish", json={"status": "Done", **named}).is_success
+    assert service.user().get(f"/api/v1/jobs/{job_id}").json()["status"] == "Done"
+    assert service.user().get(f"/api/v1/jobs/{job_id}/output").content == archive()
+
+
+def test_an_end_that_names_no_output_waits_for_none(service: Service):
+    answer, job_id, _, _ = _end_without_its_output(service)
+    assert answer.is_success
+    assert service.user().get(f"/api/v1/jobs/{job_id}").json()["status"] == "Done"
+
+
+@pytest.mark.parametrize("name", ["", "x", "0" * 64, "sha256:0", "sha256:" + "G" * 64])
+def test_a_name_that_no_output_can_have_is_refused(service: Service, name: str):
+    answer, job_id, _, _ = _end_without_its_output(service, output=name)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["details"]["problems"][0]["path"] == "output"
+    assert service.user().get(f"/api/v1/jobs/{job_id}").json()["status"] == "Running"
+
+
+def _begin_upload(service: Service, path: str, token: str, method: bytes = b"POST") -> socket.socket:
+    """An upload of which nothing but the head and a byte comes."""
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    sender = socket.create_connection((host, int(port)))
+    head = b"%s %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\nx"
+    sender.sendall(head % (method, path.encode(), token.encode()))
+    return sender
+
+
+def test_uploads_of_one_user_that_never_end_stop_neither_others_nor_outputs(service: Service, tmp_path):
+    token = service.token("user", vo="cms", user="eve")
+    senders = [_begin_upload(service, "/api/v1/sandboxes", token) for _ in range(70)]
+    incoming = tmp_path / "blobs" / "incoming"
+    try:
+        waiting.until(lambda: len(list(incoming.iterdir())) == 4)  # the others of her wait
+        _, lease, pilot, _ = run_with_sandbox(service)
+        pilot.post(f"/api/v1/leases/{lease}/start", json={})
+        assert pilot.put(f"/api/v1/leases/{lease}/output", content=archive(b"x")).status_code == 200
+        assert len(list(incoming.iterdir())) == 4
+    finally:
+        for sender in senders:
+            sender.close()
+    waiting.until(lambda: not list(incoming.iterdir()))

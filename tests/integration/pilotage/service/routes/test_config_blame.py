@@ -1,5 +1,8 @@
 from typing import Any
 
+import pytest
+
+from matcher.preview import history
 from tests.running_service import Service
 
 LONG = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/long"
@@ -104,3 +107,39 @@ def test_values_of_other_vos_are_not_shown(service: Service):
     none = cms.get("/api/v1/config/values", params={"path": "Operations/none"})
     assert theirs.status_code == none.status_code == 404
     assert cms.get("/api/v1/config/values", params={"path": QUEUE, "vo": "dune"}).status_code == 403
+
+
+def test_values_come_in_pages_and_no_path_has_too_many(service: Service, monkeypatch: pytest.MonkeyPatch):
+    user = service.user()
+    whole = values(user, "")
+    monkeypatch.setattr(history, "_MOST_VALUES", 3)
+    read, after = [], 0
+    while after is not None:
+        page = user.get("/api/v1/config/values", params={"path": "", "after": after}).json()
+        assert len(page["values"]) <= 3
+        read, after = read + page["values"], page["next"]
+    assert {each["path"]: each for each in read} == whole
+    monkeypatch.setattr(history, "_MOST_BELOW", 5)
+    refused = user.get("/api/v1/config/values", params={"path": ""})
+    assert refused.status_code == 400
+    assert "more than 5 values are there" in refused.json()["error"]["message"]
+
+
+def test_a_suggestion_is_a_name_that_the_caller_may_see(service: Service):
+    def suggest(client, path: str, **vo: str) -> str | None:
+        answer = client.get("/api/v1/config/values", params={"path": path, **vo})
+        assert answer.status_code == 404, answer.text
+        return answer.json()["error"]["details"].get("did_you_mean")
+
+    short = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/short"
+    cms, dune = service.user(), service.user(vo="dune")
+    assert suggest(cms, "Resourcse") == "Resources"
+    assert suggest(dune, f"{short}/VOs/dun") == f"{short}/VOs/dune"
+    assert suggest(dune, f"{short}/VOs/dune/MaxRAMM") == f"{short}/VOs/dune/MaxRAM"
+    for hidden in ("VOs/dun", "VOs/dune", "VOs/dune/MaxRAMM", "VOs/dune/MaxRAM"):
+        assert suggest(cms, f"{short}/{hidden}") is None
+        assert suggest(cms, f"{short}/{hidden}", vo="cms") is None
+    assert suggest(cms, "Registry/VO/dun", vo="cms") is None
+    assert suggest(cms, "Operations/JobDescriptio", vo="cms") == "JobDescription"
+    assert suggest(cms, "Operations/dun") is None
+    assert suggest(cms, "Operations/dune") is None

@@ -3,6 +3,8 @@
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -16,6 +18,8 @@ from taskqueue.db import database
 from tests import stored
 from tests.running_service import Service, running
 
+#: Starts a service.
+Serving = Callable[[], AbstractContextManager[Service]]
 QUEUE = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
 JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
 #: What a rival may have made of a request: the job, the lease or the pool is not as it was.
@@ -31,14 +35,28 @@ def engine(postgres_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def service(engine: Engine, tmp_path: Path, config_text: str) -> Iterator[Service]:
-    with running(engine, tmp_path, config_text) as service:
-        yield service
+def serving(engine: Engine, tmp_path: Path, config_text: str) -> Serving:
+    return partial(running, engine, tmp_path, config_text)
 
 
 def _deadlocks(engine: Engine) -> int:
+    """After the end of the service: sessions tell what they met when they end.
+
+    An engine in use must not be disposed of: a connection that comes back afterwards is never closed.
+    """
+    engine.dispose()
+    wait_until(lambda: _count_sessions(engine) == 1)
     with database.reading(engine) as conn:
         query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        return int(conn.execute(text(query)).scalar_one())
+
+
+def _count_sessions(engine: Engine) -> int:
+    with database.reading(engine) as conn:
+        query = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND backend_type = 'client backend'"
+        )
         return int(conn.execute(text(query)).scalar_one())
 
 
@@ -67,6 +85,7 @@ def _caretaker(service: Service, number: int) -> Callable[[random.Random], list[
     its = AgentContext(
         engine=service.engine,
         current=lambda: service.parts.live.current,
+        clock=utc_now,
         blobs=service.parts.blobs,
         holder=f"process {number}",
     )
@@ -78,46 +97,46 @@ def _caretaker(service: Service, number: int) -> Callable[[random.Random], list[
     return care
 
 
-def test_users_pilots_and_agents_at_once_never_deadlock(service: Service, engine: Engine) -> None:
-    user, pilot, agent = service.user(), service.pilot("LCG.A.org/ce1/long"), _caretaker(service, 1)
-    user.post("/api/v1/jobs", json={"jobs": [JOB] * 40}).raise_for_status()
+def test_users_pilots_and_agents_at_once_never_deadlock(serving: Serving, engine: Engine) -> None:
+    with serving() as service:
+        user, pilot, agent = service.user(), service.pilot("LCG.A.org/ce1/long"), _caretaker(service, 1)
+        user.post("/api/v1/jobs", json={"jobs": [JOB] * 40}).raise_for_status()
 
-    def act(number: int) -> set[int]:
-        dice, seen = random.Random(number), set()
-        for _ in range(12):
-            match number % 3:
-                case 0:
-                    seen.update(_pilot(pilot, dice))
-                case 1:
-                    seen.update(_user(user, dice))
-                case 2:
-                    seen.update(agent(dice))
-        return seen
+        def act(number: int) -> set[int]:
+            dice, seen = random.Random(number), set()
+            for _ in range(12):
+                match number % 3:
+                    case 0:
+                        seen.update(_pilot(pilot, dice))
+                    case 1:
+                        seen.update(_user(user, dice))
+                    case 2:
+                        seen.update(agent(dice))
+            return seen
 
-    seen = set().union(*stored.at_once(6, act))
+        seen = set().union(*stored.at_once(6, act))
     assert 200 in seen
     assert seen <= ORDINARY
-    engine.dispose()  # sessions that end tell what they met
     assert _deadlocks(engine) == 0
 
 
-def test_a_request_that_met_a_deadlock_is_carried_out_again(service: Service, engine: Engine) -> None:
+def test_a_request_that_met_a_deadlock_is_carried_out_again(serving: Serving, engine: Engine) -> None:
     """Somebody locks two rows by hand, in the wrong order."""
-    user = service.user()
-    first, second = user.post("/api/v1/jobs", json={"jobs": [JOB] * 2}).json()["job_ids"]
-    answers: list[httpx.Response] = []
-    kill = {"ids": [first, second]}
-    thread = threading.Thread(target=lambda: answers.append(user.post("/api/v1/jobs/kill", json=kill)))
-    lock = text("SELECT 1 FROM waiting_jobs WHERE job_id = :id FOR UPDATE")
-    with database.writing(engine) as conn:
-        # Who has waited longer is the one whose transaction is given up: let it not be ours.
-        conn.execute(text("SET LOCAL deadlock_timeout = '30s'"))
-        conn.execute(lock, {"id": second})
-        thread.start()
-        wait_until(lambda: _is_waiting(engine))
-        conn.execute(lock, {"id": first})
-    thread.join()
-    engine.dispose()
+    with serving() as service:
+        user = service.user()
+        first, second = user.post("/api/v1/jobs", json={"jobs": [JOB] * 2}).json()["job_ids"]
+        answers: list[httpx.Response] = []
+        kill = {"ids": [first, second]}
+        thread = threading.Thread(target=lambda: answers.append(user.post("/api/v1/jobs/kill", json=kill)))
+        lock = text("SELECT 1 FROM waiting_jobs WHERE job_id = :id FOR UPDATE")
+        with database.writing(engine) as conn:
+            # Who has waited longer is the one whose transaction is given up: let it not be ours.
+            conn.execute(text("SET LOCAL deadlock_timeout = '30s'"))
+            conn.execute(lock, {"id": second})
+            thread.start()
+            wait_until(lambda: _is_waiting(engine))
+            conn.execute(lock, {"id": first})
+        thread.join()
     assert _deadlocks(engine) == 1
     assert (answers[0].status_code, answers[0].json()["job_ids"]) == (200, [first, second])
 

@@ -16,13 +16,14 @@ from sqlalchemy import Engine
 
 from agents import priorities
 from agents.priorities import PriorityState
-from taskqueue.sites import matching_delays
+from taskqueue.db import clock as database_clock
 from tests import scenario_grid
 from tests.running_service import Service, running
 from tests.scenario_grid import Grid
 
 SHARES = scenario_grid.load("share_scenarios.yaml")
 ANYTHING = {"CPUTime": 10**7, "Tag": "ANY"}
+SOMEWHERE = {"Site": "LCG.Free.ch"}  # nothing is limited there
 
 #: A VO for each case of each share, with and without background task queues.
 WEIGHED = {
@@ -87,7 +88,7 @@ class Clock:
 def clock(any_engine: Engine) -> Iterator[Clock]:
     """One for each database; PostgreSQL's own is not asked."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matching_delays, "read_time", lambda _, now: now)
+        patch.setattr(database_clock, "read_time", lambda _, now: now)
         yield Clock()
 
 
@@ -215,7 +216,7 @@ def test_a_task_queue_is_there_until_its_last_job_is_gone(grid: Grid) -> None:
 
 def test_a_job_that_is_matched_leaves_its_task_queue(grid: Grid) -> None:
     ids = grid.submit({"CPUTime": 50000})
-    assert grid.given({"CPUTime": 300000}) == ids
+    assert grid.given({**SOMEWHERE, "CPUTime": 300000}) == ids
     assert grid.listed(ANYTHING) == []
 
 
@@ -262,7 +263,7 @@ def test_a_request_gets_the_job_that_dirac_gives_it(grid: Grid, case: Mapping[st
 
 def test_the_users_priority_decides_within_a_task_queue(grid: Grid) -> None:
     ids = [grid.submit({"Priority": priority})[0] for priority in (0, 9, 1, 10, 9)]
-    order = [grid.given({"CPUTime": 50000})[0] for _ in ids]
+    order = [grid.given({**SOMEWHERE, "CPUTime": 50000})[0] for _ in ids]
     assert order == [ids[each] for each in (3, 1, 4, 2, 0)]
 
 
@@ -377,7 +378,7 @@ def test_each_match_says_what_its_job_may_use(grid: Grid) -> None:
         {"MinRAM": 2000},
         {"GPUs": 1},
     )
-    said = {"CPUTime": 50000, "NumberOfProcessors": 6, "MaxRAM": 8000, "GPUs": 1}
+    said = {**SOMEWHERE, "CPUTime": 50000, "NumberOfProcessors": 6, "MaxRAM": 8000, "GPUs": 1}
     shares = {
         match["job_id"]: {name: match.get(name) for name in ("processors", "ram", "gpus")}
         for match in grid.request(said, 10)["matches"]
@@ -391,5 +392,5 @@ def test_each_match_says_what_its_job_may_use(grid: Grid) -> None:
 
 def test_a_pilot_is_filled_and_not_beyond(grid: Grid) -> None:
     grid.submit(*[{"NumberOfProcessors": 4}] * 3, *[{}] * 20)
-    answer = grid.request({"CPUTime": 50000, "NumberOfProcessors": 8}, 100)
+    answer = grid.request({**SOMEWHERE, "CPUTime": 50000, "NumberOfProcessors": 8}, 100)
     assert sum(match["processors"] for match in answer["matches"]) == 8

@@ -18,7 +18,7 @@ from tests.postgres import Postgres
 from tests.running_service import CONFIG, Service, running
 
 SITE, CE, NAME = QUEUE.split("/")
-RESOURCE = {"Site": SITE, "GridCE": CE, "Queue": NAME, "CPUTime": 100_000}
+RESOURCE = {"NumberOfProcessors": 8, "Site": SITE, "GridCE": CE, "Queue": NAME, "CPUTime": 100_000}
 
 
 class Walk:
@@ -104,6 +104,10 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     pools = walk.go(director, "POST", "/matcher/getSubmitPoolsForQueue", json={"queues": [QUEUE]}).json()
     assert pools["pools"][QUEUE]
     walk.go(director, "POST", "/matcher/getMatchingTaskQueues", json=RESOURCE)
+    walk.go(director, "POST", "/matcher/getDemand", json={"resources": [RESOURCE]})
+    walk.go(director, "POST", "/resources/queues", json={"queues": [QUEUE], "vo": "cms"})
+    walk.go(director, "POST", "/pilots/registrations", json={"pilots": [{"stamp": "s0", "queue": QUEUE}]})
+    walk.go(director, "POST", "/pilots/statuses", json={"reports": [{"stamp": "s0", "status": "Deleted"}]})
     registered = walk.go(
         director, "POST", "/pilots", json={"stamp": "s1", "queue": QUEUE, "secret": True}
     ).json()

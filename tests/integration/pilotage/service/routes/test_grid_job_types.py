@@ -77,23 +77,34 @@ def test_a_vo_lists_types_for_itself(service: Service) -> None:
     assert listed(service, JobType="concatenation", VO="dune") == [of_dune]
 
 
-def test_an_explanation_says_which_queues_have_a_job_manager_for_the_type(service: Service) -> None:
+def test_an_explanation_leaves_out_the_queues_that_state_other_types(service: Service) -> None:
+    service.configure(CONFIG.replace("pilots: {}", "pilots: {}, merging: {JobType: Merge}"))
     [job_id] = submit(service, GRID_JOB)
     user = service.user()
     for found in (
         user.get(f"/api/v1/jobs/{job_id}/explain").json(),
         user.post("/api/v1/explain", json={"jobs": [GRID_JOB]}).json(),
     ):
-        assert (found["eligible_queues"], found["candidate_queues"]) == (1, 2)
+        assert (found["eligible_queues"], found["candidate_queues"]) == (2, 3)
         [reason] = found["reasons"]
         assert (reason["requirement"], reason["only_this"]) == ("JobType", 1)
         assert "montecarlo, which job managers handle" in reason["wanted"]
-        assert reason["example"] == {"queue": "LCG.A.org/ce1/pilots", "has": None}
+        assert reason["example"]["queue"] == "LCG.A.org/ce1/merging"
     path = "/api/v1/resources/queues/LCG.A.org/ce1/{}/explain"
-    queues: dict[str, Any] = {
-        name: service.operator().get(path.format(name)).json() for name in ("pilots", "gate")
+    serves: dict[str, Any] = {
+        name: service.operator().get(path.format(name)).json()["serves"]
+        for name in ("pilots", "gate", "merging")
     }
-    assert (queues["pilots"]["serves"], queues["gate"]["serves"]) == ({}, {"cms": {"jobs": 1, "classes": 1}})
+    # Any gateway may request the job at a queue without JobType.
+    job = {"cms": {"jobs": 1, "classes": 1}}
+    assert serves == {"pilots": job, "gate": job, "merging": {}}
+
+
+def test_an_explanation_states_that_only_a_gateway_takes_the_type(service: Service) -> None:
+    service.configure(CONFIG.replace("JobType: [generic, MonteCarlo]", ""))
+    found = service.user().post("/api/v1/explain", json={"jobs": [GRID_JOB]}).json()
+    assert found["eligible_queues"] == 2
+    assert any("only a gateway takes jobs of type montecarlo" in each for each in found["now"])
 
 
 def test_what_waits_goes_by_the_types_of_now(service: Service) -> None:

@@ -1,8 +1,12 @@
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from agents import accounting
+from pilotage.service.routes import health
 from pilotage.service.services import utc_now
 from taskqueue import login_tokens
 from taskqueue.db import database
@@ -15,7 +19,75 @@ def test_the_health_of_a_service_that_works(service: Service):
     assert client.get("/healthz").json() == {"status": "ok"}
     waiting.until(lambda: client.get("/readyz").status_code == 200)  # the index is loaded
     answer = client.get("/readyz")
-    assert answer.json()["checks"] == {"database": "ok", "claimer": "ok", "index": "ok"}
+    assert answer.json()["checks"] == {
+        "database": "ok",
+        "claimer": "ok",
+        "index": "ok",
+        "clock": "ok",
+        "configuration": "ok",
+    }
+
+
+def test_readyz_fails_while_nothing_can_be_stored_with_the_reason(service: Service):
+    user = service.user()
+    waiting.until(lambda: user.get("/readyz").status_code == 200)  # the index is loaded
+    listen = event.listens_for(service.engine, "checkout")
+
+    @listen
+    def forbid(connection: Any, *_: object) -> None:
+        connection.execute("PRAGMA query_only = ON")
+
+    answer = user.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]})
+    assert answer.status_code == 503
+    message = answer.json()["error"]["message"]
+    assert message == "the database can store nothing: it is read-only; try again later"
+    waiting.until(lambda: user.get("/readyz").status_code == 503)
+    checks = user.get("/readyz").json()["checks"]
+    assert checks["database"] == "can store nothing: it is read-only"
+
+
+def test_readyz_is_checked_once_a_second_however_many_ask(service: Service, monkeypatch: pytest.MonkeyPatch):
+    client = service.client()
+    client.get("/readyz")
+    made: list[float] = []
+    original = health._check
+    monkeypatch.setattr(health, "_check", lambda parts: made.append(time.monotonic()) or original(parts))
+    begun = time.monotonic()
+    for _ in range(50):
+        client.get("/readyz")
+    assert len(made) <= (time.monotonic() - begun) / health._REMEMBERED + 1
+
+
+def test_the_description_of_the_interface_is_made_once_and_sent_only_when_it_changed(service: Service):
+    for path in ("/openapi.json", "/docs"):
+        first = service.client().get(path)
+        assert first.status_code == 200
+        again = service.client().get(path, headers={"If-None-Match": first.headers["ETag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert first.headers["Content-Encoding"] == "gzip"
+
+
+def test_strangers_have_a_rate_of_their_own(service: Service, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "pilotage.service.auth.access.time", SimpleNamespace(monotonic=lambda: 1.0)
+    )  # no second goes by
+    client = service.client()
+    most = round(service.parts.limits.strangers_per_second * service.parts.limits.burst_seconds)
+    statuses = [client.get("/docs").status_code for _ in range(3 * most)]
+    assert statuses[0] == 200
+    assert statuses[-1] == 429
+    assert service.user().get("/api/v1/jobs").status_code == 200
+
+
+def test_wrong_secrets_count_as_requests_of_strangers_and_right_ones_do_not(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("pilotage.service.auth.access.time", SimpleNamespace(monotonic=lambda: 1.0))
+    client = service.client("wrong")
+    most = round(service.parts.limits.strangers_per_second * service.parts.limits.burst_seconds)
+    body = {"request_id": "3f1c7e0e-0a55-4b6e-9d8e-0c6a6dd6a001"}
+    statuses = [client.post("/api/v1/pilots/nope/token", json=body).status_code for _ in range(3 * most)]
+    assert (statuses[0], statuses[-1]) == (401, 429)
 
 
 def test_a_dead_claimer_fails_readyz(service: Service):
@@ -100,6 +172,10 @@ def test_a_token_revoked_by_another_process_is_refused_within_seconds(service: S
 def test_strangers_hear_that_a_configuration_cannot_be_read_and_not_what_is_in_it(service: Service):
     service.parts.live._problem = "Operations/cms/Matching/Secret: unknown parameter"
     client = service.client()
-    waiting.until(lambda: client.get("/readyz").status_code == 200)  # the index is loaded
+    waiting.until(lambda: client.get("/readyz").json()["checks"]["index"] == "ok")
     answer = client.get("/readyz")
-    assert answer.json()["configuration"] == "the newest version cannot be read"
+    assert answer.status_code == 503
+    assert answer.json()["checks"]["configuration"] == "the newest version cannot be read"
+    pilot = service.client(service.token("pilot", vo="cms"))
+    refused = pilot.post("/api/v1/matcher/requestJob", json={"CPUTime": 1000})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")

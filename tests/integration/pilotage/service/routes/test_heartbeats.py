@@ -62,7 +62,7 @@ def test_each_of_many_at_once_gets_its_own_answer(service: Service):
     operator = service.operator()
     with database.writing(service.engine) as conn:
         found = expiry.mark_stalled(
-            conn, vo="cms", silent_since=utc_now() + timedelta(minutes=1), now=utc_now()
+            conn, silent_since={"cms": utc_now() + timedelta(minutes=1)}, now=utc_now()
         )
         assert len(found) == 12
     _beat(pilot, [killed, stale, *plain])

@@ -1,3 +1,4 @@
+import json
 import logging
 
 import pytest
@@ -35,6 +36,21 @@ def test_a_submitted_job_is_shown_with_its_description_pool_and_log(service: Ser
     assert [entry["to"] for entry in log] == ["Received", "Waiting"]
     assert log[0]["from"] is None
     assert {"at", "from", "to", "minor", "application", "source", "epoch"} == set(log[0])
+
+
+def test_the_log_of_a_job_comes_in_pages(service: Service):
+    user = service.user()
+    [job_id] = submit(user)
+    user.post(f"/api/v1/jobs/{job_id}/kill")
+    whole = user.get(f"/api/v1/jobs/{job_id}/log").json()
+    assert whole["next"] is None
+    read, after = [], 0
+    while after is not None:
+        page = user.get(f"/api/v1/jobs/{job_id}/log?limit=2&after={after}").json()
+        assert len(page["log"]) <= 2
+        read, after = read + page["log"], page["next"]
+    assert read == whole["log"]
+    assert len(read) > 2
 
 
 def test_a_jdl_makes_jobs_as_json_does(service: Service):
@@ -325,3 +341,27 @@ def test_a_site_that_the_job_names_is_explained_like_a_requirement(service: Serv
     assert found["eligible_queues"] == 1
     [reason] = found["reasons"]
     assert (reason["requirement"], reason["excluded"]) == ("Site", 2)
+
+
+def test_the_log_names_who_changed_a_job_and_the_audit_log_who_changed_anothers(
+    service: Service, caplog: pytest.LogCaptureFixture
+):
+    user, admin = service.user(), service.as_role("vo_admin", vo="cms", user="eve")
+    own, others = submit(user, JOB, JOB)
+
+    def source(job_id: int) -> str:
+        return user.get(f"/api/v1/jobs/{job_id}/log").json()["log"][-1]["source"]
+
+    with caplog.at_level(logging.INFO, "pilotage.audit"):
+        user.post(f"/api/v1/jobs/{own}/kill").raise_for_status()
+        admin.post(f"/api/v1/jobs/{others}/kill").raise_for_status()
+    audited = [each.getMessage() for each in caplog.records if each.name == "pilotage.audit"]
+    [line] = map(json.loads, audited)
+    assert (source(own), source(others)) == ("JobManager, ada", "JobManager, eve")
+    assert (line["job_id"], line["owner"], line["action"]) == (others, "ada", "jobs Killed")
+
+
+def test_a_description_of_megabytes_is_refused_before_it_is_read(service: Service):
+    answer = service.user().post("/api/v1/jobs", json={"jobs": [{**JOB, "Arguments": "x" * 10_000_000}, JOB]})
+    assert answer.status_code == 400
+    assert "characters, allowed are 10000000" in error(answer)["message"]

@@ -335,7 +335,12 @@ def test_a_question_without_queues_is_400(service: Service):
 def test_a_director_asks_for_its_own_sites_and_vos(service: Service):
     submit(service, vo="dune")
     here = service.as_role("director", vo="cms", site="LCG.A.org")
-    assert here.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [OTHER]}).status_code == 403
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("get_submit_pools", "get_pilot_groups"):
+            patched.setattr(service.parts.matcher, name, lambda *_: pytest.fail("read before it was refused"))
+        for body in ({"queues": [OTHER]}, {"queues": [QUEUE, OTHER], "flags": True}):
+            refused = here.post("/api/v1/matcher/getSubmitPoolsForQueue", json=body)
+            assert refused.status_code == 403
     found = here.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [QUEUE]}).json()
     assert found["pools"] == {QUEUE: []}
 

@@ -1,6 +1,7 @@
 """Idle pilots are told from memory that there is nothing, and nobody else is."""
 
 import re
+import uuid
 from typing import Any
 
 import httpx
@@ -64,8 +65,8 @@ def test_an_idle_pilot_is_told_from_memory(service: Service, looks: list[object]
 
 
 def test_a_job_that_comes_is_matched_by_the_next_request(service: Service, looks: list[object]):
-    pilot = service.pilot(QUEUE)
     for _ in range(3):
+        pilot = service.pilot(QUEUE)  # one that holds no job
         assert _nothing(pilot, looks)
         job_id = _submit(service)
         assert [match["job_id"] for match in _ask(pilot)["matches"]] == [job_id]
@@ -93,8 +94,7 @@ def test_the_same_request_again_gets_its_jobs_although_there_are_no_more(
     job_id = _submit(service)
     given = _ask(pilot, request_id="r")["matches"]
     assert [match["job_id"] for match in given] == [job_id]
-    _ask(pilot)
-    assert _nothing(pilot, looks)
+    assert _nothing(service.pilot(QUEUE), looks)
     assert _ask(pilot, request_id="r")["matches"] == given
     assert _ask(pilot, request_id="r", said_before=True)["matches"] == given
 
@@ -169,3 +169,18 @@ def test_a_refusal_from_memory_counts_as_any_other(service: Service, looks: list
     assert len({int(one or other) for one, other in counted}) == 1, "both count the same"
     assert len(counted) == 2
     assert int("".join(counted[0])) > len(answers)
+
+
+def test_a_place_is_prepared_once(service: Service):
+    pilot = service.pilot(QUEUE)
+    before, after = [], []
+    for found in (before, after):
+        for _ in range(2):
+            _ask(pilot, request_id=uuid.uuid4().hex)
+        text = service.as_role("monitor").get("/metrics").text
+        found += [
+            float(re.findall(rf'pilotage_prepared_places_total{{result="{result}"}} (\S+)', text)[0])
+            for result in ("miss", "hit")
+        ]
+    assert before[0] == after[0] > 0
+    assert after[1] > before[1]

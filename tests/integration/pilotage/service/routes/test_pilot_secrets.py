@@ -1,9 +1,12 @@
 import logging
+from datetime import timedelta
 from uuid import uuid4
 
 import httpx
 import pytest
 
+from pilotage.service.services import utc_now
+from taskqueue.db import database
 from tests import stored
 from tests.running_service import Service
 
@@ -137,3 +140,23 @@ def test_a_pilot_of_which_the_batch_system_knows_nothing_renews_its_token(servic
     assert service.client(token).post("/api/v1/tokens/renew").status_code == 200
     director.post("/api/v1/pilots/p1/status", json={"status": "Deleted"})
     assert service.client(token).post("/api/v1/tokens/renew").status_code == 403
+
+
+def test_a_pilot_that_was_not_heard_for_long_does_not_renew_its_token(service: Service):
+    token = exchange(service, register(service).json()["secret"]).json()["token"]
+    now, engine = utc_now(), service.parts.engine
+    with database.writing(engine) as conn:
+        stored.force_pilot(conn, "p1", last_seen_at=now - timedelta(hours=1))
+    # The service was away meanwhile: no pilot could be heard.
+    assert service.client(token).post("/api/v1/tokens/renew").status_code == 200
+
+    stored.service_up(engine, now - timedelta(hours=2), utc_now())
+    refused = service.client(token).post("/api/v1/tokens/renew")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_heard")
+
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "true"}]})
+    place = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
+    assert service.client(token).post("/api/v1/matcher/requestJob", json=place).json()["matches"]
+    with database.writing(engine) as conn:
+        stored.force_pilot(conn, "p1", last_seen_at=now - timedelta(hours=1))
+    assert service.client(token).post("/api/v1/tokens/renew").status_code == 200, "it holds a job"

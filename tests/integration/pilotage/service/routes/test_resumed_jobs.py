@@ -8,7 +8,7 @@ import pytest
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.leases import expiry, uptime
-from tests import databases, waiting
+from tests import databases, reporting, waiting
 from tests.running_service import Service
 
 pytestmark = databases.BOTH
@@ -36,10 +36,8 @@ def _report(pilot: httpx.Client, lease: str, which: str) -> httpx.Response:
 def _give_up(service: Service) -> None:
     later = utc_now() + timedelta(hours=1)
     with database.writing(service.engine) as conn:
-        expiry.mark_stalled(conn, vo="cms", silent_since=later, now=later - timedelta(minutes=1))
-        again, _ = expiry.give_up_stalled(
-            conn, vo="cms", silent_since=later, stalled_since=later, max_rescheduling=3, now=later
-        )
+        expiry.mark_stalled(conn, silent_since={"cms": later}, now=later - timedelta(minutes=1))
+        again, _ = reporting.give_up(conn, "cms", now=later)
     assert len(again) == 1
 
 

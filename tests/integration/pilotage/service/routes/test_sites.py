@@ -301,3 +301,21 @@ def test_who_banned_a_site_and_who_allowed_it_again_is_in_the_audit_log(service:
         ("allow", SITE, "site_admin"),
     ]
     assert lines[0]["reason"] == "power cut"
+
+
+@pytest.mark.parametrize(
+    ("further", "problem"),
+    [
+        ({f"Attribute{number}": 1 for number in range(201)}, "has 201 further attributes, allowed are 200"),
+        ({"Notes": "x" * 70_000}, "bytes, allowed are 65536"),
+        ({"Requirements": '"' + "x" * 70_000 + '" == Name'}, "bytes, allowed are 65536"),
+    ],
+)
+def test_an_advertisement_that_each_match_would_read_slowly_is_refused(
+    gateway: httpx.Client, further: dict[str, object], problem: str
+) -> None:
+    advertise(gateway, CurrentJobs=1)
+    answer = gateway.post(f"/api/v1/sites/{SITE}/advertisement", json={**EMPTY, **further})
+    assert answer.status_code == 400
+    assert problem in answer.json()["error"]["message"]
+    assert throttle(gateway)["counters"]["CurrentJobs"] == 1

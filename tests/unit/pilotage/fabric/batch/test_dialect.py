@@ -22,7 +22,7 @@ from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import Dialect, InvalidDialect, merge_dialect
 from pilotage.fabric.batch.settings import SystemSettings
-from pilotage.fabric.batch.shell import Completed
+from pilotage.fabric.batch.shell import Completed, NoAnswer
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.director import configuration
 from tests.conftest import ROOT
@@ -34,12 +34,15 @@ STAMP = "north-any-0123456789"
 class Telling:
     """A shell whose commands say what they are told to, by their first word."""
 
-    says: Mapping[str, Completed]
+    says: Mapping[str, Completed | Exception]
     ran: list[Sequence[str]] = field(default_factory=list)
 
     def run(self, command: Sequence[str], **_: object) -> Completed:
         self.ran.append(command)
-        return self.says.get(command[0], Completed(status=1, stdout="", stderr=""))
+        answer = self.says.get(command[0], Completed(status=1, stdout="", stderr=""))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def write(self, *_: object, **__: object) -> None: ...
 
@@ -56,7 +59,9 @@ def said(stdout: str = "", *, status: int = 0, stderr: str = "") -> Completed:
     return Completed(status=status, stdout=stdout, stderr=stderr)
 
 
-def speaking(name: str, flags: tuple[str, ...] = (), **says: Completed) -> tuple[DialectSystem, Telling]:
+def speaking(
+    name: str, flags: tuple[str, ...] = (), **says: Completed | Exception
+) -> tuple[DialectSystem, Telling]:
     shell = Telling(says)
     areas = WorkAreas(directory="/shared", shell=shell)
     return DialectSystem(areas=areas, flags=flags, dialect=dialect.shipped_dialect(name)), shell
@@ -131,12 +136,22 @@ def test_only_what_is_asked_for_is_said() -> None:
         ("pbs", said("qsub: waiting for job to start\n"), SubmissionUncertain),
         ("lsf", said(status=255, stderr="nowhere: No such queue. Job not submitted."), SubmissionRefused),
         ("lsf", said(status=255, stderr="LSF is down. Please wait ..."), SubmissionUncertain),
+        ("slurm", said(status=-9), SubmissionUncertain),
+        ("slurm", said(status=1, stderr="sbatch: error: Unexpected message received"), SubmissionUncertain),
+        ("slurm", said(status=1, stderr="sbatch: error: Socket timed out"), SubmissionUncertain),
+        (
+            "slurm",
+            said(status=1, stderr="sbatch: error: invalid partition specified: nope"),
+            SubmissionRefused,
+        ),
+        ("gridengine", said(status=1, stderr='Unable to run job: unknown queue "x"'), SubmissionRefused),
+        ("gridengine", said(status=1, stderr="error: commlib error: got select error"), SubmissionUncertain),
     ],
 )
 def test_a_server_that_is_away_is_told_from_one_that_refuses(
     name: str, answer: Completed, error: type[Exception]
 ) -> None:
-    system, _ = speaking(name, qsub=answer, bsub=answer)
+    system, _ = speaking(name, qsub=answer, bsub=answer, sbatch=answer)
     with pytest.raises(error, match=STAMP):
         system.submit(job())
 
@@ -310,14 +325,43 @@ def test_what_the_listing_of_slurm_does_not_have_is_looked_for_in_the_accounting
     assert f"--name={STAMP}" in shell.ran[-1]
 
 
-def test_partitions_of_slurm_have_their_cores_and_the_jobs_of_everybody() -> None:
-    jobs = "long,short|PENDING\nlong|RUNNING\nhidden|PENDING\n"
+def test_of_many_lost_jobs_the_accounting_is_queried_in_parts_and_seldom_again() -> None:
+    handles = [Handle(stamp=f"north.any.{number:024x}") for number in range(1200)]
+    known = f"17|{handles[3].stamp}|COMPLETED|None\n"
+    system, shell = speaking("slurm", squeue=said(), sacct=said(known))
+    now = [0.0]
+    system.accounting.clock = lambda: now[0]
+
+    first = system.status(handles)
+    again = system.status(handles)
+    queries = [command for command in shell.ran if command[0] == "sacct"]
+    now[0] = 600.0
+    system.status(handles)
+
+    assert first[handles[3].stamp].state is again[handles[3].stamp].state is State.DONE
+    assert len(queries) == 3
+    assert max(len(word) for command in queries for word in command) < 20_000
+    assert sum(handles[3].stamp in word for command in shell.ran for word in command) == 1
+
+
+def test_a_job_that_is_listed_is_reported_though_the_accounting_does_not_answer() -> None:
+    other = "north.any.0123456789abcdef01234568"
+    system, _ = speaking(
+        "slurm", squeue=said(f"17|{STAMP}|RUNNING: None\n"), sacct=NoAnswer("sacct gave no answer in 30 s")
+    )
+
+    found = system.status([Handle(stamp=STAMP), Handle(stamp=other)])
+
+    assert (found[STAMP].state, found[other].state) == (State.RUNNING, State.MISSING)
+
+
+def test_partitions_of_slurm_have_their_cores_and_nobodys_jobs_are_listed_for_them() -> None:
     partitions = "long|2/6/1/9|up\nshort|0/4/0/4|down\n"
-    system, _ = speaking("slurm", squeue=said(jobs), sinfo=said(partitions))
+    system, _ = speaking("slurm", sinfo=said(partitions))
 
     assert system.capacity() == {
-        "long": Capacity(cores=8, free_cores=6, waiting=1, running=1),
-        "short": Capacity(cores=0, free_cores=0, waiting=1, running=0),
+        "long": Capacity(cores=8, free_cores=6, waiting=0, running=0),
+        "short": Capacity(cores=0, free_cores=0, waiting=0, running=0),
     }
 
 

@@ -12,6 +12,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
 )
 from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
+from pilotage.fabric.batch.shell import NoAnswer
 
 JOB = Handle(stamp="stamp-0001")
 EVIDENCE = Evidence(listings=3, seconds=300)
@@ -42,18 +43,14 @@ class Scripted:
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
-        self.slept: list[float] = []
 
     def __call__(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-
 
 def idealized(clock: Clock, *answers: State | Exception) -> tuple[Any, Scripted]:
     system: Any = Scripted(*answers)
-    return ReliableSystem(system=system, evidence=EVIDENCE, clock=clock, sleep=clock.sleep), system
+    return ReliableSystem(system=system, evidence=EVIDENCE, clock=clock, name="farm"), system
 
 
 def states(ideal: ReliableSystem, clock: Clock, times: int, *, every: float) -> list[State]:
@@ -89,18 +86,16 @@ def test_a_job_that_is_seen_again_has_never_been_away() -> None:
     assert states(ideal, clock, 5, every=200) == seen
 
 
-def test_a_listing_that_failed_counts_neither_way() -> None:
+def test_a_listing_that_failed_counts_neither_way_and_its_error_names_the_system() -> None:
     clock = Clock()
-    away = BatchSystemAway("controller")
-    ideal, _ = idealized(clock, State.MISSING, away, away, away, State.MISSING, State.MISSING)
-    assert states(ideal, clock, 4, every=200) == [State.MISSING, State.UNKNOWN, State.MISSING, State.GONE]
-
-
-def test_a_question_is_asked_again_with_growing_pauses() -> None:
-    clock = Clock()
-    ideal, system = idealized(clock, BatchSystemAway("x"), BatchSystemAway("x"), State.RUNNING)
-    assert states(ideal, clock, 1, every=0) == [State.RUNNING]
-    assert (system.asked, clock.slept) == (3, [1.0, 2.0])
+    ideal, system = idealized(clock, State.MISSING, NoAnswer("squeue"), State.MISSING, State.MISSING)
+    found = states(ideal, clock, 1, every=200)
+    with pytest.raises(NoAnswer, match=r"^farm: squeue$"):
+        ideal.status([JOB])
+    clock.now += 200
+    found += states(ideal, clock, 2, every=200)
+    assert found == [State.MISSING, State.MISSING, State.GONE]
+    assert system.asked == 4, "nothing is repeated before the next cycle"
 
 
 @pytest.mark.parametrize("error", [BatchSystemAway("x"), SubmissionUncertain("x")])

@@ -62,7 +62,7 @@ def test_a_ce_is_known_by_its_address_and_by_what_it_believes() -> None:
 def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
     [queue] = configuration.read_file(said(), "d.yaml").queues
 
-    assert (queue.outlet().batch_queue, queue.outlet().flags) == ("long", ("--qos=grid",))
+    assert (queue.to_target().batch_queue, queue.to_target().flags) == ("long", ("--qos=grid",))
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_a_broker_is_given_those_of_its_queues_that_would_do_or_its_entry() -> N
     brokers = {"wms": broker(cores=4, vos=["CMS"]), "router": broker(entry="grid")}
     told = configuration.read_file(said(queues=[], brokers=brokers), "d.yaml").brokers
     options = DirectorOptions(name="north")
-    sites = DirectorTargets(outlets={}, systems={}, habits=options, script=lambda _: "", brokers=told)
+    sites = DirectorTargets(queues={}, systems={}, options=options, script=lambda _: "", brokers=told)
 
     def door(broker: str, *queues: str) -> QueueTarget:
-        return sites.door(TargetGroup(vo="cms", queues=queues, broker=broker))
+        return sites.find_target(TargetGroup(vo="cms", queues=queues, broker=broker))
 
     both = ("LCG.A.org/ce1/long", "LCG.A.org/ce1/short")
     assert door("wms", *both).batch_queue == "long,s"

@@ -1,5 +1,7 @@
+import math
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -33,8 +35,18 @@ BROKERED = tuple(
     for vo in VOS
     for queues in (QUEUES, QUEUES[:2], QUEUES[1:2])
 )
+PARTS = st.sampled_from((1.0, 1 / 2, 1 / 3, 1 / 8))
+
+
+def whole(*groups: TargetGroup) -> dict[TargetGroup, float]:
+    """Each job takes a whole slot."""
+    return dict.fromkeys(groups, 1.0)
+
+
 works = st.builds(
-    DemandedWork, jobs=st.integers(1, 12), posts=st.frozensets(st.sampled_from(POSTS), min_size=1, max_size=5)
+    DemandedWork,
+    jobs=st.integers(1, 12),
+    groups=st.dictionaries(st.sampled_from(POSTS), PARTS, min_size=1, max_size=5),
 )
 rooms_of_vos = st.dictionaries(
     st.tuples(st.sampled_from(VOS), st.sampled_from(QUEUES)),
@@ -69,23 +81,6 @@ def sent_to(new: Counter[TargetGroup], queue: str, *vos: str) -> int:
     return sum(number for post, number in new.items() if post.queues == (queue,) and post.vo in vos)
 
 
-def served(situation: DemandSituation, new: Counter[TargetGroup]) -> int:
-    """Jobs that find a pilot of their own, found job by job; slow, and another way than the program's."""
-    slots = [post for post in POSTS for _ in range(situation.there.get(post, 0) + new[post])]
-    taken: dict[int, frozenset[TargetGroup]] = {}
-
-    def place(posts: frozenset[TargetGroup], tried: set[int]) -> bool:
-        for number, post in enumerate(slots):
-            if post in posts and number not in tried:
-                tried.add(number)
-                if number not in taken or place(taken[number], tried):
-                    taken[number] = posts
-                    return True
-        return False
-
-    return sum(place(work.posts, set()) for work in situation.work for _ in range(work.jobs))
-
-
 @given(situations)
 def test_no_queue_gets_more_than_it_has_room_for_and_no_post_more_than_it_may(
     situation: DemandSituation,
@@ -100,24 +95,34 @@ def test_no_queue_gets_more_than_it_has_room_for_and_no_post_more_than_it_may(
 
 
 @given(situations)
-def test_every_new_pilot_has_a_job_that_nobody_else_takes(situation: DemandSituation) -> None:
-    new = decided(situation)
+def test_no_more_pilots_are_sent_than_jobs_wait(situation: DemandSituation) -> None:
+    assert decided(situation).total() <= sum(work.jobs for work in situation.work)
 
-    assert served(situation, new) == served(situation, Counter()) + new.total()
+
+@given(st.integers(1, 40), st.integers(0, 12), st.sampled_from((1, 2, 3, 8)), st.integers(0, 6))
+def test_work_of_one_choice_gets_the_slots_that_it_lacks(jobs: int, there: int, each: int, room: int) -> None:
+    group = POSTS[0]
+    work = [DemandedWork(jobs=jobs, groups={group: 1 / each})]
+    rooms = alike({group.queues[0]: QueueRoom(pilots=room)})
+
+    new = decided(DemandSituation(work=work, rooms=rooms, there={group: there}))
+
+    assert new[group] == min(room, max(0, math.ceil(jobs / each) - there))
 
 
 @given(situations)
-def test_no_job_is_left_to_which_one_more_pilot_could_be_sent(situation: DemandSituation) -> None:
+def test_a_plan_that_was_carried_out_asks_for_nothing_more(situation: DemandSituation) -> None:
     new = decided(situation)
-    now = served(situation, new)
+    rooms = {
+        (vo, queue): replace(room, pilots=max(0, room.pilots - sent_to(new, queue, *VOS)))
+        for (vo, queue), room in situation.rooms.items()
+    }
+    there = Counter(situation.there) + new
+    most = {group: number - new[group] for group, number in situation.most.items()}
 
-    for post in POSTS:
-        [queue] = post.queues
-        is_room = sent_to(new, queue, *VOS) < room_of(situation, queue) and sent_to(
-            new, queue, post.vo
-        ) < room_of(situation, queue, post.vo)
-        if is_room and new[post] < situation.most.get(post, 10**6):
-            assert served(situation, new + Counter({post: 1})) == now
+    again = decided(replace(situation, there=there, rooms=rooms, most=most))
+
+    assert again.total() <= len(situation.work)
 
 
 @given(
@@ -125,7 +130,7 @@ def test_no_job_is_left_to_which_one_more_pilot_could_be_sent(situation: DemandS
         st.builds(
             DemandedWork,
             jobs=st.integers(1, 12),
-            posts=st.frozensets(st.sampled_from(POSTS + BROKERED), min_size=1, max_size=5),
+            groups=st.dictionaries(st.sampled_from(POSTS + BROKERED), PARTS, min_size=1, max_size=5),
         ),
         max_size=6,
     ),
@@ -146,30 +151,30 @@ def test_a_broker_picks_where_it_may_and_jobs_with_fewer_choices_get_their_room(
     there = TargetGroup(vo="cms", queues=QUEUES[1:2], broker="wms")
     rooms = {QUEUES[0]: QueueRoom(pilots=2), QUEUES[1]: QueueRoom(pilots=3)}
     work = [
-        DemandedWork(jobs=2, posts=frozenset({anywhere, there})),
-        DemandedWork(jobs=3, posts=frozenset({there})),
+        DemandedWork(jobs=2, groups=whole(anywhere, there)),
+        DemandedWork(jobs=3, groups=whole(there)),
     ]
 
     assert decided(DemandSituation(work=work, rooms=alike(rooms))) == {anywhere: 2, there: 3}
 
 
 def test_work_is_counted_once_over_all_queues_that_could_serve_it() -> None:
-    posts = frozenset(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES)
+    groups = whole(*(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES))
     rooms = {queue: QueueRoom(pilots=100) for queue in QUEUES}
 
-    new = decided(DemandSituation(work=[DemandedWork(jobs=12, posts=posts)], rooms=alike(rooms)))
+    new = decided(DemandSituation(work=[DemandedWork(jobs=12, groups=groups)], rooms=alike(rooms)))
 
     assert new.total() == 12
     assert len(new) > 1, "queues that are equally good share the work"
 
 
 def test_pilots_on_their_way_are_counted_against_the_work_of_any_queue() -> None:
-    posts = frozenset(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES)
+    groups = whole(*(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES))
     there = {TargetGroup(vo="cms", queues=(QUEUES[0],)): 5, TargetGroup(vo="dune", queues=(QUEUES[0],)): 5}
 
     new = decided(
         DemandSituation(
-            work=[DemandedWork(jobs=7, posts=posts)],
+            work=[DemandedWork(jobs=7, groups=groups)],
             rooms=alike({QUEUES[1]: QueueRoom(pilots=50)}),
             there=there,
         )
@@ -179,14 +184,14 @@ def test_pilots_on_their_way_are_counted_against_the_work_of_any_queue() -> None
 
 
 def test_the_queue_with_the_highest_rank_is_filled_first() -> None:
-    posts = frozenset(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES)
+    groups = whole(*(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES))
     rooms = {
         QUEUES[0]: QueueRoom(pilots=4),
         QUEUES[1]: QueueRoom(pilots=4, rank=1.0),
         QUEUES[2]: QueueRoom(pilots=4, rank=7.0),
     }
 
-    new = decided(DemandSituation(work=[DemandedWork(jobs=6, posts=posts)], rooms=alike(rooms)))
+    new = decided(DemandSituation(work=[DemandedWork(jobs=6, groups=groups)], rooms=alike(rooms)))
 
     assert new == {
         TargetGroup(vo="cms", queues=(QUEUES[2],)): 4,
@@ -196,7 +201,7 @@ def test_the_queue_with_the_highest_rank_is_filled_first() -> None:
 
 def test_a_vo_that_may_have_no_pilots_at_a_queue_closes_it_for_no_other() -> None:
     posts = {vo: TargetGroup(vo=vo, queues=(QUEUES[0],)) for vo in VOS}
-    work = [DemandedWork(jobs=5, posts=frozenset({post})) for post in posts.values()]
+    work = [DemandedWork(jobs=5, groups=whole(post)) for post in posts.values()]
     rooms = {("cms", QUEUES[0]): QueueRoom(pilots=0), ("dune", QUEUES[0]): QueueRoom(pilots=3)}
 
     assert decided(DemandSituation(work=work, rooms=rooms)) == {posts["dune"]: 3}
@@ -204,7 +209,7 @@ def test_a_vo_that_may_have_no_pilots_at_a_queue_closes_it_for_no_other() -> Non
 
 def test_the_rank_that_one_vo_sees_is_not_that_of_another() -> None:
     work = [
-        DemandedWork(jobs=2, posts=frozenset(TargetGroup(vo=vo, queues=(queue,)) for queue in QUEUES[:2]))
+        DemandedWork(jobs=2, groups=whole(*(TargetGroup(vo=vo, queues=(queue,)) for queue in QUEUES[:2])))
         for vo in VOS
     ]
     rooms = {
@@ -223,8 +228,8 @@ def test_the_rank_that_one_vo_sees_is_not_that_of_another() -> None:
 def test_a_job_with_one_choice_is_not_crowded_out_by_one_with_two() -> None:
     here, there = TargetGroup(vo="cms", queues=(QUEUES[0],)), TargetGroup(vo="cms", queues=(QUEUES[1],))
     work = [
-        DemandedWork(jobs=3, posts=frozenset({here, there})),
-        DemandedWork(jobs=3, posts=frozenset({here})),
+        DemandedWork(jobs=3, groups=whole(here, there)),
+        DemandedWork(jobs=3, groups=whole(here)),
     ]
 
     new = decided(
@@ -293,3 +298,65 @@ def test_a_stamp_tells_whose_it_is_and_with_which_flags_its_pilot_was_sent() -> 
     )
     assert parse_stamp(new_stamp("north", flags, "wms"), "wms") is None
     assert new_stamp("north", flags) != stamp
+
+
+def test_jobs_of_one_core_share_the_slots_of_several() -> None:
+    group = TargetGroup(vo="cms", queues=(QUEUES[0],))
+    rooms = alike({QUEUES[0]: QueueRoom(pilots=20)})
+
+    assert decided(DemandSituation(work=[DemandedWork(jobs=8, groups={group: 1 / 4})], rooms=rooms)) == {
+        group: 2
+    }
+
+
+def test_free_cores_come_before_pilots_that_wait_in_a_full_queue_and_before_a_better_rank() -> None:
+    full, idle = TargetGroup(vo="cms", queues=(QUEUES[0],)), TargetGroup(vo="cms", queues=(QUEUES[1],))
+    rooms = alike({QUEUES[0]: QueueRoom(pilots=9, free=0, rank=5.0), QUEUES[1]: QueueRoom(pilots=9, free=2)})
+    work = [DemandedWork(jobs=3, groups=whole(full, idle))]
+
+    waiting = decided(DemandSituation(work=work, rooms=rooms, late={full: 3}))
+    none = decided(DemandSituation(work=work, rooms=rooms))
+
+    assert waiting == {idle: 2}, "the third one is left to those that wait"
+    assert none == {idle: 2, full: 1}
+
+
+def test_queues_of_one_batch_queue_share_its_free_cores() -> None:
+    groups = [TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES[:2]]
+    here = QueueRoom(pilots=9, free=2, batch_queue="farm/all")
+    rooms = alike({QUEUES[0]: replace(here, rank=1.0), QUEUES[1]: here})
+
+    new = decided(DemandSituation(work=[DemandedWork(jobs=4, groups=whole(*groups))], rooms=rooms))
+
+    assert new == {groups[0]: 4}
+
+
+def test_every_vo_gets_its_part_of_a_queue() -> None:
+    groups = {vo: TargetGroup(vo=vo, queues=(QUEUES[0],)) for vo in VOS}
+    rooms = alike({QUEUES[0]: QueueRoom(pilots=10)})
+
+    work = [DemandedWork(jobs=jobs, groups=whole(groups[vo])) for vo, jobs in zip(VOS, (50, 5), strict=True)]
+
+    assert decided(DemandSituation(work=work, rooms=rooms)) == {groups["cms"]: 5, groups["dune"]: 5}
+
+
+def test_a_pilot_without_a_job_beside_good_ones_was_one_too_many() -> None:
+    surplus = replace(bad(1), sent_at=NOW - timedelta(minutes=9), empty=True)
+    broken = replace(surplus, empty=False)
+
+    assert (
+        most_to_send([replace(good(10), known_at=NOW - timedelta(minutes=8)), surplus], Pause(), NOW) is None
+    )
+    assert most_to_send([replace(good(10), known_at=NOW - timedelta(minutes=8)), broken], Pause(), NOW) == 0
+    assert most_to_send([surplus], Pause(), NOW) == 0
+
+
+def test_few_small_jobs_fill_one_slot_instead_of_one_in_each_of_many_queues() -> None:
+    groups = [TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES]
+    rooms = alike({queue: QueueRoom(pilots=20) for queue in QUEUES})
+    work = [
+        DemandedWork(jobs=2, groups=dict.fromkeys(groups, 1 / 8)),
+        DemandedWork(jobs=3, groups=dict.fromkeys(groups, 1 / 4)),
+    ]
+
+    assert decided(DemandSituation(work=work, rooms=rooms)).total() == 1

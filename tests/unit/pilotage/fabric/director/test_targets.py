@@ -1,7 +1,7 @@
 """From what each outlet may serve to posts."""
 
 from pilotage.fabric.director import matcher_client, pilots
-from pilotage.fabric.director.matcher_client import TargetWork
+from pilotage.fabric.director.matcher_client import TargetWork, TaskQueueWork
 from pilotage.fabric.director.targets import Broker, QueueTarget, TargetGroup
 from tests.director_pilots import pilot
 
@@ -13,11 +13,10 @@ BROKER = Broker(system="farm", queues={SHORT: "short", LONG: "long", OTHER: "all
 def look(queue: str, *task_queues: tuple[int, str | None], broker: str = "wms", **flags: str) -> TargetWork:
     """What waits for an outlet: (number, pool); pools named as flags are sent with them."""
     return TargetWork(
-        outlet=QueueTarget(queue=queue, system="farm", batch_queue="x", broker=broker),
-        lifetime=None,
+        target=QueueTarget(queue=queue, system="farm", batch_queue="x", broker=broker),
         groups={(flag,): (pool,) for pool, flag in flags.items()},
         task_queues=tuple(
-            {"task_queue": number, "waiting": 2, "submit_pool": pool} for number, pool in task_queues
+            TaskQueueWork(number=number, waiting=2, submit_pool=pool) for number, pool in task_queues
         ),
     )
 
@@ -31,8 +30,8 @@ def test_a_broker_may_pick_of_the_queues_that_would_do() -> None:
 
     anywhere, long_only = matcher_client.collect_work("cms", looks, {"wms": BROKER})
 
-    assert long_only.posts == {post(LONG)}
-    assert anywhere.posts == {post(LONG, SHORT), post(LONG)}, "who lands at long serves it as well"
+    assert long_only.groups.keys() == {post(LONG)}
+    assert anywhere.groups.keys() == {post(LONG, SHORT), post(LONG)}, "who lands at long serves it as well"
 
 
 def test_queues_with_other_flags_are_not_mixed() -> None:
@@ -40,7 +39,7 @@ def test_queues_with_other_flags_are_not_mixed() -> None:
 
     [work] = matcher_client.collect_work("cms", looks, {"wms": BROKER})
 
-    assert work.posts == {post(SHORT, OTHER), post(LONG, flags=AMD)}
+    assert work.groups.keys() == {post(SHORT, OTHER), post(LONG, flags=AMD)}
 
 
 def test_behind_one_entry_pilots_may_land_in_any_queue() -> None:
@@ -49,7 +48,7 @@ def test_behind_one_entry_pilots_may_land_in_any_queue() -> None:
 
     [work] = matcher_client.collect_work("cms", looks, {"wms": router})
 
-    assert work.posts == {post(LONG, SHORT, OTHER)}
+    assert work.groups.keys() == {post(LONG, SHORT, OTHER)}
 
 
 def test_a_job_is_counted_once_for_straight_ways_and_brokers_together() -> None:
@@ -58,7 +57,7 @@ def test_a_job_is_counted_once_for_straight_ways_and_brokers_together() -> None:
     [work] = matcher_client.collect_work("cms", looks, {"wms": BROKER})
 
     assert work.jobs == 2
-    assert work.posts == {post(LONG, broker=""), post(LONG, SHORT)}
+    assert work.groups.keys() == {post(LONG, broker=""), post(LONG, SHORT)}
 
 
 def test_a_brokers_pilots_belong_to_the_post_that_is_closest_to_where_they_are_or_may_be() -> None:

@@ -62,6 +62,14 @@ def test_what_a_site_says_of_a_job_type_reaches_its_handler() -> None:
             {"systems": {"farm": {"kind": "arc", "ce": {"url": "https://ce/arex", "token_file": "/t"}}}},
             "systems/farm/kind: a job manager needs a directory that nodes share; arc has none",
         ),
+        ({"isolation": "apptainer"}, "isolation apptainer: image goes with apptainer"),
+        ({"image": "a.sif"}, "isolation strongest: image goes with apptainer"),
+        ({"isolation": "command"}, "isolation command: needs isolation_command"),
+        ({"isolation_command": "bwrap --"}, "isolation strongest: takes no isolation_command"),
+        (
+            {"isolation": "userns", "isolation_command": "bwrap --"},
+            "isolation userns: takes no isolation_command",
+        ),
         ({"advertise": ["LCG.A.org/ce2"]}, "advertise/0: LCG.A.org/ce2: none of the queues is there"),
     ],
 )

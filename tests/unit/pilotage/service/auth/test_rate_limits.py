@@ -1,6 +1,8 @@
+import asyncio
+
 import pytest
 
-from pilotage.service.auth.rate_limits import RateLimiter, RequestRate
+from pilotage.service.auth.rate_limits import RateLimiter, RequestRate, WorkLimiter
 from pilotage.service.http_errors import TooManyRequests
 
 RATE = RequestRate(per_second=2, burst=4)
@@ -39,3 +41,48 @@ def test_a_clock_that_goes_back_gives_nothing_away():
         limiter.take("ada", RATE, now=100.0)
     with pytest.raises(TooManyRequests):
         limiter.take("ada", RATE, now=50.0)
+
+
+def test_a_check_takes_nothing():
+    limiter = RateLimiter()
+    for _ in range(4):
+        limiter.take("ada", RATE, now=100.0)
+    with pytest.raises(TooManyRequests):
+        limiter.take("ada", RATE, now=100.0, cost=0)
+    limiter.take("bob", RATE, now=100.0, cost=0)
+    for _ in range(4):
+        limiter.take("bob", RATE, now=100.0)
+
+
+def test_few_requests_of_a_subject_work_at_a_time_some_wait_and_more_are_refused():
+    limiter = WorkLimiter(at_work=2, waiting=3)
+    working: list[str] = []
+    most: list[int] = []
+    refused: list[str] = []
+
+    async def request(subject: str, end: asyncio.Event) -> None:
+        try:
+            async with limiter.place(subject):
+                working.append(subject)
+                most.append(working.count("ada"))
+                await end.wait()
+                working.remove(subject)
+        except TooManyRequests:
+            refused.append(subject)
+
+    async def run() -> None:
+        end = asyncio.Event()
+        tasks = [asyncio.create_task(request("ada", end)) for _ in range(7)]
+        tasks.append(asyncio.create_task(request("bob", end)))
+        while len(refused) < 2 or "bob" not in working:
+            await asyncio.sleep(0)
+        tasks[0].cancel()  # a client that goes away makes room
+        end.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with limiter.place("ada"):
+            assert list(limiter._subjects) == ["ada"]
+
+    asyncio.run(run())
+    assert max(most) == 2
+    assert refused == ["ada", "ada"]
+    assert not limiter._subjects

@@ -85,3 +85,17 @@ def test_a_name_that_is_no_text_can_be_sent_all_the_same(form: int) -> None:
     [member] = _read(header + bytes(1024)).members
     assert member.name.encode().startswith(b"log-")
     assert member.name.endswith(".txt")
+
+
+def test_a_sender_may_pause_for_a_minute_and_has_to_reach_the_least_rate_over_one():
+    steady = archives.SenderPatience()
+    for _ in range(10_000):
+        steady.note(size=archives.LEAST_RATE, waited=1.0)
+    assert steady.seconds == archives.PATIENCE
+    fast = archives.SenderPatience()
+    fast.note(size=10**9, waited=1.0)
+    assert fast.seconds == archives.PATIENCE  # what came fast saves up no longer pause
+    trickling = archives.SenderPatience()
+    for _ in range(62):
+        trickling.note(size=1, waited=1.0)
+    assert trickling.seconds < 0

@@ -53,6 +53,18 @@ def test_while_the_service_is_away_it_is_tried_again() -> None:
     assert not renewing.refusal()
 
 
+def test_a_pilot_that_was_not_heard_tries_again_since_its_next_heartbeat_is_heard() -> None:
+    clock = Clock()
+    service = Renewing(Refused(403, "not_heard", "not heard for 1800 s"), Token("t2", life=1000))
+    renewing = TokenRenewal(service, life=100, clock=clock)
+    clock.seconds = 50
+    assert renewing.turn() == 30
+    assert not renewing.refusal()
+    clock.seconds = 80
+    assert renewing.turn() == 300
+    assert not service.answers
+
+
 def test_after_a_refusal_it_is_not_tried_again() -> None:
     clock, service = Clock(), Renewing(Refused(403, "not_allowed", "the pilot is Deleted"))
     renewing = TokenRenewal(service, life=100, clock=clock)

@@ -1,18 +1,13 @@
-"""Notification transports: publish and subscribe of Redis; without it, LISTEN and NOTIFY of PostgreSQL.
+"""Notifications between processes through PostgreSQL's LISTEN and NOTIFY.
 
 NOTIFY is never part of a transaction that changes data, because transactions that notify commit one after
-the other. NOTIFY works through a pooler; LISTEN belongs to a session and needs a direct connection. In Redis
-nothing is stored.
+the other. NOTIFY works through a pooler; LISTEN belongs to a session and needs a direct connection.
 """
 
 from threading import Event
 from typing import Any, cast
 
 import psycopg
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.retry import Retry
 from sqlalchemy import Connection, Engine, bindparam, func, make_url, select, true
 
 from cs_config import notifications
@@ -73,47 +68,3 @@ def _listen(conn: Connection, heard: Listener, stop: Event) -> None:
 
 def _format_error(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).splitlines()[0]
-
-
-#: A channel, not a key; each message is a topic of `cs_config.notifications`.
-REDIS_CHANNEL = "pilotage:rings"
-#: Timeout of Redis in seconds.
-_TIMEOUT = 1.0
-#: Seconds of silence after which a listener pings Redis.
-_SILENCE = 5
-
-
-class RedisTransport:
-    """Safe in several threads and after a fork. Methods raise TransportDownError if Redis is away."""
-
-    def __init__(self, redis_url: str) -> None:
-        self._redis = Redis.from_url(
-            redis_url,
-            socket_timeout=_TIMEOUT,
-            socket_connect_timeout=_TIMEOUT,
-            health_check_interval=_SILENCE,
-            retry=Retry(NoBackoff(), 0),
-        )
-
-    def send(self, topics: frozenset[str]) -> None:
-        """Send to all listeners."""
-        try:
-            for topic in sorted(topics):
-                self._redis.publish(REDIS_CHANNEL, topic)
-        except RedisError as error:
-            raise TransportDownError(f"Redis: {error}") from error
-
-    def listen(self, heard: Listener, stop: Event) -> None:
-        """Listen until `stop` is set."""
-        try:
-            with self._redis.pubsub() as subscription:  # type: ignore[no-untyped-call]
-                subscription.subscribe(REDIS_CHANNEL)
-                while not stop.is_set():
-                    message = subscription.get_message(timeout=_POLL_SECONDS)
-                    if message is None:
-                        continue
-                    # The subscription is confirmed first: earlier notifications were missed.
-                    is_topic = message["type"] == "message"
-                    heard(frozenset({message["data"].decode()}) if is_topic else notifications.TOPICS)
-        except RedisError as error:
-            raise TransportDownError(f"Redis: {error}") from error

@@ -1,8 +1,19 @@
-"""The checks of the run under full load find what must not happen, and nothing else."""
+"""The checks of the campaign find what must not happen, and nothing else."""
 
-from tests.acceptance import load_record
-from tests.acceptance.load_record import Advert, Bounds, Held, Step, Truth
-from tests.gateway import GATHERING, POLLING, SUBMITTING
+from pathlib import Path
+
+from tests.acceptance.campaign import checks, record
+from tests.acceptance.campaign.record import (
+    GATHERING,
+    POLLING,
+    SUBMITTING,
+    Advert,
+    Bounds,
+    Held,
+    History,
+    Step,
+    Truth,
+)
 
 SITE = "S"
 
@@ -20,7 +31,7 @@ def running(job_id: int) -> Step:
 
 
 def flaws_of_limit(*steps: Step, most: int = 2) -> list[str]:
-    return list(load_record.over_the_limit(steps, SITE, "Merge", most))
+    return list(record.over_the_limit(steps, SITE, "Merge", most))
 
 
 def test_a_limit_that_was_overshot_is_told() -> None:
@@ -38,7 +49,7 @@ def test_who_has_left_is_elsewhere_or_is_of_another_kind_does_not_count() -> Non
 
 def test_the_most_at_once_is_told() -> None:
     steps = [matched(1), matched(2), gone(1), matched(3), gone(2), gone(3)]
-    assert max(number for _, number in load_record.crowd(steps, SITE, "Merge")) == 2
+    assert max(number for _, number in record.crowd(steps, SITE, "Merge")) == 2
 
 
 def test_more_at_the_site_than_it_allows_is_told() -> None:
@@ -46,27 +57,30 @@ def test_more_at_the_site_than_it_allows_is_told() -> None:
     truth.put("a", SUBMITTING)
     truth.go_on("a", POLLING)
     truth.put("b", SUBMITTING)
-    assert not list(load_record.over_the_throttle(SITE, truth))
+    assert not list(record.over_the_throttle(SITE, truth))
     truth.put("c", SUBMITTING)
     for lease in "abc":
         truth.leave(lease)
     truth.go_on("c", GATHERING)
-    assert list(load_record.over_the_throttle(SITE, truth)) == [
+    assert list(record.over_the_throttle(SITE, truth)) == [
         "S: 3 jobs at once, allowed are 2",
         "S: 2 submitting at once, allowed are 1",
     ]
-    assert truth.gateway.total == 0
+    assert truth.count() == 0
 
 
 def test_matches_that_came_faster_than_the_tokens_are_told() -> None:
-    slow = [0.0, 0.0, 0.0, 0.5, 1.0, 10.0, 10.0, 10.0]
-    assert not list(load_record.too_fast(slow, seconds=0.5, burst=3))
-    assert list(load_record.too_fast([*slow, 0.75], seconds=0.5, burst=3))
-    assert list(load_record.too_fast([0.0] * 4, seconds=0.5, burst=3))
-    assert not list(load_record.too_fast([0.0] * 4, seconds=0.5, burst=3, slack=0.5))
+    def fast(*times: float) -> list[str]:
+        return list(record.too_fast([held(1, at) for at in times], seconds=0.5, burst=3))
+
+    assert not fast(0, 0, 0)
+    assert not fast(0, 0, 0, 0.1), "the token may have come before its answer"
+    assert not fast(0, 0, 0, 0.5, 1.0, 10, 10, 10)
+    assert fast(0, 0, 0, 0, 0)
+    assert fast(*(10 + 0.1 * number for number in range(20)))
 
 
-def held(number: int, asked: float, *, start: float = load_record.NEVER, nth: int = 0) -> Held:
+def held(number: int, asked: float, *, start: float = record.NEVER, nth: int = 0) -> Held:
     return Held(
         lease=f"l{number}",
         job_id=number,
@@ -91,7 +105,7 @@ def advert(sent: float, busy: int, *, listed: tuple[str, ...] = (), sure: bool =
 
 
 def closed(helds: list[Held], *adverts: Advert, most: int = 2) -> list[str]:
-    return list(load_record.matched_while_closed(helds, adverts, SITE, most))
+    return list(record.matched_while_closed(helds, adverts, SITE, most))
 
 
 def test_a_match_at_a_closed_site_is_told() -> None:
@@ -120,15 +134,53 @@ def test_whoever_is_lost_or_has_ended_is_not_counted() -> None:
     three = [held(1, 1), held(2, 2), held(3, 5)]
     three[0].end_sent = 4.0
     assert not closed(three, advert(0, 0))
-    three[0].end_sent = load_record.NEVER
+    three[0].end_sent = record.NEVER
     three[1].lost = True
     assert not closed(three, advert(0, 0))
 
 
 def test_a_job_in_two_hands_is_told() -> None:
     first, second = held(1, 1), held(1, 2)
-    assert list(load_record.doubled([second, first])) == ["job 1 was given out while another had it"]
+    assert list(record.doubled([second, first])) == ["job 1 was given out while another had it"]
     first.end_sent = 2.2
-    assert not list(load_record.doubled([first, second]))
-    first.end_sent, first.lost = load_record.NEVER, True
-    assert not list(load_record.doubled([first, second]))
+    assert not list(record.doubled([first, second]))
+    first.end_sent, first.lost = record.NEVER, True
+    assert not list(record.doubled([first, second]))
+
+
+def test_a_flaw_is_shown_with_what_happened_to_its_job_and_the_faults_meanwhile(tmp_path: Path) -> None:
+    history = History(tmp_path / "history")
+    history.add("faults", "before", fault=True)
+    for number in (1, 2):
+        history.add("ada", "submitted", number)
+    history.add("faults", "network", fault=True)
+    history.add("pilot", "finish", 1)
+    history.close()
+    shown = history.shorten("job 1 was done twice")
+    assert [(each.who, each.job_id) for each in shown] == [("ada", 1), ("faults", None), ("pilot", 1)]
+    assert [each.what for each in history.shorten("a traceback")] == ["before", "network"]
+
+
+def test_what_was_lost_with_the_database_is_excused_and_nothing_later(tmp_path: Path) -> None:
+    history = History(tmp_path / "history")
+    history.add_loss(10, 20)
+    history.close()
+    assert history.recently_lost(15)
+    assert not history.recently_lost(21)
+
+
+def test_a_service_that_is_ready_although_it_can_store_nothing_is_told() -> None:
+    blind = [(100.0, 120.0, "serve")]
+    assert list(checks.list_dishonest([(115, "serve", True)], blind, grace=10))
+    for probe in ((105, "serve", True), (115, "serve", False), (115, "other", True), (125, "serve", True)):
+        assert not list(checks.list_dishonest([probe], blind, grace=10))
+
+
+def test_a_traceback_in_a_log_is_told_with_its_error() -> None:
+    text = "fine\nTraceback (most recent call last):\n  File x\nValueError: wrong\n"
+    assert list(checks.list_bad_lines([("serve", text)], lost=False)) == [
+        "log of serve: Traceback (most recent call last): ValueError: wrong"
+    ]
+    behind = [("serve", "the database has lost commits")]
+    assert list(checks.list_bad_lines(behind, lost=False))
+    assert not list(checks.list_bad_lines(behind, lost=True))

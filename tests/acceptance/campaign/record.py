@@ -1,20 +1,71 @@
-"""What a run under full load did, as those outside saw it, and what of it must not have happened.
+"""What happened as clients saw it, and what of it must not have happened.
 
-Everything is told apart by the time at which something was asked and the time at which the answer came: what
-lies between happened at some moment of it. A flaw is only what is one in every order that this allows.
+A request took effect at some moment between its sending and its answer. Something is a flaw only if it is
+one in every order that this allows.
 """
 
+import json
+import re
 import threading
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-
-from tests.gateway import GATHERING, SUBMITTING, Gateway
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 NEVER = float("inf")
+SUBMITTING, POLLING, GATHERING = "submitting", "polling", "gathering"
 #: Statuses in which a job is in the hands of a pilot.
 PRESENT = frozenset({"Matched", "Running", "Stalled", "Completing"})
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a player or the campaign did or saw."""
+
+    at: float  #: seconds since the beginning
+    who: str
+    what: str
+    job_id: int | None = None
+    fault: bool = False
+
+
+class History:
+    """All events in order, also written to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._began = time.monotonic()
+        self._file = file.open("w", buffering=1)
+        self._lock = threading.Lock()
+        self.events: list[Event] = []
+        self._losses: list[tuple[float, float]] = []
+
+    def add_loss(self, behind: float, over: float) -> None:
+        """Commits after `behind` were lost; at `over` (monotonic clock) the service is back."""
+        self._losses.append((behind, over))
+
+    def recently_lost(self, since: float) -> bool:
+        """Whether commits were lost after a moment."""
+        return any(over >= since for _, over in self._losses)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def add(self, who: str, what: str, job_id: int | None = None, *, fault: bool = False) -> None:
+        event = Event(round(time.monotonic() - self._began, 3), who, what, job_id, fault)
+        with self._lock:
+            self.events.append(event)
+            self._file.write(json.dumps(asdict(event)) + "\n")
+
+    def shorten(self, flaw: str) -> list[Event]:
+        """The events of the job that a flaw names, with the faults during its life; else the last faults."""
+        named = re.search(r"\bjob (\d+)", flaw)
+        own = [n for n, each in enumerate(self.events) if named and each.job_id == int(named[1])]
+        if not own:
+            return [each for each in self.events if each.fault][-10:]
+        life = range(own[0], own[-1] + 1)
+        return [self.events[n] for n in life if n in own or self.events[n].fault]
 
 
 @dataclass(kw_only=True)
@@ -26,10 +77,14 @@ class Held:
     site: str
     asked: float  #: the request that brought it
     answered: float
+    good_until: float = NEVER  #: the end of the lease
     nth: int = 0  #: in the answer that brought it
     start_sent: float = NEVER
     end_sent: float = NEVER  #: its pilot says that it ends
-    left: float = NEVER  #: it is not at the site any more
+    end_answered: float = NEVER
+    kind: str = ""  #: its job type
+    output: str | None = None  #: digest of the output that the service acknowledged
+    finished: str = ""  #: the status of the acknowledged end
     lost: bool = False  #: its pilot died, it was killed or taken away: who counts it when is open
 
 
@@ -60,31 +115,39 @@ class Truth:
     """What is really at a site, and the most that ever was."""
 
     bounds: Bounds
-    gateway: Gateway = field(default_factory=Gateway)
+    phases: dict[str, str] = field(default_factory=dict)  #: by lease; a job is there before its start
     most: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, lease: str, phase: str) -> None:
         with self.lock:
-            self.gateway.phases[lease] = phase
+            self.phases[lease] = phase
             self._note()
 
     def go_on(self, lease: str, phase: str) -> None:
         """Into another phase, if it has not left meanwhile."""
         with self.lock:
-            if lease in self.gateway.phases:
-                self.gateway.phases[lease] = phase
+            if lease in self.phases:
+                self.phases[lease] = phase
                 self._note()
 
     def leave(self, lease: str) -> None:
         with self.lock:
-            self.gateway.phases.pop(lease, None)
+            self.phases.pop(lease, None)
+
+    def clear(self) -> None:
+        """Forget all jobs: the service lost them, so that it cannot count them."""
+        with self.lock:
+            self.phases.clear()
+
+    def count(self, *phases: str) -> int:
+        return sum(phase in phases for phase in self.phases.values()) if phases else len(self.phases)
 
     def _note(self) -> None:
         now = {
-            "jobs": self.gateway.total,
-            "submitting": self.gateway.number(SUBMITTING),
-            "busy": self.gateway.number(SUBMITTING, GATHERING),
+            "jobs": self.count(),
+            "submitting": self.count(SUBMITTING),
+            "busy": self.count(SUBMITTING, GATHERING),
         }
         for name, number in now.items():
             self.most[name] = max(self.most[name], number)
@@ -128,15 +191,15 @@ def over_the_limit(steps: Iterable[Step], site: str, kind: str, most: int) -> It
             yield f"{site}: {number} jobs of the type {kind} with job {job_id}, allowed are {most}"
 
 
-def too_fast(times: Sequence[float], *, seconds: float, burst: int, slack: float = 0) -> Iterator[str]:
-    """Matches that came faster than the tokens of a delay."""
-    ordered = sorted(times)
-    for first, began in enumerate(ordered):
-        for last in range(first, len(ordered)):
-            number, passed = last - first + 1, ordered[last] - began
-            allowed = burst + (passed + slack) / seconds
+def too_fast(matches: Iterable[Held], *, seconds: float, burst: int) -> Iterator[str]:
+    """Matches that came faster than the tokens of a delay, between their requests and answers."""
+    ordered = sorted(matches, key=lambda each: each.answered)
+    for first in ordered:
+        inside = [each.answered for each in ordered if each.asked >= first.asked]
+        for number, last in enumerate(inside, 1):
+            allowed = burst + (last - first.asked) / seconds
             if number > allowed:
-                yield f"{number} matches in {passed:.2f} s, allowed are {allowed:.1f}"
+                yield f"{number} matches in {last - first.asked:.2f} s, allowed are {allowed:.1f}"
                 break
 
 

@@ -1,0 +1,341 @@
+"""The client for Python programs and notebooks: jobs, explanations and the configuration of a service.
+
+The service is found as by the commands: by arguments, PILOTAGE_URL and PILOTAGE_TOKEN, or what `pilotage up`
+wrote into its home directory. Methods raise `ApiError` where the service rejects a request, `ServiceAway`
+where it does not respond, `PilotageError`, their base, for what is wrong before a request is sent, and
+`OSError` for a file that cannot be read or written.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from pilotage.cli import connection
+from pilotage.cli.commands import job as job_commands
+from pilotage.cli.commands import job_submit
+from pilotage.cli.commands.job_submit import JobDraft
+from pilotage.cli.errors import CommandRefused, WrongUsage
+from pilotage.fabric.client import Json
+from taskqueue.states import FINAL
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Row = TypeVar("_Row")
+
+#: One or several job descriptions: a file, its text (JDL, ClassAd, YAML, JSON), or the keywords of one.
+Description = Path | str | Mapping[str, object]
+
+#: Jobs in one request.
+_PAGE = 1000
+#: Rows of a table in a notebook.
+_SHOWN = 50
+#: Seconds between two requests for the status of jobs; the pause grows from the first to the second.
+_PAUSES = (0.5, 10.0)
+_JOB_COLUMNS = ("job_id", "status", "minor_status", "site", "vo", "owner", "job_name", "submitted_at")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job as the service describes it at one moment."""
+
+    id: int
+    vo: str
+    owner: str
+    status: str  #: Received, Checking, Waiting, Matched, Running, Stalled, Done, Failed, Killed …
+    minor_status: str  #: why it is in this status
+    site: str  #: of the latest attempt; before that, the requested one
+    fields: Mapping[str, Any] = field(repr=False)  #: all that the service returned, by its names
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the status is final."""
+        return self.status in FINAL
+
+    def _repr_html_(self) -> str:
+        return _as_table([self.fields])
+
+
+class Pages(Generic[_Row]):
+    """A list of the service that is fetched page by page while it is iterated, by `for` or `async for`.
+
+    Notebooks show its first rows as a table.
+    """
+
+    def __init__(
+        self, name: str, fetch: Callable[..., Mapping[str, Any]], read: Callable[[dict[str, Any]], _Row]
+    ) -> None:
+        """`fetch` requests a page, whose rows are under `name`; `read` makes a row of its JSON."""
+        self._name, self._fetch, self._read = name, fetch, read
+
+    def __iter__(self) -> Iterator[_Row]:
+        after = None
+        while True:
+            page = self._fetch(limit=_PAGE, after=after)
+            yield from map(self._read, page[self._name])
+            if (after := page["next"]) is None:
+                return
+
+    async def __aiter__(self) -> AsyncIterator[_Row]:
+        after = None
+        while True:
+            page = await asyncio.to_thread(self._fetch, limit=_PAGE, after=after)
+            for each in page[self._name]:
+                yield self._read(each)
+            if (after := page["next"]) is None:
+                return
+
+    def _repr_html_(self) -> str:
+        page = self._fetch(limit=_SHOWN)
+        more = "" if page["next"] is None else "<p>There are more.</p>"
+        return _as_table(page[self._name]) + more
+
+
+class Client:
+    """The jobs, queues and configuration that the bearer of a token may see and change; to be closed."""
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, home: Path | None = None) -> None:
+        """Connect to the service at `url`, or to the one of this machine; no request is sent yet."""
+        self._service = connection.connect(url=url, token=token, home=home)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._service.close()
+
+    def submit(
+        self,
+        *descriptions: Description,
+        count: int = 1,
+        parameters: Mapping[str, Sequence[object]] | None = None,
+    ) -> list[int]:
+        """Submit jobs with their input sandboxes, and return their ids.
+
+        `count` copies of each; with `parameters` one job for each combination of the values, which replace
+        `%(NAME)s`. Relative names in `InputSandbox` begin at the directory of the file, else at the current
+        one. Up to 1,000 jobs are stored as a whole or not at all.
+        """
+        values = {name: _read_values(name, given) for name, given in (parameters or {}).items()}
+        drafts = [
+            job_submit.add_parameters(draft, values)
+            for description in descriptions
+            for draft in _read_drafts(description)
+        ]
+        return job_submit.send(self._service, list(job_submit.build_requests(drafts, count)))
+
+    def job(self, job_id: int) -> JobRecord:
+        """One job; `fields` has its description, its latest attempt and how long it waited for what."""
+        return _read_job(self._service.job(job_id))
+
+    def jobs(self, **filters: str) -> Pages[JobRecord]:
+        """The jobs that pass all filters, newest first.
+
+        Filters are `status`, `vo`, `owner`, `site`, `pool`, `minor_status`, `job_name`, `job_type` and
+        `job_group`; several values, separated by commas, mean any of them.
+        """
+        return Pages("jobs", partial(self._service.jobs, filters), _read_job)
+
+    def count(self, /, *by: str, **filters: str) -> list[dict[str, Any]]:
+        """Numbers of jobs by some of their fields (default: `status`): rows with a `count`."""
+        return self._service.summary(by=by or ("status",), filters=filters)
+
+    def log(self, job_id: int) -> list[dict[str, Any]]:
+        """Every change of a job's status, in order."""
+        return self._service.job_log(job_id)
+
+    def explain(self, of: int | Description) -> dict[str, Any]:
+        """Why a job does not run, or where one would run: queues, reasons, changes that would help."""
+        if isinstance(of, int):
+            return self._service.explain(of)
+        draft, *others = _read_drafts(of)
+        if others:
+            raise WrongUsage(f"there are {1 + len(others)} descriptions; one can be explained at a time")
+        if draft.text is not None:
+            return self._service.explain_description(jdl=draft.text)
+        return self._service.explain_description(job=job_submit.description_as_json(draft.content))
+
+    def kill(self, /, *job_ids: int, **filters: str) -> list[int]:
+        """Kill jobs, by id or by filters as of `jobs`; the ids of those that were killed.
+
+        Jobs that have ended, or do not exist, are left out.
+        """
+        return self._change(self._service.kill_all, job_ids, filters)
+
+    def reschedule(self, /, *job_ids: int, **filters: str) -> list[int]:
+        """Send jobs through the optimizers again, by id or by filters; the ids of those that were sent.
+
+        Jobs whose status does not allow it, or that do not exist, are left out.
+        """
+        return self._change(self._service.reschedule_all, job_ids, filters)
+
+    def wait(self, *job_ids: int, timeout: float | None = None) -> dict[int, str]:
+        """Wait until jobs have ended, or for `timeout` seconds; the status of each."""
+        statuses: dict[int, str] = {}
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause, longest = _PAUSES
+        while left := [job_id for job_id in job_ids if statuses.get(job_id) not in FINAL]:
+            statuses |= {each.id: each.status for each in self._fetch_jobs(left)}
+            if missing := [job_id for job_id in left if job_id not in statuses]:
+                raise CommandRefused(f"no job {', '.join(map(str, missing))}")
+            if all(statuses[job_id] in FINAL for job_id in left):
+                break
+            if deadline is not None and (pause := min(pause, deadline - time.monotonic())) <= 0:
+                break
+            time.sleep(pause)
+            pause = min(pause * 1.5, longest)
+        return statuses
+
+    def output(self, job_id: int, directory: Path | str = ".", *, most: int = 50 << 30) -> list[Path]:
+        """Unpack the output of a job into a new directory below `directory`, named by its id; the files.
+
+        Nothing is overwritten; an output of more than `most` bytes is rejected.
+        """
+        return job_commands.fetch_files(self._service, job_id, Path(directory, str(job_id)), most=most)
+
+    def pools(self, **filters: str) -> Pages[dict[str, Any]]:
+        """The SubmitPools: Requirements with their jobs and the queues eligible for them."""
+        return Pages("pools", partial(self._service.pools, filters), dict)
+
+    def queues(self, **filters: str) -> Pages[dict[str, Any]]:
+        """The batch queues with their parameters."""
+        return Pages("queues", partial(self._service.queues, filters), dict)
+
+    def sites(self) -> Pages[dict[str, Any]]:
+        """The sites, and what limits matches there."""
+        return Pages("sites", self._service.sites, dict)
+
+    def config(self) -> dict[str, Any]:
+        """The configuration in force, as far as the token may see it, with its `version`."""
+        return self._service.config()
+
+    def preview_config(self, changes: Mapping[str, object]) -> dict[str, Any]:
+        """What it would do to waiting and running jobs to give paths other values; None removes a value."""
+        return self._service.preview_config(_as_edits(changes))
+
+    def set_config(self, changes: Mapping[str, object], *, message: str, version: int | None = None) -> int:
+        """Give paths other values (None removes one), and return the new version of the configuration.
+
+        A path that somebody changed after `version` (default: the version in force now) is rejected (409).
+        """
+        before = self._service.config()["version"] if version is None else version
+        edits = {**_as_edits(changes), "message": message}
+        return int(self._service.patch_config(edits, version=before)["version"])
+
+    def _change(
+        self, change: Callable[[Mapping[str, str]], Json], job_ids: Sequence[int], filters: Mapping[str, str]
+    ) -> list[int]:
+        if job_ids and filters:
+            raise WrongUsage("give either job ids or filters, not both")
+        pages = [job_ids[start : start + _PAGE] for start in range(0, len(job_ids), _PAGE)]
+        named = [filters] if filters else [{"ids": ",".join(map(str, ids))} for ids in pages]
+        return [int(job_id) for each in named for job_id in change(each)["job_ids"]]
+
+    def _fetch_jobs(self, job_ids: Sequence[int]) -> Iterator[JobRecord]:
+        for start in range(0, len(job_ids), _PAGE):
+            ids = ",".join(map(str, job_ids[start : start + _PAGE]))
+            yield from map(_read_job, self._service.jobs({"id": ids}, limit=_PAGE)["jobs"])
+
+
+def _in_thread(
+    method: Callable[Concatenate[Client, _P], _T],
+) -> Callable[Concatenate["AsyncClient", _P], Coroutine[Any, Any, _T]]:
+    async def run(self: "AsyncClient", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await asyncio.to_thread(method, self.blocking, *args, **kwargs)
+
+    run.__name__, run.__doc__ = method.__name__, method.__doc__
+    return run
+
+
+class AsyncClient:
+    """`Client` for programs with an event loop: its methods are coroutines, its lists are for `async for`.
+
+    Each call runs in a thread of the loop's executor; a cancelled call is not interrupted.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, home: Path | None = None) -> None:
+        """Connect to the service at `url`, or to the one of this machine; no request is sent yet."""
+        self.blocking = Client(url, token, home=home)
+        self.jobs, self.pools, self.queues = self.blocking.jobs, self.blocking.pools, self.blocking.queues
+        self.sites = self.blocking.sites
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    close = _in_thread(Client.close)
+    submit = _in_thread(Client.submit)
+    job = _in_thread(Client.job)
+    count = _in_thread(Client.count)
+    log = _in_thread(Client.log)
+    explain = _in_thread(Client.explain)
+    kill = _in_thread(Client.kill)
+    reschedule = _in_thread(Client.reschedule)
+    wait = _in_thread(Client.wait)
+    output = _in_thread(Client.output)
+    config = _in_thread(Client.config)
+    preview_config = _in_thread(Client.preview_config)
+    set_config = _in_thread(Client.set_config)
+
+
+def _read_job(fields: Mapping[str, Any]) -> JobRecord:
+    return JobRecord(
+        id=int(fields["job_id"]),
+        **{name: str(fields[name]) for name in ("vo", "owner", "status", "minor_status", "site")},
+        fields=fields,
+    )
+
+
+def _read_drafts(description: Description) -> list[JobDraft]:
+    if isinstance(description, Path):
+        text = description.read_text(encoding="utf-8", errors="surrogateescape")
+        return job_submit.read_drafts(text, file=str(description), directory=description.parent)
+    if isinstance(description, str):
+        return job_submit.read_drafts(description, file="the description", directory=Path())
+    return [job_submit.make_draft(description, directory=Path())]
+
+
+def _read_values(name: str, given: Sequence[object]) -> list[str]:
+    if isinstance(given, str) or not len(given):  # an array has no truth value
+        raise WrongUsage(f"parameters: {name}: {given!r:.80}, allowed is a list of values, at least one")
+    return [str(each) for each in given]
+
+
+def _as_edits(changes: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "set": {path: value for path, value in changes.items() if value is not None},
+        "remove": [path for path, value in changes.items() if value is None],
+    }
+
+
+def _as_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """An HTML table of the columns that all rows have, those of jobs in the order of `pilotage job list`."""
+    if not rows:
+        return "<p>none</p>"
+    jobs = [name for name in _JOB_COLUMNS if name in rows[0]]
+    columns = jobs or [name for name, value in rows[0].items() if not isinstance(value, Mapping | list)]
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(_as_text(row.get(name)))}</td>' for name in columns)}</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _as_text(value: object) -> str:
+    return "" if value is None else str(value)

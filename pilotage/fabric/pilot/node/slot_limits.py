@@ -1,0 +1,100 @@
+"""Limits of the batch slot as its batch system and kernel enforce them: cores and memory.
+
+A pilot offers no more, whatever it was told or its queue states: what exceeds the slot is shared by force, or
+killed by the kernel. Only restrictions count: a slot that may use the whole machine shows nothing about what
+it was given.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pilotage.fabric.pilot.node import facts
+from pilotage.fabric.pilot.settings import SlotLimits
+
+#: Variables with the cores of a job on its node: Slurm, Grid Engine, PBS, LSF.
+_CORES = ("SLURM_CPUS_ON_NODE", "NSLOTS", "PBS_NP", "NCPUS", "LSB_DJOB_NUMPROC")
+#: File with the ClassAd of the slot. Source: HTCondor, environment of jobs.
+_MACHINE_AD = "_CONDOR_MACHINE_AD"
+_AD_LINE = re.compile(r"^\s*(Cpus|Memory)\s*=\s*([0-9]+)\s*$", re.MULTILINE | re.IGNORECASE)
+_ROOT = Path("/")
+
+
+def measure_limits(environment: Mapping[str, str], root: Path = _ROOT) -> SlotLimits:
+    """The smallest limits of the slot; `root` is the directory of /proc and /sys."""
+    ad = _read_machine_ad(environment)
+    cores = [*_cores_of_variables(environment), *_cores_of_kernel(root), *ad.get("cpus", ())]
+    memory = [*_memory_of_variables(environment, cores), *_memory_of_kernel(root), *ad.get("memory", ())]
+    return SlotLimits(processors=min(cores, default=None), max_ram=min(memory, default=None))
+
+
+def _cores_of_variables(environment: Mapping[str, str]) -> Iterator[int]:
+    for name in _CORES:
+        yield from _positive(environment.get(name))
+
+
+def _memory_of_variables(environment: Mapping[str, str], cores: list[int]) -> Iterator[int]:
+    """In MB; Slurm states it for the node or for each core."""
+    yield from _positive(environment.get("SLURM_MEM_PER_NODE"))
+    for each in _positive(environment.get("SLURM_MEM_PER_CPU")):
+        if cores:
+            yield each * min(cores)
+
+
+def _read_machine_ad(environment: Mapping[str, str]) -> Mapping[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for name, text in _AD_LINE.findall(_read(Path(environment.get(_MACHINE_AD) or "/nonexistent"))):
+        found.setdefault(name.lower(), []).extend(_positive(text))
+    return found
+
+
+def _cores_of_kernel(root: Path) -> Iterator[int]:
+    """The cores that processes may run on if they are not all, and the share of time in the cgroups."""
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        allowed = 0
+    if 0 < allowed < (os.cpu_count() or 0):
+        yield allowed
+    for cgroup in _cgroups(root):
+        quota, _, period = _read(cgroup / "cpu.max").strip().partition(" ")
+        for part in _positive(quota):
+            yield max(1, math.ceil(part / int(period or 100_000)))
+
+
+def _memory_of_kernel(root: Path) -> Iterator[int]:
+    """In MB; of each cgroup that the slot is in. Limits beyond the machine are none."""
+    machine = facts.machine_memory() or math.inf
+    for cgroup in _cgroups(root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            for limit in _positive(_read(cgroup / name).strip()):
+                if limit >> 20 < machine:
+                    yield max(1, limit >> 20)
+
+
+def _cgroups(root: Path) -> Iterator[Path]:
+    """The directories of our cgroups, each with all above it. Source: cgroups(7), versions 2 and 1."""
+    base = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        top = base if not controllers else base / "memory" if controllers == "memory" else None
+        if top is not None:
+            own = top / name.lstrip("/")
+            yield from (each for each in (own, *own.parents) if each == top or top in each.parents)
+
+
+def _positive(text: str | None) -> Iterator[int]:
+    if text and text.isascii() and text.isdecimal() and int(text) > 0:
+        yield int(text)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

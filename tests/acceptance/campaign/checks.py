@@ -1,0 +1,175 @@
+"""What must hold, from the tables, the logs and what players saw; no code of the program is used."""
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.acceptance.campaign.record import Held, History
+
+FINAL = frozenset({"Done", "Failed", "Killed"})
+#: Questions whose answer is empty at any moment.
+CONSISTENT = {
+    "has two open attempts": """
+        SELECT job_id FROM attempts WHERE closed_at IS NULL GROUP BY job_id HAVING count(*) > 1""",
+    "waits in a task queue without being Waiting": """
+        SELECT job_id FROM waiting_jobs JOIN jobs USING (job_id) WHERE status <> 'Waiting'""",
+    "is Waiting in no task queue": """
+        SELECT job_id FROM jobs WHERE status = 'Waiting'
+        AND NOT EXISTS (SELECT 1 FROM waiting_jobs WHERE waiting_jobs.job_id = jobs.job_id)""",
+    "is with a pilot without an open attempt": """
+        SELECT job_id FROM jobs WHERE status IN ('Matched', 'Running', 'Stalled')
+        AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.job_id = jobs.job_id AND closed_at IS NULL)""",
+    "has an open attempt although no pilot has it": """
+        SELECT job_id FROM attempts JOIN jobs USING (job_id) WHERE closed_at IS NULL AND NOT ending
+        AND status NOT IN ('Matched', 'Running', 'Stalled', 'Completing')""",
+    "is Done a second time": """
+        SELECT job_id FROM job_log WHERE to_status = 'Done' AND from_status <> 'Done'
+        GROUP BY job_id HAVING count(*) > 1""",
+}
+#: Numbers that are zero when no job is on its way.
+NOTHING_LEFT = {
+    "waiting jobs": "SELECT count(*) FROM waiting_jobs",
+    "open attempts": "SELECT count(*) FROM attempts WHERE closed_at IS NULL",
+    "jobs due for the optimizers": "SELECT count(*) FROM jobs WHERE due_at IS NOT NULL",
+    "jobs in limits": """
+        SELECT coalesce(sum(abs(n)), 0) FROM (
+            SELECT scope_rules.n + coalesce(sum(scope_returns.number), 0) AS n FROM scope_rules
+            LEFT JOIN scope_returns ON scope_returns.rule_id = scope_rules.rule_id
+            WHERE kind = 'running' GROUP BY scope_rules.rule_id, scope_rules.n) AS counts""",
+}
+ROWS_OF_BLOBS = "SELECT digest FROM blobs"
+STEPS = """
+SELECT job_log.job_id, job_log.to_status, attempts.site, jobs.job_type AS kind
+FROM job_log JOIN jobs ON jobs.job_id = job_log.job_id
+LEFT JOIN attempts ON attempts.job_id = job_log.job_id AND attempts.epoch = job_log.epoch
+WHERE job_log.from_status IS NULL OR job_log.from_status <> job_log.to_status
+ORDER BY job_log.log_id
+"""
+#: Lines in logs that no fault excuses.
+_BAD_LINES = re.compile(
+    r"Traceback \(most recent call last\)|error of the program itself|the counter of .* rows count"
+    r"|scope counters differ"
+)
+_LOST_COMMITS = "has lost commits"
+#: Errors of a database that is away.
+AWAY = (psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalError)
+
+
+class Tables:
+    """The database, read past all links and without code of the program."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def ask(self, question: str) -> list[tuple[Any, ...]]:
+        """All rows."""
+        if self._url.startswith("sqlite"):
+            file = self._url.removeprefix("sqlite:///")
+            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=60)) as connection:
+                return connection.execute(question).fetchall()
+        with psycopg.connect(
+            self._url.replace("+psycopg", ""), autocommit=True, connect_timeout=5
+        ) as connection:
+            return connection.execute(question).fetchall()
+
+    def statuses(self) -> Counter[str]:
+        return Counter(dict(self.ask("SELECT status, count(*) FROM jobs GROUP BY status")))
+
+
+def list_inconsistencies(tables: Tables) -> Iterator[str]:
+    for what, question in CONSISTENT.items():
+        for row in tables.ask(question):
+            yield f"job {row[0]} {what}"
+
+
+def list_left(tables: Tables) -> Iterator[str]:
+    for what, question in NOTHING_LEFT.items():
+        [(number,)] = tables.ask(question)
+        if number:
+            yield f"{number} {what} although all jobs have ended"
+
+
+def list_wrong_ends(
+    tables: Tables, submitted: Mapping[int, float], killed: set[int], helds: Sequence[Held], history: History
+) -> Iterator[str]:
+    """Jobs that are not there, or did not end as their users and pilots were answered."""
+    stored = dict(tables.ask("SELECT job_id, status FROM jobs"))
+    failed = {held.job_id for held in helds if held.finished == "Failed"}
+    for job_id, at in submitted.items():
+        if job_id not in stored:
+            if not history.recently_lost(at):
+                yield f"job {job_id} was acknowledged and is not there"
+            continue
+        right = (
+            {"Done"}
+            | ({"Killed"} if job_id in killed else set())
+            | ({"Failed"} if job_id in failed else set())
+        )
+        if stored[job_id] not in right:
+            yield f"job {job_id} ended as {stored[job_id]}, which nobody caused"
+    done = [held for held in helds if held.finished == "Done" and not history.recently_lost(held.asked)]
+    for job_id, number in Counter(held.job_id for held in done).items():
+        if number > 1:
+            yield f"job {job_id}: {number} pilots were acknowledged its end"
+    for held in done:
+        if stored.get(held.job_id) not in {"Done", "Killed"}:
+            yield f"job {held.job_id} is {stored.get(held.job_id)} after Done was acknowledged"
+
+
+def list_missing_blobs(tables: Tables, directory: Path) -> Iterator[str]:
+    """Rows without a file."""
+    files = {path.name for path in directory.rglob("*") if path.is_file()}
+    for (digest,) in tables.ask(ROWS_OF_BLOBS):
+        if digest not in files:
+            yield f"the blob {digest} has a row and no file"
+
+
+def list_wrong_runs(tables: Tables, ledger: Path) -> Iterator[str]:
+    """Payloads that did not run once although their job had one attempt and is Done."""
+    runs: dict[int, Counter[str]] = {}
+    for line in ledger.read_text().splitlines():
+        word, job_id, _ = line.split()
+        runs.setdefault(int(job_id), Counter())[word] += 1
+    single = tables.ask("""
+        SELECT job_id FROM attempts JOIN jobs USING (job_id) WHERE job_name = 'real' AND status = 'Done'
+        GROUP BY job_id HAVING count(*) = 1 AND min(attempts.epoch) = 1""")
+    for (job_id,) in single:
+        counts = runs.get(job_id, Counter())
+        if counts != {"begin": 1, "end": 1}:
+            yield f"job {job_id} is Done with one attempt, but its payload ran {dict(counts)}"
+
+
+def list_bad_lines(logs: Iterable[tuple[str, str]], *, lost: bool) -> Iterator[str]:
+    """Tracebacks and the like, each with the line that says most."""
+    for name, text in logs:
+        lines = text.splitlines()
+        for number, line in enumerate(lines):
+            if _BAD_LINES.search(line) or (_LOST_COMMITS in line and not lost):
+                below = (each for each in lines[number + 1 :] if not each.startswith((" ", "\t")) and each)
+                cause = next(below, "") if line.startswith("Traceback") else ""
+                yield f"log of {name}: {line[:200]} {cause[:200]}"
+
+
+def list_dishonest(
+    probes: Sequence[tuple[float, str, bool]], blind: Iterable[tuple[float, float, str]], *, grace: float
+) -> Iterator[str]:
+    """Services that were ready for so long after they could store nothing any more."""
+    for began, over, name in blind:
+        wrong = [at for at, of, ready in probes if of == name and ready and began + grace < at < over]
+        if wrong:
+            yield f"/readyz of {name} was 200 {wrong[0] - began:.0f} s after nothing could be stored"
+
+
+def list_banned_matches(
+    helds: Iterable[Held], bans: Iterable[tuple[float, float]], site: str
+) -> Iterator[str]:
+    for began, ends in bans:
+        for held in helds:
+            if held.site == site and began < held.asked and held.answered < ends:
+                yield f"job {held.job_id} was matched at the banned {site}"

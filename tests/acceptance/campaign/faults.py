@@ -1,0 +1,305 @@
+"""What is done to an installation: processes, servers, links, disks and clocks, one fault after the other."""
+
+import random
+import shutil
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.acceptance.campaign.installation import Installation
+from tests.acceptance.campaign.network import Link, LinkState
+from tests.acceptance.campaign.players import Context
+
+#: Seconds that a fault lasts: mostly short, sometimes longer than any time-out of the installation.
+_SHORT, _LONG = (0.5, 5.0), (10.0, 16.0)
+
+
+@dataclass
+class Faults:
+    """The faults of a run; their order depends on the seed only, not on the time that they take."""
+
+    installation: Installation
+    context: Context
+    every: float  #: seconds between two
+    kinds: frozenset[str] | None = None  #: None: all
+    done: Counter[str] = field(default_factory=Counter)
+    #: When a service could store nothing, from its point of view: from, until, its name.
+    blind: list[tuple[float, float, str]] = field(default_factory=list)
+    paused: set[str] = field(default_factory=set)  #: processes that are not started again for now
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(f"{self.context.seed} faults")
+        self._over = threading.Event()
+        self._table = [each for each in self._list_kinds() if self.kinds is None or each[0] in self.kinds]
+
+    def run(self) -> None:
+        """Cause faults until there is an end to it."""
+        if not self._table:
+            return
+        while not self._over.wait(self.every * self._dice.uniform(0.5, 1.5)):
+            self.cause(*self._dice.choice(self._table))
+
+    def end(self) -> None:
+        self._over.set()
+
+    def cause(self, name: str, act: Callable[[], AbstractContextManager[object]]) -> None:
+        """One fault, from its beginning to its end."""
+        seconds = self._dice.uniform(*(_LONG if self._dice.random() < 0.15 else _SHORT))
+        with act() as what:
+            self.context.history.add("faults", f"{name} {what} for {seconds:.1f} s", fault=True)
+            time.sleep(seconds)
+        self.context.history.add("faults", f"{name} {what} is over", fault=True)
+        self.done[name] += 1
+
+    def _list_kinds(self) -> Iterator[tuple[str, Callable[[], AbstractContextManager[object]]]]:
+        yield "process killed", self._kill
+        if not self.installation.sqlite:
+            yield "matcher killed", self._kill_matcher
+        yield "process suspended", self._suspend
+        yield "process restarted", self._restart
+        yield "all services killed", self._kill_services
+        yield from [("network", self._break_link)] * 3  # there are many links
+        yield "clients cut off", self._break_clients
+        if self.installation.blobs.mounted:
+            yield "blob disk full", self._fill_blobs
+            yield "blob disk read-only", self._lock_blobs
+            yield "database disk full", self._fill_database
+        if self.installation.hosts[0].clock is not None:
+            yield "clock", self._change_clock
+        if not self.installation.pooler:  # it would have to be pointed at the replica
+            yield "lost commits", self._restore if self.installation.sqlite else self._fail_over
+        if not self.installation.sqlite:
+            yield "database cut off", self._cut_database
+            yield "database killed", self._kill_database
+            yield "database restarted", self._restart_database
+            yield "database suspended", self._suspend_database
+            yield "Redis killed", self._kill_redis
+            yield "Redis flushed", self._flush_redis
+            yield "rolling restart", self._restart_all
+
+    # Processes
+
+    @contextmanager
+    def _kill(self) -> Iterator[str]:
+        process = self._dice.choice(list(self.installation.processes.values()))
+        if process.is_running:
+            process.kill()
+        yield process.name
+
+    @contextmanager
+    def _kill_services(self) -> Iterator[str]:
+        for name in self.installation.services:
+            if self.installation.processes[name].is_running:
+                self.installation.processes[name].kill()
+        yield ""
+
+    @contextmanager
+    def _kill_matcher(self) -> Iterator[str]:
+        """Kill one of several processes of a service, which starts another one."""
+        service = self.installation.processes[next(iter(self.installation.services))]
+        with suppress(psutil.NoSuchProcess):
+            workers = [
+                each
+                for each in psutil.Process(service.pid).children()
+                if any("spawn_main" in word for word in each.cmdline())
+            ]
+            if workers:
+                self._dice.choice(workers).kill()
+        yield f"of {service.name}"
+
+    @contextmanager
+    def _suspend(self) -> Iterator[str]:
+        process = self._dice.choice(list(self.installation.processes.values()))
+        suspended = process.is_running
+        if suspended:
+            process.suspend()
+        yield process.name
+        if suspended:
+            process.resume()
+
+    @contextmanager
+    def _restart(self) -> Iterator[str]:
+        process = self._dice.choice(list(self.installation.processes.values()))
+        process.stop()
+        yield process.name
+
+    @contextmanager
+    def _restart_all(self) -> Iterator[str]:
+        for name, process in self.installation.processes.items():
+            process.stop()
+            if name in self.installation.services:
+                deadline = time.monotonic() + 60
+                while not self.installation.is_ready(name) and time.monotonic() < deadline:
+                    time.sleep(0.2)
+        yield ""
+
+    # Networks
+
+    @contextmanager
+    def _broken(self, links: list[Link], state: LinkState) -> Iterator[None]:
+        for link in links:
+            self.installation.network.set_state(link, state)
+        yield
+        for link in links:
+            self.installation.network.set_state(link, LinkState.OPEN)
+
+    @contextmanager
+    def _break_link(self) -> Iterator[str]:
+        state = self._dice.choice([each for each in LinkState if each is not LinkState.OPEN])
+        link = self._dice.choice(list(self.installation.network.links.values()))
+        link.delay = self._dice.choice([0.05, 0.3, 1.0])
+        of = link.name.rpartition(" ")[2]
+        is_blind = link.name.startswith("database") and state in {LinkState.CUT, LinkState.SILENT}
+        with self._noting([of] if is_blind else []), self._broken([link], state):
+            yield f"{link.name} {state}"
+
+    @contextmanager
+    def _break_clients(self) -> Iterator[str]:
+        state = self._dice.choice([LinkState.CUT, LinkState.NO_ANSWERS])
+        with self._broken(self.installation.links_of("HTTP"), state):
+            yield state
+
+    @contextmanager
+    def _cut_database(self) -> Iterator[str]:
+        state = self._dice.choice([LinkState.CUT, LinkState.SILENT])
+        with self._noting(), self._broken(self.installation.links_of("database"), state):
+            yield state
+
+    @contextmanager
+    def _noting(self, services: list[str] | None = None) -> Iterator[None]:
+        """Services, by default all, that can store nothing meanwhile."""
+        began = time.monotonic()
+        yield
+        names = self.installation.services if services is None else services
+        self.blind += [
+            (began, time.monotonic(), each) for each in names if each in self.installation.services
+        ]
+
+    # Servers
+
+    @contextmanager
+    def _kill_database(self) -> Iterator[str]:
+        assert self.installation.postgres is not None
+        with self._noting():
+            self.installation.postgres.kill()
+            yield ""
+        self.installation.postgres.start()
+
+    @contextmanager
+    def _restart_database(self) -> Iterator[str]:
+        assert self.installation.postgres is not None
+        self.installation.postgres.stop()
+        self.installation.postgres.start()
+        yield ""
+
+    @contextmanager
+    def _suspend_database(self) -> Iterator[str]:
+        assert self.installation.postgres is not None
+        self.installation.postgres.suspend()
+        yield ""
+        self.installation.postgres.resume()
+
+    @contextmanager
+    def _kill_redis(self) -> Iterator[str]:
+        assert self.installation.redis is not None
+        self.installation.redis.kill()
+        yield ""
+        self.installation.redis.start()
+
+    @contextmanager
+    def _flush_redis(self) -> Iterator[str]:
+        assert self.installation.redis is not None
+        self.installation.redis.flush()
+        yield ""
+
+    # Disks and clocks
+
+    @contextmanager
+    def _fill_database(self) -> Iterator[str]:
+        with self._noting():
+            self.installation.database_disk.fill()
+            yield ""
+            self.installation.database_disk.free()
+        postgres = self.installation.postgres
+        if postgres is not None:
+            time.sleep(1)
+            if not postgres.is_running:  # it ended: nothing could be written to its log
+                postgres.start()
+
+    @contextmanager
+    def _fill_blobs(self) -> Iterator[str]:
+        self.installation.blobs.fill()
+        yield ""
+        self.installation.blobs.free()
+
+    @contextmanager
+    def _lock_blobs(self) -> Iterator[str]:
+        done = self.installation.blobs.set_read_only(read_only=True)
+        yield "" if done else "(refused, files are open)"
+        self.installation.blobs.set_read_only(read_only=False)
+
+    @contextmanager
+    def _change_clock(self) -> Iterator[str]:
+        host = self._dice.choice(self.installation.hosts)
+        seconds = self._dice.choice([5, -5, 60, -60, 3600, -3600, 86_400, -86_400])
+        assert host.clock is not None
+        host.clock.set(seconds)
+        yield f"of host {host.name} {seconds:+d} s"
+        host.clock.set(0)
+
+    # Lost commits
+
+    @contextmanager
+    def _fail_over(self) -> Iterator[str]:
+        """The primary dies, and an asynchronous replica that was behind is promoted."""
+        replica = self.installation.make_replica()
+        replica.fall_behind()
+        behind = time.monotonic()
+        yield "soon"
+        with self._noting(), self._broken(self.installation.links_of("database"), LinkState.CUT):
+            time.sleep(0.5)
+            self.installation.fail_over(replica)
+            self._lose(behind)
+
+    @contextmanager
+    def _restore(self) -> Iterator[str]:
+        """The database file is lost, and an older copy restored."""
+        file = self.installation.database_disk.path / "pilotage.db"
+        copy = file.with_suffix(".backup")
+        behind = time.monotonic()
+        _copy_database(file, copy)
+        yield "soon"
+        [name] = self.installation.services
+        self.paused.add(name)
+        self.installation.processes[name].stop()
+        for suffix in ("-wal", "-shm"):
+            Path(f"{file}{suffix}").unlink(missing_ok=True)
+        shutil.move(copy, file)
+        self.installation.run("db", "recover", "--wait", "8")
+        self._lose(behind)
+        self.paused.discard(name)
+
+    def _lose(self, behind: float) -> None:
+        """Attempts that were open count as lost, and what sites have as unknown to the service."""
+        self.context.history.add_loss(behind, time.monotonic())
+        for held in list(self.context.helds):
+            if held.end_answered >= behind:
+                held.lost = True
+        for truth in self.context.truths.values():
+            truth.clear()
+
+
+def _copy_database(file: Path, to: Path) -> None:
+    source, target = sqlite3.connect(file), sqlite3.connect(to)
+    try:
+        source.backup(target)
+    finally:
+        source.close()
+        target.close()

@@ -1,0 +1,200 @@
+"""What the token of a pilot is worth: one slot."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text, update
+
+from cs_config.tree.configuration import Configuration
+from matcher.claim.claim_loop import ClaimResult
+from matcher.request.match_request import MatchCaller, MatchRequest
+from taskqueue.db import database
+from taskqueue.pilots import pilots, slots
+from taskqueue.pilots.pilots import FirstRequest
+from taskqueue.pilots.slots import SlotRefusal
+from taskqueue.schema.tables import attempts
+from taskqueue.schema.tables import pilots as table
+from taskqueue.states import PILOT_ENDS, PilotStatus
+from taskqueue.task_queues.requirement_class import RequirementClass
+from tests import waiting
+from tests.waiting import LONG
+
+HOUR = timedelta(hours=1)
+LARGE = RequirementClass(vo="lhcb", cpu_time=3600, processors_min=8, processors_max=8)
+
+
+def grid(queue: str = "{}", operations: str = "{}") -> Configuration:
+    text = waiting.GRID.replace("{long: {}, short", f"{{long: {queue}, short")
+    return waiting.grid(f"{text}Operations: {{Defaults: {operations}}}\n")
+
+
+def of_pilot(stamp: str = "s", *, count: int = 1, key: str | None = None, **said: object) -> MatchRequest:
+    caller = MatchCaller(subject=f"pilot:{stamp}", vos=frozenset({"lhcb"}), stamp=stamp, queue=LONG)
+    return waiting.request(caller=caller, count=count, request_id=key, **waiting.at(LONG), **said)
+
+
+class Claims:
+    """Claims of pilots in a matcher."""
+
+    def __init__(self, engine: Engine, now: datetime, config: Configuration | None = None) -> None:
+        self.engine, self.now, self.config = engine, now, config
+
+    def begin(self, *stamps: str, processors: int | None = 1, jobs: int = 20) -> None:
+        """Jobs that wait, and pilots that have stated their slots."""
+        first = [FirstRequest(stamp=each, vo="lhcb", queue=LONG, processors=processors) for each in stamps]
+        with database.writing(self.engine) as conn:
+            waiting.put(conn, self.now, jobs)
+            pilots.bind_queues(conn, first, now=self.now)
+
+    def serve(self, *requests: MatchRequest) -> list[ClaimResult]:
+        served = waiting.matcher(self.engine, self.now, self.config).serve(requests)
+        assert all(isinstance(each, ClaimResult) for each in served)
+        return [each for each in served if isinstance(each, ClaimResult)]
+
+    def end_all(self) -> None:
+        with database.writing(self.engine) as conn:
+            conn.execute(update(attempts).values(closed_at=self.now, closed_as="finished"))
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_pilot_holds_no_more_jobs_than_its_slot_has_processors(
+    engine: Engine, now: datetime, key: str | None
+) -> None:
+    claims = Claims(engine, now)
+    claims.begin("s", processors=2)
+    results = [claims.serve(of_pilot(key=key and f"{key}{n}"))[0] for n in range(4)]
+    assert [len(each.claimed) for each in results] == [1, 1, 0, 0]
+    assert [each.refused for each in results[2:]] == [SlotRefusal.FULL] * 2
+    if key:
+        assert claims.serve(of_pilot(key="k0"))[0].claimed == results[0].claimed
+    claims.end_all()
+    assert len(claims.serve(of_pilot())[0].claimed) == 1
+
+
+def test_a_request_for_several_jobs_gets_what_is_left_of_the_slot(engine: Engine, now: datetime) -> None:
+    claims = Claims(engine, now)
+    claims.begin("s", processors=3)
+    assert len(claims.serve(of_pilot())[0].claimed) == 1
+    # Without processors a request is never full by itself.
+    assert len(claims.serve(of_pilot(count=100))[0].claimed) == 2
+
+
+def test_requests_of_other_pilots_in_the_same_batch_get_their_jobs(engine: Engine, now: datetime) -> None:
+    claims = Claims(engine, now)
+    claims.begin("s", "t", "u", processors=1)
+    claims.serve(of_pilot("t"))
+    results = claims.serve(of_pilot("s"), of_pilot("t"), of_pilot("u"))
+    assert [len(each.claimed) for each in results] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("queue", "stated", "held"),
+    [
+        ("{}", 1024, 4),
+        ("{NumberOfProcessors: 2}", 1024, 2),
+        ("{NumberOfProcessors: 8}", 1024, 4),
+        ("{NumberOfProcessors: 2, WholeNode: true}", 1024, 4),
+        ("{}", None, 4),
+    ],
+)
+def test_a_slot_has_what_its_queue_has_and_its_first_request_stated(
+    engine: Engine, now: datetime, queue: str, stated: int | None, held: int
+) -> None:
+    claims = Claims(engine, now, grid(queue))
+    claims.begin("s", processors=4)
+    said = {} if stated is None else {"NumberOfProcessors": stated}
+    assert len(claims.serve(of_pilot(count=100, **said))[0].claimed) == held
+    assert claims.serve(of_pilot(**said))[0].refused == SlotRefusal.FULL
+
+
+def test_a_pilot_that_never_stated_a_slot_has_one_processor(engine: Engine, now: datetime) -> None:
+    claims = Claims(engine, now)
+    claims.begin()
+    assert len(claims.serve(of_pilot(count=100, NumberOfProcessors=64))[0].claimed) == 1
+
+
+def test_no_job_is_larger_than_the_slots_of_the_queue(engine: Engine, now: datetime) -> None:
+    claims = Claims(engine, now, grid("{NumberOfProcessors: 4, MaxRAM: 2000, GPUs: 1}"))
+    with database.writing(engine) as conn:
+        waiting.put(conn, now, asked=LARGE)
+        waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=3600, min_ram=3000))
+        waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=3600, gpus=2))
+    large = {"NumberOfProcessors": 64, "MaxRAM": 64_000, "GPUs": 8}
+    assert claims.serve(of_pilot(count=100, **large))[0].claimed == ()
+    gateway = waiting.request(count=100, **waiting.at(LONG), **large)
+    assert len(claims.serve(gateway)[0].claimed) == 3
+
+
+def end_pilot(engine: Engine, now: datetime, status: PilotStatus, *, submitted_by: str) -> Claims:
+    claims = Claims(engine, now)
+    claims.begin("s")
+    with database.writing(engine) as conn:
+        pilots.set_status(conn, "s", status, now=now)
+        conn.execute(update(table).where(table.c.stamp == "s").values(submitted_by=submitted_by))
+    return claims
+
+
+@pytest.mark.parametrize("status", [PilotStatus.DONE, PilotStatus.FAILED])
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_pilot_started_by_hand_may_be_started_again_with_its_token(
+    engine: Engine, now: datetime, status: PilotStatus, key: str | None
+) -> None:
+    claims = end_pilot(engine, now, status, submitted_by="")
+    assert len(claims.serve(of_pilot(key=key))[0].claimed) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "submitted_by"),
+    [*((each, "dora") for each in sorted(PILOT_ENDS)), (PilotStatus.ABORTED, ""), (PilotStatus.DELETED, "")],
+)
+def test_a_pilot_that_has_ended_gets_nothing(
+    engine: Engine, now: datetime, status: PilotStatus, submitted_by: str
+) -> None:
+    claims = end_pilot(engine, now, status, submitted_by=submitted_by)
+    assert claims.serve(of_pilot())[0].refused == SlotRefusal.ENDED
+    assert claims.serve(of_pilot(key="k"))[0].refused == SlotRefusal.ENDED
+
+
+def test_a_pilot_claims_so_many_jobs_in_an_hour_and_processor(engine: Engine, now: datetime) -> None:
+    claims = Claims(engine, now, grid(operations="{Limits: {PilotClaimsPerHour: 3}}"))
+    claims.begin("s", processors=2)
+    for _ in range(3):
+        assert len(claims.serve(of_pilot(count=2))[0].claimed) == 2
+        claims.end_all()
+    assert claims.serve(of_pilot())[0].refused == SlotRefusal.TOO_FAST
+    claims.now += HOUR + timedelta(seconds=1)
+    assert len(claims.serve(of_pilot())[0].claimed) == 1
+
+
+#: Ended long ago, of one pilot.
+_EARLIER = """INSERT INTO attempts (job_id, epoch, lease, holder, stamp, vo, site, ce, queue, opened_at,
+    lease_expires_at, closed_at, closed_as, progress, output_tail)
+    SELECT :job_id, n, 'lease' || n, 'pilot:s', 's', 'lhcb', '', '', '', :at, :at, :at, 'finished', '', ''
+    FROM generate_series(1000, 5999) AS n"""
+
+
+def test_earlier_jobs_of_a_pilot_are_not_read_again_for_each_claim(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    claims = Claims(engine, now)
+    claims.begin("s", processors=2)
+    [served] = claims.serve(of_pilot())
+    with database.writing(engine) as conn:
+        conn.execute(text(_EARLIER), {"job_id": served.claimed[0].job_id, "at": now - 2 * HOUR})
+    held = slots.HELD.params(since=now - HOUR, ids=["s"])
+    with database.writing(engine) as conn:
+        conn.execute(text("ANALYZE attempts"))
+        assert sum(row.open for row in conn.execute(held)) == 1
+        query = held.compile(conn, compile_kwargs={"literal_binds": True})
+        [plan] = conn.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}").scalar_one()
+    assert max(_list_rows(plan["Plan"])) < 100
+    assert len(claims.serve(of_pilot())[0].claimed) == 1
+    assert claims.serve(of_pilot())[0].refused == SlotRefusal.FULL
+    engine.dispose()
+
+
+def _list_rows(node: dict[str, Any]) -> Iterator[int]:
+    yield node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+    for each in node.get("Plans", ()):
+        yield from _list_rows(each)

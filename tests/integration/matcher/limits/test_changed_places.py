@@ -1,0 +1,222 @@
+"""Limits, throttles and bans hold while the configuration of a place changes, and for pilots that hide it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from agents import scope_counters
+from agents.scope_counters import ScopeCountersState
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.request.match_request import MatchCaller
+from requirements.errors import InvalidResource, PilotageError
+from taskqueue.db import database
+from taskqueue.schema.tables import scope_returns
+from taskqueue.sites import bans
+from taskqueue.sites.bans import Ban
+from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
+from tests import reporting, stored, waiting
+from tests.waiting import LONG
+
+LEASE = timedelta(minutes=5)
+LIMIT = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {VO: {lhcb: 2}}}}}}\n"
+LIMIT_OF_CE = (
+    "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {CEs: {ce1: {VO: {lhcb: 2}}}}}}}}\n"
+)
+THROTTLE = "VO: [lhcb, cms]\n      Throttle: {Policy: level0, MaxSubmittingJobs: 2, Lifetime: 100000}"
+RESPELLED = QueueAddress(site="a.b.CH", ce="CE1", queue="long")
+AT_SITE = {"Site": "A.B.ch"}
+
+
+def _matcher(engine: Engine, now: datetime, tree: str, version: int = 1) -> Matcher:
+    config = waiting.grid(tree, version)
+    return Matcher(engine, lambda: config, lambda: now, Random(1))
+
+
+def _respell(tree: str) -> str:
+    return tree.replace("A.B.ch", RESPELLED.site).replace("ce1", RESPELLED.ce)
+
+
+def _put(engine: Engine, now: datetime, count: int = 9) -> None:
+    with database.writing(engine) as conn:
+        waiting.put(conn, now, count)
+
+
+def _request(matcher: Matcher, where: Mapping[str, object], count: int = 9) -> ClaimResult | PilotageError:
+    while True:
+        [found] = matcher.serve([waiting.request(**where, count=count)])
+        if isinstance(found, PilotageError) or not found.in_other_hands:
+            return found
+        matcher.settle([found])
+
+
+def _claim(matcher: Matcher, where: QueueAddress = LONG, count: int = 9) -> ClaimResult:
+    found = _request(matcher, waiting.at(where), count)
+    assert isinstance(found, ClaimResult)
+    return found
+
+
+def _advertise(engine: Engine, now: datetime, submitting: int, site: str = "A.B.ch") -> None:
+    with database.writing(engine) as conn:
+        state = {"CurrentSubmittingJobs": submitting}
+        as_of = create_watermark(conn, site)
+        assert accept_advertisement(conn, site, Advertisement(attributes=state, as_of=as_of), now=now)
+
+
+def test_a_limit_counts_what_runs_at_the_other_spelling(engine: Engine, now: datetime) -> None:
+    _put(engine, now)
+    old = _matcher(engine, now, waiting.GRID + LIMIT)
+    assert len(_claim(old, count=1).claimed) == 1
+    new = _matcher(engine, now, _respell(waiting.GRID + LIMIT), version=2)
+    assert len(_claim(new, RESPELLED).claimed) == 1
+    for matcher, queue in ((old, LONG), (new, RESPELLED)):
+        assert _claim(matcher, queue).refused == "limits"
+        assert _claim(matcher, queue, count=1).refused == "limits"
+
+
+def test_a_new_limit_holds_for_a_process_with_the_other_spelling(engine: Engine, now: datetime) -> None:
+    _put(engine, now)
+    old = _matcher(engine, now, waiting.GRID)
+    assert len(_claim(old, count=1).claimed) == 1
+    new = _matcher(engine, now, _respell(waiting.GRID + LIMIT), version=2)
+    new.refresh()
+    assert len(_claim(new, RESPELLED, count=1).claimed) == 1
+    for count in (1, 9):
+        assert not _claim(old, count=count).claimed
+
+
+def test_a_ban_stays_when_the_site_is_respelled(engine: Engine, now: datetime) -> None:
+    _put(engine, now)
+    with database.writing(engine) as conn:
+        bans.set_ban(conn, Ban(site="A.B.ch", reason="down", author="ops", at=now, until=None))
+    for tree, queue in ((waiting.GRID, LONG), (_respell(waiting.GRID), RESPELLED)):
+        for count in (1, 9):
+            assert _claim(_matcher(engine, now, tree), queue, count).refused == "banned"
+    with database.writing(engine) as conn:
+        assert list(bans.read_bans(conn, ["a.B.ch", "C.D.ch"], now=now)) == ["a.B.ch"]
+        assert bans.lift_ban(conn, RESPELLED.site)
+
+
+def test_reservations_and_advertisements_stay_when_the_site_is_respelled(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now)
+    tree = waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE)
+    old = _matcher(engine, now, tree)
+    old.refresh()
+    _advertise(engine, now, 0)
+    assert len(_claim(old).claimed) == 2
+    new = _matcher(engine, now, _respell(tree), version=2)
+    assert _claim(new, RESPELLED).refused == "throttled"
+    _advertise(engine, now, 0, RESPELLED.site)
+    assert _claim(old).refused == "throttled", "what is on its way stays reserved"
+
+
+@pytest.mark.parametrize("where", [{}, {"GridCE": "ce1"}])
+def test_a_pilot_without_site_is_refused_where_a_limit_may_concern_it(
+    engine: Engine, now: datetime, where: dict[str, object]
+) -> None:
+    _put(engine, now)
+    assert isinstance(_request(_matcher(engine, now, waiting.GRID), where, 1), ClaimResult)
+    refused = _request(_matcher(engine, now, waiting.GRID + LIMIT, version=2), where, 1)
+    assert isinstance(refused, InvalidResource)
+    assert "A.B.ch counts its jobs or is banned, so state Site" in str(refused)
+    for_others = LIMIT.replace("Defaults", "cms")
+    assert isinstance(
+        _request(_matcher(engine, now, waiting.GRID + for_others, version=3), where, 1), ClaimResult
+    )
+
+
+def test_a_pilot_without_site_is_refused_while_a_site_is_banned(engine: Engine, now: datetime) -> None:
+    _put(engine, now)
+    matcher = _matcher(engine, now, waiting.GRID)
+    assert isinstance(_request(matcher, {}, 1), ClaimResult)
+    with database.writing(engine) as conn:
+        bans.set_ban(conn, Ban(site="C.D.ch", reason="down", author="ops", at=now, until=None))
+    matcher.refresh()
+    assert isinstance(_request(matcher, {}, 1), InvalidResource)
+    assert len(_claim(matcher, count=1).claimed) == 1
+
+
+@pytest.mark.parametrize("where", [{}, AT_SITE])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_process_that_has_not_seen_a_new_limit_gives_nothing_to_a_pilot_that_may_be_inside(
+    engine: Engine, now: datetime, where: dict[str, object], count: int
+) -> None:
+    _put(engine, now)
+    old = _matcher(engine, now, waiting.GRID)
+    _matcher(engine, now, waiting.GRID + LIMIT_OF_CE, version=2).refresh()
+    [found] = old.serve([waiting.request(**where, count=count)])
+    assert isinstance(found, ClaimResult)
+    assert (found.claimed, found.in_other_hands) == ((), True)
+    _matcher(engine, now, waiting.GRID + LIMIT_OF_CE.replace("Defaults", "cms"), version=3).refresh()
+    assert len(_request(old, where, count).claimed) == count  # type: ignore[union-attr]
+
+
+def test_a_new_throttle_counts_what_is_on_its_way_until_an_advertisement_contains_it(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now)
+    free = _matcher(engine, now, waiting.GRID)
+    _advertise(engine, now, 0)
+    [first, second, third] = _claim(free, count=3).claimed
+    with database.writing(engine) as conn:
+        reporting.start(conn, first.lease, lease_time=LEASE, now=now)
+    throttled = _matcher(engine, now, waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE), version=2)
+    assert _claim(throttled).refused == "throttled"
+    _advertise(engine, now, 0)  # the first has left the submitting ones
+    assert _claim(throttled).refused == "throttled"
+    with database.writing(engine) as conn:
+        reporting.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
+    assert len(_claim(throttled).claimed) == 1, "the third is still on its way"
+    assert third.epoch == 1
+    assert not _cycle(engine, now, waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE)).mended
+
+
+def _cycle(engine: Engine, now: datetime, tree: str) -> scope_counters.ScopeCountersResult:
+    config: Configuration = waiting.grid(tree, 9)
+    memory = ScopeCountersState()
+    for _ in range(2):
+        result = scope_counters.cycle(engine, config, now=now, holder="test", memory=memory)
+    assert result is not None
+    return result
+
+
+def test_ends_of_jobs_at_a_place_without_limits_any_more_are_not_collected(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now)
+    taken = _claim(_matcher(engine, now, waiting.GRID + LIMIT)).claimed
+    _matcher(engine, now, waiting.GRID, version=2).refresh()
+    with database.writing(engine) as conn:
+        for job in taken:
+            reporting.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+    _cycle(engine, now, waiting.GRID)
+    with database.reading(engine) as conn:
+        assert not conn.execute(select(func.count()).select_from(scope_returns)).scalar_one()
+
+
+def test_a_limit_of_a_vo_that_equals_the_common_one_counts_its_own_jobs_only(
+    engine: Engine, now: datetime
+) -> None:
+    limit = "JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 2}}}}"
+    config = f"Operations: {{Defaults: {{{limit}}}, lhcb: {{{limit}}}}}\n"
+    asked = replace(waiting.EVERYWHERE, job_types=frozenset({"MC"}))
+    with database.writing(engine) as conn:
+        ids = waiting.put(conn, now, 3, asked=replace(asked, vo="cms"))
+        ids += waiting.put(conn, now, 3, asked=asked)
+        for job_id in ids:
+            stored.force(conn, job_id, job_type="MC")
+    matcher = _matcher(engine, now, waiting.GRID + config)
+    of_cms = MatchCaller(subject="pilot", vos=frozenset({"cms"}))
+    [found] = matcher.serve([waiting.request(caller=of_cms, **waiting.at(LONG), count=9)])
+    assert isinstance(found, ClaimResult)
+    assert len(found.claimed) == 2
+    assert len(_claim(matcher).claimed) == 2
+    assert _claim(matcher).refused == "limits"

@@ -1,0 +1,113 @@
+"""`pilotage director` as a process: its exit status, the check of its file, its end while a task hangs."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from taskqueue.db import database
+from tests.acceptance.processes import PILOTAGE
+from tests.running_service import Service, running
+
+QUEUE = "LCG.A.org/ce1/long"
+
+
+@pytest.fixture
+def service(sqlite_url: str, tmp_path: Path) -> Iterator[Service]:
+    engine = database.connect(sqlite_url)
+    with running(engine, tmp_path, CONFIG) as service:
+        yield service
+    engine.dispose()
+
+
+CONFIG = """
+Resources:
+  Sites:
+    LCG.A.org: {VO: [cms], CEs: {ce1: {MaxRAM: 4000, Queues: {long: {CPUTime: 100000}}}}}
+Registry:
+  VO: {cms: {}}
+"""
+
+
+def run(service: Service, directory: Path, *words: str, **queue: Any) -> "subprocess.CompletedProcess[str]":
+    """A director whose first batch system works, while the commands of the second are not there."""
+    token = directory / "token"
+    token.write_text(service.token("director", vo="cms", user="dora"))
+    jobs = {"directory": str(directory / "jobs")}
+    systems: dict[str, Any] = {"gone": {"kind": "slurm", "environment": {"PATH": "/nonexistent"}, **jobs}}
+    if not queue.pop("alone", False):
+        systems["here"] = {"kind": "local", "cores": 1, "memory": 1000, **jobs}
+    content = {
+        "url": service.url,
+        "name": "north",
+        "vos": {"cms": {"token_file": str(token)}},
+        "systems": systems,
+        "queues": [{"queue": QUEUE, "system": "gone", **queue}],
+    }
+    file = directory / "director.yaml"
+    file.write_text(yaml.safe_dump(content))
+    command = [str(PILOTAGE), "director", "--config", str(file), "--home", str(directory), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_one_cycle_in_which_nothing_worked_fails_and_names_the_system(
+    service: Service, tmp_path: Path
+) -> None:
+    alone, with_another = run(service, tmp_path, "--once", alone=True), run(service, tmp_path, "--once")
+
+    assert (alone.returncode, with_another.returncode) == (1, 0)
+    assert "gone: squeue cannot be run" in alone.stderr
+    assert "systems skipped: gone" in with_another.stdout
+
+
+def test_the_check_shows_which_system_does_not_answer(service: Service, tmp_path: Path) -> None:
+    done = run(service, tmp_path, "--check", "--json")
+
+    assert done.returncode == 1
+    assert '"system": "here", "error": ""' in " ".join(done.stdout.split())
+    assert "squeue cannot be run" in done.stdout
+
+
+def test_a_file_that_contradicts_its_queue_is_refused_at_the_start(service: Service, tmp_path: Path) -> None:
+    for words in ((), ("--once",), ("--check",)):
+        done = run(service, tmp_path, *words, memory=8000)
+
+        assert done.returncode == 2
+        assert f"queues/{QUEUE}: memory: 8000, but the queue has 4000 (MaxRAM)" in done.stderr
+
+
+#: Runs a child that no TERM ends, and tells its process id.
+_HANGING = """
+import os, signal, sys, time
+from pilotage.cli import process_setup
+def hang():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(os.getpid(), flush=True)
+    while True:
+        time.sleep(60)
+sys.exit(process_setup.run_apart(hang, patience=0.1))
+"""
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_ends_although_its_work_hangs_and_its_child_with_it(by: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", _HANGING], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+
+        process.send_signal(by)
+
+        assert process.wait(60) == (1 if by is signal.SIGTERM else -signal.SIGKILL)
+        assert process.stdout.read() == "", "the pipe is closed when the child has ended"
+    assert child != process.pid
+
+
+def test_the_status_of_the_work_is_that_of_the_process() -> None:
+    code = "import sys; from pilotage.cli import process_setup; "
+    code += "sys.exit(process_setup.run_apart(lambda: 3, patience=1))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 3

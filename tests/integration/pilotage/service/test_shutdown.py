@@ -1,0 +1,56 @@
+"""Requests that are under way for longer than a service waits for them at its end."""
+
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pilotage.service.app import create_app
+from tests.access import QUEUE
+from tests.running_service import running_on_sqlite, served
+
+
+class Arriving:
+    """An application, and whether a request for work has arrived."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.arrived = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path", "").endswith("requestJob"):
+            self.arrived.set()
+        await self._app(scope, receive, send)
+
+
+def test_a_request_that_the_end_of_the_service_cuts_off_is_to_be_repeated(
+    sqlite_template: Path, tmp_path: Path
+) -> None:
+    site, ce, queue = QUEUE.split("/")
+    body = {"Site": site, "GridCE": ce, "Queue": queue, "CPUTime": 100_000}
+    with running_on_sqlite(sqlite_template, tmp_path) as service, ThreadPoolExecutor(1) as threads:
+        service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
+        token = service.token("pilot", vo="cms", queue=QUEUE)
+        headers = {"Authorization": f"Bearer {token}", "Request-Timeout": "60"}
+        app = Arriving(create_app(service.parts))
+        with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as other:
+            with served(app) as url:  # type: ignore[arg-type]
+                other.execute("BEGIN IMMEDIATE")  # the claim has to wait
+                asked = threads.submit(
+                    httpx.post,
+                    f"{url}/api/v1/matcher/requestJob",
+                    json=body,
+                    headers=headers,
+                    timeout=60,
+                    trust_env=False,
+                )
+                assert app.arrived.wait(60)
+            answer = asked.result(60)
+            other.execute("ROLLBACK")
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["error"]["code"] == "service_ending"
+    assert "Retry-After" in answer.headers

@@ -1,0 +1,215 @@
+"""The files with versions and digests fit `pyproject.toml`; what is optional may be missing."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from pilotage.cli.errors import BEYOND_CLIENT, EXTRAS
+
+ROOT = Path(__file__).parents[3]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRA = PYPROJECT["project"]["optional-dependencies"]
+WHOLE = [*PYPROJECT["project"]["dependencies"], *EXTRA["postgresql"], *EXTRA["redis"], *EXTRA["ssh"]]
+CLIENT = PYPROJECT["dependency-groups"]["client"]
+FILES = [("requirements.txt", WHOLE), ("requirements-client.txt", CLIENT)]
+
+#: Lets a program import no module of other projects but some, and runs it.
+ONLY = """
+import sys
+from importlib.metadata import packages_distributions
+allowed = set(sys.argv[1].split())
+foreign = {
+    module for module, names in packages_distributions().items()
+    if not allowed & {name.lower().replace("_", "-") for name in names} and "pilotage" not in names
+}
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in foreign:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from pilotage.cli.application import main
+main(sys.argv[2:])
+"""
+
+
+def pinned(file: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Each package of a file: name, version, digests."""
+    text = (ROOT / "deploy" / file).read_text().replace("\\\n", " ")
+    for line in text.splitlines():
+        requirement, *digests = line.split("--hash=")
+        name, version = requirement.partition(";")[0].split("==")
+        yield canonicalize_name(name), version.strip(), [each.strip() for each in digests]
+
+
+def run_with(packages: set[str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", ONLY, " ".join(sorted(packages)), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(("file", "dependencies"), FILES)
+def test_a_file_has_each_dependency_in_a_version_that_fits(file: str, dependencies: list[str]) -> None:
+    versions = {name: version for name, version, _ in pinned(file)}
+    for each in map(Requirement, dependencies):
+        assert each.specifier.contains(versions[canonicalize_name(each.name)]), each
+
+
+@pytest.mark.parametrize(("file", "dependencies"), FILES)
+def test_each_package_has_digests_and_no_address(file: str, dependencies: list[str]) -> None:
+    for name, _, digests in pinned(file):
+        assert digests, name
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in digests), name
+    assert "://" not in (ROOT / "deploy" / file).read_text()
+
+
+def test_versions_for_clients_are_those_of_the_whole() -> None:
+    whole = {name: version for name, version, _ in pinned("requirements.txt")}
+    assert {name: version for name, version, _ in pinned("requirements-client.txt")}.items() <= whole.items()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("job", "list"), ("job", "show", "1"), ("job", "explain", "1"), ("job", "kill", "1"),
+        ("pool", "list"), ("queue", "list"), ("site", "list"), ("pilots", "list"), ("config", "history"),
+        ("config", "show"), ("accounting",), ("login",),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_commands_of_users_need_the_packages_for_clients_only(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTAGE_URL", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("PILOTAGE_TOKEN", "x")
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+    done = run_with({name for name, _, _ in pinned("requirements-client.txt")}, *words)
+    assert "127.0.0.1:9" in done.stderr, done.stderr
+
+
+def test_a_job_is_submitted_with_the_packages_for_clients_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTAGE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("PILOTAGE_TOKEN", "x")
+    (tmp_path / "job.jdl").write_text('[ Executable = "/bin/true"; Requirements = [ Memory = 1 ]; ]')
+    done = run_with(
+        {name for name, _, _ in pinned("requirements-client.txt")}, "job", "submit", str(tmp_path / "job.jdl")
+    )
+    assert "127.0.0.1:9" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ("postgresql", ("db", "upgrade", "--database-url", "postgresql://127.0.0.1:9/none")),
+        ("redis", ("worker", "--redis-url", "redis://127.0.0.1:9")),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    extra: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+    missing = {"psycopg", "psycopg-binary", "redis", "rq", "asyncssh"}
+    done = run_with({name for name, _, _ in pinned("requirements.txt")} - missing, *words)
+    assert done.returncode == 1
+    assert f"pip install 'pilotage[{extra}]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+DIRECTOR = """
+name: test
+url: http://127.0.0.1:9
+vos: {cms: {token_file: token}}
+systems: {s: {kind: slurm, directory: /tmp/none, ssh: {host: h, user: u, key: key, known_hosts: hosts}}}
+queues: [{queue: A.B.org/ce/q, system: s, batch_queue: q}]
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--once",), ("--check",)], ids=" ".join)
+def test_a_director_names_the_missing_package_for_ssh_in_each_mode(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+    Path("token").write_text("x")
+    Path("token").chmod(0o600)
+    Path("director.yaml").write_text(DIRECTOR)
+    packages = {name for name, _, _ in pinned("requirements.txt")} - {"asyncssh"}
+    done = run_with(packages, "director", "--config", "director.yaml", *more)
+    assert done.returncode == 1
+    assert "pip install 'pilotage[ssh]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("up",), ("serve",), ("doctor",), ("db", "upgrade"), ("key", "list")], ids=" ".join
+)
+def test_where_only_the_commands_are_installed_others_name_what_is_missing(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+    done = run_with({name for name, _, _ in pinned("requirements-client.txt")}, *words)
+    assert done.returncode == 1
+    assert re.search(
+        r"the package \w+ is not installed; `.* -m pip install 'pilotage'` installs it", done.stderr
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_one_of_several_processes_names_what_is_missing() -> None:
+    program = """
+from pilotage.cli import process_setup
+def work():
+    raise ModuleNotFoundError("No module named 'redis'", name="redis")
+process_setup._run(work)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert "pip install 'pilotage[redis]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_python_client_needs_the_packages_for_clients_only() -> None:
+    program = ONLY.replace(
+        "from pilotage.cli.application import main\nmain(sys.argv[2:])",
+        "from pilotage import Client\nClient('http://127.0.0.1:9', 'x').jobs()",
+    )
+    packages = " ".join(name for name, _, _ in pinned("requirements-client.txt"))
+    subprocess.run([sys.executable, "-c", program, packages], check=True, timeout=60)
+
+
+def test_the_program_of_one_machine_needs_no_extra() -> None:
+    missing = {"psycopg", "psycopg-binary", "redis", "rq", "asyncssh"}
+    program = ONLY.replace(
+        "from pilotage.cli.application import main\nmain(sys.argv[2:])",
+        "import pilotage.cli.checks.installation, pilotage.cli.processes.up, pilotage.cli.processes.gateway",
+    )
+    whole = {name for name, _, _ in pinned("requirements.txt")}
+    subprocess.run([sys.executable, "-c", program, " ".join(whole - missing)], check=True, timeout=60)
+
+
+def test_the_table_of_extras_is_that_of_the_project() -> None:
+    for module, extra in EXTRAS.items():
+        assert module in {Requirement(each).name for each in EXTRA[extra]}
+
+
+def test_all_packages_beyond_those_for_clients_are_explained_when_they_are_missing() -> None:
+    beyond = {name for name, _, _ in pinned("requirements.txt")} - {
+        name for name, _, _ in pinned("requirements-client.txt")
+    }
+    dependencies = {
+        canonicalize_name(Requirement(each).name) for each in PYPROJECT["project"]["dependencies"]
+    }
+    modules = {
+        module for module, names in packages_distributions().items()
+        if {canonicalize_name(name) for name in names} & beyond & dependencies
+    }  # fmt: skip
+    assert {each for each in modules if not each.startswith("_")} - {"multipart"} <= BEYOND_CLIENT

@@ -1,0 +1,62 @@
+"""How much existing pilots count against the waiting jobs."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from pilotage.fabric.director import pilots
+from pilotage.fabric.director.pilots import DirectorPilot, PilotSlot, Status
+from tests.director_pilots import NOW, pilot
+
+FOUR = PilotSlot(cores=4, lifetime=86_400)
+
+
+def waiting(minutes: float) -> DirectorPilot:
+    return replace(pilot("north.any.1"), created_at=NOW - timedelta(minutes=minutes))
+
+
+def running(minutes: float, *, jobs: int, open_jobs: int, used_cores: int) -> DirectorPilot:
+    counts = {"jobs": jobs, "open_jobs": open_jobs, "used_cores": used_cores}
+    return replace(waiting(minutes), status=Status.RUNNING, last_seen_at=NOW, **counts)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "jobs", "open_jobs", "used_cores", "free"),
+    [
+        (1, 0, 0, 0, 1.0),
+        (1, 1, 1, 4, 0.0),
+        (14, 1, 1, 4, 0.0),
+        (10, 1, 1, 1, 0.75),
+        (10, 5, 1, 4, 1.0),
+        (600, 5, 1, 4, 0.0),
+        (600, 5, 0, 0, 1.0),
+        (1440, 5, 0, 0, 0.0),
+    ],
+    ids=[
+        "has just begun",
+        "its first job runs for a minute",
+        "a job that runs shows nothing about its length",
+        "one of four cores is used",
+        "four short jobs have ended",
+        "its jobs are long",
+        "has none now",
+        "its time is over",
+    ],
+)
+def test_a_running_pilot_counts_for_what_is_free_now_or_soon(
+    minutes: float, jobs: int, open_jobs: int, used_cores: int, free: float
+) -> None:
+    one = running(minutes, jobs=jobs, open_jobs=open_jobs, used_cores=used_cores)
+
+    assert pilots.count_free(one, FOUR, NOW) == free
+
+
+def test_a_waiting_pilot_counts_as_late_where_no_core_is_free_and_less_with_age() -> None:
+    full = replace(FOUR, is_full=True)
+
+    assert pilots.count_slots([waiting(1)] * 3, full, NOW) == (3, 0)
+    assert pilots.count_slots([waiting(5)] * 3, full, NOW) == (0, 3)
+    assert pilots.count_slots([waiting(5)] * 3, FOUR, NOW) == (3, 0)
+    assert pilots.count_slots([waiting(30)] * 4, FOUR, NOW) == (0, 2)
+    assert pilots.count_slots([replace(waiting(1), status=Status.DONE)], FOUR, NOW) == (0, 0)

@@ -1,0 +1,218 @@
+"""One system that hangs, fails or lies costs the others nothing."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    BatchSystemAway,
+    Capacity,
+    Handle,
+    JobReport,
+    Output,
+    State,
+    SubmissionRefused,
+    SubmissionUncertain,
+    Survey,
+)
+from pilotage.fabric.batch.reliable import ReliableSystem
+from pilotage.fabric.cycle_summaries import DirectorSummary
+from pilotage.fabric.director import workers
+from pilotage.fabric.director.workers import (
+    ActionResults,
+    PilotSubmission,
+    PollRequest,
+    SystemActions,
+    SystemWorker,
+)
+
+HANDLES = [Handle(stamp=f"north.any.{number:024x}") for number in range(3)]
+REQUEST = PollRequest(handles=HANDLES, prefix="north.", outputs=frozenset({HANDLES[0].stamp}))
+
+
+@dataclass
+class Scripted:
+    """A batch system whose verbs do what a test wants."""
+
+    surveying: Callable[[], State] = lambda: State.RUNNING
+    submitting: Callable[[str], str] = lambda stamp: f"ref-{stamp}"
+    measuring: Callable[[], Mapping[str, Capacity]] = dict
+    surveys: int = 0
+    submitted: list[str] = field(default_factory=list)
+
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        self.surveys += 1
+        state = self.surveying()
+        return Survey(
+            reports={each.stamp: JobReport(state=state) for each in handles},
+            stamps=frozenset(each.stamp for each in handles if each.stamp.startswith(prefix)),
+        )
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        return self.measuring()
+
+    def output(self, handle: Handle) -> Output:
+        raise BatchSystemAway(f"no output of {handle.stamp}")
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        pass
+
+    forget = kill
+
+    def submit(self, job: BatchJob) -> str:
+        self.submitted.append(job.stamp)
+        return self.submitting(job.stamp)
+
+
+def worker(system: Any, name: str = "farm", **more: Any) -> SystemWorker:
+    return SystemWorker(name=name, system=ReliableSystem(name=name, system=system), seconds=60, **more)
+
+
+def poll(*those: SystemWorker, seconds: float = 30) -> tuple[set[str], DirectorSummary]:
+    summary = DirectorSummary(at=datetime.now(UTC))
+    requests = {each.name: REQUEST for each in those}
+    found = workers.poll_all({each.name: each for each in those}, requests, seconds, summary)
+    return set(found), summary
+
+
+def raiser(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (BatchSystemAway("squeue: connection refused"), "bad: squeue: connection refused"),
+        (IndexError("list index out of range"), "bad: a fault of its adapter: IndexError"),
+    ],
+)
+def test_a_system_that_fails_is_named_and_skipped_and_the_others_go_on(
+    error: Exception, message: str
+) -> None:
+    system = Scripted(surveying=raiser(error))
+    bad, good = worker(system, "bad"), worker(Scripted(), "good")
+
+    polls = [poll(bad, good) for _ in range(12)]
+
+    assert [found for found, _ in polls] == [{"good"}] * 12
+    assert system.surveys == 4, "in the cycles 1, 3, 6 and 11"
+    [first, *_] = polls[0][1].away
+    assert first.startswith(message)
+    assert polls[1][1].away == []
+    assert polls[1][1].skipped == ["bad"]
+
+
+def test_a_system_that_works_again_is_polled_in_every_cycle() -> None:
+    answers = iter([raiser(BatchSystemAway("x")), lambda: State.RUNNING, lambda: State.RUNNING])
+    flaky = worker(Scripted(surveying=lambda: next(answers)()))
+
+    assert [poll(flaky)[0] for _ in range(4)] == [set(), set(), {"farm"}, {"farm"}]
+
+
+def test_a_system_that_hangs_is_waited_for_once_and_its_late_answer_counts() -> None:
+    opened = threading.Event()
+
+    def hang() -> State:
+        opened.wait()
+        return State.RUNNING
+
+    slow, good = worker(Scripted(surveying=hang), "slow"), worker(Scripted(), "good")
+    first, _ = poll(slow, good, seconds=0.05)
+    second, _ = poll(slow, good, seconds=3600)
+
+    assert first == second == {"good"}
+    assert not slow.is_usable
+    opened.set()
+    [future] = slow.pending()
+    future.result()
+    assert poll(slow, good)[0] == {"slow", "good"}
+    assert slow.is_usable
+
+
+def test_a_task_without_an_end_is_reported_with_the_name_of_its_system() -> None:
+    now = [0.0]
+    frozen = worker(Scripted(surveying=threading.Event().wait), clock=lambda: now[0])  # type: ignore[arg-type]
+    poll(frozen, seconds=0.01)
+    now[0] = 300.0
+
+    _, summary = poll(frozen)
+
+    assert summary.away == ["farm: a command or its file system hangs for 300 s"]
+    assert not frozen.is_usable
+
+
+def test_a_failing_capacity_leaves_what_was_known() -> None:
+    known = {"long": Capacity(cores=8, free_cores=8, waiting=0, running=0)}
+    answers = iter([lambda: known, raiser(BatchSystemAway("sinfo: busy"))])
+    now = [0.0]
+    farm = worker(Scripted(measuring=lambda: next(answers)()), clock=lambda: now[0])
+    poll(farm)
+    now[0] = 1000.0
+
+    found, summary = poll(farm)
+
+    assert (found, summary.away) == ({"farm"}, ["farm: sinfo: busy"])
+    assert farm.snapshot is not None
+    assert farm.snapshot.capacity == known
+
+
+def test_an_output_that_cannot_be_fetched_is_reported_as_that() -> None:
+    farm = worker(Scripted(surveying=lambda: State.FAILED))
+    poll(farm)
+    assert farm.snapshot is not None
+    assert farm.snapshot.outputs == {HANDLES[0].stamp: f"farm: no output of {HANDLES[0].stamp}"}
+
+
+def act(system: Scripted, *targets: str) -> tuple[ActionResults, SystemWorker]:
+    farm = worker(system)
+    jobs = [
+        PilotSubmission(
+            stamp=str(number),
+            target=target,
+            make_job=lambda number=number: BatchJob(stamp=str(number), script="", queue="x"),
+        )
+        for number, target in enumerate(targets)
+    ]
+    farm.begin_actions(SystemActions(submit=jobs))
+    workers.wait_for([farm], 30)
+    results = farm.take_results([])
+    assert results is not None
+    return results, farm
+
+
+def test_after_a_refusal_no_other_pilot_is_sent_to_its_target() -> None:
+    system = Scripted(submitting=lambda stamp: stamp if stamp == "2" else raiser(SubmissionRefused("no"))())
+
+    results, farm = act(system, "long", "long", "short")
+
+    assert (results.refused.keys(), results.submitted) == ({"0"}, {"2": "2"})
+    assert results.unsubmitted == {"1": "one before it was refused: farm: no"}
+    assert farm.failures == 0, "a refusal is an answer"
+
+
+@pytest.mark.parametrize(
+    ("error", "uncertain", "unsubmitted"),
+    [
+        (SubmissionUncertain("no answer"), {"0"}, {"1", "2"}),
+        (BatchSystemAway("no space left"), set(), {"0", "1", "2"}),
+        (ValueError("a bug"), {"0"}, {"1", "2"}),
+    ],
+)
+def test_after_a_failure_nothing_else_is_submitted_and_what_was_not_is_certain(
+    error: Exception, uncertain: set[str], unsubmitted: set[str]
+) -> None:
+    system = Scripted(submitting=raiser(error))
+
+    results, farm = act(system, "long", "short", "long")
+
+    assert (results.uncertain.keys(), results.unsubmitted.keys()) == (uncertain, unsubmitted)
+    assert system.submitted == ["0"]
+    assert farm.failures == 1

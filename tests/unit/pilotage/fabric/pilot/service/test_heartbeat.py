@@ -1,0 +1,88 @@
+"""When a pilot may run on without answers of the service."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from pilotage.fabric.pilot.service.heartbeat import Heartbeat
+from pilotage.fabric.pilot.service.service_client import News
+from pilotage.fabric.pilot.service.transport import Away, Refused
+
+SIX_HOURS = News(commands=(), heartbeat_seconds=None, run_on_seconds=21_600)
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SlowService:
+    """A service that takes its time, or fails."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.seconds = 0.0
+        self.error: Exception | None = None
+        self._clock = clock
+
+    def heartbeat(self, _lease: str, _facts: Mapping[str, object]) -> News:
+        self._clock.now += self.seconds
+        if self.error is not None:
+            raise self.error
+        return SIX_HOURS
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def service(clock: Clock) -> SlowService:
+    return SlowService(clock)
+
+
+@pytest.fixture
+def heart(clock: Clock, service: SlowService) -> Heartbeat:
+    heart = Heartbeat(service, "lease", every=20.0, news=dict, started=clock.now, clock=clock)
+    heart.obey(SIX_HOURS)
+    return heart
+
+
+def test_the_time_counts_from_the_last_report_that_was_answered(clock: Clock, heart: Heartbeat) -> None:
+    clock.now += 21_599
+    assert heart.silence is None
+    heart._beat()
+    clock.now += 21_599
+    assert heart.silence is None
+    clock.now += 1
+    assert heart.silence == 21_600
+
+
+def test_an_answer_counts_from_when_it_was_asked_for(
+    clock: Clock, service: SlowService, heart: Heartbeat
+) -> None:
+    service.seconds = 10
+    heart._beat()
+    clock.now += 21_590
+    assert heart.silence == 21_600
+
+
+@pytest.mark.parametrize("error", [Away("away"), Refused(403, "not_allowed", "no"), OSError()])
+def test_an_answer_that_stored_nothing_is_none(
+    clock: Clock, service: SlowService, heart: Heartbeat, error: Exception
+) -> None:
+    service.error = error
+    clock.now += 21_600
+    heart._beat()
+    assert heart.silence == 21_600
+
+
+def test_without_a_limit_of_the_service_the_payload_runs_on(clock: Clock, heart: Heartbeat) -> None:
+    heart.obey(News(commands=(), heartbeat_seconds=None))
+    clock.now += 1e9
+    assert heart.silence is None

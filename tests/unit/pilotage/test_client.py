@@ -1,0 +1,112 @@
+"""The client for Python programs: lists, tables, what is imported when."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import pilotage
+from pilotage import PilotageError
+from pilotage.client import Client, JobRecord, Pages, _read_job
+
+ROW = {
+    "job_id": 7, "vo": "cms", "owner": "ann", "status": "Done", "minor_status": "", "site": "LCG.A.org",
+    "job_name": "<b>", "submitted_at": datetime(2026, 1, 1, tzinfo=UTC).isoformat(), "waited": {},
+}  # fmt: skip
+
+
+def pages_of(rows: list[dict[str, Any]], size: int) -> Pages[JobRecord]:
+    """A list that the service cuts after `size` rows."""
+
+    def fetch(*, limit: int, after: object = None) -> Mapping[str, Any]:
+        begin = int(str(after or 0))
+        end = begin + min(size, limit)
+        return {"jobs": rows[begin:end], "next": end if end < len(rows) else None}
+
+    return Pages("jobs", fetch, _read_job)
+
+
+ROWS = [{**ROW, "job_id": number} for number in range(1, 8)]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_a_list_has_the_rows_of_all_pages(size: int) -> None:
+    assert [job.id for job in pages_of(ROWS, size)] == list(range(1, 8))
+
+
+def test_a_list_is_iterated_in_an_event_loop_too() -> None:
+    async def ids() -> list[int]:
+        return [job.id async for job in pages_of(ROWS, 3)]
+
+    assert asyncio.run(ids()) == list(range(1, 8))
+
+
+def test_a_notebook_shows_a_table_without_markup_of_others() -> None:
+    shown = pages_of(ROWS, 3)._repr_html_()
+    assert shown.count("<tr>") == 1 + 3
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
+    assert shown.endswith("<p>There are more.</p>")
+    assert pages_of([], 3)._repr_html_() == "<p>none</p>"
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    check = "import sys, pilotage; print(*(each for each in sys.modules if each[:5] in ('httpx', 'pilot')))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "pilotage"
+
+
+def test_all_names_of_the_package_are_there() -> None:
+    assert all(getattr(pilotage, name) for name in pilotage.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Server'"):
+        _ = pilotage.Server
+
+
+def test_what_is_wrong_with_a_description_is_an_error_of_ours() -> None:
+    with Client("http://127.0.0.1:9", "x") as client, pytest.raises(PilotageError, match="no such file"):
+        client.submit({"Executable": "run.sh", "InputSandbox": ["/nowhere/run.sh"]})
+
+
+class Changes(Client):
+    """A client whose service changes all jobs but one that has ended, and notes the filters."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9", "x")
+        self.filters: list[Mapping[str, str]] = []
+        self._service.kill_all = self._service.reschedule_all = self._answer  # type: ignore[method-assign]
+
+    def _answer(self, filters: Mapping[str, str]) -> dict[str, Any]:
+        self.filters.append(filters)
+        ids = [int(each) for each in filters.get("ids", "1,2").split(",")]
+        return {"job_ids": [each for each in ids if each != 3], "refused": []}
+
+
+@pytest.mark.parametrize("name", ["kill", "reschedule"])
+def test_jobs_are_changed_by_ids_or_by_filters_but_not_by_both(name: str) -> None:
+    with Changes() as client:
+        change = getattr(client, name)
+        with pytest.raises(PilotageError, match="either job ids or filters"):
+            change(7, status="Waiting")
+        assert not client.filters
+        assert change() == []
+        assert not client.filters
+        assert change(2, 3, 4) == [2, 4]
+        assert change(status="Waiting") == [1, 2]
+        assert client.filters == [{"ids": "2,3,4"}, {"status": "Waiting"}]
+        assert len(change(*range(10, 2_510))) == 2_500
+        assert [len(each["ids"].split(",")) for each in client.filters[2:]] == [1000, 1000, 500]
+
+
+@pytest.mark.parametrize("values", [[], "abc", ()])
+def test_the_values_of_a_parameter_are_a_list_with_at_least_one(values: Any) -> None:
+    with Changes() as client, pytest.raises(PilotageError, match=r"energy: .*, allowed is a list of values"):
+        client.submit({"Executable": "/bin/true"}, parameters={"energy": values})
+
+
+def test_only_one_description_is_explained() -> None:
+    with Changes() as client, pytest.raises(PilotageError, match="there are 2 descriptions"):
+        client.explain("- Executable: a\n- Executable: b\n")
