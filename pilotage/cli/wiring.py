@@ -51,12 +51,16 @@ Ring = Callable[[Sequence[int]], None]
 
 @contextmanager
 def open_current_engine(settings: Settings) -> Iterator[Engine]:
-    """The engine of a long-running process, on a schema that this release can use."""
+    """The engine of a long-running process, on a schema that this release can use.
+
+    A database that goes away while the process starts is refused like one that was away before; once it
+    runs, its threads wait for the database.
+    """
     engine = cli_engine.make_engine(settings.database_url, pool_size=_CONNECTIONS)
     try:
         with cli_engine.translate_unreachable(settings.database_url):
             _refuse_older(settings, database.schema_state(engine))
-        yield engine
+            yield engine
     finally:
         engine.dispose()
 
