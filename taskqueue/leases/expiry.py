@@ -10,10 +10,10 @@ not silent.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, Select, and_, bindparam, case, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, or_, select, update
 
 from taskqueue.db import sql
 from taskqueue.db.sql import PerKeyStatement, TimesByKey
@@ -49,33 +49,25 @@ def _limit_rows(statement: Select[int]) -> Select[int]:
     )
 
 
-def _select_expired(times: TimesByKey) -> Select[int]:
-    silent_since = times("silent_since")
-    return _limit_rows(
-        select(table.c.job_id)
-        .join(silent_since, silent_since.c.key == table.c.vo)
-        .where(
-            _OPEN,
-            table.c.started_at.is_(None),
-            table.c.ending.is_(False),
-            table.c.lease_expires_at < bindparam("now"),
-            table.c.opened_at < silent_since.c.time,
-        )
-    )
+def _select_overdue(
+    reported: ColumnElement[datetime], *conditions: ColumnElement[bool]
+) -> Callable[[TimesByKey], Select[int]]:
+    """Attempts whose lease is over, and whose pilot reported last before `silent_since`."""
 
-
-def _select_killed(times: TimesByKey) -> Select[int]:
-    silent_since = times("silent_since")
-    return _limit_rows(
-        select(table.c.job_id)
-        .join(silent_since, silent_since.c.key == table.c.vo)
-        .where(
-            _OPEN,
-            table.c.ending.is_(True),
-            table.c.lease_expires_at < bindparam("now"),
-            func.coalesce(table.c.heartbeat_at, table.c.opened_at) < silent_since.c.time,
+    def select_overdue(times: TimesByKey) -> Select[int]:
+        silent_since = times("silent_since")
+        return _limit_rows(
+            select(table.c.job_id)
+            .join(silent_since, silent_since.c.key == table.c.vo)
+            .where(
+                _OPEN,
+                *conditions,
+                table.c.lease_expires_at < bindparam("now"),
+                reported < silent_since.c.time,
+            )
         )
-    )
+
+    return select_overdue
 
 
 def _select_silent(times: TimesByKey) -> Select[int]:
@@ -125,8 +117,12 @@ def _select_stalled_long(times: TimesByKey) -> Select[int]:
     )
 
 
-EXPIRED = PerKeyStatement(_select_expired)
-ENDED_IN_SILENCE = PerKeyStatement(_select_killed)
+EXPIRED = PerKeyStatement(
+    _select_overdue(table.c.opened_at, table.c.started_at.is_(None), table.c.ending.is_(False))
+)
+ENDED_IN_SILENCE = PerKeyStatement(
+    _select_overdue(func.coalesce(table.c.heartbeat_at, table.c.opened_at), table.c.ending.is_(True))
+)
 SILENT = PerKeyStatement(_select_silent)
 STALLED_LONG = PerKeyStatement(_select_stalled_long)
 
