@@ -3,8 +3,11 @@
 Source: DIRAC's `Operations` section, where it has the option.
 """
 
+import hashlib
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any
@@ -165,6 +168,9 @@ class JobDescriptionOptions(Options):
             if (keyword := keywords.find_keyword(name)) is None:
                 continue
             spelled[keyword.name] = name
+            if keyword.name in keywords.INDIVIDUAL:
+                yield name, "has no default: each job states its own"
+                continue
             try:
                 value = read[keyword.attribute] = keyword.read(default)
             except UnfitValueError as unfit:
@@ -173,10 +179,20 @@ class JobDescriptionOptions(Options):
                 yield from ((name, message) for message in self.out_of_bounds(keyword, value))
         yield from ((spelled.get(name, name), message) for name, message in self.contradictions(read))
 
+    @cached_property
+    def filled_in(self) -> Mapping[str, object]:
+        """Default values by keyword, as in a stored description; invalid ones are left out."""
+        found: dict[str, object] = {}
+        for name, default in self.defaults.items():
+            if keyword := keywords.find_keyword(name):
+                with suppress(UnfitValueError):
+                    found[keyword.name] = keywords.as_json(keyword, keyword.read(default))
+        return found
+
     @property
     def defaults(self) -> Mapping[str, object]:
         """Default values of keywords, by name."""
-        built_in = {"CPUTime": 86_400, "Priority": 1}
+        built_in = keywords.DEFAULTS
         configured = {
             name: option.default for name, option in self.declared.items() if option.default is not None
         }
@@ -375,6 +391,12 @@ class VoOptions(Options):
     leases: LeaseOptions = LeaseOptions()
     retention: RetentionOptions = RetentionOptions()
     limits: LimitOptions = LimitOptions()
+
+    @cached_property
+    def class_digest(self) -> str:
+        """Digest of the options from which requirement classes are derived, with those of priorities."""
+        derived = [sorted(self.job_description.filled_in.items()), self.job_scheduling.cpu_segments]
+        return hashlib.sha256(json.dumps(derived).encode()).hexdigest()[:16]
 
     @cached_property
     def managed_types(self) -> frozenset[str]:

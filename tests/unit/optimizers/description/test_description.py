@@ -234,11 +234,7 @@ def test_what_was_stated_stays_whatever_defaults_are_configured(
 
 
 def test_a_body_says_what_is_run_and_not_whose_it_is() -> None:
-    assert description.stored_body(parse(Owner="ann", OwnerGroup="g", VO="lhcb")) == {
-        "Executable": "a",
-        "CPUTime": 86400,
-        "Priority": 1.0,
-    }
+    assert description.stored_body(parse(Owner="ann", OwnerGroup="g", VO="lhcb")) == {"Executable": "a"}
 
 
 FURTHER = "Operations: {Defaults: {JobDescription: {Extra: [Memory, Need]}}}"
