@@ -296,9 +296,7 @@ class PoolResult:
     broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
-        return bool(
-            self.changed or self.jobs_updated or self.reclassified or self.removed or self.broken
-        )
+        return bool(self.changed or self.jobs_updated or self.reclassified or self.removed or self.broken)
 
 
 def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> PoolResult | None:

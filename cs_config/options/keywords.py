@@ -83,7 +83,13 @@ def names(raw: object) -> tuple[str, ...]:
     found = dict.fromkeys(
         part for item in texts(raw) for part in (word.strip() for word in item.split(",")) if part
     )
+    if len(found) > bounds.LISTED:
+        raise UnfitValueError(f"{len(found)} names are too many, allowed are {bounds.LISTED}")
     for name in found:
+        if len(name) > bounds.NAME:
+            raise UnfitValueError(
+                f"{name[:20]!r}… has {len(name)} characters, allowed are {bounds.NAME} in a name"
+            )
         if not _NAME.fullmatch(name):
             raise UnfitValueError(f"{name!r} is no name, allowed are letters, digits and . _ : @ + -")
     return tuple(found)

@@ -103,7 +103,7 @@ class JobDescriptionOptions(Options):
     """If given, no other job types."""
     max_input_data: Annotated[int, Field(gt=0, le=bounds.FILES)] = 100_000
     """Files that one job may name."""
-    max_parametric_jobs: Annotated[int, Field(gt=0, le=bounds.SUBMITTED_JOBS)] = 10_000
+    max_parametric_jobs: Annotated[int, Field(gt=0, le=bounds.PARAMETRIC_JOBS)] = 10_000
     """Jobs that one parametric description may make."""
     declared: Annotated[Mapping[str, DeclaredName], Field(default_factory=dict, max_length=bounds.NAMED)]
     """The sections `JobDescription/<Name>`."""
@@ -253,7 +253,8 @@ class JobSchedulingOptions(Options):
         _OneOrMore,
         Field(alias="taskQueueCPUTimeIntervals", max_length=bounds.LISTED),
     ] = CPU_SEGMENTS
-    """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing."""
+    """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing. Both count in
+    whole minutes, above an hour in ten minutes, above a day in hours."""
     narrow_sites: bool = False
     """Show the sites that have an eligible queue now in the explanation of a job."""
     reject_unmatchable: bool = False

@@ -78,9 +78,7 @@ def owner_ad(task_queue: TaskQueue) -> Mapping[str, Value]:
     return identity_attributes(vo=task_queue.vo, owner=task_queue.owner, owner_group=task_queue.owner_group)
 
 
-def _with_defaults(
-    vo: str, config: Configuration | None, stated: Mapping[str, Value]
-) -> Mapping[str, Value]:
+def _with_defaults(vo: str, config: Configuration | None, stated: Mapping[str, Value]) -> Mapping[str, Value]:
     return stated if config is None else {**_default_attributes(config, vo), **stated}
 
 

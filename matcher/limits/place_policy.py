@@ -415,7 +415,9 @@ def _build_policies(
             conditions[each.scope].append(_build_limit_state(each))
     for scope, buckets in running_limits.read_buckets(conn, delays, now).items():
         conditions[scope] += buckets
-    return PlacePolicies(standing, conditions, banned, job_groups.find_cache(conn.engine), busy, returned, inside)
+    return PlacePolicies(
+        standing, conditions, banned, job_groups.find_cache(conn.engine), busy, returned, inside
+    )
 
 
 def _build_limit_state(rule: StoredRule) -> RunningLimitState:

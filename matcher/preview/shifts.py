@@ -88,6 +88,9 @@ class VersionComparison:
 
     def derive_classes(self, waiting: WaitingClass) -> tuple[WaitingClass, WaitingClass]:
         """A class of waiting jobs as it is in the old version and in the new one."""
+        before, after = self._options
+        if before.class_digest == after.class_digest:
+            return waiting, waiting
         old, new = (replace(waiting, asked=waiting.asked.derive_again(each)) for each in self._options)
         return old, new
 

@@ -70,7 +70,9 @@ class ChosenSites:
 
 def _refuse(reason: str, asked: JobDescription) -> Failed | Hold:
     """Fail a job for its sites; hold it if a default of the configuration takes part."""
-    defaulted = [name for name in ("sites", "banned_sites") if getattr(asked, name) and not asked.states(name)]
+    defaulted = [
+        name for name in ("sites", "banned_sites") if getattr(asked, name) and not asked.states(name)
+    ]
     if not defaulted:
         return Failed(reason=reason)
     names = ", ".join(keywords.BY_ATTRIBUTE[name].name for name in defaulted)
@@ -100,9 +102,7 @@ def _common_sites(sites: frozenset[str], others: frozenset[str]) -> frozenset[st
     return frozenset(site for site in sites if fold(site) in folded)
 
 
-def _invalid(
-    named: frozenset[str], candidate: JobContext, context: ChainContext
-) -> Failed | Hold | None:
+def _invalid(named: frozenset[str], candidate: JobContext, context: ChainContext) -> Failed | Hold | None:
     """Fail a job with unknown sites, unless the configuration allows these."""
     if context.operations(candidate.vo).job_scheduling.allow_invalid_sites:
         return None

@@ -44,7 +44,9 @@ MOVE = (
     .values(class_id=bindparam("new_class"))
 )
 OCCUPY = (
-    update(task_queues).where(task_queues.c.task_queue_id == bindparam("the_task_queue")).values(occupied=True)
+    update(task_queues)
+    .where(task_queues.c.task_queue_id == bindparam("the_task_queue"))
+    .values(occupied=True)
 )
 MARK = (
     update(requirement_classes)
@@ -54,7 +56,7 @@ MARK = (
 
 
 def _list_waiting(*differs: ColumnElement[bool]) -> Any:
-    """Waiting jobs of a task queue that differ; locked as a claim does, which comes first where it has one."""
+    """Select waiting jobs of a task queue that differ, without those that a claim has locked."""
     return (
         select(waiting_jobs.c.job_id)
         .select_from(waiting_jobs.join(jobs, jobs.c.job_id == waiting_jobs.c.job_id))
@@ -136,9 +138,7 @@ def write_column(conn: Connection, class_id: int, attribute: str, value: object,
     return len(rows)
 
 
-def move_class(
-    conn: Connection, class_id: int, new: RequirementClass, *, now: datetime, most: int
-) -> int:
+def move_class(conn: Connection, class_id: int, new: RequirementClass, *, now: datetime, most: int) -> int:
     """Give the task queues of a class the class that is derived today; at most `most` jobs are moved.
 
     A job is moved only where its owner has a task queue of the new class already. Returns how many were: to

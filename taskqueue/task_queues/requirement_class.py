@@ -123,7 +123,7 @@ def _report_later(*names: str) -> None:
 #: Attributes of a description that decide its class, each with the value where neither it nor the
 #: configuration states one.
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
-    **{name: () for name in ("sites", "banned_sites", "grid_ces", "platforms", "tags")},
+    **dict.fromkeys(("sites", "banned_sites", "grid_ces", "platforms", "tags"), ()),
     **dict.fromkeys(("processors", "min_processors", "max_processors")),
     **dict.fromkeys(("min_ram_mb", "max_ram_mb", "min_ram_per_core_mb", "gpus"), 0),
     "whole_node": False,

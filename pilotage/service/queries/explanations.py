@@ -127,7 +127,9 @@ def rank_queues(config: Configuration, question: JobQuestion, random: Random) ->
     whole = queue_set.all_queues(config, vo)
     addresses = (whole.queues[number].address for number in list_positions(whole.eligible(question.demand)))
     ads = ((each, glue.build_ad(config.values(each, vo), each)) for each in addresses)
-    return eligible_queues.rank_queues(ads, question.rank, job_groups.job_ad(question.applicant, config), random)
+    return eligible_queues.rank_queues(
+        ads, question.rank, job_groups.job_ad(question.applicant, config), random
+    )
 
 
 def explain_job(

@@ -151,9 +151,7 @@ class JobStory:
         return self.attempts[0] if self.attempts else None
 
 
-def read(
-    conn: Connection, config: Configuration, caller: Caller, job_id: int, *, now: datetime
-) -> JobStory:
+def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *, now: datetime) -> JobStory:
     """Read the story until `now`; `JobNotFound` if the caller may not control the job.
 
     The description of a job that is not final has the defaults that it would get now.
