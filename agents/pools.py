@@ -14,8 +14,9 @@ Source: RFC #7.
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -39,7 +40,6 @@ from taskqueue.pools import mapping, pools, queue_class_store
 from taskqueue.pools.mapping import MappingChange
 from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.task_queues import reclassification
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 log = logging.getLogger(__name__)
 
@@ -227,9 +227,9 @@ def _update_pool(leadership: Leadership, pool_id: str, *, has_queue: bool) -> in
 
 
 #: Classes, and jobs of them, in one transaction.
-_MOST_CLASSES: Final = 200
+_MOST_CLASSES: Final = 100
 _MOST_JOBS: Final = 1000
-#: Transactions for one class in a cycle.
+#: Transactions for one page of classes in a cycle.
 _MOST_ROUNDS: Final = 100_000
 #: Version of the configuration whose defaults all classes were derived with.
 _classified: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
@@ -252,32 +252,20 @@ def _reclassify_vo(leadership: Leadership, vo: str, options: VoOptions) -> int:
             found = reclassification.list_outdated(conn, vo, options, after=after, most=_MOST_CLASSES)
         if not found:
             return done
-        for class_id, before in found:
-            if before is not None:
-                _derive_again(leadership, class_id, before, options)
-                done += 1
-        after = found[-1][0]
-
-
-def _derive_again(
-    leadership: Leadership, class_id: int, before: RequirementClass, options: VoOptions
-) -> None:
-    """Write the columns of the jobs first: they are found by the class that they have."""
-    for name, value in reclassification.list_columns(before, options).items():
+        known = {class_id: before for class_id, before in found if before is not None}
         leadership.repeat(
-            lambda conn, n=name, v=value: reclassification.write_column(
-                conn, class_id, n, v, most=_MOST_JOBS
+            partial(
+                reclassification.derive_again,
+                known=known,
+                options=options,
+                now=leadership.now,
+                most=_MOST_JOBS,
             ),
             most=_MOST_JOBS,
             rounds=_MOST_ROUNDS,
         )
-    new, now = before.derive_again(options), leadership.now
-    new = replace(new, derived_with=options.class_digest)
-    leadership.repeat(
-        lambda conn: reclassification.move_class(conn, class_id, new, now=now, most=_MOST_JOBS),
-        most=_MOST_JOBS,
-        rounds=_MOST_ROUNDS,
-    )
+        done += len(known)
+        after = found[-1][0]
 
 
 NAME: Final = "pools"

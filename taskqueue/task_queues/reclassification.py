@@ -6,12 +6,14 @@ each job that does not state it.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exists, select, update
 
 from cs_config.options.options import VoOptions
+from taskqueue.db import sql
 from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.states import JobStatus
 from taskqueue.task_queues import change_feed
@@ -37,7 +39,12 @@ _OF_CLASS = (
     .where(task_queues.c.class_id == bindparam("the_class"))
     .order_by(task_queues.c.task_queue_id)
 )
-LOCK_OF_CLASS = _OF_CLASS.with_for_update(key_share=True)
+LOCK_OF_CLASSES = (
+    select(task_queues.c.task_queue_id)
+    .where(task_queues.c.class_id.in_(sql.IDS))
+    .order_by(task_queues.c.task_queue_id)
+    .with_for_update(key_share=True)
+)
 MOVE = (
     update(task_queues)
     .where(task_queues.c.task_queue_id == bindparam("the_task_queue"))
@@ -109,7 +116,40 @@ def list_outdated(
     return [(row.class_id, RequirementClass.from_json(row.definition)) for row in rows]
 
 
-def list_columns(before: RequirementClass, options: VoOptions) -> Mapping[str, object]:
+def derive_again(
+    conn: Connection,
+    *,
+    known: Mapping[int, RequirementClass],
+    options: VoOptions,
+    now: datetime,
+    most: int,
+) -> int:
+    """Derive classes, given by id, with other options; how many jobs were written.
+
+    To be repeated with the same classes while it is `most`.
+    """
+    today = {
+        class_id: replace(before.derive_again(options), derived_with=options.class_digest)
+        for class_id, before in known.items()
+    }
+    ids = ensure_classes(conn, {new.digest: new for new in today.values()})
+    # In one order, in which arriving jobs lock them, too.
+    conn.execute(LOCK_OF_CLASSES, {"ids": sorted({*known, *ids.values()})}).all()
+    written = 0
+    for class_id, before in known.items():
+        # The columns first: their jobs are found by the class that they have.
+        for name, value in _list_columns(before, options).items():
+            written += _write_column(conn, class_id, name, value, most=most - written)
+            if written == most:
+                return written
+        new = today[class_id]
+        written += _move_class(conn, class_id, ids[new.digest], new, now=now, most=most - written)
+        if written == most:
+            return written
+    return written
+
+
+def _list_columns(before: RequirementClass, options: VoOptions) -> Mapping[str, object]:
     """Values of the columns that jobs of a class have by default, by attribute."""
     today = before.derive_again(options)
     values: dict[str, object] = {
@@ -122,7 +162,7 @@ def list_columns(before: RequirementClass, options: VoOptions) -> Mapping[str, o
     return {name: value for name, value in values.items() if not before.states(name)}
 
 
-def write_column(conn: Connection, class_id: int, attribute: str, value: object, *, most: int) -> int:
+def _write_column(conn: Connection, class_id: int, attribute: str, value: object, *, most: int) -> int:
     """Write a column of waiting jobs of a class that have another value, at most `most`; how many."""
     found: list[int] = []
     for row in conn.execute(_OF_CLASS, {"the_class": class_id}):
@@ -138,21 +178,20 @@ def write_column(conn: Connection, class_id: int, attribute: str, value: object,
     return len(rows)
 
 
-def move_class(conn: Connection, class_id: int, new: RequirementClass, *, now: datetime, most: int) -> int:
-    """Give the task queues of a class the class that is derived today; at most `most` jobs are moved.
+def _move_class(
+    conn: Connection, class_id: int, new_id: int, new: RequirementClass, *, now: datetime, most: int
+) -> int:
+    """Give the task queues of a class the class that is derived today; how many jobs were moved.
 
-    A job is moved only where its owner has a task queue of the new class already. Returns how many were: to
-    be repeated while it is `most`.
+    Jobs are moved only where their owner has a task queue of the new class already.
     """
-    there = conn.execute(LOCK_OF_CLASS, {"the_class": class_id}).all()
-    new_id = ensure_classes(conn, {new.digest: new})[new.digest]
-    if new_id == class_id:
-        conn.execute(MARK, {"the_class": class_id, "todays": new.derived_with})
-        return 0
     conn.execute(MARK, {"the_class": new_id, "todays": new.derived_with})
+    if new_id == class_id:
+        return 0
+    there = conn.execute(_OF_CLASS, {"the_class": class_id}).all()
     others = {
         (row.owner_group, row.owner): row.task_queue_id
-        for row in conn.execute(LOCK_OF_CLASS, {"the_class": new_id})
+        for row in conn.execute(_OF_CLASS, {"the_class": new_id})
     }
     free = [row for row in there if (row.owner_group, row.owner) not in others]
     if free:
