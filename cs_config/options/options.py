@@ -169,7 +169,7 @@ class JobDescriptionOptions(Options):
                 continue
             spelled[keyword.name] = name
             if keyword.name in keywords.INDIVIDUAL:
-                yield name, "has no default: each job states its own"
+                yield name, "has no default, each job states its own"
                 continue
             try:
                 value = read[keyword.attribute] = keyword.read(default)
