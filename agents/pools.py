@@ -16,7 +16,9 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
 
@@ -26,6 +28,7 @@ from cs_config import gc_tuning
 from cs_config.classes.class_index import EligibleSets, QueueClassIndex, RequirementQuestion
 from cs_config.classes.queue_classes import queue_classes as configured_classes
 from cs_config.options.operations import options_for
+from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import eligibility
 from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
@@ -36,6 +39,7 @@ from taskqueue.jobs import unmatchable
 from taskqueue.pools import mapping, pools, queue_class_store
 from taskqueue.pools.mapping import MappingChange
 from taskqueue.pools.queue_class_store import RefreshState
+from taskqueue.task_queues import reclassification
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +226,48 @@ def _update_pool(leadership: Leadership, pool_id: str, *, has_queue: bool) -> in
         after = job_ids[-1]
 
 
+#: Classes, and jobs of them, in one transaction.
+_MOST_CLASSES: Final = 100
+_MOST_JOBS: Final = 1000
+#: Transactions for one page of classes in a cycle.
+_MOST_ROUNDS: Final = 100_000
+#: Version of the configuration whose defaults all classes were derived with.
+_classified: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
+
+
+def reclassify(leadership: Leadership, config: Configuration) -> int:
+    """Derive the classes of waiting jobs again that depend on other defaults than today's; how many."""
+    with database.reading(leadership.engine) as conn:
+        digests = reclassification.list_digests(conn)
+    options = {vo: options_for(config, vo) for vo in digests}
+    vos = [vo for vo in sorted(digests) if digests[vo] != {options[vo].class_digest}]
+    done = leadership.serve_each(vos, lambda vo: _reclassify_vo(leadership, vo, options[vo]))
+    return sum(done.values())
+
+
+def _reclassify_vo(leadership: Leadership, vo: str, options: VoOptions) -> int:
+    done = after = 0
+    while True:
+        with database.reading(leadership.engine) as conn:
+            found = reclassification.list_outdated(conn, vo, options, after=after, most=_MOST_CLASSES)
+        if not found:
+            return done
+        known = {class_id: before for class_id, before in found if before is not None}
+        leadership.repeat(
+            partial(
+                reclassification.derive_again,
+                known=known,
+                options=options,
+                now=leadership.now,
+                most=_MOST_JOBS,
+            ),
+            most=_MOST_JOBS,
+            rounds=_MOST_ROUNDS,
+        )
+        done += len(known)
+        after = found[-1][0]
+
+
 NAME: Final = "pools"
 
 
@@ -233,11 +279,12 @@ class PoolResult:
     resolved: int = 0  #: pools that were recomputed because the change may concern them
     changed: int = 0  #: those whose mapping changed
     jobs_updated: int = 0  #: waiting jobs whose minor status was changed
+    reclassified: int = 0  #: requirement classes that were derived again
     removed: int = 0  #: unused pools
     broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.jobs_updated or self.removed or self.broken)
+        return bool(self.changed or self.jobs_updated or self.reclassified or self.removed or self.broken)
 
 
 def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> PoolResult | None:
@@ -254,6 +301,11 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
             vos, lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo])
         )
         changes = refreshed.values()
+        if vos or _is_new_minute(leadership.last, now) or _classified.get(engine) != config.version:
+            moved = reclassify(leadership, config)
+            _classified[engine] = config.version
+        else:
+            moved = 0
         seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)
         updated = update_minor_status(leadership, unreported.union(seen))
         removed = 0
@@ -267,6 +319,7 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
             resolved=sum(map(len, changes)),
             changed=sum(1 for change in changes for each in change.values() if each),
             jobs_updated=updated,
+            reclassified=moved,
             removed=removed,
             broken=tuple(sorted(leadership.broken)),
         )

@@ -47,6 +47,12 @@ class Service:
         processes = [self.process, *self.process.children(recursive=True)]
         return sum(sum(each.cpu_times()[:2]) for each in processes)
 
+    def peak_megabytes(self) -> float:
+        """The most memory that its process ever had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        [line] = [each for each in status.splitlines() if each.startswith("VmHWM:")]
+        return int(line.split()[1]) / 1024
+
 
 @contextmanager
 def serving(

@@ -28,6 +28,7 @@ from sqlalchemy import Engine, func, select, text
 from benchmarks import lhcb, servers, services
 from benchmarks.results import Point, Result
 from benchmarks.services import Service
+from cs_config.options import bounds
 from taskqueue.db import database
 from taskqueue.schema.tables import jobs, waiting_jobs
 from tests.redis_server import RedisServer
@@ -68,7 +69,35 @@ def run(*, quick: bool) -> Iterator[Result]:
             for mix in mixes[:1] if workers > 1 else mixes[:2] if quick else mixes:
                 with servers.fresh_database(server, "submit") as url:
                     yield _measured(url, mix, calls, workers, bare)
+        with servers.fresh_database(server, "largest") as url:
+            yield _largest(url)
     yield from _rq(calls)
+
+
+def _largest(url: str) -> Result:
+    """The largest submission that the service accepts in one request, without the optimizers."""
+    with ExitStack() as stack:
+        service = stack.enter_context(
+            services.serving(url, configuration(), redis_url=stack.enter_context(_redis()))
+        )
+        body = _parametric(0)
+        body["jdl"] = str(body["jdl"]).replace(
+            f"Parameters = {A_CALL}", f"Parameters = {bounds.SUBMITTED_JOBS}"
+        )
+        with _client(service) as client:
+            _submit(client, _parametric(1))
+            before, used = service.peak_megabytes(), service.cpu_seconds()
+            jobs = _submit(client, body)
+        seconds, megabytes = service.cpu_seconds() - used, service.peak_megabytes() - before
+    return Result(
+        values={
+            "what": "the largest request",
+            "jobs": jobs,
+            "service CPU s": round(seconds, 2),
+            "service MB more": round(megabytes),
+        },
+        flaws=[f"{seconds:.2f} s of 1"] * (seconds > 1) + [f"{megabytes:.0f} MB of 50"] * (megabytes > 50),
+    )
 
 
 def configuration() -> str:

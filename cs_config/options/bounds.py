@@ -45,17 +45,23 @@ CORRECTION: Final = 1_000_000
 
 #: Share corrections, and time slices of each: every slice costs a query.
 CORRECTIONS: Final = 20
-#: Values in one list.
+#: Values in one list of the configuration, or names in one of a description, which matchers have in memory.
 LISTED: Final = 1000
+#: Characters of the name of a site, CE, platform or tag in a description.
+NAME: Final = 255
 #: Limits and delays of one VO, and declared names.
 NAMED: Final = 10_000
 
 #: Input files of one job.
 FILES: Final = 1_000_000
-#: Jobs of one submission, in all its descriptions.
-SUBMITTED_JOBS: Final = 100_000
+#: Jobs of one submission, in all its descriptions: less than a second of processor time.
+SUBMITTED_JOBS: Final = 10_000
+#: Jobs of one parametric description, which clients send in several submissions.
+PARAMETRIC_JOBS: Final = 100_000
 #: Jobs of a submission that the service processes itself; the optimizers process larger ones.
 DECIDED_JOBS: Final = 1_000
+#: Submissions of one owner that are stored at the same time; further ones wait, so that limits stay exact.
+SUBMISSIONS_AT_ONCE: Final = 16
 #: Characters of one text with descriptions; most are the names of input files.
 DESCRIBED: Final = 10_000_000
 #: Characters of one job's description with its placeholders replaced, and of all jobs of one submission.

@@ -83,7 +83,13 @@ def names(raw: object) -> tuple[str, ...]:
     found = dict.fromkeys(
         part for item in texts(raw) for part in (word.strip() for word in item.split(",")) if part
     )
+    if len(found) > bounds.LISTED:
+        raise UnfitValueError(f"{len(found)} names are too many, allowed are {bounds.LISTED}")
     for name in found:
+        if len(name) > bounds.NAME:
+            raise UnfitValueError(
+                f"{name[:20]!r}… has {len(name)} characters, allowed are {bounds.NAME} in a name"
+            )
         if not _NAME.fullmatch(name):
             raise UnfitValueError(f"{name!r} is no name, allowed are letters, digits and . _ : @ + -")
     return tuple(found)
@@ -239,6 +245,13 @@ PARTICULAR_FOLDED = frozenset(map(fold, PARTICULAR))
 #: `description.read_own` reads them separately.
 OPEN = PARTICULAR | {"InputData"}
 
+#: Keywords that identify a job, its owner, its data or its way to be prepared: a default has no meaning.
+INDIVIDUAL = frozenset(
+    {"JobName", "JobGroup", "JobPath", "Owner", "OwnerGroup", "VO", "InputData", "InputSandbox"}
+)
+#: Values of keywords that neither a description nor the configuration states.
+DEFAULTS: Mapping[str, object] = {"CPUTime": 86_400, "Priority": 1}
+
 #: Read by `parametric` before a description is expanded into single jobs.
 PARAMETRIC = ("Parameters", "ParameterStart", "ParameterStep", "ParameterFactor")
 
@@ -252,6 +265,13 @@ NAMES = (*(keyword.name for keyword in KEYWORDS), "Requirements", "Rank", *PARAM
 def find_keyword(name: str) -> Keyword | None:
     """The keyword of a name in any accepted spelling."""
     return _BY_FOLD.get(fold(name))
+
+
+def as_json(keyword: Keyword, value: object) -> object:
+    """Convert a value that the keyword has read to JSON, as in a stored description."""
+    if keyword.attribute == "environment" and isinstance(value, tuple):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def without_particulars(body: Mapping[str, object]) -> dict[str, object]:

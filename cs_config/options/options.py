@@ -3,8 +3,11 @@
 Source: DIRAC's `Operations` section, where it has the option.
 """
 
+import hashlib
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any
@@ -100,7 +103,7 @@ class JobDescriptionOptions(Options):
     """If given, no other job types."""
     max_input_data: Annotated[int, Field(gt=0, le=bounds.FILES)] = 100_000
     """Files that one job may name."""
-    max_parametric_jobs: Annotated[int, Field(gt=0, le=bounds.SUBMITTED_JOBS)] = 10_000
+    max_parametric_jobs: Annotated[int, Field(gt=0, le=bounds.PARAMETRIC_JOBS)] = 10_000
     """Jobs that one parametric description may make."""
     declared: Annotated[Mapping[str, DeclaredName], Field(default_factory=dict, max_length=bounds.NAMED)]
     """The sections `JobDescription/<Name>`."""
@@ -165,6 +168,9 @@ class JobDescriptionOptions(Options):
             if (keyword := keywords.find_keyword(name)) is None:
                 continue
             spelled[keyword.name] = name
+            if keyword.name in keywords.INDIVIDUAL:
+                yield name, "has no default, each job states its own"
+                continue
             try:
                 value = read[keyword.attribute] = keyword.read(default)
             except UnfitValueError as unfit:
@@ -173,10 +179,20 @@ class JobDescriptionOptions(Options):
                 yield from ((name, message) for message in self.out_of_bounds(keyword, value))
         yield from ((spelled.get(name, name), message) for name, message in self.contradictions(read))
 
+    @cached_property
+    def filled_in(self) -> Mapping[str, object]:
+        """Default values by keyword, as in a stored description; invalid ones are left out."""
+        found: dict[str, object] = {}
+        for name, default in self.defaults.items():
+            if keyword := keywords.find_keyword(name):
+                with suppress(UnfitValueError):
+                    found[keyword.name] = keywords.as_json(keyword, keyword.read(default))
+        return found
+
     @property
     def defaults(self) -> Mapping[str, object]:
         """Default values of keywords, by name."""
-        built_in = {"CPUTime": 86_400, "Priority": 1}
+        built_in = keywords.DEFAULTS
         configured = {
             name: option.default for name, option in self.declared.items() if option.default is not None
         }
@@ -237,7 +253,8 @@ class JobSchedulingOptions(Options):
         _OneOrMore,
         Field(alias="taskQueueCPUTimeIntervals", max_length=bounds.LISTED),
     ] = CPU_SEGMENTS
-    """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing."""
+    """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing. Both count in
+    whole minutes, above an hour in ten minutes, above a day in hours."""
     narrow_sites: bool = False
     """Show the sites that have an eligible queue now in the explanation of a job."""
     reject_unmatchable: bool = False
@@ -375,6 +392,12 @@ class VoOptions(Options):
     leases: LeaseOptions = LeaseOptions()
     retention: RetentionOptions = RetentionOptions()
     limits: LimitOptions = LimitOptions()
+
+    @cached_property
+    def class_digest(self) -> str:
+        """Digest of the options from which requirement classes are derived, with those of priorities."""
+        derived = [sorted(self.job_description.filled_in.items()), self.job_scheduling.cpu_segments]
+        return hashlib.sha256(json.dumps(derived).encode()).hexdigest()[:16]
 
     @cached_property
     def managed_types(self) -> frozenset[str]:

@@ -30,6 +30,7 @@ from matcher.claim.undelivered import InDoubtClaims
 from matcher.claim.wait_causes import IDLE_PIECE, WaitCauseRecorder
 from matcher.errors import NotServed, Unserved
 from matcher.index.waiting import FeedFreshness, FeedRead
+from matcher.limits import job_groups
 from matcher.pilot_groups import PilotGroup
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from matcher.request.resource import StatedResource
@@ -277,11 +278,13 @@ class Matcher:
     def _build_snapshot(
         self, reading: LazyTransaction, memory: MatcherCache, age: int, now: datetime
     ) -> Snapshot:
+        config = self._given().at_moment(now)
+        job_groups.find_cache(self._engine).follow(config)
         return Snapshot(
             reading=reading,
             memory=memory,
             age=age,
-            config=self._given().at_moment(now),
+            config=config,
             now=now,
             random=self._random,
             banned=memory.bans.banned,

@@ -46,7 +46,7 @@ def list_blocked_places(
         yield from ((scope, f"{scope} {each.why}") for each in conditions if each.keeps_out(job))
     throttled = [scope for scope in config.throttles if scopes.parse_site(scope) in here]
     for scope, standing in throttle_state.iterate_standings(conn, config, throttled, now):
-        if why := standing.why_not(job):
+        if why := standing.why_not(job, config):
             yield scope, f"{scope} is throttled ({why})"
 
 

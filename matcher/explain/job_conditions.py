@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from cs_config.tree import admission, glue
+from cs_config.tree.configuration import Configuration
 from matcher import rules
 from matcher.limits import job_groups
 from matcher.request.resource import Resource
@@ -135,10 +136,12 @@ def class_conditions(asked: RequirementClass, requirements: str | None) -> tuple
 JobAds = Mapping[int, Mapping[str, Value]]
 
 
-def read_job_ads(conn: Connection, waiting: Collection[WaitingClass], *, needed: bool) -> JobAds:
+def read_job_ads(
+    conn: Connection, config: Configuration, waiting: Collection[WaitingClass], *, needed: bool
+) -> JobAds:
     """The first job of each class; none if no queue that is looked at has conditions on jobs."""
     jobs = listing.list_first_jobs(conn, waiting) if needed else ()
-    return {job.job_id: job_groups.job_ad(job) for job in jobs}
+    return {job.job_id: job_groups.job_ad(job, config) for job in jobs}
 
 
 def waiting_conditions(waiting: WaitingClass, jobs: JobAds) -> tuple[JobCondition, ...]:

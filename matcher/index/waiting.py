@@ -143,11 +143,15 @@ class WaitingIndex:
                 self._put(replace(known, priority=weight))
 
     def _add(self, each: TaskQueue) -> None:
-        if self._by_id.get(each.task_queue_id) == each:
+        known = self._by_id.get(each.task_queue_id)
+        if known == each:
             return
+        if known is not None and known.class_id != each.class_id:  # derived again with other defaults
+            self._discard(each.task_queue_id)
+            known = None
         self.changed += 1
         self._weights.clear()
-        if (known := self._by_id.get(each.task_queue_id)) is not None:
+        if known is not None:
             self._sampler.discard(known)
         self._put(each)
         self._index.add(each.class_id, each.requirement_class)

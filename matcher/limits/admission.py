@@ -41,7 +41,7 @@ class AdmissionPolicy:
         """Whether this job is admitted."""
         if not (rules := self._rules_for(job.vo)):
             return True
-        ad = job_groups.job_ad(job)
+        ad = job_groups.job_ad(job, self._config)
         return all(each.admits(ad) for each in rules)
 
     def depends_on_job(self, task_queue: TaskQueue) -> bool:
@@ -74,7 +74,7 @@ class AdmissionPolicy:
         if len(self._kinds) > _CACHED:
             self._kinds.clear()
         for row, ad in job_groups.read_group_ads(
-            conn, [row for row in rows if group_key(row) not in self._kinds]
+            conn, [row for row in rows if group_key(row) not in self._kinds], self._config
         ):
             # False only if it is certain for every job of the group.
             certain = (each for each in self._rules_for(row.vo) if is_same_for_group(each.asks, ad))

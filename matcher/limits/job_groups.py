@@ -12,6 +12,9 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Row
 
+from cs_config.cache import derived
+from cs_config.options.operations import options_for
+from cs_config.tree.configuration import Configuration
 from requirements import values
 from requirements.values import Value, fold
 from taskqueue.jobs import descriptions, placeholders
@@ -45,10 +48,10 @@ class JobView:
 WaitingJobRow = CandidateRow | JobView
 
 
-def job_ad(job: WaitingJobRow) -> Mapping[str, Value]:
-    """The attributes of a waiting job by folded name; only plain values."""
+def job_ad(job: WaitingJobRow, config: Configuration | None) -> Mapping[str, Value]:
+    """The attributes of a waiting job by folded name, with the defaults of its VO; only plain values."""
     known = {"jobid": job.job_id, "jobname": job.job_name or None, "priority": job.priority}
-    ad = group_ad(job, description_attributes(job.body, job.parameters))
+    ad = group_ad(job, _with_defaults(job.vo, config, description_attributes(job.body, job.parameters)))
     return {**ad, **{name: value for name, value in known.items() if value is not None}}
 
 
@@ -75,6 +78,17 @@ def owner_ad(task_queue: TaskQueue) -> Mapping[str, Value]:
     return identity_attributes(vo=task_queue.vo, owner=task_queue.owner, owner_group=task_queue.owner_group)
 
 
+def _with_defaults(vo: str, config: Configuration | None, stated: Mapping[str, Value]) -> Mapping[str, Value]:
+    return stated if config is None else {**_default_attributes(config, vo), **stated}
+
+
+@derived
+def _default_attributes(config: Configuration, vo: str) -> Mapping[str, Value]:
+    """The attributes that a description of the VO has by default, by folded name."""
+    filled = options_for(config, vo).job_description.filled_in
+    return {fold(name): value for name, value in values.job_attributes(filled).items()}
+
+
 @lru_cache(maxsize=1024)
 def description_attributes(body: str, parameters: str | None) -> Mapping[str, Value]:
     """The attributes of a stored description by folded name, with placeholders filled."""
@@ -99,21 +113,29 @@ def group_key(row: Row[Any]) -> JobKind:
 
 
 def read_group_ads(
-    conn: Connection, rows: Sequence[Row[Any]]
+    conn: Connection, rows: Sequence[Row[Any]], config: Configuration | None
 ) -> Iterator[tuple[Row[Any], Mapping[str, Value]]]:
     """Groups with the attributes common to their jobs; groups with a deleted description are omitted."""
     written = descriptions.read_shared(conn, {row.description_id for row in rows})
     for row in rows:
         if row.description_id in written:
             body, _ = written[row.description_id]
-            yield row, group_ad(row, description_attributes(body, None))
+            stated = description_attributes(body, None)
+            yield row, group_ad(row, _with_defaults(row.vo, config, stated))
 
 
 class JobGroupCache:
-    """Cache of job groups of one database; descriptions never change, so each is read once."""
+    """Cache of job groups of one database, while the defaults of descriptions stay the same."""
 
     def __init__(self) -> None:
         self._ads: dict[JobKind, Mapping[str, Value]] = {}
+        self.config: Configuration | None = None  #: whose defaults the groups have; None: not known yet
+
+    def follow(self, config: Configuration) -> None:
+        """Use the defaults of this version of the configuration from here on."""
+        if config is not self.config:
+            self._ads.clear()
+            self.config = config
 
     def waiting_in(
         self, conn: Connection, task_queue_id: int
@@ -122,7 +144,8 @@ class JobGroupCache:
         rows = selection.list_kinds(conn, [task_queue_id], most=MOST)
         if len(self._ads) > _CACHED:
             self._ads.clear()
-        for row, ad in read_group_ads(conn, [row for row in rows if group_key(row) not in self._ads]):
+        new = [row for row in rows if group_key(row) not in self._ads]
+        for row, ad in read_group_ads(conn, new, self.config):
             self._ads[group_key(row)] = ad
         return [(group_key(row), self._ads[group_key(row)]) for row in rows if group_key(row) in self._ads]
 
@@ -130,9 +153,9 @@ class JobGroupCache:
 _CACHES: WeakKeyDictionary[Engine, JobGroupCache] = WeakKeyDictionary()
 
 
-def find_cache(conn: Connection) -> JobGroupCache:
-    """The cache of the connection's database."""
-    return _CACHES.setdefault(conn.engine, JobGroupCache())
+def find_cache(engine: Engine) -> JobGroupCache:
+    """The cache of a database."""
+    return _CACHES.setdefault(engine, JobGroupCache())
 
 
 def reads_owner_only(asks: Collection[str]) -> bool:

@@ -189,7 +189,7 @@ class PlacePolicy:
         if any(each.keeps_out(job) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
-        if not all(each.admits(job) for each in self._standing):
+        if not all(each.admits(job, self._kinds.config) for each in self._standing):
             self.refused = self.refused or THROTTLED
             return False
         return True
@@ -415,7 +415,9 @@ def _build_policies(
             conditions[each.scope].append(_build_limit_state(each))
     for scope, buckets in running_limits.read_buckets(conn, delays, now).items():
         conditions[scope] += buckets
-    return PlacePolicies(standing, conditions, banned, job_groups.find_cache(conn), busy, returned, inside)
+    return PlacePolicies(
+        standing, conditions, banned, job_groups.find_cache(conn.engine), busy, returned, inside
+    )
 
 
 def _build_limit_state(rule: StoredRule) -> RunningLimitState:

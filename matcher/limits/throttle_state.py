@@ -45,16 +45,16 @@ class ThrottleStanding:
             return ThrottleRoom(jobs=0, why=NOT_FRESH)
         return OPEN if self.rule is Stale.OPEN else self.throttled.room()
 
-    def why_not(self, job: WaitingJobRow) -> str | None:
+    def why_not(self, job: WaitingJobRow, config: Configuration) -> str | None:
         """Reason why this job is refused; None: it is admitted."""
         room = self.room()
         if room.jobs is not None and room.jobs <= 0:
             return room.why
-        return self.throttled.refuses(job_groups.job_ad(job)) if self.depends_on_job else None
+        return self.throttled.refuses(job_groups.job_ad(job, config)) if self.depends_on_job else None
 
-    def admits(self, job: WaitingJobRow) -> bool:
+    def admits(self, job: WaitingJobRow, config: Configuration | None) -> bool:
         """Whether the throttle's expression admits this job; true if it reads no job."""
-        return not self.depends_on_job or self.throttled.admits(job_groups.job_ad(job))
+        return not self.depends_on_job or self.throttled.admits(job_groups.job_ad(job, config))
 
     def refused(self, kinds: Iterable[tuple[JobKind, Mapping[str, Value]]]) -> Iterator[JobKind]:
         """The job groups that are refused for certain; evaluated once per distinct values."""

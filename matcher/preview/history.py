@@ -197,7 +197,8 @@ def _list_impacts(
     names = show.split_path(config, path)
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
     waiting = editor.list_waiting(conn, [vo])
-    ads = job_conditions.read_job_ads(conn, waiting, needed=config.admission(address, vo) is not None)
+    needed = config.admission(address, vo) is not None
+    ads = job_conditions.read_job_ads(conn, config, waiting, needed=needed)
     return queue_report.parameter_impacts(config, address, waiting, ads)
 
 

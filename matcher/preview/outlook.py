@@ -22,7 +22,7 @@ from matcher.explain import job_conditions
 from matcher.explain.job_conditions import JobCondition
 from matcher.limits import running_limits, throttle_state
 from matcher.preview import shifts
-from matcher.preview.shifts import ChangedQueues, ClassShift, PoolShift, VersionComparison
+from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
 from requirements.bitset import mask_from
 from requirements.values import fold
 from taskqueue.pools import pools
@@ -210,7 +210,11 @@ def compute_outlook(
         waiting[each.asked.vo].append(each)
     stored = pools.list_requirements(conn, vos)
     has_admission = proposal.before.has_admission or proposal.after.has_admission
-    ads = job_conditions.read_job_ads(conn, list(chain(*waiting.values())), needed=has_admission)
+    before, after = (
+        job_conditions.read_job_ads(conn, each, list(chain(*waiting.values())), needed=has_admission)
+        for each in (proposal.before, proposal.after)
+    )
+    ads = ComparedAds(before=before, after=after)
     changed = ChangedQueues(proposal)
     classes: dict[str, list[ClassShift]] = {}
     shifted: list[PoolShift] = []
@@ -222,12 +226,13 @@ def compute_outlook(
             classes[vo] = list(shifts.class_shifts(here, these, ads))
             shifted += shifts.pool_shifts(here, vo, stored.get(vo, {}), these)
             names = list_set_parameters(proposal.differences, changed, vo)
-            if found := tuple(list_useless_parameters(here, these, names)):
+            new = [here.derive_classes(each)[1] for each in these]
+            if found := tuple(list_useless_parameters(here, new, names)):
                 useless[vo] = found
-    before, after = set(proposal.before.levels), set(proposal.after.levels)
+    old_queues, new_queues = set(proposal.before.levels), set(proposal.after.levels)
     return Outlook(
-        new=tuple(sorted(after - before)),
-        removed=tuple(sorted(before - after)),
+        new=tuple(sorted(new_queues - old_queues)),
+        removed=tuple(sorted(old_queues - new_queues)),
         jobs={vo: _sum_jobs(these, classes.get(vo, [])) for vo, these in sorted(waiting.items())},
         classes=tuple(sorted(chain(*classes.values()), key=lambda each: -each.waiting.jobs)),
         pools=tuple(sorted(shifted, key=lambda pool: (-pool.waiting, pool.pool_id))),

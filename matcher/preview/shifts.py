@@ -5,11 +5,11 @@ Only the queues that a change can affect for a VO are evaluated in both versions
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from cs_config.options.operations import DEFAULTS
+from cs_config.options.operations import DEFAULTS, options_for
 from cs_config.tree.address import SITES, QueueAddress, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.proposals import Proposal
@@ -67,18 +67,32 @@ class VersionComparison:
     def __init__(self, before: Configuration, after: Configuration, vo: str, changed: _Queues) -> None:
         self._after = after
         self.vo = vo
+        self._options = options_for(before, vo), options_for(after, vo)
         self._changed = changed
         self._old = _usable_queues(before, vo, changed)
         self.new = _usable_queues(after, vo, changed)  #: the changed queues in the new version
 
-    def compute_shift(self, asked: Sequence[JobCondition]) -> Shift | None:
-        """The change of the queues that fulfil these conditions; None: no change."""
-        old = self._old.addresses(self._old.fulfilling(asked))
+    def compute_shift(
+        self, asked: Sequence[JobCondition], before: Sequence[JobCondition] | None = None
+    ) -> Shift | None:
+        """The change of the queues that fulfil these conditions; None: no change.
+
+        `before`: the conditions in the old version, if they are others.
+        """
+        old = self._old.addresses(self._old.fulfilling(asked if before is None else before))
         new = self.new.addresses(self.new.fulfilling(asked))
         if old == new:
             return None
         elsewhere = bool(old and new) or bool(self._elsewhere.fulfilling(asked))
         return Shift(gained=new - old, lost=old - new, had=bool(old) or elsewhere, has=bool(new) or elsewhere)
+
+    def derive_classes(self, waiting: WaitingClass) -> tuple[WaitingClass, WaitingClass]:
+        """A class of waiting jobs as it is in the old version and in the new one."""
+        before, after = self._options
+        if before.class_digest == after.class_digest:
+            return waiting, waiting
+        old, new = (replace(waiting, asked=waiting.asked.derive_again(each)) for each in self._options)
+        return old, new
 
     @cached_property
     def _elsewhere(self) -> QueueSet:
@@ -92,12 +106,24 @@ def _usable_queues(config: Configuration, vo: str, queues: Iterable[QueueAddress
     return queue_set.some_queues(config, vo, usable)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedAds:
+    """The first jobs of the classes in both versions; see `job_conditions.JobAds`."""
+
+    before: JobAds
+    after: JobAds
+
+
 def class_shifts(
-    versions: VersionComparison, waiting: Iterable[WaitingClass], jobs: JobAds
+    versions: VersionComparison, waiting: Iterable[WaitingClass], jobs: ComparedAds
 ) -> Iterator[ClassShift]:
     """The classes of a VO whose queues change."""
     for each in waiting:
-        shift = versions.compute_shift(job_conditions.waiting_conditions(each, jobs))
+        before, after = versions.derive_classes(each)
+        shift = versions.compute_shift(
+            job_conditions.waiting_conditions(after, jobs.after),
+            job_conditions.waiting_conditions(before, jobs.before),
+        )
         if shift is not None:
             yield ClassShift(waiting=each, shift=shift)
 
@@ -117,8 +143,9 @@ def pool_shifts(
 
 
 _VOS: Final = "VOs"
-#: Options that affect the evaluation of requirements.
+#: Options that affect requirements or their evaluation.
 _COMPARED_BY: Final = frozenset({"jobdescription", "pools"})
+_SEGMENTS: Final = ("jobscheduling", "taskqueuecputimeintervals")
 
 _Scope = tuple[str, ...]
 
@@ -142,7 +169,8 @@ class ChangedQueues:
         """The queues that a value at this path can change for a VO."""
         if names[0] == "Operations":
             for_vo = len(names) < 2 or names[1] == DEFAULTS or fold(names[1]) == vo
-            compares = len(names) < 3 or fold(names[2]) in _COMPARED_BY
+            option = tuple(map(fold, names[2:4]))
+            compares = not option or option[0] in _COMPARED_BY or option == _SEGMENTS[: len(option)]
             return self._within[()] if for_vo and compares else frozenset()
         if names[:2] != SITES[: len(names)]:
             return self._within[()] if names[:2] == ("Resources", "Computing") else frozenset()

@@ -71,6 +71,8 @@ def status_update_from(
         source=step,
         submit_pool=pool,
         site=candidate.site,
+        priority=candidate.description.priority,
+        job_type=candidate.description.job_type,
     )
 
 
@@ -197,12 +199,14 @@ def _write_once(
         arriving = [(job, done) for job, chain_result in mine if (done := chain_result.candidate)]
         matchable = enqueue.touch_pools(conn, (candidate for _, candidate in arriving), context)
         queued = [
-            (job, (candidate.requirement_class, job.owner_group, job.owner))
+            (job, candidate.description.priority, (candidate.requirement_class, job.owner_group, job.owner))
             for job, candidate in arriving
             if candidate.requirement_class
         ]
-        ids = enqueue.lock_task_queues(conn, [place for _, place in queued], now=context.now)
-        entries = [(job.job_id, place, job.priority) for (job, _), place in zip(queued, ids, strict=True)]
+        ids = enqueue.lock_task_queues(conn, [place for _, _, place in queued], now=context.now)
+        entries = [
+            (job.job_id, place, priority) for (job, priority, _), place in zip(queued, ids, strict=True)
+        ]
         places = {job_id: place for job_id, place, _ in entries}
         settled = list(_status_updates(mine, context, matchable))
         optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)

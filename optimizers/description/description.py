@@ -134,15 +134,23 @@ class JobDescription:
     requirements: Requirements | None = None
     rank: Expression | None = None  #: orders the eligible queues; None: all are equal
     extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration defines
-    #: The fields that were stated; the others have their default.
-    stated: frozenset[str] = field(default=frozenset(), compare=False)
+    #: The fields that were stated; the others have a default. None: all that differ from our own defaults.
+    stated: frozenset[str] | None = field(default=None, compare=False)
+
+    def states(self, attribute: str) -> bool:
+        """Whether the description itself states a keyword."""
+        if self.stated is not None:
+            return attribute in self.stated
+        return bool(getattr(self, attribute) != _DEFAULT_VALUES.get(attribute))
 
 
 _DEFAULTS = {each.name: each.default for each in fields(JobDescription)}
 #: Values of keywords that are not stated.
 _DEFAULT_VALUES = {name: default for name, default in _DEFAULTS.items() if default is not MISSING}
-#: Always sent to pilots, whether stated by the user or configured.
-_ALWAYS = frozenset({"cpu_time", "priority"})
+#: Values of `MY.X` for keywords that a description does not state; no configuration changes them.
+_OWN_DEFAULTS = _DEFAULT_VALUES | {
+    keywords.BY_NAME[name].attribute: value for name, value in keywords.DEFAULTS.items()
+}
 #: Keywords that split a grid job into local jobs.
 _OF_GRID_JOBS = ("Events", "EventsPerJob", "LocalJobs")
 #: Placeholders that job managers replace in the arguments of each local job.
@@ -164,14 +172,15 @@ def parse_description(
     Raises InvalidJob with every problem, and ConfigError for an invalid default.
     """
     reader = _Reader(operations=operations, problems=[], spelled={})
-    values: dict[str, Any] = reader.defaults() if with_defaults else {"cpu_time": 0}
+    stated: dict[str, Any] = {}
     for name, value in raw.items():
-        values.update(reader.keyword(name, value))
+        stated.update(reader.keyword(name, value))
         if reader.is_full:
             break
     extra = reader.unknown_to_us(raw)
-    own = own_attributes(_DEFAULT_VALUES | values, {**extra, **reader.evaluated})
-    values |= reader.expressions(own)
+    own = own_attributes(_OWN_DEFAULTS | stated, {**extra, **reader.evaluated})
+    defaults = reader.defaults() if with_defaults else {"cpu_time": 0}
+    values = defaults | stated | reader.expressions(own)
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
     values.setdefault("executable", "")
@@ -224,18 +233,15 @@ def grid_job_problems(
 
 
 def stored_body(description: JobDescription) -> dict[str, object]:
-    """Convert a description to a JSON object in our spelling, with every stated keyword.
+    """Convert a description to a JSON object in our spelling, with the stated keywords only.
 
-    `parse_description` restores the same description, even if defaults are configured by then: keywords that
-    were not stated are left out only where they have our own default.
+    All others get the defaults of the configuration that is in force where the description is used.
     """
     stated: dict[str, object] = {}
     for keyword in keywords.KEYWORDS:
         attribute = keyword.attribute
-        value = getattr(description, attribute)
-        is_stated = attribute in _ALWAYS or attribute in description.stated
-        if attribute not in _OWNERSHIP and (is_stated or value != _DEFAULTS[attribute]):
-            stated[keyword.name] = keyword_as_json(keyword, value)
+        if attribute not in _OWNERSHIP and description.states(attribute):
+            stated[keyword.name] = keywords.as_json(keyword, getattr(description, attribute))
     wanted = description.requirements
     if isinstance(wanted, Expression):
         stated["Requirements"] = wanted.original_text
@@ -249,13 +255,6 @@ def stored_body(description: JobDescription) -> dict[str, object]:
         name: {_EXPRESSION: value.text} if isinstance(value, Unevaluated) else value
         for name, value in description.extra.items()
     }
-
-
-def keyword_as_json(keyword: Keyword, value: object) -> object:
-    """Convert the value of a keyword to JSON as in `stored_body`."""
-    if keyword.attribute == "environment" and isinstance(value, tuple):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

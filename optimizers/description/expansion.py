@@ -47,7 +47,7 @@ class JobMember:
     def own_body(self) -> dict[str, object]:
         """The job's own values as in a stored description."""
         own = [(keywords.BY_ATTRIBUTE[attribute], value) for attribute, value in self.own.items()]
-        return {keyword.name: descriptions.keyword_as_json(keyword, value) for keyword, value in own}
+        return {keyword.name: keywords.as_json(keyword, value) for keyword, value in own}
 
 
 def template_members(

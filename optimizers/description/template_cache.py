@@ -134,7 +134,7 @@ class DescriptionTemplate:
             return None
         parameters: dict[str, object] = {}
         for keyword, value in own:
-            stated = descriptions.keyword_as_json(keyword, read[keyword.attribute])
+            stated = keywords.as_json(keyword, read[keyword.attribute])
             parameters[f"{keyword.name}="] = stated
             if stated != value:
                 parameters[f"{keyword.name}=="] = value

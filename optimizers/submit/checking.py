@@ -118,7 +118,10 @@ class _Checking:
             ("characters with all placeholders filled", together.characters, bounds.ALL_FILLED),
         ):
             if seen > most:
-                message = f"{seen} {what} are too many, allowed in one submission are {most}"
+                message = (
+                    f"{seen} {what} are too many, allowed in one submission are {most}; send several, "
+                    "as `pilotage job submit` does"
+                )
                 raise InvalidJob([Problem(path="jobs", message=message)])
         if require_room is not None and together.jobs > _FEW:
             require_room(self._declared(texts))

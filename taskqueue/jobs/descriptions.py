@@ -48,6 +48,18 @@ def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence
     return ids
 
 
+def add_defaults(text: str, defaults: Mapping[str, object]) -> str:
+    """Add the values of keywords that a description, JSON, does not state.
+
+    Parsing takes longer than a claim, so it is avoided where no inner record could have the same names.
+    """
+    missing = {name: value for name, value in defaults.items() if f'"{name}":' not in text}
+    if len(missing) < len(defaults) and '": {' in text:
+        stated = json.loads(text)
+        missing = {name: value for name, value in defaults.items() if name not in stated}
+    return f"{text[:-1]},{json.dumps(missing)[1:]}" if missing else text
+
+
 def read_shared(conn: Connection, ids: Collection[int]) -> Mapping[int, tuple[str, str | None]]:
     """Body (JSON, with placeholders) and sandbox of descriptions, by their id."""
     rows = conn.execute(DESCRIPTIONS.to_statement(conn), {"ids": sorted(ids)}) if ids else ()

@@ -60,7 +60,7 @@ SETTLE = BulkUpdate(
 SETTLE_WAITING = BulkUpdate(
     jobs,
     key="job_id",
-    varying=("minor_status", "submit_pool", "site", "task_queue_id"),
+    varying=("minor_status", "submit_pool", "site", "task_queue_id", "priority", "job_type"),
     common=("status", "application_status", "step", "due_at", "ended_at", "updated_at"),
 )
 
@@ -97,6 +97,8 @@ class StatusUpdate:
     due_at: datetime | None = None  #: when it is processed again
     submit_pool: str | None = None
     site: str = "ANY"
+    priority: float = 1.0  #: of a job that becomes Waiting
+    job_type: str = ""  #: of a job that becomes Waiting
 
     def entry(self, before: JobStatus, *, epoch: int, now: datetime) -> log.LogEntry:
         """Log entry of the change from the status `before`; its job id is filled in later."""
@@ -178,7 +180,7 @@ def store_updates(
 def _store_waiting(
     conn: Connection, settled: Sequence[SettledJob], task_queues: Mapping[int, int], now: datetime
 ) -> None:
-    columns = _build_columns(settled, ("minor_status", "submit_pool", "site"))
+    columns = _build_columns(settled, ("minor_status", "submit_pool", "site", "priority", "job_type"))
     columns["task_queue_id"] = [task_queues[job.job_id] for job, _ in settled]
     nothing = {"application_status": "", "step": None, "due_at": None, "ended_at": None}
     SETTLE_WAITING.execute(conn, columns, status=JobStatus.WAITING.value, updated_at=now, **nothing)

@@ -178,7 +178,15 @@ LAST_JOB = select(func.coalesce(func.max(jobs.c.job_id), 0))
 LOCK_QUOTA = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 #: Without waiting: of two that got it after a wait, and then find the limit near, each waits for the other.
 SHARE_QUOTA = text("SELECT pg_try_advisory_xact_lock_shared(hashtextextended(:name, 0))")
+#: Takes one of the slots of a holder, without waiting; no row if all are taken.
+TAKE_SLOT = text(
+    "SELECT slot FROM generate_series(1, :slots) AS slot"
+    " WHERE pg_try_advisory_xact_lock(hashtextextended(:name || '/' || slot, 1)) LIMIT 1"
+)
 CONNECTIONS = text("SELECT current_setting('max_connections')::integer")
+
+#: Limits of at least so many times what all connections may store at once need no slots.
+_FAR = 10
 
 #: A VO and an owner; None: the VO as a whole.
 _QuotaHolder = tuple[str, str | None]
@@ -240,20 +248,30 @@ def _reserve_room(conn: Connection, holder: _QuotaHolder, *, new: int, most: int
 
     Near the limit one submission of the holder follows the other. Far from it, small ones share the lock: a
     count misses what they are storing, at most so many jobs as all connections together may store at once;
-    and as much again if it comes from the cache.
+    and as much again if it comes from the cache. Where that would be much of the limit, a holder has few
+    slots.
     """
     if conn.dialect.name == "sqlite":
         return _is_within_quota(conn, holder, new=new, most=most, now=now, exact=True)
     name = {"name": f"waiting jobs: {'/'.join(filter(None, holder))}"}
     unseen = _read_connections(conn) * bounds.DECIDED_JOBS
+    has_slots = most < _FAR * unseen
+    if has_slots:
+        unseen = bounds.SUBMISSIONS_AT_ONCE * bounds.DECIDED_JOBS
     is_far = new <= bounds.DECIDED_JOBS and _is_within_quota(
         conn, holder, new=new + 3 * unseen, most=most, now=now
     )
-    is_shared = is_far and conn.execute(SHARE_QUOTA, name).scalar_one()
+    # The slot comes first: of two that share the lock and find no slot, each would wait for the other.
+    is_free = is_far and (not has_slots or _take_slot(conn, name))
+    is_shared = is_free and conn.execute(SHARE_QUOTA, name).scalar_one()
     if is_shared and _is_within_quota(conn, holder, new=new + 2 * unseen, most=most, now=now):
         return True
     conn.execute(LOCK_QUOTA, name)
     return _is_within_quota(conn, holder, new=new, most=most, now=now, exact=True)
+
+
+def _take_slot(conn: Connection, name: Mapping[str, str]) -> bool:
+    return conn.execute(TAKE_SLOT, {**name, "slots": bounds.SUBMISSIONS_AT_ONCE}).first() is not None
 
 
 _CONNECTIONS: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()

@@ -217,6 +217,8 @@ requirement_classes = _table(
     Column("digest", String(64), nullable=False, unique=True),  # of VO and definition
     Column("vo", Text, nullable=False),
     Column("definition", Text, nullable=False),  # JSON object: requirement_class.RequirementClass
+    # Digest of the options of the VO that it was last derived with; empty: unknown.
+    Column("derived_with", Text, nullable=False, server_default=""),
     sqlite_autoincrement=True,
 )
 

@@ -35,7 +35,12 @@ BACKGROUND = 0.1
 JOB_SHARING = "JobSharing"
 
 #: Fields in which members of a family may differ.
-_FREE = frozenset({"sites", "banned_sites", "replicas", "min_ram", "max_ram", "min_ram_per_core"})
+_FREE = frozenset(
+    {
+        *("sites", "banned_sites", "replicas", "min_ram", "max_ram", "min_ram_per_core"),
+        *("stated", "derived_with"),
+    }
+)
 _family = attrgetter(*(field.name for field in fields(RequirementClass) if field.name not in _FREE))
 _NEVER_FIRST, _ALWAYS_FIRST = 0.001, 10.0  # user priorities
 

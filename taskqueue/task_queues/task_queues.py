@@ -58,7 +58,7 @@ def ensure_task_queues(
     conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
 ) -> Mapping[TaskQueueKey, int]:
     """Ids of the task queues, inserted if missing; without those that are being removed."""
-    classes = _insert_classes(conn, {each.digest: each for each, _, _ in wanted})
+    classes = ensure_classes(conn, {each.digest: each for each, _, _ in wanted})
     by_key = {
         (classes[requirement_class.digest], owner_group, owner): (requirement_class, owner_group, owner)
         for requirement_class, owner_group, owner in wanted
@@ -68,12 +68,21 @@ def ensure_task_queues(
     return {by_key[key]: task_queue_id for key, task_queue_id in found.items()}
 
 
-def _insert_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -> Mapping[str, int]:
+def ensure_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -> Mapping[str, int]:
+    """Ids of classes by digest, inserted if missing."""
     digests = sorted(classes)
     known = _read_class_ids(conn, digests)
     if missing := [digest for digest in digests if digest not in known]:
         new = [classes[digest] for digest in missing]
-        rows = [{"digest": each.digest, "vo": each.vo, "definition": each.to_json()} for each in new]
+        rows = [
+            {
+                "digest": each.digest,
+                "vo": each.vo,
+                "definition": each.to_json(),
+                "derived_with": each.derived_with,
+            }
+            for each in new
+        ]
         conn.execute(NEW_CLASS.to_statement(conn), rows)
         known = _read_class_ids(conn, digests)
     return known

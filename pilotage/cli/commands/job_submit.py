@@ -24,6 +24,8 @@ from requirements.classad.classad_files import Unevaluated
 
 #: Descriptions in one request; the service takes no more.
 BATCH = 1000
+#: Jobs of one parametric description in one request; a longer one is sent in pieces.
+_MEMBERS = 5_000
 #: Limit of members of one parametric description; the service has its own.
 _MOST_MEMBERS = 1_000_000
 
@@ -100,7 +102,8 @@ def parse_parameters(words: Sequence[str]) -> dict[str, list[str]]:
 def build_requests(drafts: Sequence[JobDraft], count: int) -> Iterator[list[JobDraft]]:
     """Each draft `count` times, in as few requests as the service allows; one request has one sandbox."""
     waiting: list[JobDraft] = []
-    for draft in (draft for draft in drafts for _ in range(count)):
+    pieces = ([*_split_members(draft)] for draft in drafts)
+    for draft in (piece for some in pieces for _ in range(count) for piece in some):
         full = sum(each.jobs for each in waiting) + draft.jobs > BATCH
         if waiting and (full or waiting[0].sandbox != draft.sandbox):
             yield waiting
@@ -108,6 +111,21 @@ def build_requests(drafts: Sequence[JobDraft], count: int) -> Iterator[list[JobD
         waiting.append(draft)
     if waiting:
         yield waiting
+
+
+def _split_members(draft: JobDraft) -> Iterator[JobDraft]:
+    """Split a long parametric description; each member keeps its values and its number."""
+    if draft.jobs <= _MEMBERS:
+        yield draft
+        return
+    members = parametric.expand_parameters(draft.content, most=_MOST_MEMBERS)
+    shared = parametric.without_parameters(draft.content)
+    for start in range(0, len(members), _MEMBERS):
+        some = members[start : start + _MEMBERS]
+        lists = {f"Parameters.{name}": [values[name] for values in some] for name in some[0]}
+        if "s" in some[0]:
+            lists["Parameters"] = lists.pop("Parameters.s")
+        yield replace(draft, text=None, content={**shared, **lists}, jobs=len(some))
 
 
 def description_as_json(content: Mapping[str, object]) -> dict[str, object]:

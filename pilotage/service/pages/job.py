@@ -91,7 +91,7 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     """Show a job."""
     now = page.parts.clock()
     with database.reading(page.parts.engine) as conn:
-        story = jobs.read(conn, page.caller, job_id, now=now)
+        story = jobs.read(conn, page.parts.live.current, page.caller, job_id, now=now)
     job, latest = story.job, story.latest
     return page.render(
         "jobs/live.html" if page.is_fragment else "jobs/job.html",

@@ -127,7 +127,9 @@ def rank_queues(config: Configuration, question: JobQuestion, random: Random) ->
     whole = queue_set.all_queues(config, vo)
     addresses = (whole.queues[number].address for number in list_positions(whole.eligible(question.demand)))
     ads = ((each, glue.build_ad(config.values(each, vo), each)) for each in addresses)
-    return eligible_queues.rank_queues(ads, question.rank, job_groups.job_ad(question.applicant), random)
+    return eligible_queues.rank_queues(
+        ads, question.rank, job_groups.job_ad(question.applicant, config), random
+    )
 
 
 def explain_job(
@@ -175,7 +177,7 @@ def _list_sites(config: Configuration, situation: JobSituation) -> list[str] | N
 
 def _with_job(config: Configuration, demand: JobDemand, applicant: JobView) -> JobDemand:
     """Add the job's attributes if the admission policy of a queue needs them."""
-    return replace(demand, job=job_groups.job_ad(applicant)) if config.has_admission else demand
+    return replace(demand, job=job_groups.job_ad(applicant, config)) if config.has_admission else demand
 
 
 def _demand(foreseen: DryRun) -> JobDemand:
@@ -239,4 +241,4 @@ def _read_job_ads(
 ) -> JobAds:
     vos = {each.asked.vo for each in waiting}
     needed = any(config.admission(queue, vo) for queue in queues for vo in vos)
-    return job_conditions.read_job_ads(conn, waiting, needed=needed)
+    return job_conditions.read_job_ads(conn, config, waiting, needed=needed)

@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 
 from cs_config.options.operations import options_for
+from cs_config.tree.configuration import Configuration
 from optimizers.submit import submission
 from optimizers.submit.checking import Source
 from optimizers.submit.submitter import Submitter
@@ -28,7 +29,7 @@ from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
-from taskqueue.states import JobStatus, may_come_from
+from taskqueue.states import FINAL, JobStatus, may_come_from
 
 _SOURCE = "JobManager"
 #: Jobs changed in one transaction.
@@ -150,13 +151,20 @@ class JobStory:
         return self.attempts[0] if self.attempts else None
 
 
-def read(conn: Connection, caller: Caller, job_id: int, *, now: datetime) -> JobStory:
-    """Read the story until `now`; `JobNotFound` if the caller may not control the job."""
+def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *, now: datetime) -> JobStory:
+    """Read the story until `now`; `JobNotFound` if the caller may not control the job.
+
+    The description of a job that is not final has the defaults that it would get now.
+    """
     job = visibility.require_job(caller, jobs.get_job(conn, job_id))
     entries = log.read_log(conn, job_id)
+    description = descriptions.read_description(conn, job_id)
+    if job.status not in FINAL:
+        defaults = options_for(config, job.vo).job_description.filled_in
+        description = replace(description, body={**defaults, **description.body})
     return JobStory(
         job=job,
-        description=descriptions.read_description(conn, job_id),
+        description=description,
         log=entries,
         attempts=attempts.list_newest(conn, job_id),
         waited=wait_times.sum_until_now(conn, job, entries, now=now),

@@ -223,7 +223,7 @@ def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
     def count() -> Counter[str]:
         with database.reading(parts.engine) as conn:
             waiting = explanations.classes(parts, conn, vos)
-            ads = job_conditions.read_job_ads(conn, waiting, needed=config.has_admission)
+            ads = job_conditions.read_job_ads(conn, config, waiting, needed=config.has_admission)
         return queue_report.runnable_by_site(config, waiting, ads)
 
     return _REACHED.get(vos, count, (config, parts.clock().timestamp() // _CACHE_TIME))

@@ -80,7 +80,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
 def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
     """Show a job with its description and its latest attempt."""
     with database.reading(parts.engine) as conn:
-        story = jobs.read(conn, caller, job_id, now=parts.clock())
+        story = jobs.read(conn, parts.live.current, caller, job_id, now=parts.clock())
     return JobDetails(
         **JobAnswer.model_validate(story.job).model_dump(),
         description=dict(story.description.body),

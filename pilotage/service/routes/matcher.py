@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from starlette.types import Message
 
 from cs_config.cache import Cache
+from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher import rules
@@ -50,6 +51,7 @@ from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from taskqueue.db import clock
+from taskqueue.jobs import descriptions
 from taskqueue.leases.claim import ClaimedJob
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -172,7 +174,7 @@ async def find_jobs(
     site = address.site if address else resource.site
     for match in answer.matches:
         parts.metrics.matched(vo=match.vo, site=site, jobs=1)
-    return encode_matches(answer)
+    return encode_matches(answer, parts.live.current)
 
 
 async def _claim(parts: Services, request: Request, wanted: MatchRequest) -> MatchResult:
@@ -199,13 +201,14 @@ def _encode_refusal(reason: str, warnings: tuple[str, ...]) -> bytes:
     return refusal.model_dump_json(exclude_none=True).encode()
 
 
-def encode_matches(answer: MatchResult) -> bytes:
-    """Claimed jobs as the JSON of a `Matches`, the description as it is stored."""
-    jobs = b",".join(map(_encode_job, answer.matches))
+def encode_matches(answer: MatchResult, config: Configuration) -> bytes:
+    """Claimed jobs as the JSON of a `Matches`, each with its description and the defaults of its VO."""
+    jobs = b",".join(_encode_job(job, config) for job in answer.matches)
     return b'{"matches":[%b],"warnings":%b}' % (jobs, to_json(answer.warnings))
 
 
-def _encode_job(job: ClaimedJob) -> bytes:
+def _encode_job(job: ClaimedJob, config: Configuration) -> bytes:
+    defaults = options_for(config, job.vo).job_description.filled_in
     optional = {
         "sandbox": f"sha256:{job.sandbox}" if job.sandbox else None,
         "processors": job.allotment.processors,
@@ -220,7 +223,7 @@ def _encode_job(job: ClaimedJob) -> bytes:
         job.epoch,
         to_json(job.lease),
         to_json(job.lease_expires_at),
-        job.description_json.encode(),
+        descriptions.add_defaults(job.description_json, defaults).encode(),
         stated,
     )
 

@@ -344,6 +344,7 @@ def upgrade() -> None:
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("vo", sa.Text(), nullable=False),
         sa.Column("definition", sa.Text(), nullable=False),
+        sa.Column("derived_with", sa.Text(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("class_id", name=op.f("pk_requirement_classes")),
         sa.UniqueConstraint("digest", name=op.f("uq_requirement_classes_digest")),
         sqlite_autoincrement=True,

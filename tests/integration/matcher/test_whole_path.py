@@ -29,6 +29,7 @@ from hypothesis.stateful import (
 )
 
 from agents import pools as pool_agent
+from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.versions import proposals
 from matcher.claim.matcher import Matcher
@@ -87,7 +88,29 @@ QUEUE_PARAMETERS = some_of(
     most=3,
 )
 COMPATIBILITY = st.sampled_from([{}, {"el9": ["el8", "el7"]}, {"el8": ["el7"]}, {"el9": "el7"}])
-SCHEDULING = st.fixed_dictionaries({}, optional={"NarrowSites": st.booleans()})
+SCHEDULING = st.fixed_dictionaries(
+    {},
+    optional={
+        "NarrowSites": st.booleans(),
+        "taskQueueCPUTimeIntervals": st.sampled_from([[600, 60_000], [900, 46_800, 108_000]]),
+    },
+)
+DEFAULTS = some_of(
+    {
+        "CPUTime": st.sampled_from([600, 43_200]),
+        "Site": st.sampled_from(["A.B.ch", "C.D.ch"]),
+        "BannedSite": st.just("A.B.ch"),
+        "Platform": st.just("el8"),
+        "MinRAM": st.sampled_from([1000, 4000]),
+        "NumberOfProcessors": st.sampled_from([1, 4]),
+        "WholeNode": st.booleans(),
+        "Tags": st.sampled_from(["fast", "big"]),
+        "GPUs": st.sampled_from([0, 1]),
+        "JobType": st.sampled_from(["Merge", "MC"]),
+        "Priority": st.sampled_from([3, 5]),
+    },
+    most=2,
+).map(lambda values: {name: {"default": value} for name, value in values.items()})
 DECLARED = st.sampled_from(
     [
         {},
@@ -97,7 +120,7 @@ DECLARED = st.sampled_from(
     ]
 )
 TREES = st.builds(
-    lambda queues, storage, os, scheduling, declared, extra: {
+    lambda queues, storage, os, scheduling, declared, defaults, extra: {
         "Resources": {
             "Sites": {
                 site: {
@@ -110,7 +133,12 @@ TREES = st.builds(
             },
             "Computing": {"OSCompatibility": os},
         },
-        "Operations": {VO: {"JobScheduling": scheduling, "JobDescription": {**declared, "Extra": extra}}},
+        "Operations": {
+            VO: {
+                "JobScheduling": scheduling,
+                "JobDescription": {**declared, **defaults, "Extra": extra},
+            }
+        },
         "Registry": {"VO": {VO: {}, "cms": {}}},
     },
     st.fixed_dictionaries(dict.fromkeys(QUEUES, QUEUE_PARAMETERS)),
@@ -120,6 +148,7 @@ TREES = st.builds(
     COMPATIBILITY,
     SCHEDULING,
     DECLARED,
+    DEFAULTS,
     st.sampled_from([[], ["Note"]]),
 )
 RECORDS = some_of(
@@ -146,6 +175,7 @@ EXPRESSIONS = st.sampled_from(
         "other.GPUs > 0 ? other.MaxRAM > 4000 : other.Memory > 2000",
         'other.Model == "Epyc"',
         "other.MaxRAM >= MY.MinRAM",
+        "other.CPUTime >= MY.CPUTime",
     ]
 )
 DESCRIPTIONS = some_of(
@@ -155,6 +185,7 @@ DESCRIPTIONS = some_of(
         "BannedSite": st.just("C.D.ch"),
         "Platform": st.sampled_from(["el7", "EL8"]),
         "CPUTime": st.sampled_from([500, 50_000]),
+        "Priority": st.sampled_from([2, 7]),
         "MinRAM": st.sampled_from([1000, 4000]),
         "NumberOfProcessors": st.sampled_from([1, 4]),
         "WholeNode": st.booleans(),
@@ -200,7 +231,6 @@ class WholePath(RuleBasedStateMachine):
         except InvalidInput:
             return
         result = accepted.decided + batch.optimize(self.engine, self.config, accepted.due, now=self.now)
-        assert not result.held
         self.described |= dict.fromkeys(result.waiting, stated)
         self._run_agent()
 
@@ -234,6 +264,10 @@ class WholePath(RuleBasedStateMachine):
                 job = jobs.get_job(conn, job_id)
                 explained = explanations.ask_about_job(conn, self.config, job, now=self.now)
             assert job.status is JobStatus.WAITING
+            options = options_for(self.config, VO).job_description
+            default = options.filled_in["Priority"] if "Priority" not in stated else stated["Priority"]
+            assert job.priority == default
+            assert job.job_type == stated.get("JobType", options.filled_in.get("JobType", ""))
             assert self._list_eligible(explained) == offers[job_id], (job_id, stated)
             try:
                 run = dry_run.dry_run_source(self.config, ANN, stated, now=self.now)

@@ -12,10 +12,9 @@ from matcher import rules
 from matcher.index.class_index import ClassIndex
 from matcher.request import match_request
 from matcher.request.resource import Exclusion, Resource
-from optimizers.steps.job_scheduling import round_to_segment
 from requirements.errors import InvalidResource
 from requirements.values import fold
-from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.requirement_class import RequirementClass, round_to_segment
 
 _DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "match_scenarios.yaml").read_text())
 _SEGMENTS = (

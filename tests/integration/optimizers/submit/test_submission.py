@@ -228,13 +228,37 @@ def _count_waits_for_a_quota(conn: Connection) -> int:
     return int(conn.execute(locks).scalar_one())
 
 
-def test_far_from_the_limits_submissions_do_not_wait_for_each_other(postgres_url: str, now: datetime) -> None:
+@pytest.mark.parametrize("stated", [{}, {"WaitingJobsPerOwner": 10**9, "WaitingJobsPerVO": 10**9}])
+def test_far_from_the_limits_submissions_do_not_wait_for_each_other(
+    stated: dict[str, int], postgres_url: str, now: datetime
+) -> None:
     engine = database.connect(postgres_url)
     new = {("lhcb", "ann"): 1}
-    limits = LimitOptions.model_validate({"WaitingJobsPerOwner": 10**9, "WaitingJobsPerVO": 10**9})
+    limits = LimitOptions.model_validate(stated)
     with database.writing(engine) as one, database.writing(engine) as other:
         for conn in (one, other):  # the second would wait forever
             submission.check_quota(conn, new, lambda _: limits, now=now, stored_next=True)
+    engine.dispose()
+
+
+def test_one_owner_stores_only_so_much_at_once_that_the_limit_holds(
+    postgres_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one waits for all that a count does not see."""
+    monkeypatch.setattr(bounds, "SUBMISSIONS_AT_ONCE", 2)
+    engine = database.connect(postgres_url)
+    new, limits = {("lhcb", "ann"): 1}, LimitOptions.model_validate({})
+
+    def reserve(conn: Connection) -> None:
+        submission.check_quota(conn, new, lambda _: limits, now=now, stored_next=True)
+
+    with ThreadPoolExecutor(1) as threads, database.writing(engine) as third:
+        with database.writing(engine) as one, database.writing(engine) as other:
+            reserve(one)
+            reserve(other)
+            waits = threads.submit(reserve, third)
+            waiting.until(lambda: _count_waits_for_a_quota(one) == 1)
+        waits.result()
     engine.dispose()
 
 

@@ -215,6 +215,10 @@ def test_a_vo_with_options_that_resembles_a_named_one_is_a_warning() -> None:
             "Priority: {default: 99}",
             "JobDescription/Priority/default: 99 is too large, allowed is at most 10",
         ),
+        (
+            "InputData: {default: /lhcb/x}",
+            "JobDescription/InputData/default: has no default, each job states its own",
+        ),
         ("MinRAM: {default: 10, min: 20}", "MinRAM/default: 10 is too small, allowed is at least 20"),
         (
             "CPUTime: {max: 3600}",

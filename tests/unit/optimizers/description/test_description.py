@@ -233,12 +233,17 @@ def test_what_was_stated_stays_whatever_defaults_are_configured(
         assert getattr(afterwards, attribute) == getattr(written, attribute)
 
 
+@pytest.mark.parametrize("name", ["Tags", "Site", "BannedSites", "Platform", "GridCE", "JobPath"])
+def test_names_of_a_keyword_have_a_bound_in_number_and_length(name: str) -> None:
+    assert parse(**{name: [f"x{number}" for number in range(1000)]})
+    with pytest.raises(InvalidJob, match="1001 names are too many, allowed are 1000"):
+        parse(**{name: ",".join(f"x{number}" for number in range(1001))})
+    with pytest.raises(InvalidJob, match="has 256 characters, allowed are 255"):
+        parse(**{name: "x" * 256})
+
+
 def test_a_body_says_what_is_run_and_not_whose_it_is() -> None:
-    assert description.stored_body(parse(Owner="ann", OwnerGroup="g", VO="lhcb")) == {
-        "Executable": "a",
-        "CPUTime": 86400,
-        "Priority": 1.0,
-    }
+    assert description.stored_body(parse(Owner="ann", OwnerGroup="g", VO="lhcb")) == {"Executable": "a"}
 
 
 FURTHER = "Operations: {Defaults: {JobDescription: {Extra: [Memory, Need]}}}"

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, ResolvedPool
-from optimizers.steps.job_scheduling import job_scheduling, round_to_segment
+from optimizers.steps.job_scheduling import job_scheduling
 from requirements.record.record import Record
-from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.requirement_class import RequirementClass, round_to_segment
 
 Make = Callable[..., JobContext]
 MakeContext = Callable[..., ChainContext]
@@ -44,9 +44,9 @@ def test_cpu_time_is_rounded_up_to_a_segment(cpu_time: int, expected: int) -> No
 
 def test_the_segments_are_configured(candidate_of: Make, context_of: MakeContext) -> None:
     context = context_of(
-        "Operations: {Defaults: {JobScheduling: {taskQueueCPUTimeIntervals: [1000, 400000]}}}"
+        "Operations: {Defaults: {JobScheduling: {taskQueueCPUTimeIntervals: [1020, 399600]}}}"
     )
-    assert asked(candidate_of(context), context).cpu_time == 400000
+    assert asked(candidate_of(context), context).cpu_time == 399600
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from optimizers.submit.submitter import Submitter
 from requirements import errors
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidJob, NotAllowed
 from taskqueue.errors import QuotaExceeded
-from tests.submitted import ANN, OPERATOR, grid
+from tests.submitted import ANN, GRID, OPERATOR, grid
 
 
 @pytest.fixture
@@ -70,8 +70,10 @@ def test_the_same_holds_for_many_descriptions_in_one_text_and_for_one_text_sent_
 
 
 def test_the_limit_of_the_vo_is_told_where_one_description_makes_too_many(expanded: list[int]) -> None:
-    [problem] = refused({"Executable": "a", "Parameters": 20_000})
-    assert "20000 jobs are too many, allowed are 10000 (MaxParametricJobs)" in problem
+    few = grid(f"{GRID}Operations: {{Defaults: {{JobDescription: {{MaxParametricJobs: 500}}}}}}\n")
+    with pytest.raises(InvalidJob) as error:
+        checking.check_sources(few, ANN, [{"Executable": "a", "Parameters": 600}])
+    assert "600 jobs are too many, allowed are 500 (MaxParametricJobs)" in str(error.value)
     assert expanded == []
 
 

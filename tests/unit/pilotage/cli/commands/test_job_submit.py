@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from optimizers.description import parametric
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
@@ -117,3 +118,16 @@ def test_an_expression_travels_as_its_text(tmp_path: Path) -> None:
 def test_the_sandbox_belongs_to_the_vo_that_the_description_names(directory: Path) -> None:
     (draft,) = drafts("Executable: x\nVirtualOrganization: dune\nInputSandbox: run.sh\n", directory)
     assert draft.sandbox == ((directory / "run.sh",), "dune")
+
+
+def test_a_long_parametric_description_goes_out_in_pieces_that_make_the_same_jobs(tmp_path: Path) -> None:
+    text = "Executable: a\nArguments: '%n %s %(A)s'\nParameters: 12000\nParameterStart: 7\nParameters.A: "
+    [draft] = drafts(text + str(list(range(12_000))), tmp_path)
+    requests = list(job_submit.build_requests([draft], 1))
+    assert [sum(each.jobs for each in request) for request in requests] == [5000, 5000, 2000]
+    pieces = [each.content for request in requests for each in request]
+    members = [values for each in pieces for values in parametric.expand_parameters(each, most=5000)]
+    assert members == parametric.expand_parameters(draft.content, most=12_000)
+    assert {tuple(parametric.without_parameters(each).items()) for each in pieces} == {
+        tuple(parametric.without_parameters(draft.content).items())
+    }

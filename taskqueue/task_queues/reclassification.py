@@ -1,0 +1,219 @@
+"""Derive the requirement classes of waiting jobs again when the defaults of their VO have changed.
+
+The task queues of a class get the class that the same jobs would have today, so a change costs a row for each
+task queue and not for each job. Only what is a column of the job itself, such as its priority, is written for
+each job that does not state it.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exists, select, update
+
+from cs_config.options.options import VoOptions
+from taskqueue.db import sql
+from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
+from taskqueue.states import JobStatus
+from taskqueue.task_queues import change_feed
+from taskqueue.task_queues.requirement_class import PRIORITY, RequirementClass
+from taskqueue.task_queues.task_queues import ensure_classes
+
+_HAS_JOBS = exists().where(task_queues.c.class_id == requirement_classes.c.class_id, task_queues.c.occupied)
+
+DERIVED = select(requirement_classes.c.vo, requirement_classes.c.derived_with).where(_HAS_JOBS).distinct()
+OUTDATED = (
+    select(requirement_classes.c.class_id, requirement_classes.c.definition)
+    .where(
+        requirement_classes.c.vo == bindparam("the_vo"),
+        requirement_classes.c.derived_with != bindparam("todays"),
+        requirement_classes.c.class_id > bindparam("after"),
+        _HAS_JOBS,
+    )
+    .order_by(requirement_classes.c.class_id)
+    .limit(bindparam("most"))
+)
+_OF_CLASS = (
+    select(task_queues.c.task_queue_id, task_queues.c.owner_group, task_queues.c.owner)
+    .where(task_queues.c.class_id == bindparam("the_class"))
+    .order_by(task_queues.c.task_queue_id)
+)
+LOCK_OF_CLASSES = (
+    select(task_queues.c.task_queue_id)
+    .where(task_queues.c.class_id.in_(sql.IDS))
+    .order_by(task_queues.c.task_queue_id)
+    .with_for_update(key_share=True)
+)
+MOVE = (
+    update(task_queues)
+    .where(task_queues.c.task_queue_id == bindparam("the_task_queue"))
+    .values(class_id=bindparam("new_class"))
+)
+OCCUPY = (
+    update(task_queues)
+    .where(task_queues.c.task_queue_id == bindparam("the_task_queue"))
+    .values(occupied=True)
+)
+MARK = (
+    update(requirement_classes)
+    .where(requirement_classes.c.class_id == bindparam("the_class"))
+    .values(derived_with=bindparam("todays"))
+)
+
+
+def _list_waiting(*differs: ColumnElement[bool]) -> Any:
+    """Select waiting jobs of a task queue that differ, without those that a claim has locked."""
+    return (
+        select(waiting_jobs.c.job_id)
+        .select_from(waiting_jobs.join(jobs, jobs.c.job_id == waiting_jobs.c.job_id))
+        .where(waiting_jobs.c.task_queue_id == bindparam("the_task_queue"), *differs)
+        .order_by(waiting_jobs.c.job_id)
+        .limit(bindparam("most"))
+        .with_for_update(of=waiting_jobs, skip_locked=True)
+    )
+
+
+_value: BindParameter[Any] = bindparam("value")
+#: Jobs of a task queue to be written, by attribute of their description.
+WITH_OTHER = {
+    PRIORITY: _list_waiting(waiting_jobs.c.priority != _value),
+    "job_type": _list_waiting(jobs.c.job_type != _value),
+    "sites": _list_waiting(jobs.c.site != _value),
+}
+ALL_WAITING = _list_waiting()
+_ITS_JOB: BindParameter[int] = bindparam("its_job")
+_STILL_WAITS = (jobs.c.job_id == _ITS_JOB, jobs.c.status == JobStatus.WAITING.value)
+SET_JOB = {
+    PRIORITY: update(jobs).where(*_STILL_WAITS).values(priority=_value),
+    "job_type": update(jobs).where(*_STILL_WAITS).values(job_type=_value),
+    "sites": update(jobs).where(*_STILL_WAITS).values(site=_value),
+}
+SET_TASK_QUEUE = update(jobs).where(*_STILL_WAITS).values(task_queue_id=bindparam("other"))
+PUT_IN = (
+    update(waiting_jobs).where(waiting_jobs.c.job_id == _ITS_JOB).values(task_queue_id=bindparam("other"))
+)
+SET_PRIORITY = update(waiting_jobs).where(waiting_jobs.c.job_id == _ITS_JOB).values(priority=_value)
+
+
+def list_digests(conn: Connection) -> Mapping[str, frozenset[str]]:
+    """The digests of options with which the classes with waiting jobs were derived, by VO."""
+    found: dict[str, frozenset[str]] = {}
+    for row in conn.execute(DERIVED):
+        found[row.vo] = found.get(row.vo, frozenset()) | {row.derived_with}
+    return found
+
+
+def list_outdated(
+    conn: Connection, vo: str, options: VoOptions, *, after: int, most: int
+) -> list[tuple[int, RequirementClass | None]]:
+    """A page of the classes of a VO with waiting jobs that were derived with other options, by id.
+
+    Without definition: only a later release can read it.
+    """
+    values = {"the_vo": vo, "todays": options.class_digest, "after": after, "most": most}
+    rows = conn.execute(OUTDATED, values)
+    return [(row.class_id, RequirementClass.from_json(row.definition)) for row in rows]
+
+
+def derive_again(
+    conn: Connection,
+    *,
+    known: Mapping[int, RequirementClass],
+    options: VoOptions,
+    now: datetime,
+    most: int,
+) -> int:
+    """Derive classes, given by id, with other options; how many jobs were written.
+
+    To be repeated with the same classes while it is `most`.
+    """
+    today = {
+        class_id: replace(before.derive_again(options), derived_with=options.class_digest)
+        for class_id, before in known.items()
+    }
+    ids = ensure_classes(conn, {new.digest: new for new in today.values()})
+    # In one order, in which arriving jobs lock them, too.
+    conn.execute(LOCK_OF_CLASSES, {"ids": sorted({*known, *ids.values()})}).all()
+    written = 0
+    for class_id, before in known.items():
+        # The columns first: their jobs are found by the class that they have.
+        for name, value in _list_columns(before, options).items():
+            written += _write_column(conn, class_id, name, value, most=most - written)
+            if written == most:
+                return written
+        new = today[class_id]
+        written += _move_class(conn, class_id, ids[new.digest], new, now=now, most=most - written)
+        if written == most:
+            return written
+    return written
+
+
+def _list_columns(before: RequirementClass, options: VoOptions) -> Mapping[str, object]:
+    """Values of the columns that jobs of a class have by default, by attribute."""
+    today = before.derive_again(options)
+    values: dict[str, object] = {
+        PRIORITY: float(str(options.job_description.filled_in[PRIORITY.capitalize()])),
+        "job_type": min(today.job_types, default=""),
+    }
+    if not before.replicas:
+        sites = sorted(today.sites)
+        values["sites"] = "ANY" if not sites else sites[0] if len(sites) == 1 else "Multiple"
+    return {name: value for name, value in values.items() if not before.states(name)}
+
+
+def _write_column(conn: Connection, class_id: int, attribute: str, value: object, *, most: int) -> int:
+    """Write a column of waiting jobs of a class that have another value, at most `most`; how many."""
+    found: list[int] = []
+    for row in conn.execute(_OF_CLASS, {"the_class": class_id}):
+        values = {"the_task_queue": row.task_queue_id, "value": value, "most": most - len(found)}
+        found += conn.execute(WITH_OTHER[attribute], values).scalars()
+        if len(found) >= most:
+            break
+    rows = [{"its_job": job_id, "value": value} for job_id in sorted(found)]
+    if rows and attribute == PRIORITY:
+        conn.execute(SET_PRIORITY, rows)
+    if rows:
+        conn.execute(SET_JOB[attribute], rows)
+    return len(rows)
+
+
+def _move_class(
+    conn: Connection, class_id: int, new_id: int, new: RequirementClass, *, now: datetime, most: int
+) -> int:
+    """Give the task queues of a class the class that is derived today; how many jobs were moved.
+
+    Jobs are moved only where their owner has a task queue of the new class already.
+    """
+    conn.execute(MARK, {"the_class": new_id, "todays": new.derived_with})
+    if new_id == class_id:
+        return 0
+    there = conn.execute(_OF_CLASS, {"the_class": class_id}).all()
+    others = {
+        (row.owner_group, row.owner): row.task_queue_id
+        for row in conn.execute(_OF_CLASS, {"the_class": new_id})
+    }
+    free = [row for row in there if (row.owner_group, row.owner) not in others]
+    if free:
+        conn.execute(MOVE, [{"the_task_queue": row.task_queue_id, "new_class": new_id} for row in free])
+        _announce(conn, [row.task_queue_id for row in free], now)
+    moved = 0
+    for row in there:
+        if (other := others.get((row.owner_group, row.owner))) is not None and moved < most:
+            moved += _merge(conn, row.task_queue_id, other, now=now, most=most - moved)
+    return moved
+
+
+def _merge(conn: Connection, task_queue_id: int, other: int, *, now: datetime, most: int) -> int:
+    found = conn.execute(ALL_WAITING, {"the_task_queue": task_queue_id, "most": most}).scalars().all()
+    rows = [{"its_job": job_id, "other": other} for job_id in found]
+    if rows:
+        conn.execute(PUT_IN, rows)
+        conn.execute(SET_TASK_QUEUE, rows)
+        conn.execute(OCCUPY, {"the_task_queue": other})
+        _announce(conn, [task_queue_id, other], now)
+    return len(rows)
+
+
+def _announce(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> None:
+    change_feed.append_changes(conn, change_feed.TASK_QUEUE, list(map(str, task_queue_ids)), now=now)

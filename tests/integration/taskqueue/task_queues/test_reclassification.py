@@ -1,0 +1,122 @@
+"""Jobs that wait follow the configured defaults of what they do not state; what they state stays."""
+
+import json
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, select
+
+from agents import pools as pool_agent
+from cs_config.tree.configuration import Configuration
+from optimizers.submit import submission
+from taskqueue.db import database
+from taskqueue.jobs import descriptions
+from taskqueue.schema.tables import jobs, waiting_jobs
+from taskqueue.task_queues import listing, task_queues
+from taskqueue.task_queues.requirement_class import RequirementClass
+from tests.submitted import ANN, GRID, grid, job
+
+SECOND = timedelta(seconds=1)
+
+
+def with_defaults(version: int, **defaults: object) -> Configuration:
+    stated = ", ".join(f"{name}: {{default: {value}}}" for name, value in defaults.items())
+    return grid(f"{GRID}Operations: {{Defaults: {{JobDescription: {{{stated}}}}}}}\n", version)
+
+
+def arrive(engine: Engine, config: Configuration, now: datetime, *stated: dict[str, object]) -> list[int]:
+    sources = [{"Executable": "a", **each} for each in stated]
+    accepted = submission.submit(engine, config, ANN, sources, now=now)
+    assert len(accepted.decided.waiting) == len(sources)
+    return accepted.job_ids
+
+
+def cycle(engine: Engine, config: Configuration, now: datetime) -> int:
+    result = pool_agent.cycle(engine, config, now=now, holder="me")
+    assert result is not None
+    assert not result.broken
+    return result.reclassified
+
+
+def asked(engine: Engine, job_id: int) -> RequirementClass:
+    task_queue_id = job(engine, job_id).task_queue_id
+    assert task_queue_id is not None
+    with database.reading(engine) as conn:
+        assert task_queues.find_by_job(conn, job_id) == task_queue_id
+        found = listing.read_requirement_class(conn, task_queue_id)
+    assert found is not None
+    return found
+
+
+def test_a_waiting_job_gets_the_defaults_of_today(engine: Engine, now: datetime) -> None:
+    [job_id] = arrive(engine, with_defaults(1, MinRAM=1000, Site="A.B.ch", JobType="User"), now, {})
+    assert (asked(engine, job_id).min_ram, asked(engine, job_id).sites) == (1000, {"A.B.ch"})
+    later = with_defaults(2, MinRAM=3000, CPUTime=7200, JobType="Merge", Tags="fast")
+    assert cycle(engine, later, now + SECOND) == 1
+    found = asked(engine, job_id)
+    assert (found.min_ram, found.cpu_time, found.sites) == (3000, 21_600, frozenset())
+    assert (found.job_types, found.tags) == ({"Merge"}, {"fast"})
+    assert (job(engine, job_id).job_type, job(engine, job_id).site) == ("Merge", "ANY")
+    assert cycle(engine, later, now + 2 * SECOND) == 0
+
+
+def test_what_a_job_states_stays(engine: Engine, now: datetime) -> None:
+    stated: dict[str, object] = {"MinRAM": 0, "WholeNode": False, "GPUs": 0, "Priority": 2, "JobType": "MC"}
+    [job_id] = arrive(engine, with_defaults(1), now, {**stated, "Site": "ANY", "CPUTime": 100})
+    later = with_defaults(2, MinRAM=9, WholeNode=True, GPUs=1, Priority=7, Site="C.D.ch", CPUTime=90_000)
+    before = asked(engine, job_id)
+    assert cycle(engine, later, now + SECOND) == 1
+    assert asked(engine, job_id) == before
+    assert (job(engine, job_id).priority, job(engine, job_id).job_type) == (2, "MC")
+
+
+def test_priorities_that_are_not_stated_follow_the_default(engine: Engine, now: datetime) -> None:
+    one, two = arrive(engine, with_defaults(1), now, {}, {"Priority": 1})
+    assert cycle(engine, with_defaults(2, Priority=7), now + SECOND) == 2
+    with database.reading(engine) as conn:
+        stored = conn.execute(
+            select(jobs.c.job_id, jobs.c.priority, waiting_jobs.c.priority).join(
+                waiting_jobs, waiting_jobs.c.job_id == jobs.c.job_id
+            )
+        ).all()
+    assert sorted(map(tuple, stored)) == [(one, 7, 7), (two, 1, 1)]
+
+
+def test_jobs_of_both_configurations_come_together(engine: Engine, now: datetime) -> None:
+    """A process with the older configuration may store jobs late."""
+    first, second = with_defaults(1, MinRAM=1000), with_defaults(2, MinRAM=3000)
+    early, new = arrive(engine, first, now, {}), arrive(engine, second, now, {})
+    cycle(engine, second, now + SECOND)
+    late = arrive(engine, first, now, {})
+    cycle(engine, second, now + timedelta(minutes=1))
+    every = [*early, *new, *late]
+    assert {asked(engine, job_id).min_ram for job_id in every} == {3000}
+    assert len({job(engine, job_id).task_queue_id for job_id in every}) == 1
+    with database.reading(engine) as conn:
+        assert list(task_queues.count_waiting(conn, [job(engine, new[0]).task_queue_id or 0]).values()) == [3]
+
+
+def test_another_division_of_cpu_times_applies_to_waiting_jobs(engine: Engine, now: datetime) -> None:
+    def divided(version: int, *segments: int) -> Configuration:
+        stated = f"{{taskQueueCPUTimeIntervals: {list(segments)}}}"
+        return grid(f"{GRID}Operations: {{Defaults: {{JobScheduling: {stated}}}}}\n", version)
+
+    one, two = arrive(engine, divided(1, 86_400), now, {"CPUTime": 600}, {"CPUTime": 7_000})
+    assert asked(engine, one).cpu_time == asked(engine, two).cpu_time == 86_400
+    cycle(engine, divided(2, 600, 7_200), now + SECOND)
+    assert (asked(engine, one).cpu_time, asked(engine, two).cpu_time) == (600, 7_200)
+
+
+@pytest.mark.parametrize(
+    ("body", "added"),
+    [
+        ('{"Executable": "a"}', {"CPUTime": 1, "Priority": 2}),
+        ('{"Executable": "a", "CPUTime": 9}', {"Priority": 2}),
+        ('{"Executable": "a", "Requirements": {"CPUTime": 9}}', {"CPUTime": 1, "Priority": 2}),
+        ('{"Executable": "\\"CPUTime\\": 9"}', {"CPUTime": 1, "Priority": 2}),
+        ('{"CPUTime": 8, "Priority": 9}', {}),
+    ],
+)
+def test_a_pilot_gets_the_defaults_of_today(body: str, added: dict[str, object]) -> None:
+    filled = json.loads(descriptions.add_defaults(body, {"CPUTime": 1, "Priority": 2}))
+    assert filled == {**json.loads(body), **added}
