@@ -93,7 +93,7 @@ class Postgres:
         self._wait_until("SELECT NOT pg_is_in_recovery()")
 
     def _wait_until(self, question: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not self.ask(question):
             assert time.monotonic() < deadline, question
             time.sleep(0.01)
@@ -138,7 +138,7 @@ class Postgres:
         self._wait_until_up()
 
     def _wait_until_up(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             try:
                 psycopg.connect(host=str(self.directory), user="postgres", dbname="postgres").close()
@@ -180,7 +180,7 @@ class Postgres:
     def stop(self) -> None:
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)  # fast shutdown: sessions are ended
-            self._server.wait(60)
+            self._server.wait(300)
             self._server = None
 
     @property
