@@ -160,6 +160,14 @@ class Postgres:
         psutil.wait_procs(processes[1:], timeout=30)
         self._server = None
 
+    def set_read_only(self, database: str, *, read_only: bool) -> None:
+        """Let no session write to a database, or let all; sessions begin anew."""
+        self.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = {read_only}")
+        self.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            f"WHERE datname = '{database}' AND pid <> pg_backend_pid()"
+        )
+
     def suspend(self) -> None:
         """Stop all its processes, as a host that hangs."""
         for process in self._processes():

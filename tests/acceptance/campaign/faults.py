@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.acceptance.campaign.installation import Disk, Installation
+from tests.acceptance.campaign.installation import DATABASE, Disk, Installation
 from tests.acceptance.campaign.network import Link, LinkState
 from tests.acceptance.campaign.players import Context
 
@@ -83,6 +83,7 @@ class Faults:
             yield "database killed", self._kill_database
             yield "database restarted", self._restart_database
             yield "database suspended", self._suspend_database
+            yield "database read-only", self._lock_database
             yield "Redis killed", self._kill_redis
             yield "Redis flushed", self._flush_redis
             yield "rolling restart", self._restart_all
@@ -234,6 +235,15 @@ class Faults:
         self.installation.postgres.suspend()
         yield ""
         self.installation.postgres.resume()
+
+    @contextmanager
+    def _lock_database(self) -> Iterator[str]:
+        """As a standby, or a server whose administrator lets nobody write."""
+        assert self.installation.postgres is not None
+        with self._noting():
+            self.installation.postgres.set_read_only(DATABASE, read_only=True)
+            yield ""
+            self.installation.postgres.set_read_only(DATABASE, read_only=False)
 
     @contextmanager
     def _kill_redis(self) -> Iterator[str]:
