@@ -8,6 +8,7 @@ from threading import Event
 from agents.leader import LeadershipLostError
 from taskqueue.db import clock as clocks
 from taskqueue.db import database
+from taskqueue.errors import StorageAway
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = c
         result = database.run_with_retry(lambda: cycle(clock()))
     except database.UNAVAILABLE as error:
         log.warning("%s: the database is unavailable, retrying in the next cycle: %s", name, error)
+        return False
+    except StorageAway as error:
+        log.warning("%s: %s", name, error)
         return False
     except LeadershipLostError as lost:
         log.warning("%s: the cycle was ended: %s", name, lost)

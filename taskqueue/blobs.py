@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import BinaryIO
 from sqlalchemy import Connection, bindparam, delete, exists, func, select, text, update
 
 from taskqueue.db import sql
-from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageFull, TooLarge
+from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageAway, StorageFull, TooLarge
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import blobs as table
 
@@ -44,8 +45,22 @@ class StagedBlob:
     name: str  #: temporary file name
 
 
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Errors of the file system as StorageFull and StorageAway."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFull("no space left for archives") from error
+        raise StorageAway(f"archives cannot be stored or read now: {error.strerror or error}") from error
+
+
 class BlobStore:
-    """The bytes of archives, as files of a directory that is local or shared between the hosts."""
+    """The bytes of archives, as files of a directory that is local or shared between the hosts.
+
+    StorageAway while the file system cannot be used.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,6 +68,7 @@ class BlobStore:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._aside.mkdir(mode=0o700, exist_ok=True)
 
+    @_translate_errors()
     def check_space(self, *, part: float = 1.0) -> None:
         """Raise StorageFull if only `part` of the space is left that is kept free."""
         system = os.statvfs(self._path)
@@ -61,22 +77,18 @@ class BlobStore:
             raise StorageFull("no space left for archives and jobs; running jobs go on")
 
     def stage(self, chunks: Iterable[bytes], *, limit: int, leave: float = 1.0) -> StagedBlob:
-        """Receive an archive of at most `limit` bytes; TooLarge and StorageFull leave nothing behind.
+        """Receive an archive of at most `limit` bytes; after TooLarge and StorageFull nothing is left.
 
         `leave` is the part of the space kept free that it may not use.
         """
         aside = self._aside / secrets.token_hex(16)
         try:
             return self._write(aside, chunks, limit=limit, leave=leave)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            if error.errno in _FULL:
-                raise StorageFull("no space left for archives") from error
-            raise
         except BaseException:
-            aside.unlink(missing_ok=True)
+            _unlink_later(aside)
             raise
 
+    @_translate_errors()
     def store(self, staged: StagedBlob) -> None:
         """Store a staged archive durably; it may be repeated after a transaction that was rolled back."""
         place = self._locate(staged.digest)
@@ -91,9 +103,10 @@ class BlobStore:
         _fsync_directory(place.parent)
 
     def discard(self, staged: StagedBlob) -> None:
-        """Delete a staged archive; no effect after `store`."""
-        (self._aside / staged.name).unlink(missing_ok=True)
+        """Delete a staged archive, now or by `sweep`; no effect after `store`."""
+        _unlink_later(self._aside / staged.name)
 
+    @_translate_errors()
     def open(self, digest: str) -> BinaryIO:
         """Read an archive; BlobNotFound."""
         try:
@@ -101,16 +114,19 @@ class BlobStore:
         except FileNotFoundError as error:
             raise BlobNotFound(digest) from error
 
+    @_translate_errors()
     def delete(self, digest: str) -> None:
         """Delete an archive, if it exists."""
         self._locate(digest).unlink(missing_ok=True)
 
     def digests(self, *, before: datetime) -> Iterator[str]:
         """Digests of all archives stored before that time."""
-        for place in self._path.glob("??/*"):
-            if _is_older(place, before):
-                yield place.name
+        with _translate_errors():
+            for place in self._path.glob("??/*"):
+                if _is_older(place, before):
+                    yield place.name
 
+    @_translate_errors()
     def sweep(self, *, before: datetime) -> int:
         """Delete archives staged before that time and never stored; how many."""
         left = [aside for aside in self._aside.iterdir() if _is_older(aside, before)]
@@ -122,8 +138,10 @@ class BlobStore:
         digest = hashlib.sha256()
         size = looked_at = 0
         self.check_space(part=leave)
-        with os.fdopen(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-            for chunk in chunks:
+        with _translate_errors():
+            file = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        try:
+            for chunk in chunks:  # its errors are the sender's
                 size += len(chunk)
                 if size - looked_at > _LOOK_EVERY:
                     self.check_space(part=leave)
@@ -131,9 +149,11 @@ class BlobStore:
                 if size > limit:
                     raise TooLarge(f"the archive is larger than {limit:,} bytes, which is the limit")
                 digest.update(chunk)
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
+                _write_all(file, chunk)
+            with _translate_errors():
+                os.fsync(file)
+        finally:
+            os.close(file)
         return StagedBlob(digest=digest.hexdigest(), size=size, name=aside.name)
 
     def _locate(self, digest: str) -> Path:
@@ -141,6 +161,19 @@ class BlobStore:
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise BlobNotFound(digest)
         return self._path / digest[:2] / digest
+
+
+@_translate_errors()
+def _write_all(file: int, chunk: bytes) -> None:
+    left = memoryview(chunk)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _unlink_later(path: Path) -> None:
+    """Delete a staged archive; `sweep` does if the file system does not let us."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _is_older(path: Path, before: datetime) -> bool:

@@ -114,7 +114,13 @@ class TooLarge(PilotageError):
     code = "too_large"
 
 
-class StorageFull(PilotageError):
+class StorageAway(PilotageError):
+    """The blob store cannot be used now (read-only, broken, its server away); stored archives are safe."""
+
+    code = "storage_away"
+
+
+class StorageFull(StorageAway):
     """The blob store is full; stored archives are safe."""
 
     code = "storage_full"

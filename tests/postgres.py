@@ -93,7 +93,7 @@ class Postgres:
         self._wait_until("SELECT NOT pg_is_in_recovery()")
 
     def _wait_until(self, question: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not self.ask(question):
             assert time.monotonic() < deadline, question
             time.sleep(0.01)
@@ -138,7 +138,7 @@ class Postgres:
         self._wait_until_up()
 
     def _wait_until_up(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             try:
                 psycopg.connect(host=str(self.directory), user="postgres", dbname="postgres").close()
@@ -160,6 +160,14 @@ class Postgres:
         psutil.wait_procs(processes[1:], timeout=30)
         self._server = None
 
+    def set_read_only(self, database: str, *, read_only: bool) -> None:
+        """Let no session write to a database, or let all; sessions begin anew."""
+        self.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = {read_only}")
+        self.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            f"WHERE datname = '{database}' AND pid <> pg_backend_pid()"
+        )
+
     def suspend(self) -> None:
         """Stop all its processes, as a host that hangs."""
         for process in self._processes():
@@ -180,7 +188,7 @@ class Postgres:
     def stop(self) -> None:
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)  # fast shutdown: sessions are ended
-            self._server.wait(60)
+            self._server.wait(300)
             self._server = None
 
     @property

@@ -30,7 +30,7 @@ class RedisServer:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         with self.client() as client:
             while True:
                 try:
@@ -58,5 +58,5 @@ class RedisServer:
     def stop(self) -> None:
         if self._server is not None:
             self._server.terminate()
-            self._server.wait(30)
+            self._server.wait(300)
             self._server = None

@@ -42,7 +42,7 @@ STATUS: dict[type[Exception], int] = {
     taskqueue_errors.SecretUsed: 409,
     taskqueue_errors.QuotaExceeded: 429,
     taskqueue_errors.TooLarge: 413,
-    taskqueue_errors.StorageFull: 503,
+    taskqueue_errors.StorageAway: 503,
     matcher_errors.Busy: 503,
     matcher_errors.NotInTime: 503,
     http_errors.NotAuthenticated: 401,
@@ -133,6 +133,8 @@ async def _ours(request: Request, error: PilotageError) -> Response:
         return _defect(request)
     parts: Services = request.app.state.parts
     parts.metrics.refused(error.code)
+    if isinstance(error, taskqueue_errors.StorageAway):
+        _log.warning("%s", error)
     is_change = request.method != "GET" and not request.url.path.endswith("/preview")
     if status == 403 or (is_change and isinstance(error, _REFUSED_CHANGES)):
         _audit(request, error)

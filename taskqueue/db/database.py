@@ -38,6 +38,8 @@ UNAVAILABLE = (OperationalError, InterfaceError, PoolTimeout)
 
 #: Arbitrary key of the advisory lock that serialises migrations.
 _MIGRATION_LOCK = 0x50494C4F54
+#: Times that an upgrade beside processes at work is begun.
+_UPGRADE_TRIES: Final = 10
 
 
 def connect(
@@ -108,7 +110,12 @@ def is_lock_timeout(error: DBAPIError) -> bool:
     return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 
-def run_with_retry(work: Callable[[], _Result], *, tries: int = 4) -> _Result:
+def run_with_retry(
+    work: Callable[[], _Result],
+    *,
+    tries: int = 4,
+    is_passing: Callable[[DBAPIError], bool] = is_conflict,
+) -> _Result:
     """Run idempotent work, at most `tries` times while it fails with a conflict.
 
     The work begins its own transactions; those committed before the failed one are repeated.
@@ -117,7 +124,7 @@ def run_with_retry(work: Callable[[], _Result], *, tries: int = 4) -> _Result:
         try:
             return work()
         except DBAPIError as error:
-            if not left or not is_conflict(error):
+            if not left or not is_passing(error):
                 raise
             log.info("conflict with another transaction, trying again: %s", error.orig)
     raise ValueError(f"tries must be at least 1, not {tries}")
@@ -221,17 +228,28 @@ class SchemaState:
 def upgrade(url: str) -> None:
     """Upgrade the schema to this program's revision in one transaction; concurrent calls are safe.
 
+    Processes that work meanwhile lock tables in another order than migrations, and some for long: then the
+    transaction is rolled back and carried out again.
+
     Migrations expand first and contract a release later: release n works with the schemas of n and n+1, and
     leaves the newer one unchanged.
     """
     engine = connect(url, pool_size=1, busy_timeout=600)
     try:
-        with writing(engine) as conn:
-            _wait_for_other_upgrades(conn)
-            if not _read_state(conn).is_newer:
-                command.upgrade(_configure_alembic(conn), "head")
+        run_with_retry(
+            lambda: _upgrade_once(engine),
+            tries=_UPGRADE_TRIES,
+            is_passing=lambda error: is_conflict(error) or is_lock_timeout(error),
+        )
     finally:
         engine.dispose()
+
+
+def _upgrade_once(engine: Engine) -> None:
+    with writing(engine) as conn:
+        _wait_for_other_upgrades(conn)
+        if not _read_state(conn).is_newer:
+            command.upgrade(_configure_alembic(conn), "head")
 
 
 def schema_state(engine: Engine) -> SchemaState:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,8 @@ class Supervised:
         self.log = log
         self.killed = 0
         self._arguments = [str(PILOTAGE), *arguments]
-        self._env = {**os.environ, **env}
+        self.env = dict(env)  #: beside that of the tests; of the next start
+        self._keeping = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._ended_at: float | None = None
         self.exits: list[int] = []  #: statuses of those that ended by themselves
@@ -30,7 +32,11 @@ class Supervised:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._arguments, stdout=log, stderr=log, env=self._env, start_new_session=True
+                self._arguments,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.env},
+                start_new_session=True,
             )
 
     @property
@@ -44,7 +50,11 @@ class Supervised:
         return self._process is not None and self._process.poll() is None
 
     def keep_alive(self) -> None:
-        """Start it again a second after it has ended."""
+        """Start it again a second after it has ended; any number of threads may."""
+        with self._keeping:
+            self._keep_alive()
+
+    def _keep_alive(self) -> None:
         if self.is_running:
             return
         if self._process is not None and self._ended_at is None:

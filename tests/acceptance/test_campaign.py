@@ -40,7 +40,9 @@ def test_every_job_ends_once_and_limits_hold_while_the_one_process_on_sqlite_fai
 
 @pytest.mark.debian("pgbouncer")
 @pytest.mark.timeout(1200)
-def test_every_job_ends_once_and_limits_hold_behind_a_pooler(short_directory: Path) -> None:
+def test_every_job_ends_once_and_limits_hold_behind_a_pooler_and_beside_the_next_release(
+    short_directory: Path,
+) -> None:
     (directory := short_directory / "pooler").mkdir()
-    kinds = frozenset({"process killed", "matcher killed"})
+    kinds = frozenset({"process killed", "matcher killed", "rolling upgrade"})
     _check(replace(_plan(directory, 15), pooler=True, minimal=True, kinds=kinds))

@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--changes-every", type=float, default=3, metavar="S", help="of the configuration")
     parser.add_argument("--only", action="append", metavar="KIND", help="a kind of fault; may be repeated")
     parser.add_argument("--backlog", type=int, default=40, metavar="N", help="jobs of each user that wait")
+    parser.add_argument("--lost", type=float, default=0.1, metavar="PART", help="of the answers")
     parser.add_argument("--pooler", action="store_true", help="pgbouncer before the database")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -43,6 +44,7 @@ def main() -> int:
         kinds=frozenset(options.only) if options.only else None,
         backlog=options.backlog,
         pooler=options.pooler,
+        lost=options.lost,
     )
     report = run(plan)
     log.info("%s", json.dumps(report.numbers, indent=2))

@@ -44,6 +44,22 @@ NOTHING_LEFT = {
             WHERE kind = 'running' GROUP BY scope_rules.rule_id, scope_rules.n) AS counts""",
 }
 ROWS_OF_BLOBS = "SELECT digest FROM blobs"
+#: What tells why jobs did not end.
+UNFINISHED = (
+    "SELECT * FROM jobs WHERE status NOT IN ('Done', 'Failed', 'Killed')",
+    (
+        "SELECT * FROM job_log WHERE job_id IN "
+        "(SELECT job_id FROM jobs WHERE status NOT IN ('Done', 'Failed', 'Killed')) ORDER BY log_id"
+    ),
+    "SELECT * FROM attempts WHERE closed_at IS NULL",
+    "SELECT * FROM task_queues",
+    "SELECT * FROM requirement_classes",
+    "SELECT * FROM submit_pools",
+    "SELECT * FROM scopes",
+    "SELECT * FROM scope_rules",
+    "SELECT * FROM agent_leases",
+)
+PARKED = "SELECT DISTINCT job_id FROM job_log WHERE to_status = 'Parked'"
 STEPS = """
 SELECT job_log.job_id, job_log.to_status, attempts.site, jobs.job_type AS kind
 FROM job_log JOIN jobs ON jobs.job_id = job_log.job_id
@@ -64,8 +80,8 @@ AWAY = (psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalErr
 class Tables:
     """The database, read past all links and without code of the program."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, *, patience: int) -> None:
+        self._url, self._patience = url, patience  # seconds until the database answers
 
     def ask(self, question: str) -> list[tuple[Any, ...]]:
         """All rows."""
@@ -74,7 +90,7 @@ class Tables:
             with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=60)) as connection:
                 return connection.execute(question).fetchall()
         with psycopg.connect(
-            self._url.replace("+psycopg", ""), autocommit=True, connect_timeout=5
+            self._url.replace("+psycopg", ""), autocommit=True, connect_timeout=self._patience
         ) as connection:
             return connection.execute(question).fetchall()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.acceptance.campaign.installation import Installation
+from tests.acceptance.campaign.installation import DATABASE, Disk, Installation
 from tests.acceptance.campaign.network import Link, LinkState
 from tests.acceptance.campaign.players import Context
 
@@ -23,7 +23,7 @@ _SHORT, _LONG = (0.5, 5.0), (10.0, 16.0)
 
 @dataclass
 class Faults:
-    """The faults of a run; their order depends on the seed only, not on the time that they take."""
+    """The faults of a run, one after the other; their order depends on the seed only."""
 
     installation: Installation
     context: Context
@@ -40,11 +40,11 @@ class Faults:
         self._table = [each for each in self._list_kinds() if self.kinds is None or each[0] in self.kinds]
 
     def run(self) -> None:
-        """Cause faults until there is an end to it."""
-        if not self._table:
-            return
-        while not self._over.wait(self.every * self._dice.uniform(0.5, 1.5)):
-            self.cause(*self._dice.choice(self._table))
+        """Cause faults until there is an end to it: all kinds once, in any order, then all again."""
+        left: list[tuple[str, Callable[[], AbstractContextManager[object]]]] = []
+        while self._table and not self._over.wait(self.every * self._dice.uniform(0.5, 1.5)):
+            left = left or self._dice.sample(self._table, len(self._table))
+            self.cause(*left.pop())
 
     def end(self) -> None:
         self._over.set()
@@ -64,6 +64,7 @@ class Faults:
             yield "matcher killed", self._kill_matcher
         yield "process suspended", self._suspend
         yield "process restarted", self._restart
+        yield "rolling upgrade", self._change_release
         yield "all services killed", self._kill_services
         yield from [("network", self._break_link)] * 3  # there are many links
         yield "clients cut off", self._break_clients
@@ -71,6 +72,8 @@ class Faults:
             yield "blob disk full", self._fill_blobs
             yield "blob disk read-only", self._lock_blobs
             yield "database disk full", self._fill_database
+            yield "small disk full", self._fill_small
+            yield "small disk read-only", self._lock_small
         if self.installation.hosts[0].clock is not None:
             yield "clock", self._change_clock
         if not self.installation.pooler:  # it would have to be pointed at the replica
@@ -80,6 +83,7 @@ class Faults:
             yield "database killed", self._kill_database
             yield "database restarted", self._restart_database
             yield "database suspended", self._suspend_database
+            yield "database read-only", self._lock_database
             yield "Redis killed", self._kill_redis
             yield "Redis flushed", self._flush_redis
             yield "rolling restart", self._restart_all
@@ -134,11 +138,37 @@ class Faults:
     def _restart_all(self) -> Iterator[str]:
         for name, process in self.installation.processes.items():
             process.stop()
-            if name in self.installation.services:
-                deadline = time.monotonic() + 60
-                while not self.installation.is_ready(name) and time.monotonic() < deadline:
-                    time.sleep(0.2)
+            self._wait_for(name)
         yield ""
+
+    def _wait_for(self, name: str) -> None:
+        """Wait for a while until a service is ready, as one does who restarts one host after the other."""
+        deadline = time.monotonic() + 60
+        while name in self.installation.services and time.monotonic() < deadline:
+            if self.installation.is_ready(name):
+                return
+            time.sleep(0.2)
+
+    @contextmanager
+    def _change_release(self) -> Iterator[str]:
+        """One host, or what is at sites, goes on with the next release or back."""
+        self.installation.begin_upgrade()
+        names = self._dice.choice(list(self._list_movable()))
+        upgraded = not self.installation.is_upgraded(names[0])
+        for name in names:
+            self.installation.change_release(name, upgraded=upgraded)
+            self._wait_for(name)
+        yield f"of {', '.join(names)} {'forth' if upgraded else 'back'}"
+
+    def _list_movable(self) -> Iterator[list[str]]:
+        """Processes that may change their release together: hosts before sites, and back after them."""
+        hosts = tuple(f"-{host.name}" for host in self.installation.hosts)
+        groups = [[name for name in self.installation.processes if name.endswith(each)] for each in hosts]
+        sites = [name for name in self.installation.processes if not name.endswith(hosts)]
+        if not sites or not self.installation.is_upgraded(sites[0]):
+            yield from groups
+        if sites and all(self.installation.is_upgraded(group[0]) for group in groups):
+            yield sites
 
     # Networks
 
@@ -207,6 +237,15 @@ class Faults:
         self.installation.postgres.resume()
 
     @contextmanager
+    def _lock_database(self) -> Iterator[str]:
+        """As a standby, or a server whose administrator lets nobody write."""
+        assert self.installation.postgres is not None
+        with self._noting():
+            self.installation.postgres.set_read_only(DATABASE, read_only=True)
+            yield ""
+            self.installation.postgres.set_read_only(DATABASE, read_only=False)
+
+    @contextmanager
     def _kill_redis(self) -> Iterator[str]:
         assert self.installation.redis is not None
         self.installation.redis.kill()
@@ -234,16 +273,33 @@ class Faults:
                 postgres.start()
 
     @contextmanager
-    def _fill_blobs(self) -> Iterator[str]:
-        self.installation.blobs.fill()
-        yield ""
-        self.installation.blobs.free()
+    def _full(self, disk: Disk) -> Iterator[str]:
+        disk.fill()
+        yield disk.path.name
+        disk.free()
 
     @contextmanager
-    def _lock_blobs(self) -> Iterator[str]:
-        done = self.installation.blobs.set_read_only(read_only=True)
-        yield "" if done else "(refused, files are open)"
-        self.installation.blobs.set_read_only(read_only=False)
+    def _locked(self, disk: Disk) -> Iterator[str]:
+        done = disk.set_read_only(read_only=True)
+        yield f"{disk.path.name}{'' if done else ' (refused, files are open)'}"
+        disk.set_read_only(read_only=False)
+
+    def _fill_blobs(self) -> AbstractContextManager[str]:
+        return self._full(self.installation.blobs)
+
+    def _lock_blobs(self) -> AbstractContextManager[str]:
+        return self._locked(self.installation.blobs)
+
+    def _fill_small(self) -> AbstractContextManager[str]:
+        return self._full(self._choose_small())
+
+    def _lock_small(self) -> AbstractContextManager[str]:
+        return self._locked(self._choose_small())
+
+    def _choose_small(self) -> Disk:
+        """The disk of a home directory, or of the gateway."""
+        homes = [host.home for host in self.installation.hosts]
+        return self._dice.choice([*homes, self.installation.gate_disk])
 
     @contextmanager
     def _change_clock(self) -> Iterator[str]:
@@ -282,7 +338,7 @@ class Faults:
         for suffix in ("-wal", "-shm"):
             Path(f"{file}{suffix}").unlink(missing_ok=True)
         shutil.move(copy, file)
-        self.installation.run("db", "recover", "--wait", "8")
+        self.installation.recover()
         self._lose(behind)
         self.paused.discard(name)
 

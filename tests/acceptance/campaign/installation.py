@@ -18,7 +18,7 @@ from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.services import utc_now
-from tests.acceptance.campaign import site
+from tests.acceptance.campaign import next_release, site
 from tests.acceptance.campaign.network import Link, Network
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.pgbouncer import Pgbouncer
@@ -28,7 +28,7 @@ from tests.redis_server import RedisServer
 #: The library of Debian's package libfaketime; without it no clock is changed.
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 DATABASE = "campaign"
-_POSTGRES_DISK_MB, _BLOB_DISK_MB = 1500, 200
+_POSTGRES_DISK_MB, _BLOB_DISK_MB, _SMALL_DISK_MB = 1500, 200, 50
 
 
 class Disk:
@@ -86,10 +86,10 @@ class Clock:
 
 @dataclass
 class Host:
-    """A host of the service: home directory, clock, and its environment."""
+    """A host of the service: disk of its home directory, clock, and its environment."""
 
     name: str
-    home: Path
+    home: Disk
     clock: Clock | None
     environment: dict[str, str]
 
@@ -117,6 +117,7 @@ class Installation:
         self._stack = ExitStack()
         self._replicas = 0
         self._pooler: Pgbouncer | None = None
+        self._next_release: Path | None = None
         self.key, self.ledger = self.directory / "signing-key.pem", self.directory / "ledger"
         self.ledger.touch()
         self.ledger.chmod(0o666)
@@ -135,6 +136,7 @@ class Installation:
     def _start(self) -> None:
         self.blobs = self._add_disk("blobs", _BLOB_DISK_MB)
         self.database_disk = self._add_disk("db", _POSTGRES_DISK_MB)
+        self.gate_disk = self._add_disk("gate", _SMALL_DISK_MB)
         self._stack.callback(self.stop)
         if self.sqlite:
             self._add_host("a")
@@ -177,11 +179,10 @@ class Installation:
         return disk
 
     def _add_host(self, name: str) -> None:
-        home = self.directory / f"home-{name}"
-        home.mkdir()
+        home = self._add_disk(f"home-{name}", _SMALL_DISK_MB)
         clock = Clock(self.directory / f"clock-{name}") if FAKETIME.exists() else None
         environment = {
-            "PILOTAGE_HOME": str(home),
+            "PILOTAGE_HOME": str(home.path),
             "PILOTAGE_KEY": str(self.key),
             "PILOTAGE_BLOBS": str(self.blobs.path / "store"),
             **(clock.environment if clock else {}),
@@ -262,7 +263,7 @@ class Installation:
             "name": "gate",
             "token_file": str(token),
             "vos": [site.VO],
-            "directory": str(self.directory / "gate-state"),
+            "directory": str(self.gate_disk.path / "state"),
             "systems": {"host": self._system("farm")},
             "queues": [
                 {"queue": f"{site.GATE}/ce/q", "system": "host", "batch_queue": "local", "memory": 100}
@@ -293,7 +294,12 @@ class Installation:
 
     def run(self, *arguments: str) -> str:
         """Run a command on the first host, with a connection of its own to the database."""
-        own = {**os.environ, **self.hosts[0].environment, "PILOTAGE_DATABASE_URL": self.direct_url}
+        own = {
+            **os.environ,
+            **self.hosts[0].environment,
+            **({"PYTHONPATH": str(self._next_release)} if self._next_release else {}),
+            "PILOTAGE_DATABASE_URL": self.direct_url,
+        }
         done = subprocess.run(
             [str(PILOTAGE), *arguments], env=own, capture_output=True, text=True, timeout=300
         )
@@ -301,23 +307,48 @@ class Installation:
             raise RuntimeError(f"pilotage {' '.join(arguments)}: {done.returncode}: {done.stderr}")
         return done.stdout
 
+    def begin_upgrade(self) -> None:
+        """Upgrade the schema to that of the next release, which processes may then have."""
+        if self._next_release is None:
+            self._next_release = next_release.make(self.directory / "next-release")
+            self.run("db", "upgrade")
+
+    def is_upgraded(self, name: str) -> bool:
+        """Whether a process is, or will be, of the next release."""
+        return "PYTHONPATH" in self.processes[name].env
+
+    def change_release(self, name: str, *, upgraded: bool) -> None:
+        """End a process; it is started again with the other release."""
+        process = self.processes[name]
+        if upgraded:
+            process.env["PYTHONPATH"] = str(self._next_release)
+        else:
+            process.env.pop("PYTHONPATH", None)
+        process.stop()
+
+    def end_upgrade(self) -> None:
+        """Let all processes be of the next release, if some are."""
+        for name in self.processes if self._next_release else ():
+            if not self.is_upgraded(name):
+                self.change_release(name, upgraded=True)
+
     def keep_alive(self, paused: Sequence[str] = ()) -> None:
         """Start again what has ended, but processes that are to stay away."""
         for name, process in self.processes.items():
             if name not in paused:
                 process.keep_alive()
 
-    def is_ready(self, service: str) -> bool:
-        """Whether a service states that it is ready."""
+    def is_ready(self, service: str, *, patience: float = 5) -> bool:
+        """Whether a service states that it is ready, in so many seconds."""
         try:
             url = f"{self.services[service]}/readyz"
-            return httpx.get(url, timeout=5, trust_env=False).status_code == 200
+            return httpx.get(url, timeout=patience, trust_env=False).status_code == 200
         except httpx.TransportError:
             return False
 
-    def wait_until_ready(self, seconds: float = 180) -> None:
+    def wait_until_ready(self, seconds: float = 600) -> None:
         deadline = time.monotonic() + seconds
-        while not all(self.is_ready(each) for each in self.services):
+        while not all(self.is_ready(each, patience=30) for each in self.services):
             self.keep_alive()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not ready in {seconds:g} s; see the logs in {self.directory}")
@@ -342,8 +373,13 @@ class Installation:
         self.postgres, self.direct_url = replica, replica.url(DATABASE)
         for link in self.links_of("database"):
             link.targets = [replica.socket]
-        self.run("db", "recover", "--wait", "8")
+        self.recover()
         shutil.rmtree(old.directory / "data")
+
+    def recover(self) -> None:
+        """What an operator does after commits were lost."""
+        self.run("db", "upgrade")  # the copy may be of before the upgrade
+        self.run("db", "recover", "--wait", "8")
 
     def stop(self) -> None:
         for process in self.processes.values():

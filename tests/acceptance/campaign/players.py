@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.acceptance.campaign import site
+from tests.acceptance.campaign import next_release, site
 from tests.acceptance.campaign.record import GATHERING, POLLING, SUBMITTING, Advert, Held, History, Truth
 from tests.archives import tar
 
@@ -24,6 +25,8 @@ PHASE = 0.5
 #: Seconds for which a pilot repeats a report, and within which a repeated request has the same matches.
 _PATIENCE = 300.0
 _REPEATED_WITHIN = site.LEASE_TIME / 2
+#: Seconds without an answer after which a payload is ended; the service counts from the answer before.
+_RUN_ON = site.RUN_ON - 5
 #: Seconds between two requests of a pilot without a job, at most.
 _IDLE = 4.0
 #: Statuses that mean: later. Whether the request took effect is then unknown, as without an answer.
@@ -38,6 +41,7 @@ class Context:
     truths: dict[str, Truth]
     history: History
     seed: int
+    lost: float = 0.1  #: part of the answers that players throw away
     working: threading.Event = field(default_factory=threading.Event)  #: pilots, sites and users live
     disturbing: threading.Event = field(default_factory=threading.Event)  #: and make trouble
     helds: list[Held] = field(default_factory=list)
@@ -112,14 +116,16 @@ class Player:
             return None
         if answer.status_code >= 400 and answer.status_code not in refused:
             self.context.add_flaw(f"{self.name}: {method} {path}: {answer.status_code} {answer.text[:300]}")
-        if self.context.disturbing.is_set() and self.dice.random() < 0.1:
+        if self.context.disturbing.is_set() and self.dice.random() < self.context.lost:
             self.context.disturb("answer thrown away")
             return None
         return answer
 
-    def send_until_answered(self, method: str, path: str, **request: Any) -> httpx.Response | None:
-        """Repeat a request that changes nothing when it comes twice, for some minutes."""
-        deadline = time.monotonic() + _PATIENCE
+    def send_until_answered(
+        self, method: str, path: str, *, patience: float = _PATIENCE, **request: Any
+    ) -> httpx.Response | None:
+        """Repeat a request that changes nothing when it comes twice, for some seconds."""
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if (answer := self.send(method, path, **request)) is not None:
                 if self.context.disturbing.is_set() and self.dice.random() < 0.2:
@@ -256,7 +262,11 @@ class Pilot(Player):
 
     def _heartbeat(self, held: Held) -> bool:
         answer = self.send_until_answered(
-            "POST", f"/leases/{held.lease}/heartbeat", json={"progress": "on"}, refused=(404, 409)
+            "POST",
+            f"/leases/{held.lease}/heartbeat",
+            patience=_RUN_ON,
+            json={"progress": "on"},
+            refused=(404, 409),
         )
         if answer is not None and answer.is_success and not answer.json()["commands"]:
             return True
@@ -275,9 +285,16 @@ class Pilot(Player):
         """Send an output that no other attempt has."""
         content = tar({"out.txt": f"{held.job_id} {held.lease}".encode()})
         digest = hashlib.sha256(content).hexdigest()
-        answer = self.send_until_answered(
-            "PUT", f"/leases/{held.lease}/output", content=content, refused=(404, 409)
+        deliver = partial(
+            self.send_until_answered,
+            *("PUT", f"/leases/{held.lease}/output"),
+            content=content,
+            refused=(404, 409),
         )
+        answer = deliver(patience=_RUN_ON)
+        if answer is None:  # its job may be given to others now
+            self._truth.leave(held.lease)
+            answer = deliver()
         if answer is not None and answer.is_success:
             held.output = digest
 
@@ -453,7 +470,9 @@ class User(Player):
         if answer is None:
             return self._backlog
         counts = {row["status"]: row["count"] for row in answer.json()["summary"]}
-        return sum(counts.get(status, 0) for status in ("Received", "Checking", "Waiting", "Rescheduled"))
+        return sum(
+            counts.get(status, 0) for status in ("Received", "Checking", "Waiting", "Rescheduled", "Parked")
+        )
 
     def _submit_again(self, request: dict[str, Any], job_ids: list[int], sent: float) -> None:
         self.context.disturb("submission repeated")
@@ -509,7 +528,7 @@ class Administrator(Player):
     def reset(self) -> None:
         """The configuration as it was at first, and no ban."""
         with self.connected():
-            while self._put(site.RESOURCES) is None:
+            while (answer := self._put(site.RESOURCES)) is None or not answer.is_success:
                 self.pause(1)
             self.send_until_answered("POST", f"/sites/{site.PLAIN}/allow", refused=(404, 409))
 
@@ -559,6 +578,8 @@ class Administrator(Player):
                     {"set": {f"Resources/Sites/{site.PLAIN}/CEs/ce/MaxRAM": self.dice.choice([2000, 8000])}},
                     {"set": {f"Resources/Sites/{site.LEVEL2}/Throttle/MaxJobs": self.dice.choice([4, 6])}},
                     {"set": {f"Operations/{site.VO}/JobScheduling/NarrowSites": self.dice.random() < 0.5}},
+                    {"set": {next_release.OPTION: self.dice.random() < 0.5}},
+                    {"remove": [next_release.OPTION]},
                     {"set": {f"Registry/Groups/{site.VO}_user/JobShare": self.dice.randrange(1, 9)}},
                     {"set": {f"Resources/Sites/{site.PLAIN}/VOs/{site.VO}/SubmitNote": self._changes}},
                 ]

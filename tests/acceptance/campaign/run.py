@@ -2,13 +2,15 @@
 
 import hashlib
 import io
+import logging
 import tarfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from tests.acceptance.campaign.installation import Installation
 from tests.acceptance.campaign.network import Network
 from tests.acceptance.campaign.players import Administrator, Context, Pilot, Site, User
 from tests.acceptance.campaign.record import History, Step, Truth
+
+log = logging.getLogger(__name__)
 
 #: Seconds until a changed limit holds in all processes; until a service that can store nothing is not ready.
 _LIMIT_HOLDS, _NOTICED = 15.0, 10.0
@@ -43,7 +47,8 @@ class Plan:
     minimal: bool = False  #: simulated pilots only
     faults_every: float = 5.0  #: seconds
     changes_every: float = 3.0  #: seconds between two changes of the configuration
-    kinds: frozenset[str] | None = None  #: of faults; None: all
+    kinds: frozenset[str] | None = None  #: of faults, each at least once; None: all
+    lost: float = 0.1  #: part of the answers that players throw away
     backlog: int = 40  #: jobs of each user that wait
     rest: float = 180.0  #: seconds at the end without a job that ends, after which it is stuck
 
@@ -80,12 +85,13 @@ class Campaign:
     def __post_init__(self) -> None:
         self._over = threading.Event()
         self._watching: list[threading.Thread] = []
+        self._disturbers: set[str] = set()  #: names of threads that end with the disturbances
         self._seen: set[tuple[int, int]] = set()
         self._doubtful: Counter[str] = Counter()
 
     @property
     def tables(self) -> Tables:
-        return Tables(self.installation.direct_url)
+        return Tables(self.installation.direct_url, patience=120)
 
     def run(self) -> Report:
         """Disturb for so long, let everything come to rest, then check."""
@@ -108,10 +114,13 @@ class Campaign:
         self.context.disturbing.set()
         for thread in (*self._watching, *threads, faults):
             thread.start()
-        self._wait_for_matches()
+        self._go_on()
         self.faults.end()
-        faults.join(120)
+        faults.join(_SLOW_MACHINE)
         self.context.disturbing.clear()
+        for thread in threads:  # what they have under way may still change the configuration
+            if thread.name in self._disturbers:
+                thread.join(_SLOW_MACHINE)
         self._rest()
         self.context.working.clear()
         for thread in threads:
@@ -141,6 +150,7 @@ class Campaign:
         for place, scopes in site.ADVERTISED.items():
             yield place, Site(self.context, place, token("gateway", site=place), scopes).run
         administrator = self._administrator()
+        self._disturbers = {administrator.name, *(user.name for user in self.users)}
         yield administrator.name, administrator.run
 
     def _administrator(self) -> Administrator:
@@ -149,12 +159,23 @@ class Campaign:
 
     # While it runs
 
-    def _wait_for_matches(self) -> None:
-        """Let it run as long as planned, and on a slow machine until each site had a job."""
-        began = time.monotonic()
+    def _go_on(self) -> None:
+        """Run as planned; on a slow machine until each site had a job and each chosen fault was there."""
+        began, shown = time.monotonic(), 0.0
+        chosen = self.plan.kinds or frozenset()
         while (passed := time.monotonic() - began) < self.plan.seconds + _SLOW_MACHINE:
-            if passed >= self.plan.seconds and {held.site for held in self.context.helds} == set(site.BOUNDS):
+            sites = {held.site for held in self.context.helds}
+            seen = sites == set(site.BOUNDS) and chosen <= set(self.faults.done)
+            if passed >= self.plan.seconds and (seen or self.context.flaws):
                 return
+            if passed >= shown + 60:
+                shown = passed
+                numbers = self.context.operations, self.context.disturbances, self.faults.done
+                log.info(
+                    "%.0f min: %d requests, %d disturbances, %d faults, %d matches, %d anomalies",
+                    *(passed / 60, *(each.total() for each in numbers)),
+                    *(len(self.context.helds), len(self.context.flaws)),
+                )
             time.sleep(0.5)
 
     def _keep_alive(self) -> None:
@@ -165,8 +186,8 @@ class Campaign:
         """Ask each service whether it is ready, and note its memory."""
         while not self._over.wait(_SAMPLED_EVERY):
             for name in self.installation.services:
-                ready = self.installation.is_ready(name)
-                self.probes.append((time.monotonic(), name, ready))
+                sent = time.monotonic()
+                self.probes.append((sent, name, self.installation.is_ready(name)))
                 with suppress(psutil.Error, AssertionError):
                     process = psutil.Process(self.installation.processes[name].pid)
                     resident = max(each.memory_info().rss for each in (process, *process.children()))
@@ -176,19 +197,20 @@ class Campaign:
         """What must hold at every moment, by the tables; a database that is away is left alone."""
         while not self._over.wait(_SAMPLED_EVERY):
             with suppress(*checks.AWAY):
-                self._check_limit()
-                found = set(checks.list_inconsistencies(self.tables))
+                tables = Tables(self.installation.direct_url, patience=5)
+                self._check_limit(tables)
+                found = set(checks.list_inconsistencies(tables))
                 self.samples += 1
                 for flaw in found:
                     self._doubtful[flaw] += 1
                     if self._doubtful[flaw] == 1:
                         self.context.add_flaw(flaw)
 
-    def _check_limit(self) -> None:
+    def _check_limit(self, tables: Tables) -> None:
         before = time.monotonic()
         present = {
             (job_id, epoch)
-            for job_id, epoch in self.tables.ask(
+            for job_id, epoch in tables.ask(
                 "SELECT job_id, attempts.epoch FROM attempts JOIN jobs USING (job_id) "
                 f"WHERE closed_at IS NULL AND attempts.site = '{site.LIMITED}' AND job_type = '{site.KIND}'"
             )
@@ -212,6 +234,7 @@ class Campaign:
     def _rest(self) -> None:
         """Wait until no job is on its way any more."""
         self.context.history.add("campaign", "rest")
+        self.installation.end_upgrade()
         self.installation.wait_until_ready()
         self._administrator().reset()
         ended, deadline = -1, 0.0
@@ -225,8 +248,15 @@ class Campaign:
                     "WHERE status NOT IN ('Done', 'Failed', 'Killed') LIMIT 5"
                 ):
                     self.context.add_flaw(f"job {row[0]} is {row[1]} ({row[2]}) at {row[3]}")
+                self._keep_state()
                 return
             time.sleep(1)
+
+    def _keep_state(self) -> None:
+        """Keep what is known of jobs that did not end, beside the history."""
+        with (self.plan.directory / "unfinished").open("w") as file:
+            for question in checks.UNFINISHED:
+                file.writelines(f"{row}\n" for row in [(question,), *self.tables.ask(question)])
 
     def _list_flaws(self) -> Iterator[str]:
         tables, history, helds = self.tables, self.context.history, self.context.helds
@@ -241,14 +271,21 @@ class Campaign:
         yield from checks.list_dishonest(self.probes, self.faults.blind, grace=_NOTICED)
         yield from self._list_closed()
         yield from self._list_wrong_outputs()
-        time.sleep(5)  # counters of limits are folded, and sessions end
-        yield from checks.list_left(tables)
+        # Counters of limits are folded, and sessions end.
+        yield from self._settle(lambda: checks.list_left(tables))
         yield from checks.list_missing_blobs(tables, self.installation.blobs.path)
         yield from checks.list_wrong_runs(tables, self.installation.ledger)
         lost = bool(self.faults.done["lost commits"])
         yield from checks.list_bad_lines(self.installation.logs(), lost=lost)
         yield from self._list_growth()
-        yield from self._list_sessions()
+        yield from self._settle(self._list_sessions)
+
+    def _settle(self, look: Callable[[], Iterator[str]]) -> list[str]:
+        """Flaws that do not go away by themselves in two minutes."""
+        deadline = time.monotonic() + 120
+        while (found := list(look())) and time.monotonic() < deadline:
+            time.sleep(1)
+        return found
 
     def _list_exceeded(self) -> Iterator[str]:
         """Limits, delays and throttles, in every order of what players saw."""
@@ -272,11 +309,7 @@ class Campaign:
             token = self.installation.token("gateway", site=place)
             player = Site(self.context, place, token, scopes)
             with player.connected():
-                player.advertise()
-                found = player.show()
-            for scope in scopes:
-                if found[scope] != site.EMPTY_ROOM[scope]:
-                    yield f"{scope}: room for {found[scope]}, {site.EMPTY_ROOM[scope]} with nothing there"
+                yield from self._settle(partial(_list_reserved, player, scopes))
 
     def _list_wrong_outputs(self) -> Iterator[str]:
         """Outputs that were acknowledged and are gone or another's."""
@@ -334,6 +367,7 @@ class Campaign:
             "faults in all": self.faults.done.total(),
             "samples of the tables": self.samples,
             "probes of /readyz": len(self.probes),
+            "jobs in the state of the next release": len(self.tables.ask(checks.PARKED)),
             "advertisements": len(self.context.adverts),
             f"most {site.KIND} at {site.LIMITED}": self.busiest,
             **{f"most at {place}": dict(each.most) for place, each in self.context.truths.items()},
@@ -341,6 +375,14 @@ class Campaign:
             "exits": {name: each.exits for name, each in self.installation.processes.items() if each.exits},
             "anomalies": len(self.context.flaws),
         }
+
+
+def _list_reserved(player: Site, scopes: Sequence[str]) -> Iterator[str]:
+    player.advertise()
+    found = player.show()
+    for scope in scopes:
+        if found[scope] != site.EMPTY_ROOM[scope]:
+            yield f"{scope}: room for {found[scope]}, {site.EMPTY_ROOM[scope]} with nothing there"
 
 
 def _contains(archive: bytes, name: str, text: str) -> bool:
@@ -366,6 +408,7 @@ def run(plan: Plan) -> Report:
             truths={place: Truth(bounds) for place, bounds in site.BOUNDS.items()},
             history=history,
             seed=plan.seed,
+            lost=plan.lost,
         )
         faults = Faults(installation, context, every=plan.faults_every, kinds=plan.kinds)
         return Campaign(plan, installation, context, faults).run()

@@ -16,7 +16,7 @@ KIND, MOST, FEWER = "Merge", 7, 5
 #: The matching delay at the limited site: a job in so many seconds, and so many at once.
 SLOW, DELAY, BURST = "Slow", 0.5, 3
 KINDS = ("Merge", "Merge", "User", "Slow")
-LEASE_TIME = 15.0  #: seconds
+LEASE_TIME, RUN_ON = 15.0, 15.0  #: seconds
 BOUNDS = {
     LIMITED: Bounds(),
     LEVEL2: Bounds(jobs=6, busy=4),
@@ -63,7 +63,7 @@ Operations:
       RunningLimit: {{{LIMITED}: {{JobType: {{{KIND}: {MOST}}}}}}}
       MatchingDelay:
         {LIMITED}: {{JobType: {{{SLOW}: {DELAY}}}, Burst: {{JobType: {{{SLOW}: {BURST}}}}}}}
-    Leases: {{Time: {LEASE_TIME:g}, StalledTime: 10, StalledGrace: 1, RunOnTime: 15}}
+    Leases: {{Time: {LEASE_TIME:g}, StalledTime: 10, StalledGrace: 1, RunOnTime: {RUN_ON:g}}}
     Limits: {{RequestsPerSecond: 100000, PilotClaimsPerHour: 1000000}}
 Registry:
   VO: {{{VO}: {{}}}}

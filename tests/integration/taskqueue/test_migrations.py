@@ -1,5 +1,6 @@
 """The schema that migrations make."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from alembic.config import Config
 from sqlalchemy import Connection, Engine, text
 
 import taskqueue.pools.mapping  # noqa: F401  # the view belongs to the metadata
@@ -136,6 +138,39 @@ def test_an_upgrade_that_fails_leaves_nothing_behind(empty_url: str) -> None:
     database.upgrade(empty_url)
     engine.dispose()
     assert state.current is None
+
+
+def test_an_upgrade_that_meets_a_deadlock_is_carried_out_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes at work lock tables in another order than migrations."""
+    tries: list[int] = []
+    locked = threading.Event()
+    rival = database.connect(postgres_url)
+
+    def work() -> None:
+        with rival.connect() as conn, conn.begin():
+            conn.execute(text("SET LOCAL deadlock_timeout = '1h'"))  # so that the upgrade is rolled back
+            conn.execute(text("LOCK TABLE attempts IN ACCESS SHARE MODE"))
+            locked.set()
+            conn.execute(text("LOCK TABLE jobs IN ACCESS SHARE MODE"))
+
+    def migrate(config: Config, _head: str) -> None:
+        conn: Connection = config.attributes["connection"]
+        conn.execute(text("ALTER TABLE jobs ADD COLUMN later INTEGER"))
+        if not tries:
+            threads.submit(work)
+            assert locked.wait(60)
+        tries.append(1)
+        conn.execute(text("ALTER TABLE attempts ADD COLUMN later INTEGER"))
+
+    monkeypatch.setattr(command, "upgrade", migrate)
+    with ThreadPoolExecutor(1) as threads:
+        database.upgrade(postgres_url)
+    assert len(tries) == 2
+    columns = [_schema(rival).count(("jobs", "later", "integer", "False", "", "None"))]
+    rival.dispose()
+    assert columns == [1]
 
 
 def test_jobs_that_a_first_release_left_run_to_their_end_after_the_upgrade(

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import resource
+import shutil
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from taskqueue.blobs import BlobStore
-from taskqueue.errors import BlobNotFound, StorageFull, TooLarge
+from taskqueue.errors import BlobNotFound, StorageAway, StorageFull, TooLarge
 
 CHUNKS = [b"a" * 1000, b"", b"b" * 500]
 CONTENT = b"".join(CHUNKS)
@@ -125,9 +126,30 @@ def test_another_fault_of_the_disk_is_not_taken_for_a_full_one(
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="broken"):
+    with pytest.raises(StorageAway, match="stored or read now: broken") as raised:
         store.stage(CHUNKS, limit=LIMIT)
+    assert not isinstance(raised.value, StorageFull)
     assert _files(store) == []
+
+
+def test_a_directory_that_cannot_be_used_is_no_error_of_the_program(store: BlobStore, tmp_path: Path) -> None:
+    """As one that became read-only, or whose server is away."""
+    staged = store.stage(CHUNKS, limit=LIMIT)
+    (tmp_path / "blobs" / DIGEST[:2]).write_text("no directory")
+    uses = (lambda: store.store(staged), lambda: store.open(DIGEST), lambda: store.delete(DIGEST))
+    for use in uses:
+        with pytest.raises(StorageAway):
+            use()
+    shutil.rmtree(tmp_path / "blobs")
+    (tmp_path / "blobs").write_text("no directory")
+    store.discard(staged)
+    for use in (
+        *uses,
+        lambda: store.stage(CHUNKS, limit=LIMIT),
+        lambda: store.sweep(before=datetime.now(UTC)),
+    ):
+        with pytest.raises(StorageAway):
+            use()
 
 
 def test_the_bytes_are_on_disk_before_the_name_is(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ import io
 import os
 import socket
 import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -168,6 +169,22 @@ def test_a_sender_that_breaks_off_leaves_nothing(service: Service, tmp_path):
         service.user().post("/api/v1/sandboxes", content=broken())
     assert service.user().post("/api/v1/sandboxes", content=b"fine").status_code == 200
     assert not list((tmp_path / "blobs" / "incoming").iterdir())
+
+
+def test_archives_that_cannot_be_stored_are_refused_until_they_can(service: Service, tmp_path: Path) -> None:
+    _, lease, pilot, _ = run_with_sandbox(service)
+    directory = tmp_path / "blobs"
+    directory.rename(tmp_path / "aside")
+    directory.write_text("as a disk that is away")
+    for refused in (
+        service.user().post("/api/v1/sandboxes", content=archive(b"new")),
+        pilot.put(f"/api/v1/leases/{lease}/output", content=archive(b"out")),
+        pilot.get(f"/api/v1/leases/{lease}/sandbox"),
+    ):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_away")
+    directory.unlink()
+    (tmp_path / "aside").rename(directory)
+    assert pilot.put(f"/api/v1/leases/{lease}/output", content=archive(b"out")).status_code == 200
 
 
 def test_an_output_is_stored_where_new_sandboxes_and_jobs_are_refused_for_space(
