@@ -174,7 +174,7 @@ def list_sites(*, service: ServiceOptions) -> None:
 
 
 def show(site: options.Site, *, service: ServiceOptions) -> None:
-    """Show the ban, throttles and latest advertisements of a site."""
+    """Show the ban, throttles, latest advertisements and handled job types of a site."""
     service.show(lambda client: client.site(site), _details)
 
 
@@ -257,4 +257,10 @@ def _details(site: Entry) -> RenderableType:
     ]
     if site["ban"]:
         shown.insert(0, output.facts(site["ban"], title=f"{site['site']} is banned"))
-    return Group(*shown) if shown else f"{site['site']}: no ban, no throttle"
+    if handled := site.get("job_types"):
+        shown.append(output.table(("Site/CE/Queue", "Job types handled", "Advertised", "Stale"), _types(handled)))
+    return Group(*shown) if shown else f"{site['site']}: no ban, no throttle, no job manager"
+
+
+def _types(handled: Sequence[Entry]) -> list[tuple[object, ...]]:
+    return [(each["scope"], each["job_types"], each["advertised_at"], each["stale"]) for each in handled]

@@ -78,7 +78,11 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
             permits=permits,
             leases=GatewayLeases(service=service, manager=manager, permits=permits),
             advertising=GatewayAdvertising(
-                service=service, manager=manager, permits=permits, scopes=described.scopes()
+                service=service,
+                manager=manager,
+                permits=permits,
+                scopes=described.scopes(),
+                job_types=tuple(sorted(known)),
             ),
             pulling=GridJobPulling(
                 service=service,

@@ -1,4 +1,4 @@
-"""Advertisement of the number of grid jobs here, by the five states of their manager.
+"""Advertisement of the job types handled here, and of the number of grid jobs by state of their manager.
 
 The watermark is fetched before counting: every job that the service had recorded as started by then is
 counted, or has left. Jobs that it may not have recorded yet are listed. Source: SAM-Grid.
@@ -33,6 +33,7 @@ class GatewayAdvertising:
     manager: Manager
     permits: Permits
     scopes: Sequence[str]  #: sites, CEs and queues that only this gateway serves
+    job_types: Sequence[str]  #: with a handler
 
     def advertise(self, sites: Iterable[str], summary: GatewaySummary) -> None:
         """Advertise every scope, and fetch the limits at our sites."""
@@ -57,9 +58,8 @@ class GatewayAdvertising:
             there = [each for each in grid_jobs if scope in scopes_of_queue(each.taken.queue)]
             attempts = [each.taken.key._asdict() for each in there]
             try:
-                self.service.advertise(
-                    scope, {**count_by_state(there), "as_of": watermark, "attempts_seen": attempts}
-                )
+                state = {**count_by_state(there), "JobTypes": list(self.job_types)}
+                self.service.advertise(scope, {**state, "as_of": watermark, "attempts_seen": attempts})
             except Refused as error:
                 summary.problems.append(f"{scope} is not advertised: {error}")
             else:

@@ -89,6 +89,14 @@ def test_only_jobs_with_a_handler_come_and_those_without_a_type_are_generic(grou
     assert ground.job(other)["status"] == "Waiting"
 
 
+def test_the_handled_job_types_are_advertised_and_shown(ground: Ground) -> None:
+    with ground.gateway() as gateway:
+        talk(gateway)
+    [handled] = ground.operator.get(f"/api/v1/sites/{SITE}").json()["job_types"]
+    assert handled["scope"] == QUEUE
+    assert {"generic", "montecarlo"} <= set(handled["job_types"])
+
+
 def test_an_answer_that_got_lost_brings_the_same_job_again_also_to_the_next_process(ground: Ground) -> None:
     ground.submit(3)
     with ground.gateway() as gateway:
