@@ -141,7 +141,9 @@ def list_handled_types(
 
     A gateway advertises its queues and all above them: of nested scopes with the same types, the innermost.
     """
-    advertised = [each for each in scopes.read_advertised(conn, sites) if JOB_TYPES in (each.advertised or {})]
+    advertised = [
+        each for each in scopes.read_advertised(conn, sites) if JOB_TYPES in (each.advertised or {})
+    ]
     if not advertised:
         return []
     places = (str(address) for address in config.addresses if address.site in sites)

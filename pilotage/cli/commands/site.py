@@ -258,7 +258,9 @@ def _details(site: Entry) -> RenderableType:
     if site["ban"]:
         shown.insert(0, output.facts(site["ban"], title=f"{site['site']} is banned"))
     if handled := site.get("job_types"):
-        shown.append(output.table(("Site/CE/Queue", "Job types handled", "Advertised", "Stale"), _types(handled)))
+        shown.append(
+            output.table(("Site/CE/Queue", "Job types handled", "Advertised", "Stale"), _types(handled))
+        )
     return Group(*shown) if shown else f"{site['site']}: no ban, no throttle, no job manager"
 
 
