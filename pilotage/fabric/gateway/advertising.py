@@ -5,11 +5,12 @@ counted, or has left. Jobs that it may not have recorded yet are listed. Source:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway.configuration import scopes_of_queue
+from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits, is_gathering
 from pilotage.fabric.gateway.service import GatewayService
 from pilotage.fabric.manager.grid_job import GridJob, LocalState, ManagerPhase
@@ -32,6 +33,7 @@ class GatewayAdvertising:
     service: GatewayService
     manager: Manager
     permits: Permits
+    leases: GatewayLeases
     scopes: Sequence[str]  #: sites, CEs and queues that only this gateway serves
     job_types: Sequence[str]  #: with a handler
 
@@ -55,7 +57,11 @@ class GatewayAdvertising:
         watermark = self.service.watermark(site)
         grid_jobs = self.manager.grid_jobs()
         for scope in scopes:
-            there = [each for each in grid_jobs if scope in scopes_of_queue(each.taken.queue)]
+            there = [
+                replace(each, phase=self.leases.phase_of(each))
+                for each in grid_jobs
+                if scope in scopes_of_queue(each.taken.queue)
+            ]
             attempts = [each.taken.key._asdict() for each in there]
             try:
                 state = {**count_by_state(there), "JobTypes": list(self.job_types)}
@@ -74,6 +80,7 @@ def count_by_state(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:
         "CurrentSubmittingJobs": by_phase.count(ManagerPhase.SUBMITTING),
         "CurrentPollingJobs": by_phase.count(ManagerPhase.POLLING),
         "CurrentUpdatingJobs": by_phase.count(ManagerPhase.UPDATING),
+        "CurrentResubmittingJobs": by_phase.count(ManagerPhase.RESUBMITTING),
         "CurrentCancellingJobs": by_phase.count(ManagerPhase.CANCELLING),
         "CurrentGatheringOutputJobs": sum(is_gathering(each) for each in grid_jobs),
         "CurrentPendingJobs": sum(_is_pending(each) for each in grid_jobs),
@@ -82,7 +89,7 @@ def count_by_state(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:
 
 def _is_pending(grid_job: GridJob) -> bool:
     """Whether none of its local jobs has started to run."""
-    waits = grid_job.phase in (ManagerPhase.SUBMITTING, ManagerPhase.POLLING)
+    waits = grid_job.phase in (ManagerPhase.SUBMITTING, ManagerPhase.POLLING, ManagerPhase.UPDATING)
     return waits and {state for state, number in grid_job.local.items() if number} <= _PENDING
 
 
