@@ -68,6 +68,7 @@ class AdvertisementBody(BaseModel):
     CurrentSubmittingJobs: int | None = Field(default=None, ge=0)
     CurrentGatheringOutputJobs: int | None = Field(default=None, ge=0)
     CurrentPendingJobs: int | None = Field(default=None, ge=0)
+    CurrentRunningJobs: int | None = Field(default=None, ge=0)
     MaxJobs: int | None = Field(default=None, ge=0)
     MaxSubmittingJobs: int | None = Field(default=None, ge=0)
     MaxSubmittingAndOutputGatheringJobs: int | None = Field(default=None, ge=0)
