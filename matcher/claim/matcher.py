@@ -242,7 +242,7 @@ class Matcher:
                 except (NotServed, QueueNotFound):  # the configuration has changed meanwhile
                     found = None
                 count.add(view.conn, found)
-            return count.total(view.conn)
+            return count.total(view.conn, self._config())
 
     @contextmanager
     def _current_view(self) -> Iterator[Snapshot]:

@@ -4,13 +4,17 @@ Of one resource with the first jobs of each task queue; of many resources with t
 """
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from sqlalchemy import Connection
 
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher.explain.eligible_queues import DemandRanks
 from matcher.limits.place_policy import PlacePolicy
 from taskqueue.leases import selection
 from taskqueue.leases.assignment import Location
@@ -52,6 +56,8 @@ class PilotDemand:
     task_queues: Mapping[int, TaskQueue]  #: by id
     waiting: Mapping[int, int]  #: jobs by id; where places differ, the largest number
     served: list[list[int]]  #: ids for each resource, in the order of the request
+    #: For each resource the rank of each of `served`, by the job's `Rank`, else the queue's; empty: none.
+    ranks: list[list[float | None]]
 
 
 @dataclass(slots=True)
@@ -61,6 +67,7 @@ class DemandCount:
     _task_queues: dict[int, TaskQueue] = field(default_factory=dict)
     _waiting: dict[int, int] = field(default_factory=dict)  #: where a gate counted
     _served: list[list[int]] = field(default_factory=list)
+    _places: list[Location | None] = field(default_factory=list)
 
     def add(self, conn: Connection, found: MatchedPlace | None) -> None:
         """Add the next resource; None: it serves nothing."""
@@ -73,8 +80,9 @@ class DemandCount:
             if waiting is not None:
                 self._waiting[task_queue_id] = max(waiting, self._waiting.get(task_queue_id, 0))
         self._served.append(sorted(numbers))
+        self._places.append(None if found is None else found.place)
 
-    def total(self, conn: Connection) -> PilotDemand:
+    def total(self, conn: Connection, config: Configuration) -> PilotDemand:
         """The demand for all resources; one statement counts the jobs of all places without conditions."""
         everywhere = task_queues.count_waiting(conn, self._task_queues.keys())
         waiting = {
@@ -82,11 +90,33 @@ class DemandCount:
             for each in self._task_queues
             if each in everywhere
         }
+        served = [[each for each in of_resource if each in waiting] for of_resource in self._served]
+        ranks = DemandRanks(conn, config, waiting)
         return PilotDemand(
             task_queues={each: self._task_queues[each] for each in waiting},
             waiting=waiting,
-            served=[[each for each in of_resource if each in waiting] for of_resource in self._served],
+            served=served,
+            ranks=[
+                self._rank(ranks, place, of_resource)
+                for place, of_resource in zip(self._places, served, strict=True)
+            ],
         )
+
+    def _rank(
+        self, ranks: DemandRanks, place: Location | None, task_queues: Sequence[int]
+    ) -> list[float | None]:
+        if place is None or not place.queue:
+            return []
+        address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
+        by_vo = defaultdict[str, list[int]](list)
+        for each in task_queues:
+            by_vo[self._task_queues[each].vo].append(each)
+        found = {
+            each: rank
+            for vo, of_vo in by_vo.items()
+            for each, rank in zip(of_vo, ranks.rank(address, vo, of_vo), strict=True)
+        }
+        return [] if all(rank is None for rank in found.values()) else [found[each] for each in task_queues]
 
 
 def _count_admitted(conn: Connection, found: MatchedPlace) -> Mapping[int, int | None]:

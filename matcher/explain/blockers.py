@@ -209,15 +209,20 @@ def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
             yield f"no queue states that it has {what}; the {number} eligible ones leave it open"
 
 
-def _job_managers(_: Connection, situation: JobSituation) -> Iterator[str]:
-    """A job type that only job managers handle, where no eligible queue states that it has one."""
-    asked, survey = situation.demand.asked, situation.survey
+def _job_managers(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """A job type that only job managers handle, where no gateway of an eligible queue advertises it."""
+    asked, survey, eligible = situation.demand.asked, situation.survey, situation.eligible
     managed = options_for(situation.config, asked.vo).managed_types & rules.fold_names(asked.job_types)
-    if managed and situation.eligible and not survey.distinct("JobType", situation.eligible):
-        names, number = ", ".join(sorted(asked.job_types)), situation.eligible.bit_count()
+    if not managed or not eligible:
+        return
+    sites = [site for site, queues in survey.sites.items() if queues & eligible]
+    known = throttle_state.list_handled_types(conn, situation.config, sites, situation.now)
+    handled = [each for each in known if not each.stale and survey.within(each.scope) & eligible]
+    if not any(managed & rules.fold_names(each.job_types) for each in handled):
+        others = "; ".join(f"{', '.join(each.job_types)} at {each.scope}" for each in handled[:_MOST_NAMED])
         yield (
-            f"only a gateway takes jobs of type {names}, and none of the {number} eligible queues states "
-            "by JobType that it has one"
+            f"only a gateway takes jobs of type {', '.join(sorted(asked.job_types))}, and none at the "
+            f"{eligible.bit_count()} eligible queues handles it now; handled: {others or 'no type'}"
         )
 
 

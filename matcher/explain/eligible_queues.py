@@ -1,4 +1,4 @@
-"""The eligible queues of a job: in the order to serve them, and by where its requirements are decided.
+"""The eligible queues of jobs: in the order to serve them, and by where their requirements are decided.
 
 The job's `Rank` is evaluated over the queue's ad; without one, the queue's own `Rank` over itself and the
 job. The highest comes first, a value that is no number (undefined, an error) last; equal ranks are shuffled.
@@ -6,13 +6,15 @@ Source: gLite's and HTCondor's matchmaking.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 from typing import Annotated
 
 from pydantic import Field
+from sqlalchemy import Connection
 
 from cs_config.classes.queue_classes import find_class
 from cs_config.tree import admission
@@ -20,11 +22,14 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
+from matcher.limits import job_groups
 from requirements.classad import evaluation
 from requirements.classad.expression import Expression
 from requirements.nodes import flags
 from requirements.nodes.flags import Forwarding
-from requirements.values import Value, fold
+from requirements.values import Value, fold, lookup
+from taskqueue.task_queues import listing
+from taskqueue.task_queues import task_queues as task_queue_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +52,80 @@ def rank_queues(
 
     `job` holds the job's attributes by folded name, for the queues' own `Rank`; `random` orders equal ranks.
     """
-    found = [RankedQueue(queue=queue, rank=_rank(ad, rank, job)) for queue, ad in queues]
+    found = [
+        RankedQueue(
+            queue=queue, rank=rank_queue(ad, job) if rank is None else evaluation.number(rank.text, ad)
+        )
+        for queue, ad in queues
+    ]
     random.shuffle(found)
     return sorted(found, key=lambda each: -math.inf if each.rank is None else each.rank, reverse=True)
 
 
-def _rank(ad: Mapping[str, Value], rank: Expression | None, job: Mapping[str, Value]) -> float | None:
-    if rank is not None:
-        return evaluation.number(rank.text, ad)
+def rank_queue(ad: Mapping[str, Value], job: Mapping[str, Value]) -> float | None:
+    """The rank of a queue by its own `Rank`, for a job without one."""
     own = {fold(name): value for name, value in ad.items()}
     stated = own.get(admission.RANK)
     value = None if stated is None else admission.read_expression(stated, "Rank").value(own, job)
     return evaluation.as_rank(value)
+
+
+#: `Rank` expressions of jobs that are evaluated for one request of a director; the most frequent ones.
+_MOST_RANKS = 1000
+
+
+class DemandRanks:
+    """The ranks of queues for task queues: by the `Rank` of the first job in each, else the queue's own."""
+
+    def __init__(self, conn: Connection, config: Configuration, task_queues: Collection[int]) -> None:
+        self._conn, self._config = conn, config
+        firsts = task_queue_rows.list_first_jobs(conn, task_queues, 1)
+        self._first_jobs = {task_queue: job_ids[0] for task_queue, job_ids in firsts.items()}
+        by_job = listing.read_ranks(conn, list(self._first_jobs.values()))
+        frequent = frozenset(text for text, _ in Counter(by_job.values()).most_common(_MOST_RANKS))
+        self._texts = {
+            task_queue: text
+            for task_queue, job_id in self._first_jobs.items()
+            if (text := by_job.get(job_id)) in frequent
+        }
+        self._ads: dict[tuple[QueueAddress, str], Mapping[str, Value]] = {}
+        self._ranks: dict[tuple[QueueAddress, str, str], float | None] = {}
+
+    def rank(self, address: QueueAddress, vo: str, task_queues: Collection[int]) -> list[float | None]:
+        """The rank of a queue for each of these task queues of a VO, in their order."""
+        place = address, vo
+        if (ad := self._ads.get(place)) is None:
+            ad = self._ads[place] = self._config.ad(address, vo)
+        own = self._rank_by_queue(ad, [each for each in task_queues if each not in self._texts])
+        return [
+            self._rank_by_job(place, text) if (text := self._texts.get(each)) is not None else own.get(each)
+            for each in task_queues
+        ]
+
+    def _rank_by_job(self, place: tuple[QueueAddress, str], text: str) -> float | None:
+        key = *place, text
+        if key not in self._ranks:
+            self._ranks[key] = evaluation.number(text, self._ads[place])
+        return self._ranks[key]
+
+    def _rank_by_queue(
+        self, ad: Mapping[str, Value], task_queues: Collection[int]
+    ) -> dict[int, float | None]:
+        """By the queue's own `Rank`; it reads jobs only where it has names that the queue does not have."""
+        stated = lookup(ad, admission.RANK)
+        if stated is None or not task_queues:
+            return {}
+        own = {fold(name): value for name, value in ad.items()}
+        if not list(admission.read_expression(stated, "Rank").other_names(own)):
+            return dict.fromkeys(task_queues, rank_queue(ad, {}))
+        return {
+            each: rank_queue(ad, self._job_ads.get(self._first_jobs.get(each, 0), {})) for each in task_queues
+        }
+
+    @cached_property
+    def _job_ads(self) -> Mapping[int, Mapping[str, Value]]:
+        rows = listing.read_jobs(self._conn, list(self._first_jobs.values()))
+        return {job.job_id: job_groups.job_ad(job, self._config) for job in rows}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

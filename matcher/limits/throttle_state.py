@@ -1,6 +1,7 @@
-"""Throttles of sites, CEs and queues with their current state."""
+"""Throttles of sites, CEs and queues with their current state; job types that gateways advertise."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,11 +13,16 @@ from cs_config.tree.throttle import Stale, Throttle
 from matcher.limits import job_groups, throttles
 from matcher.limits.job_groups import WaitingJobRow
 from matcher.limits.throttles import OPEN, ThrottleRoom, ThrottleState
-from requirements.values import Value, exact
+from requirements.values import Value, exact, fold
 from taskqueue.db import sql
 from taskqueue.leases.selection import JobKind
 from taskqueue.sites import occupancy, reservations, scopes
 from taskqueue.sites.scopes import Scope
+
+#: Attribute of advertisements: the job types that a gateway handles there.
+JOB_TYPES = "JobTypes"
+#: Seconds until an advertisement is stale where there is no throttle.
+_LIFETIME = Throttle.model_fields["lifetime"].default
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +114,7 @@ def read_standing(
     conn: Connection, scope: Scope, throttle: Throttle, reserved: int, now: datetime
 ) -> ThrottleStanding:
     """State of one throttle with a number of reservations."""
-    fresh = _is_fresh(scope, throttle, now)
+    fresh = _is_fresh(scope, throttle.lifetime, now)
     rule = None if fresh else throttle.stale
     advertised, more = scope.advertised or {}, reserved
     if rule is Stale.DERIVED:
@@ -118,12 +124,67 @@ def read_standing(
     return ThrottleStanding(scope=scope, stale=not fresh, rule=rule, throttled=throttled, reserved=reserved)
 
 
-def _is_fresh(scope: Scope, throttle: Throttle, now: datetime) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandledTypes:
+    """The job types that a gateway advertised for a scope; for display, matching does not read them."""
+
+    scope: str  #: spelled as in the configuration
+    job_types: tuple[str, ...]
+    advertised_at: datetime
+    stale: bool
+
+
+def list_handled_types(
+    conn: Connection, config: Configuration, sites: Collection[str], now: datetime
+) -> list[HandledTypes]:
+    """The job types that gateways advertise at these sites, by scope.
+
+    A gateway advertises its queues and all above them: of nested scopes with the same types, the innermost.
+    """
+    advertised = [
+        each for each in scopes.read_advertised(conn, sites) if JOB_TYPES in (each.advertised or {})
+    ]
+    if not advertised:
+        return []
+    places = (str(address) for address in config.addresses if address.site in sites)
+    spelled = {fold(scope): scope for place in places for scope in scopes.list_enclosing(place)}
+    lifetimes = {fold(scope): throttle.lifetime for scope, throttle in config.throttles.items()}
+    found = [
+        HandledTypes(
+            scope=spelled[each.scope],
+            job_types=_names((each.advertised or {})[JOB_TYPES]),
+            advertised_at=each.advertised_at,
+            stale=not _is_fresh(each, lifetimes.get(each.scope, _LIFETIME), now),
+        )
+        for each in advertised
+        if each.scope in spelled and each.advertised_at is not None
+    ]
+    by_site = defaultdict[str, list[HandledTypes]](list)
+    for each in found:
+        by_site[scopes.parse_site(each.scope)].append(each)
+    return [
+        each
+        for there in by_site.values()
+        for each in there
+        if not any(_is_repeated(each, other) for other in there)
+    ]
+
+
+def _names(stated: Value) -> tuple[str, ...]:
+    return tuple(map(str, stated)) if isinstance(stated, tuple) else (str(stated),)
+
+
+def _is_repeated(outer: HandledTypes, inner: HandledTypes) -> bool:
+    inside = inner.scope.startswith(f"{outer.scope}/")
+    return inside and inner.stale <= outer.stale and set(outer.job_types) <= set(inner.job_types)
+
+
+def _is_fresh(scope: Scope, lifetime: float, now: datetime) -> bool:
     """Whether the advertisement is within its lifetime; a lifetime that overflows counts as expired."""
     if scope.advertised_at is None:
         return False
     try:
-        return now - scope.advertised_at <= timedelta(seconds=throttle.lifetime)
+        return now - scope.advertised_at <= timedelta(seconds=lifetime)
     except OverflowError as error:
         log.warning("invalid lifetime of advertisements of %s: %s", scope.scope, error)
         return False

@@ -245,7 +245,10 @@ def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> De
         [member] = submitted.members
         body = placeholders.fill_placeholders(body, member.parameters)
     source = shared.source if shared else checked.source
-    return Description(source=source, body=body, sandbox=submitted.sandbox)
+    rank = submitted.members[0].description.rank
+    return Description(
+        source=source, body=body, sandbox=submitted.sandbox, rank=None if rank is None else rank.text
+    )
 
 
 def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:

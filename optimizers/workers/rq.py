@@ -10,19 +10,22 @@ the sweep; the supervisor of the process restarts it.
 """
 
 import logging
+import os
+import secrets
 import signal
+import socket
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Event
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
-from rq import Queue, SimpleWorker
+from rq import Queue, SimpleWorker, Worker
 from rq import Retry as RunAgain
 from rq.job import Job
 from rq.serializers import JSONSerializer
@@ -31,6 +34,7 @@ from sqlalchemy import Engine
 from cs_config.versions.live import LiveConfiguration
 from optimizers.chain import batch, chain
 from optimizers.chain.batch import MOST_AT_ONCE
+from optimizers.workers.queue_state import OptimizerQueueState
 from taskqueue.db import clock, database
 from taskqueue.db.notify import make_publisher
 from taskqueue.db.redis_transport import RedisTransport
@@ -39,10 +43,11 @@ log = logging.getLogger(__name__)
 
 
 class WorkerContext:
-    """Database and configuration of a worker."""
+    """Database, configuration and Redis of a worker; without Redis, outcomes are not counted."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, redis: Redis | None = None) -> None:
         self.engine = engine
+        self.redis = redis
         self.live = LiveConfiguration()
 
     def refresh(self) -> None:
@@ -54,9 +59,10 @@ class WorkerContext:
 _contexts: list[WorkerContext] = []
 
 
-def connect_worker(database_url: str) -> WorkerContext:
-    """Connect `optimize_jobs` of this process to the database."""
-    context = WorkerContext(database.connect(database_url, pool_size=2))
+def connect_worker(database_url: str, redis_url: str | None = None) -> WorkerContext:
+    """Connect `optimize_jobs` of this process to the database, and to Redis for its counters."""
+    redis = None if redis_url is None else _connect(redis_url)
+    context = WorkerContext(database.connect(database_url, pool_size=2), redis)
     _contexts[:] = [context]
     return context
 
@@ -81,8 +87,23 @@ def optimize_jobs(job_ids: list[int]) -> None:
         "optimized %d jobs: %d waiting, %d held, %d failed, %d left",
         len(job_ids), len(result.waiting), len(result.held), len(result.failed), len(result.left),
     )  # fmt: skip
+    if context.redis is not None:
+        _count_outcomes(context.redis, result.outcomes)
 
 
+def _count_outcomes(redis: Redis, outcomes: Mapping[tuple[str, str], int]) -> None:
+    """Add to the counters of all workers; those of a batch are lost while Redis is unavailable."""
+    try:
+        with redis.pipeline() as pipeline:
+            for names, number in outcomes.items():
+                pipeline.hincrby(OUTCOMES, " ".join(names), number)
+            pipeline.execute()
+    except RedisError as error:
+        log.warning("Redis is unavailable, the outcomes of a batch are not counted: %s", error)
+
+
+#: Redis hash with the outcomes of the steps of all workers: `<step> <outcome>` to their number.
+OUTCOMES: Final = "pilotage:optimizer-outcomes"
 #: RQ's queue; its Redis keys are `rq:queue:pilotage-optimizers` and `rq:job:<id>`, one for each waiting batch
 #: of job ids.
 QUEUE: Final = "pilotage-optimizers"
@@ -92,26 +113,64 @@ _TIMEOUT: Final = 1.0
 _RETRY_PAUSE: Final = 5.0
 #: Timeout of a batch in seconds: a step hangs.
 _LONGEST: Final = 300
+#: Seconds that a batch may wait: by then the sweep has prepared its jobs.
+_WAITING: Final = 600
+#: Batches that may wait, in case no worker listens.
+_MOST_WAITING: Final = 10_000
+#: Seconds for which a state that was read is good enough.
+_STATE_AGE: Final = 5.0
+
+
+def _connect(redis_url: str) -> Redis:
+    return Redis.from_url(
+        redis_url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=Retry(NoBackoff(), 0)
+    )
+
+
+def read_state(redis: Redis) -> OptimizerQueueState:
+    """The current state; one with a problem if Redis is unavailable."""
+    queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
+    try:
+        workers = Worker.count(connection=redis, queue=queue)
+        counted = cast("Mapping[bytes, bytes]", redis.hgetall(OUTCOMES))
+        outcomes = {tuple(name.decode().split(" ", 1)): int(number) for name, number in counted.items()}
+        return OptimizerQueueState(
+            waiting=queue.count,
+            running=queue.started_job_registry.count,
+            failed=queue.failed_job_registry.count,
+            workers=workers,
+            outcomes={(step, outcome): number for (step, outcome), number in outcomes.items()},
+        )
+    except RedisError as error:
+        return OptimizerQueueState(problem=str(error))
 
 
 class RQNotifier:
     """Notifies the workers through Redis; thread-safe."""
 
     def __init__(self, redis_url: str) -> None:
-        redis = Redis.from_url(
-            redis_url,
-            socket_timeout=_TIMEOUT,
-            socket_connect_timeout=_TIMEOUT,
-            retry=Retry(NoBackoff(), 0),
-        )
-        self._queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
+        self._redis = _connect(redis_url)
+        self._queue = Queue(QUEUE, connection=self._redis, serializer=JSONSerializer)
         self._retry_at = 0.0
+        self._state = OptimizerQueueState()
+        self._state_until = 0.0
+
+    def read_state(self) -> OptimizerQueueState:
+        """The state of the queue, at most some seconds old."""
+        if time.monotonic() >= self._state_until:
+            self._state = read_state(self._redis)
+            self._state_until = time.monotonic() + _STATE_AGE
+        return self._state
 
     def ring(self, job_ids: Sequence[int]) -> None:
         """Enqueue these jobs. No error if Redis is unavailable: the sweep finds them."""
         if not job_ids or time.monotonic() < self._retry_at:
             return
         try:
+            if self._queue.count >= _MOST_WAITING:
+                self._retry_at = time.monotonic() + _RETRY_PAUSE
+                log.warning("%d batches wait in Redis, further jobs wait for the sweep", _MOST_WAITING)
+                return
             for start in range(0, len(job_ids), MOST_AT_ONCE):
                 self._enqueue(list(job_ids[start : start + MOST_AT_ONCE]))
         except RedisError as error:
@@ -122,7 +181,8 @@ class RQNotifier:
         self._queue.enqueue(
             optimize_jobs,
             job_ids,
-            description=f"{len(job_ids)} jobs from {job_ids[0]}",
+            description=f"optimize {len(job_ids)} jobs from {job_ids[0]}",
+            ttl=_WAITING,
             job_timeout=_LONGEST,
             result_ttl=0,
             failure_ttl=3600,
@@ -162,7 +222,7 @@ def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> Non
 
     `burst`: stop when the queue is empty.
     """
-    context = connect_worker(database_url)
+    context = connect_worker(database_url, redis_url)
     database.set_notifier(context.engine, make_publisher(RedisTransport(redis_url)))
     chain.installed_steps()
     stopping = Event()
@@ -184,6 +244,7 @@ def _work(redis_url: str, stopping: Event, *, burst: bool) -> None:
     with Redis.from_url(redis_url) as connection:
         worker = _OptimizerWorker(
             [QUEUE],
+            name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}",  # shown by `rq info`
             connection=connection,
             serializer=JSONSerializer,
             worker_ttl=_WORKER_TTL,

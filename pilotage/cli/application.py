@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "show": "job_show:show",
             "log": "job_show:log",
             "explain": "job_show:explain",
+            "queues": "job_show:list_queues",
             "kill": "job:kill",
             "reschedule": "job:reschedule",
             "output": "job:fetch_output",

@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
 
@@ -174,6 +175,37 @@ def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], N
             place.child.join()
 
 
+@contextmanager
+def keep_beside(target: Callable[[], None]) -> Iterator[None]:
+    """Run `target`, which must be picklable, in a process of its own until the end of the block.
+
+    One that dies is restarted; it ends with this process.
+    """
+    context = multiprocessing.get_context("spawn")
+    stop = threading.Event()
+
+    def start() -> BaseProcess:
+        process = context.Process(target=_run, args=(target,))
+        process.start()
+        return process
+
+    place = ProcessSlot(start, now=time.monotonic(), must_start=False)
+
+    def look() -> None:
+        while not stop.wait(_LOOK_EVERY):
+            place.look(now=time.monotonic())
+
+    thread = threading.Thread(target=look, name="beside", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        place.child.terminate()
+        place.child.join()
+
+
 class ProcessSlot:
     """One process and its restarts.
 
@@ -181,12 +213,12 @@ class ProcessSlot:
     signal is an error of configuration, so it ends the command with a message.
     """
 
-    def __init__(self, start: Callable[[], BaseProcess], *, now: float) -> None:
-        """Start the first process; times are monotonic, in seconds."""
+    def __init__(self, start: Callable[[], BaseProcess], *, now: float, must_start: bool = True) -> None:
+        """Start the first process; times are monotonic, in seconds. `must_start` False: no error ends us."""
         self._start = start
         self._since = now
         self._until: float | None = None  # time of the restart; None: it runs
-        self._is_first = True
+        self._is_first = must_start
         self._failed = 0  # in a row
         self.child = start()
 

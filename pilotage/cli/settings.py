@@ -128,7 +128,10 @@ class Settings(BaseModel):
     redis_url: Annotated[
         str | None,
         options.option(
-            "URL", "Redis (default: PILOTAGE_REDIS_URL); without it, optimizers run in the service."
+            "URL",
+            "Redis (default: PILOTAGE_REDIS_URL); without it, optimizers run in the service.",
+            "--redis-url",
+            "--redis",
         ),
     ] = None
     host: Annotated[

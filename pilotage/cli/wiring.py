@@ -19,6 +19,7 @@ from cs_config.versions.live import LiveConfiguration
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from optimizers.workers.inline import InlineOptimizer
+from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import issuers
 from pilotage.cli.errors import CommandRefused
@@ -204,6 +205,9 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
 
             exchange = SharedRates(rates, settings.redis_url).exchange
             stack.enter_context(repeat_in_thread(exchange, name="rates", every=shared_rates.EVERY))
+        ring, optimizer_queue = stack.enter_context(
+            _open_optimizer_queue(settings, engine, live, clock, metrics)
+        )
         yield Services(
             engine=engine,
             rates=rates,
@@ -213,7 +217,8 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             blobs=BlobStore(settings.blobs),
             tokens=_tokens(settings, seen),
             issuers=trusted,
-            ring=stack.enter_context(_open_optimizer_queue(settings, engine, live, clock, metrics)),
+            ring=ring,
+            optimizer_queue=optimizer_queue,
             metrics=metrics,
             clock=clock,
             clock_offset=lambda: clock.offset,
@@ -234,16 +239,17 @@ def _open_optimizer_queue(
     live: LiveConfiguration,
     clock: Callable[[], datetime],
     metrics: Metrics,
-) -> Iterator[Ring]:
-    """The function that notifies the optimizers of new jobs: workers through Redis, else a local thread."""
+) -> Iterator[tuple[Ring, Callable[[], OptimizerQueueState | None]]]:
+    """What notifies the optimizers of new jobs, workers through Redis or a local thread; and their state."""
     if settings.redis_url is not None:
         from optimizers.workers.rq import RQNotifier
 
-        yield RQNotifier(settings.redis_url).ring
+        notifier = RQNotifier(settings.redis_url)
+        yield notifier.ring, notifier.read_state
         return
     optimizer = InlineOptimizer(engine, lambda: live.current, clock=clock, observe=metrics.optimized)
     optimizer.start()
     try:
-        yield optimizer.ring
+        yield optimizer.ring, lambda: None
     finally:
         optimizer.stop()

@@ -158,6 +158,10 @@ class ServiceClient:
         """Why a job does not run; with `forwarding` also what is decided where."""
         return self._call("GET", f"/jobs/{job_id}/explain", params={"forwarding": str(forwarding).lower()})
 
+    def queues_of_job(self, job_id: int, *, limit: int) -> Json:
+        """The eligible queues of a job, the highest rank first."""
+        return self._call("GET", f"/jobs/{job_id}/queues", params={"limit": limit})
+
     def explain_description(
         self,
         *,

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from optimizers.chain.batch import BatchResult
+from optimizers.workers.queue_state import OptimizerQueueState
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.states import JobStatus
 
@@ -30,6 +31,7 @@ class StateMetrics(Collector):
     mended: int  #: counters of limits that had to be set right
     place_lookups: Mapping[str, int]  #: see `Matcher.place_lookups`
     pilots: Mapping[tuple[str, ...], PilotCounts]  #: counted by `BY`; no queue until a broker has picked one
+    optimizer_queue: OptimizerQueueState | None = None  #: None: there is no Redis
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """All families."""
@@ -74,6 +76,8 @@ class StateMetrics(Collector):
             lookups.add_metric((result,), requests)
         yield lookups
         yield from self._collect_pilots()
+        if self.optimizer_queue is not None:
+            yield from _collect_optimizers(self.optimizer_queue)
 
     def _collect_pilots(self) -> Iterator[GaugeMetricFamily]:
         by_status, empty = collections.Counter[tuple[str, ...]](), collections.Counter[tuple[str, ...]]()
@@ -101,6 +105,27 @@ class StateMetrics(Collector):
             ("vo", "queue"),
             {where: all_.quality for where, all_ in at_queue.items() if all_.quality is not None},
         )
+
+
+def _collect_optimizers(state: OptimizerQueueState) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    yield GaugeMetricFamily("pilotage_redis_up", "Whether Redis answers.", value=state.problem is None)
+    if state.problem is not None:
+        return
+    yield GaugeMetricFamily("pilotage_optimizer_workers", "RQ workers that listen.", value=state.workers)
+    yield _build_gauge(
+        "pilotage_optimizer_batches",
+        "Batches of jobs in the RQ queue of the optimizers; failed ones of the last hour.",
+        ("state",),
+        {("waiting",): state.waiting, ("running",): state.running, ("failed",): state.failed},
+    )
+    outcomes = CounterMetricFamily(
+        "pilotage_worker_outcomes",
+        "Outcomes of the steps of the optimizer chain in all RQ workers.",
+        labels=("step", "outcome"),
+    )
+    for names, number in state.outcomes.items():
+        outcomes.add_metric(names, number)
+    yield outcomes
 
 
 def _build_gauge(

@@ -12,6 +12,7 @@ from cs_config.versions.live import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
+from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
 from pilotage.service.auth.rate_limits import RateLimiter, WorkLimiter
@@ -108,6 +109,7 @@ class Services:
     blobs: BlobStore
     tokens: Tokens
     ring: Callable[[Sequence[int]], None]  #: notifies the optimizers of new jobs, after the commit
+    optimizer_queue: Callable[[], OptimizerQueueState | None] = lambda: None  #: None: there is no Redis
     clock: Callable[[], datetime] = utc_now  #: time of the database
     #: By how much the clock of this host is ahead of the database's.
     clock_offset: Callable[[], timedelta] = timedelta

@@ -12,7 +12,7 @@ from taskqueue.errors import JobNotFound
 from taskqueue.jobs.placeholders import fill_placeholders, fill_source
 from taskqueue.schema.tables import descriptions, jobs
 
-STORE_DESCRIPTIONS = BulkInsert(descriptions, varying=("description_id", "source", "body", "sandbox"))
+STORE_DESCRIPTIONS = BulkInsert(descriptions, varying=("description_id", "source", "body", "sandbox", "rank"))
 
 #: Read once for all jobs that share a description.
 DESCRIPTIONS = IdListStatement(
@@ -33,6 +33,7 @@ class Description:
     source: str  #: submitted text: JDL, YAML or JSON
     body: Mapping[str, object]  #: validated, with canonical key names
     sandbox: str | None = None  #: blob of the input sandbox
+    rank: str | None = None  #: expression over queues, written only; with the own values of the first job
 
 
 def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence[int]:
@@ -43,6 +44,7 @@ def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence
         "source": [each.source for each in new],
         "body": [json.dumps(each.body) for each in new],
         "sandbox": [each.sandbox for each in new],
+        "rank": [each.rank for each in new],
     }
     STORE_DESCRIPTIONS.execute(conn, columns)
     return ids

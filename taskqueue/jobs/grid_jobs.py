@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from taskqueue import ownership
 from taskqueue.leases.reports import GridJobPhase
@@ -43,6 +44,49 @@ MANAGERS = (
 )
 
 
+class LocalJobsStatus(StrEnum):
+    """Overall status of the local jobs of a grid job. Source: SAM-Grid, status aggregation."""
+
+    UNSUBMITTED = "unsubmitted"
+    ACTIVE = "active"
+    DONE = "done"
+    ERROR = "error"  #: all have ended, not all of them well
+
+
+#: States of local jobs that a manager reports; only those that some local job has are stored.
+_DONE = "done"
+_ENDED_BADLY = ("failed", "killed")
+_SUBMITTED = ("intended", "waiting", "running")
+_UNSUBMITTED = "unsubmitted"
+
+
+def aggregate_status(local_jobs: Mapping[str, int]) -> LocalJobsStatus:
+    """The overall status for numbers of local jobs by state."""
+    states = {state for state, number in local_jobs.items() if number}
+    if states <= {_UNSUBMITTED}:
+        return LocalJobsStatus.UNSUBMITTED
+    if states == {_DONE}:
+        return LocalJobsStatus.DONE
+    return LocalJobsStatus.ERROR if states <= {_DONE, *_ENDED_BADLY} else LocalJobsStatus.ACTIVE
+
+
+def _match_status(status: LocalJobsStatus) -> ColumnElement[bool]:
+    """The condition on stored numbers for which `aggregate_status` has this result."""
+    stored = func.coalesce(attempts.c.local_jobs, "{}")
+
+    def has(*states: str) -> ColumnElement[bool]:
+        return or_(*(stored.contains(f'"{state}"') for state in states))
+
+    ended = has(_DONE, *_ENDED_BADLY)
+    is_active = or_(has(*_SUBMITTED), and_(has(_UNSUBMITTED), ended))
+    return {
+        LocalJobsStatus.UNSUBMITTED: ~or_(has(*_SUBMITTED), ended),
+        LocalJobsStatus.ACTIVE: is_active,
+        LocalJobsStatus.DONE: and_(has(_DONE), ~has(*_ENDED_BADLY), ~is_active),
+        LocalJobsStatus.ERROR: and_(has(*_ENDED_BADLY), ~is_active),
+    }[status]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedGridJob:
     """A grid job that a job manager holds."""
@@ -66,6 +110,11 @@ class ManagedGridJob:
     phases: Sequence[GridJobPhase]
     local_jobs: Mapping[str, int]  #: by state
 
+    @property
+    def local_status(self) -> LocalJobsStatus:
+        """The overall status of its local jobs."""
+        return aggregate_status(self.local_jobs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobManager:
@@ -79,10 +128,17 @@ class JobManager:
 
 
 def list_grid_jobs(
-    conn: Connection, visible: Visible, *, limit: int, after: int | None = None
+    conn: Connection,
+    visible: Visible,
+    *,
+    limit: int,
+    after: int | None = None,
+    status: LocalJobsStatus | None = None,
 ) -> list[ManagedGridJob]:
-    """A page of grid jobs that are not done, newest first."""
+    """A page of grid jobs that are not done, newest first; `status` of their local jobs, None: any."""
     statement = ALL.where(*_match(visible))
+    if status is not None:
+        statement = statement.where(_match_status(status))
     if after is not None:
         statement = statement.where(attempts.c.job_id < after)
     rows = conn.execute(statement.order_by(attempts.c.job_id.desc()).limit(limit)).mappings()

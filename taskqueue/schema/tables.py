@@ -85,6 +85,7 @@ descriptions = _table(
     Column("source", Text, nullable=False),  # the submitted text: JDL, YAML or JSON
     Column("body", Text, nullable=False),  # JSON object: the validated description, canonical key names
     Column("sandbox", String(64)),  # blob of the input sandbox
+    Column("rank", Text),  # expression that orders queues, for directors; NULL: all are equal
     sqlite_autoincrement=True,
 )
 

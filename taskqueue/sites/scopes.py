@@ -21,6 +21,9 @@ INSERT = sql.insert_or_skip(table)
 READ: Select[Any] = select(table).where(table.c.scope.in_(sql.IDS))
 LOCK = READ.order_by(table.c.scope).with_for_update()
 LIMIT_WAIT = select(func.set_config("lock_timeout", bindparam("most"), literal_column("true")))
+ADVERTISED_AT_SITES: Select[Any] = (
+    select(table).where(table.c.site.in_(sql.IDS), table.c.advertisement.is_not(None)).order_by(table.c.scope)
+)
 SCOPES_OF_SITE = select(table.c.scope).where(table.c.site == bindparam("the_site"))
 STORE = (
     update(table)
@@ -54,6 +57,12 @@ def read_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
     rows = conn.execute(READ, {"ids": sorted(map(fold, names))}) if names else ()
     found = {row.scope: build_scope(row) for row in rows}
     return {name: replace(found.get(fold(name), Scope(scope=name)), scope=name) for name in names}
+
+
+def read_advertised(conn: Connection, sites: Collection[str]) -> list[Scope]:
+    """The scopes at these sites that have an advertisement, with folded names, the site before its CEs."""
+    some = sql.split_batches(sorted(map(fold, sites)))
+    return [build_scope(row) for ids in some for row in conn.execute(ADVERTISED_AT_SITES, {"ids": ids})]
 
 
 def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:

@@ -123,6 +123,11 @@ FIRST_JOBS = (
     .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
     .where(jobs.c.job_id.in_(sql.IDS))
 )
+RANKS = (
+    select(jobs.c.job_id, descriptions.c.rank)
+    .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
+    .where(jobs.c.job_id.in_(sql.IDS), descriptions.c.rank.is_not(None))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,4 +165,14 @@ def _parse_class(definition: str) -> RequirementClass | None:
 
 def list_first_jobs(conn: Connection, waiting: Collection[WaitingClass]) -> list[Row[*tuple[Any, ...]]]:
     """The oldest job of each class, with its description."""
-    return sql.read_batches(conn, FIRST_JOBS, [each.first_job for each in waiting])
+    return read_jobs(conn, [each.first_job for each in waiting])
+
+
+def read_jobs(conn: Connection, job_ids: Collection[int]) -> list[Row[*tuple[Any, ...]]]:
+    """Jobs with their descriptions."""
+    return sql.read_batches(conn, FIRST_JOBS, job_ids)
+
+
+def read_ranks(conn: Connection, job_ids: Collection[int]) -> dict[int, str]:
+    """The `Rank` of those of the jobs that state one, by id."""
+    return {row.job_id: row.rank for row in sql.read_batches(conn, RANKS, job_ids)}

@@ -254,6 +254,7 @@ def test_a_job_that_cannot_run_says_so_at_once_and_runs_when_the_configuration_i
         assert time.monotonic() < deadline
         time.sleep(0.2)
     explained = up.json("job", "explain", job_id)
+    assert up.json("job", "queues", job_id)["eligible"] == explained["eligible_queues"]
     assert (explained["eligible_queues"], explained["candidate_queues"]) == (0, 2)
     assert [reason["requirement"] for reason in explained["reasons"]] == ["Memory"]
     assert "Memory" in up.run("job", "explain", job_id).stdout

@@ -1,15 +1,21 @@
-"""`pilotage worker --workers 2`: a pool whose dead are replaced, and that ends when it is told to."""
+"""The optimizers behind a real Redis: a pool of workers that replaces its dead, and `pilotage up --redis`."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+import httpx
 import psutil
+from rq import Queue, Worker
+from rq.serializers import JSONSerializer
 
 from examples.servers.starting import wait_until
+from optimizers.workers import rq
 from optimizers.workers.rq import RQNotifier
 from taskqueue.db import database
 from tests import submitted
@@ -52,3 +58,52 @@ def test_a_pool_of_workers_replaces_the_dead_and_prepares_jobs(
         pool.kill()
         pool.wait()
         engine.dispose()
+
+
+def test_up_with_redis_runs_a_worker_that_its_pages_metrics_and_doctor_show(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    resources = tmp_path / "resources.yaml"
+    resources.write_text(submitted.GRID)
+    env = {**os.environ, "PILOTAGE_HOME": str(tmp_path / "home")}
+    arguments = ("up", "--port", "0", "--json", "--resources", str(resources), "--redis", redis_server.url)
+    with (tmp_path / "up.log").open("wb") as log:
+        up = subprocess.Popen([str(PILOTAGE), *arguments], env=env, stdout=subprocess.PIPE, stderr=log)
+    try:
+        assert up.stdout is not None
+        banner = json.loads(up.stdout.readline())
+        assert banner["redis_url"] == redis_server.url
+        with redis_server.client() as client:
+            queue = Queue(rq.QUEUE, connection=client, serializer=JSONSerializer)
+            wait_until(lambda: Worker.count(connection=client, queue=queue) == 1)
+            [name] = [each.name for each in Worker.all(connection=client, queue=queue)]
+        assert name.startswith(f"{socket.gethostname()}-")
+        variables = dict(
+            line.removeprefix("export ").split("=", 1)
+            for line in Path(banner["client_env"]).read_text().splitlines()
+        )
+        token = {"Authorization": f"Bearer {variables['PILOTAGE_TOKEN'].strip(chr(39))}"}
+        jobs = [{"Executable": "a", "VO": "cms", "Requirements": {"Memory": 4000}}] * 2
+        url = banner["url"]
+        submission = httpx.post(f"{url}/api/v1/jobs", json={"jobs": jobs}, headers=token, timeout=60)
+        assert submission.status_code == 201, submission.text
+        RQNotifier(redis_server.url).ring(submission.json()["job_ids"])
+
+        def metrics() -> str:
+            return httpx.get(f"{url}/metrics", headers=token, timeout=60).text
+
+        wait_until(lambda: "pilotage_optimizer_workers 1.0" in metrics())
+        assert "pilotage_redis_up 1.0" in metrics()
+        checked = subprocess.run(
+            [str(PILOTAGE), "doctor", "--json", "--redis", redis_server.url],
+            env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        [found] = [each for each in json.loads(checked.stdout)["findings"] if each["subject"] == "workers"]
+        assert (found["health"], found["message"][:8]) == ("good", "1 listen")
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(120) == 0
+        with redis_server.client() as client:
+            assert Worker.count(connection=client) == 0
+    finally:
+        up.kill()
+        up.communicate()

@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 from cryptography import x509
 
+from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.cli import engine, home_directory, issuers, output
 from pilotage.cli.checks import database
 from pilotage.cli.checks.finding import Finding, Health
@@ -193,7 +194,8 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
         return
     try:
         from redis import Redis
-        from redis.exceptions import RedisError
+
+        from optimizers.workers import rq
     except ModuleNotFoundError as error:
         yield Finding("redis", Health.BAD, str(explain_missing(error)))
         return
@@ -201,12 +203,25 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
         with Redis.from_url(
             settings.redis_url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE
         ) as client:
-            client.ping()
-    except (RedisError, ValueError) as error:
-        message = f"does not answer; jobs wait for the sweep: {one_line(str(error))}"
+            state = rq.read_state(client)
+    except ValueError as error:
+        state = OptimizerQueueState(problem=str(error))
+    if state.problem is not None:
+        message = f"does not answer; jobs wait for the sweep: {one_line(state.problem)}"
         yield Finding("redis", Health.BAD, message)
-    else:
-        yield Finding("redis", Health.GOOD, "answers")
+        return
+    yield Finding("redis", Health.GOOD, "answers")
+    yield _check_workers(state)
+
+
+def _check_workers(state: OptimizerQueueState) -> Finding:
+    """Check that workers listen and that no batch failed."""
+    numbers = f"{state.waiting} batches of jobs wait, {state.failed} failed in the last hour"
+    if not state.is_heard:
+        message = f"no worker listens: {numbers}, jobs wait for the sweep; run `pilotage worker`"
+        return Finding("workers", Health.WARNING, message)
+    health = Health.WARNING if state.failed else Health.GOOD
+    return Finding("workers", health, f"{state.workers} listen; {numbers}")
 
 
 @command_with("database_url", "redis_url")

@@ -182,6 +182,22 @@ def explain(
         service.show(lambda client: _explain_file(client, Path(job), forwarding=forwarding), explain_job)
 
 
+def list_queues(
+    job_id: Annotated[int, options.argument("ID", "Job id.")],
+    *,
+    limit: output.Limit = 20,
+    service: ServiceOptions,
+) -> None:
+    """List the eligible queues of a job with their rank, in the order in which a director fills them."""
+    columns: Mapping[str, Column] = {"Site/CE/Queue": "queue", "#Rank": "rank"}
+    service.show(
+        lambda client: client.queues_of_job(job_id, limit=limit),
+        lambda found: output.list_table(
+            columns, found["queues"], title=f"{found['eligible']} queues are eligible"
+        ),
+    )
+
+
 def _explain_file(client: ServiceClient, file: Path, *, forwarding: bool) -> Entry:
     try:
         text = file.read_text(encoding="utf-8")

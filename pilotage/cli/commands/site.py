@@ -1,6 +1,6 @@
 """`pilotage site`: advertisements, throttles, limits and bans of sites.
 
-`advertise --watch` repeatedly runs a command that counts jobs at a gateway, and advertises its output.
+`advertise --watch` repeatedly counts jobs, by a batch system's commands or by one of the site.
 """
 
 import json
@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
+from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 
 
@@ -66,23 +68,68 @@ _SHELL = re.compile(r"[;|&<>`]|\$\(")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 
 
-def advertise_repeatedly(client: ServiceClient, scope: str, command: str, *, every: float) -> None:
-    """Advertise the output of a command until interrupted; failures are reported and retried next time."""
-    words = split(command)
+#: Returns the counts of a scope; called with the seconds that it may take.
+Count = Callable[[float], Mapping[str, object]]
+
+
+def advertise_repeatedly(client: ServiceClient, scope: str, count: Count, *, every: float) -> None:
+    """Advertise counts until interrupted; failures are reported and retried next time."""
     while True:
         began = time.monotonic()
         try:
-            advertise_once(client, scope, words, patience=every)
-        except (ServiceAway, ApiError, WrongUsage) as error:
+            advertise_once(client, scope, count, patience=every)
+        except (ServiceAway, ApiError, WrongUsage, BatchSystemAway) as error:
             sys.stderr.write(f"pilotage: {scope} was not advertised: {one_line(str(error))}\n")
         time.sleep(max(0.0, began + every - time.monotonic()))
 
 
-def advertise_once(client: ServiceClient, scope: str, words: list[str], *, patience: float) -> None:
+def advertise_once(client: ServiceClient, scope: str, count: Count, *, patience: float) -> None:
     """Fetch a watermark, count, advertise; this order avoids counting a job twice or not at all."""
     as_of = client.watermark(scope.partition("/")[0])
-    counts = parse_counts(_run_command(words, max(patience, 1)))
-    print_warnings(client.advertise(scope, {**counts, "as_of": as_of}))
+    print_warnings(client.advertise(scope, {**count(max(patience, 1)), "as_of": as_of}))
+
+
+def choose_counter(watch: str, batch_queues: Sequence[str], dialect: Path | None) -> Count:
+    """The counter of `--watch`: of a kind of batch system, or the output of a command."""
+    from pilotage.fabric.batch import settings as batch_settings  # imported late: no other command needs it
+
+    if watch in batch_settings.installed_kinds():
+        return count_batch_jobs(watch, batch_queues, dialect)
+    if batch_queues or dialect:
+        kinds = ", ".join(batch_settings.installed_kinds())
+        raise WrongUsage(f"--batch-queue and --dialect are for a batch system: --watch {kinds}")
+    return count_by_command(split(watch))
+
+
+def count_by_command(words: list[str]) -> Count:
+    """Counts as the output of a command."""
+    return lambda patience: parse_counts(_run_command(words, patience))
+
+
+def count_batch_jobs(kind: str, batch_queues: Sequence[str], dialect: Path | None) -> Count:
+    """Count the jobs of a batch system by its own commands, as `CurrentPendingJobs` and others."""
+    from pilotage.cli import settings
+    from pilotage.fabric.batch import settings as batch_settings
+    from pilotage.fabric.batch.dialect.dialect import InvalidDialect
+
+    content = None if dialect is None else settings.load_yaml(dialect, InvalidDialect)
+    try:
+        counter = batch_settings.open_counter(kind, batch_queues, content)
+    except ValueError as error:
+        raise WrongUsage(f"--watch {kind}: {one_line(str(error))}") from None
+
+    def count(_patience: float) -> Mapping[str, object]:
+        try:
+            found = counter()
+        except ValueError as error:
+            raise WrongUsage(f"--batch-queue: {error}") from None
+        return {
+            "CurrentJobs": found.waiting + found.running,
+            "CurrentPendingJobs": found.waiting,
+            "CurrentRunningJobs": found.running,
+        }
+
+    return count
 
 
 def split(command: str) -> list[str]:
@@ -174,7 +221,7 @@ def list_sites(*, service: ServiceOptions) -> None:
 
 
 def show(site: options.Site, *, service: ServiceOptions) -> None:
-    """Show the ban, throttles and latest advertisements of a site."""
+    """Show the ban, throttles, latest advertisements and handled job types of a site."""
     service.show(lambda client: client.site(site), _details)
 
 
@@ -189,7 +236,19 @@ def advertise(
     *,
     watch: Annotated[
         str | None,
-        options.option("COMMAND", "Run this command repeatedly; it prints K=V lines or a JSON object."),
+        options.option(
+            "KIND|COMMAND",
+            "Repeatedly count the jobs of a batch system (slurm, gridengine, pbs, lsf, htcondor, command), "
+            "or run a command, which prints K=V lines or a JSON object.",
+        ),
+    ] = None,
+    batch_queue: Annotated[
+        list[str] | None,
+        options.option("NAME", "Batch queue to count; may be repeated (default: all)."),
+    ] = None,
+    dialect: Annotated[
+        Path | None,
+        options.option("FILE", "Dialect of the batch system `command`, or changes of another one's (YAML)."),
     ] = None,
     every: Annotated[
         float, typer.Option(metavar="S", min=0.1, help="Seconds between runs of the command.")
@@ -198,14 +257,19 @@ def advertise(
 ) -> None:
     """Advertise the numbers of jobs of a site, CE or queue; once, or repeatedly from a command.
 
-    --watch fetches a watermark before each run, so that jobs matched since then are counted exactly.
+    --watch fetches a watermark before each count, so that jobs matched since then are counted exactly. With a
+    kind of batch system it counts by that system's own commands: CurrentJobs, CurrentPendingJobs and
+    CurrentRunningJobs, of everybody.
     Without a watermark, jobs matched since the previous advertisement stay reserved.
     """
     if (watch is None) == (not state):
         raise WrongUsage("give K=V, or --watch COMMAND, which prints them")
+    if watch is None and (batch_queue or dialect):
+        raise WrongUsage("--batch-queue and --dialect are for --watch with a batch system")
+    counter = None if watch is None else choose_counter(watch, batch_queue or (), dialect)
     with service.connect() as client:
-        if watch is not None:
-            advertise_repeatedly(client, site, watch, every=every)
+        if counter is not None:
+            advertise_repeatedly(client, site, counter, every=every)
             return
         answer = client.advertise(site, pairs(state or []))
     print_warnings(answer)
@@ -257,4 +321,15 @@ def _details(site: Entry) -> RenderableType:
     ]
     if site["ban"]:
         shown.insert(0, output.facts(site["ban"], title=f"{site['site']} is banned"))
-    return Group(*shown) if shown else f"{site['site']}: no ban, no throttle"
+    if handled := site.get("job_types"):
+        shown.append(
+            output.table(("Site/CE/Queue", "Job types handled", "Advertised", "Stale"), _types(handled))
+        )
+    return Group(*shown) if shown else f"{site['site']}: no ban, no throttle, no job manager"
+
+
+def _types(handled: Sequence[Entry]) -> list[tuple[object, ...]]:
+    return [
+        (each["scope"], each["job_types"], output.local_time(each["advertised_at"]), each["stale"])
+        for each in handled
+    ]

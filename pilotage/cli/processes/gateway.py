@@ -73,12 +73,18 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
         manager = Manager(context)
         life = credentials.life_left(credentials.read_claims(token), time.time())
         stack.enter_context(TokenRenewal(service, life=life).going_on())
+        leases = GatewayLeases(service=service, manager=manager, permits=permits)
         yield Gateway(
             manager=manager,
             permits=permits,
-            leases=GatewayLeases(service=service, manager=manager, permits=permits),
+            leases=leases,
             advertising=GatewayAdvertising(
-                service=service, manager=manager, permits=permits, scopes=described.scopes()
+                service=service,
+                manager=manager,
+                permits=permits,
+                leases=leases,
+                scopes=described.scopes(),
+                job_types=tuple(sorted(known)),
             ),
             pulling=GridJobPulling(
                 service=service,

@@ -6,16 +6,16 @@ import socket
 import sys
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 
 import typer
 from rich.panel import Panel
 
 from cs_config import gc_tuning
-from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import home_directory, output, process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused, harmless
-from pilotage.cli.processes import agent, local_pilots, serve, tls
+from pilotage.cli.processes import agent, local_pilots, serve, tls, worker
 from pilotage.cli.processes.agent import AGENTS, AgentContext
 from pilotage.cli.processes.local_pilots import LocalPilots, LocalQueue
 from pilotage.cli.settings import Settings
@@ -25,28 +25,31 @@ from pilotage.service.services import Services
 from requirements.errors import did_you_mean
 
 
-def show_banner(chosen: Settings, config: Configuration, url: str, *, as_json: bool) -> None:
+def show_banner(chosen: Settings, parts: Services, url: str, *, as_json: bool) -> None:
     """Print the URL of the service and the next commands."""
     if as_json:
         facts = {
             "url": url,
             "home": str(chosen.home),
             "client_env": str(chosen.home / home_directory.CLIENT_ENV),
+            "redis_url": None if chosen.redis_url is None else cli_engine.hide_password(chosen.redis_url),
         }
         sys.stdout.write(json.dumps(facts) + "\n")
     else:
-        banner = harmless("\n".join(_banner_lines(chosen, config, url)))
+        banner = harmless("\n".join(_banner_lines(chosen, parts, url)))
         output.console().print(Panel.fit(banner, title="Pilotage"))
     sys.stdout.flush()
 
 
-def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str]:
+def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
+    config = parts.live.current
     lines = [f"{url}  (interface: {url}/docs)", f"home: {chosen.home}"]
     if config.addresses:
         size = f"{len(config.addresses)} queues of {len(config.sites)} sites"
         lines.append(f"configuration: version {config.version}, {size}")
     else:
         lines.append("no queues yet: pilotage config apply FILE, or start with --resources FILE")
+    lines.append(_describe_optimizers(chosen, parts))
     if chosen.site is not None:
         lines.append(f"up to {chosen.pilots} pilots at {chosen.site} as jobs need them")
         if os.getuid() == 0:
@@ -59,6 +62,15 @@ def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str
     return [*lines, "", "Ctrl-C ends it; started again it goes on."]
 
 
+def _describe_optimizers(chosen: Settings, parts: Services) -> str:
+    if chosen.redis_url is None:
+        return "optimizers: in this process, without Redis"
+    state, place = parts.optimizer_queue(), cli_engine.hide_password(chosen.redis_url)
+    if state is not None and state.problem is not None:
+        return f"Redis at {place} does not answer: jobs wait for the sweep until it does"
+    return f"optimizers: an RQ worker, through Redis at {place}"
+
+
 #: Lifetime of the token in client.env, and time between two renewals, in seconds. Copies of it end soon.
 _TOKEN_LIFE = 8 * 86400
 _RENEW_EVERY = 6 * 3600
@@ -66,14 +78,14 @@ _RENEW_EVERY = 6 * 3600
 
 @settings.command_with(
     *("resources", "host", "port", "tls_certificate", "tls_key"),
-    *("site", "pilots", "isolation", "vo", "database_url", "log_level"),
+    *("site", "pilots", "isolation", "vo", "database_url", "redis_url", "log_level"),
 )
 def up(chosen: Settings, *, as_json: bool) -> None:
     """Run the whole system in one process: database, service, optimizers, agents; with --site, pilots.
 
-    Needs no server and no root. Ctrl-C stops it; the next start continues from there.
+    Needs no server and no root. With --redis, the optimizers run in an RQ worker, a process of its own.
+    Ctrl-C stops it; the next start continues from there.
     """
-    chosen = chosen.model_copy(update={"redis_url": None})  # the optimizers run here, whatever else there is
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     home_directory.make_home(chosen.home)
     with home_directory.lock_home(chosen.home):
@@ -101,6 +113,9 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             holder=agent.unique_holder(),
         )
         stack.enter_context(agent.run_agents(list(AGENTS), context))
+        if chosen.redis_url is not None:
+            target = partial(worker.run, chosen, chosen.redis_url, burst=False, as_json=as_json)
+            stack.enter_context(process_setup.keep_beside(target))
         local = _local_pilots(chosen, parts, url)
 
         def renew(_now: datetime) -> None:
@@ -111,7 +126,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             renew(parts.clock())
             stack.enter_context(wiring.repeat_in_thread(renew, name="client-env", every=_RENEW_EVERY))
             local.start()
-            show_banner(chosen, parts.live.current, url, as_json=as_json)
+            show_banner(chosen, parts, url, as_json=as_json)
 
         serve.serve_application(
             create_app(parts), bound, chosen, tls=tls_context, ready=ready, ending=local.stop

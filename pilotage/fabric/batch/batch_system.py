@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from requirements.errors import PilotageError
 
@@ -91,6 +91,14 @@ class Capacity:
     running: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCounts:
+    """Jobs of everybody in some queues of a batch system, each once."""
+
+    waiting: int
+    running: int
+
+
 class BatchSystem(Protocol):
     """One batch system, seen by one user of it.
 
@@ -129,6 +137,14 @@ class BatchSystem(Protocol):
 
     def capacity(self) -> Mapping[str, Capacity]:
         """What the queues have, by name."""
+
+
+@runtime_checkable
+class CountsJobs(Protocol):
+    """A batch system that counts a job that waits for several queues once."""
+
+    def count_jobs(self, queues: Collection[str]) -> JobCounts:
+        """Count the jobs in these queues, empty: in all; ValueError: there is no such queue."""
 
 
 class BatchSystemAway(PilotageError):

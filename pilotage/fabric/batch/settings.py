@@ -4,7 +4,7 @@ A kind is an entry point of the group `pilotage.batch`: its name is the `kind` o
 `BatchSystemKind`. Those that come with the program are registered like any others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from pilotage.fabric.batch.arc import rest as arc_rest
 from pilotage.fabric.batch.arc.rest import ComputingElement, Connect
-from pilotage.fabric.batch.batch_system import BatchSystem
+from pilotage.fabric.batch.batch_system import BatchSystem, CountsJobs, JobCounts
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.dialect import Dialect, merge_dialect
 from pilotage.fabric.batch.shell import LocalShell, Shell
@@ -160,3 +160,40 @@ class BatchSystemKind:
 def open_system(settings: SystemSettings, connections: Connections) -> BatchSystem:
     """The batch system that settings describe."""
     return load_kind(settings.kind).open(settings, connections)
+
+
+def open_counter(
+    kind: str, queues: Collection[str], dialect_content: object = None
+) -> Callable[[], JobCounts]:
+    """A function that counts the jobs in queues of a batch system on this host; empty: in all of them.
+
+    It raises `BatchSystemAway`, and `ValueError` for an unknown queue.
+
+    Raises:
+        ValueError: This kind cannot count, or its settings are invalid.
+    """
+    found = load_kind(kind)
+    if "ce" in found.needed or kind == "local":
+        raise ValueError("it lists only jobs of its own account")
+    if "dialect" in found.needed and dialect_content is None and kind not in dialect.SHIPPED:
+        raise ValueError("it needs a dialect (--dialect FILE)")
+    content = {"kind": kind, "dialect": dialect_content}
+    if "directory" in found.needed:
+        content["directory"] = "/"  # for files of jobs, of which there are none
+    settings = SystemSettings.model_validate(
+        {name: each for name, each in content.items() if each is not None}
+    )
+    system = open_system(settings, Connections(stack=ExitStack()))
+    if isinstance(system, CountsJobs):
+        return lambda: system.count_jobs(queues)
+
+    def count() -> JobCounts:
+        capacity = system.capacity()
+        if missing := sorted(set(queues) - capacity.keys()):
+            raise ValueError(f"no queue {', '.join(missing)}, there are {', '.join(sorted(capacity))}")
+        chosen = [each for name, each in capacity.items() if not queues or name in queues]
+        return JobCounts(
+            waiting=sum(each.waiting for each in chosen), running=sum(each.running for each in chosen)
+        )
+
+    return count

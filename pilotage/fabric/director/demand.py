@@ -26,6 +26,7 @@ class DemandedWork:
 
     jobs: int
     groups: Mapping[TargetGroup, float]  #: with the part of a slot that one job takes
+    ranks: Mapping[str, float] = field(default_factory=dict)  #: by queue; the highest first, others last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,6 @@ class QueueRoom:
     pilots: int
     free: int | None = None  #: pilots that would start at once; None: unknown
     batch_queue: str = ""  #: with its system; queues that share one share its free cores
-    rank: float | None = None  #: the highest first, those without one last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class DemandSituation:
 def decide_pilots(situation: DemandSituation, chance: random.Random) -> Mapping[TargetGroup, int]:
     """New pilots by group, for work that no existing pilot takes, within the limits.
 
-    A better rank comes first; queues of one rank get equal parts, in an order of chance.
+    Each work prefers its queues of a better rank; queues of one rank get equal parts, in an order of chance.
     """
     plan = _Plan(situation, chance)
     plan.use_slots(situation.there)
@@ -117,19 +117,26 @@ class _Plan:
 
     def _merge(self, situation: DemandSituation) -> list[_WorkLeft]:
         """Equal work together, that with least choice first, in an order of chance."""
-        jobs: Counter[tuple[tuple[int, float], ...]] = Counter()
+        jobs: Counter[tuple[tuple[int, float, float], ...]] = Counter()
         for each in situation.work:
-            parts = sorted((self._numbers[group], part) for group, part in each.groups.items())
+            parts = sorted(
+                (self._numbers[group], part, _rank(group, each.ranks, situation.rooms))
+                for group, part in each.groups.items()
+            )
             jobs[tuple(parts)] += each.jobs
-        ranks = [_level(group, situation.rooms) for group in self._groups]
+        has_room = [
+            any((room := situation.rooms.get(place)) and room.pilots > 0 for place in places)
+            for places in self._places
+        ]
         found = []
         for choice, number in sorted(jobs.items()):
             levels: dict[tuple[float, int], list[int]] = defaultdict(list)
-            for group, _ in choice:
-                if (level := ranks[group]) is not None:
-                    levels[level].append(group)
+            for group, _, rank in choice:
+                if has_room[group]:
+                    levels[rank, len(self._groups[group].queues)].append(group)
             ordered = [levels[level] for level in sorted(levels, reverse=True)]
-            found.append(_WorkLeft(jobs=number, parts=dict(choice), levels=ordered))
+            parts_of = {group: part for group, part, _ in choice}
+            found.append(_WorkLeft(jobs=number, parts=parts_of, levels=ordered))
         self._chance.shuffle(found)
         return sorted(found, key=lambda each: len(each.parts))
 
@@ -215,14 +222,16 @@ class _Plan:
             self._free[self._gates.get(place[1], "")] -= taken
 
 
-def _level(group: TargetGroup, rooms: Mapping[Place, QueueRoom]) -> tuple[float, int] | None:
-    """How good a group is: its best rank, then the number of queues that a broker may pick from."""
-    open_rooms = [
-        room for queue in group.queues if (room := rooms.get((group.vo, queue))) and room.pilots > 0
-    ]
-    if not open_rooms:
-        return None
-    return max(-math.inf if room.rank is None else room.rank for room in open_rooms), len(group.queues)
+def _rank(group: TargetGroup, ranks: Mapping[str, float], rooms: Mapping[Place, QueueRoom]) -> float:
+    """The best rank of the queues of a group that have room; a broker picks one of several."""
+    return max(
+        (
+            ranks[queue]
+            for queue in group.queues
+            if queue in ranks and (room := rooms.get((group.vo, queue))) and room.pilots > 0
+        ),
+        default=-math.inf,
+    )
 
 
 def _fitting(slots: float, part: float) -> int:

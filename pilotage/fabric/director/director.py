@@ -204,7 +204,6 @@ class Director:
                     pilots=room if usable else 0,
                     free=self._free_slots(usable, here, each),
                     batch_queue=",".join(f"{target.system}/{target.batch_queue}" for target in usable),
-                    rank=each.ranks[queue],
                 )
         return rooms
 

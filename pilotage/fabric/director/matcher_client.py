@@ -58,6 +58,7 @@ class TargetWork:
     target: QueueTarget  #: with the slot that its pilots get
     groups: Groups
     task_queues: tuple[TaskQueueWork, ...]
+    ranks: Mapping[int, float] = field(default_factory=dict)  #: of the queue, by task queue
     beyond: tuple[TaskQueueWork, ...] = ()  #: that the queue allows, and the slot of the file does not
 
     def way(self, pool: str | None) -> Way:
@@ -104,7 +105,8 @@ def collect_work(
             group: max(work[number].part_of(slots[group.broker, queue]) for queue in group.queues)
             for group in own[number].union(narrower)
         }
-        yield DemandedWork(jobs=work[number].waiting, groups=parts)
+        ranks = {each.target.queue: each.ranks[number] for each in found if number in each.ranks}
+        yield DemandedWork(jobs=work[number].waiting, groups=parts, ranks=ranks)
 
 
 def _queues_by_task_queue(found: Iterable[TargetWork]) -> Mapping[int, Mapping[Way, set[str]]]:
@@ -140,7 +142,6 @@ class VoDemand:
         TargetGroup, tuple[str, ...]
     ]  #: of every group that may get pilots; a broker's ask themselves
     limits: Mapping[str, QueueLimits]  #: by queue
-    ranks: Mapping[str, float | None]  #: by queue; only numbers, an expression is for single jobs
     slots: Mapping[tuple[str, str], JobResources]  #: by broker, empty for none, and queue
     unserved: Mapping[str, int] = field(default_factory=dict)  #: jobs, by queue and what its file states
     problems: tuple[str, ...] = ()
@@ -181,7 +182,6 @@ def fetch_demand(
         work=work,
         pools=pools,
         limits={queue: _limits(values) for queue, values in parameters.items()},
-        ranks={queue: _number(values, "rank") for queue, values in parameters.items()},
         slots={(each.target.broker, each.target.queue): each.target.resources for each in found},
         unserved=_count_unserved(found, parameters),
         problems=tuple(problems),
@@ -237,23 +237,25 @@ def _fetch_work(
     requests = [_build_offer(each, vo, parameters[each.queue]) for each in (*own, *whole)]
     answers = list(_fetch_demand(client, requests))
     beyond = {
-        (each.broker, each.queue): answer for each, answer in zip(whole, answers[len(own) :], strict=True)
+        (each.broker, each.queue): answer
+        for each, (answer, _) in zip(whole, answers[len(own) :], strict=True)
     }
     return [
         TargetWork(
             target=target,
             groups={tuple(each["flags"]): tuple(each["pools"]) for each in flags[target.queue]},
             task_queues=answer,
+            ranks=ranks,
             beyond=beyond.get((target.broker, target.queue), ()),
         )
-        for target, answer in zip(own, answers[: len(own)], strict=True)
+        for target, (answer, ranks) in zip(own, answers[: len(own)], strict=True)
     ]
 
 
 def _fetch_demand(
     client: ServiceClient, resources: Sequence[Mapping[str, object]]
-) -> Iterator[tuple[TaskQueueWork, ...]]:
-    """The task queues that each resource may serve."""
+) -> Iterator[tuple[tuple[TaskQueueWork, ...], Mapping[int, float]]]:
+    """The task queues that each resource may serve, and the ranks of its queue for them."""
     for begin in range(0, len(resources), _MOST):
         answer = client.demand(resources[begin : begin + _MOST])
         known = {
@@ -268,8 +270,9 @@ def _fetch_demand(
             )
             for each in answer["task_queues"]
         }
-        for numbers in answer["resources"]:
-            yield tuple(known[number] for number in numbers)
+        for numbers, ranks in zip(answer["resources"], answer["ranks"], strict=True):
+            ranked = {number: rank for number, rank in zip(numbers, ranks, strict=False) if rank is not None}
+            yield tuple(known[number] for number in numbers), ranked
 
 
 def _count_unserved(

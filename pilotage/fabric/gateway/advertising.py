@@ -1,15 +1,16 @@
-"""Advertisement of the number of grid jobs here, by the five states of their manager.
+"""Advertisement of the job types handled here, and of the number of grid jobs by state of their manager.
 
 The watermark is fetched before counting: every job that the service had recorded as started by then is
 counted, or has left. Jobs that it may not have recorded yet are listed. Source: SAM-Grid.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway.configuration import scopes_of_queue
+from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits, is_gathering
 from pilotage.fabric.gateway.service import GatewayService
 from pilotage.fabric.manager.grid_job import GridJob, LocalState, ManagerPhase
@@ -32,7 +33,9 @@ class GatewayAdvertising:
     service: GatewayService
     manager: Manager
     permits: Permits
+    leases: GatewayLeases
     scopes: Sequence[str]  #: sites, CEs and queues that only this gateway serves
+    job_types: Sequence[str]  #: with a handler
 
     def advertise(self, sites: Iterable[str], summary: GatewaySummary) -> None:
         """Advertise every scope, and fetch the limits at our sites."""
@@ -54,12 +57,15 @@ class GatewayAdvertising:
         watermark = self.service.watermark(site)
         grid_jobs = self.manager.grid_jobs()
         for scope in scopes:
-            there = [each for each in grid_jobs if scope in scopes_of_queue(each.taken.queue)]
+            there = [
+                replace(each, phase=self.leases.phase_of(each))
+                for each in grid_jobs
+                if scope in scopes_of_queue(each.taken.queue)
+            ]
             attempts = [each.taken.key._asdict() for each in there]
             try:
-                self.service.advertise(
-                    scope, {**count_by_state(there), "as_of": watermark, "attempts_seen": attempts}
-                )
+                state = {**count_by_state(there), "JobTypes": list(self.job_types)}
+                self.service.advertise(scope, {**state, "as_of": watermark, "attempts_seen": attempts})
             except Refused as error:
                 summary.problems.append(f"{scope} is not advertised: {error}")
             else:
@@ -74,6 +80,7 @@ def count_by_state(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:
         "CurrentSubmittingJobs": by_phase.count(ManagerPhase.SUBMITTING),
         "CurrentPollingJobs": by_phase.count(ManagerPhase.POLLING),
         "CurrentUpdatingJobs": by_phase.count(ManagerPhase.UPDATING),
+        "CurrentResubmittingJobs": by_phase.count(ManagerPhase.RESUBMITTING),
         "CurrentCancellingJobs": by_phase.count(ManagerPhase.CANCELLING),
         "CurrentGatheringOutputJobs": sum(is_gathering(each) for each in grid_jobs),
         "CurrentPendingJobs": sum(_is_pending(each) for each in grid_jobs),
@@ -82,7 +89,7 @@ def count_by_state(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:
 
 def _is_pending(grid_job: GridJob) -> bool:
     """Whether none of its local jobs has started to run."""
-    waits = grid_job.phase in (ManagerPhase.SUBMITTING, ManagerPhase.POLLING)
+    waits = grid_job.phase in (ManagerPhase.SUBMITTING, ManagerPhase.POLLING, ManagerPhase.UPDATING)
     return waits and {state for state, number in grid_job.local.items() if number} <= _PENDING
 
 

@@ -6,7 +6,7 @@ upload must not delay heartbeats. All state that has to outlive the process is i
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pilotage.fabric.cycle_summaries import GatewaySummary
@@ -36,7 +36,8 @@ class Gateway:
             self._talk(summary)
         except Away as error:
             summary.away.append(str(error))
-        _count(self.manager.grid_jobs(), summary)
+        grid_jobs = self.manager.grid_jobs()
+        _count([replace(each, phase=self.leases.phase_of(each)) for each in grid_jobs], summary)
         return summary
 
     def _talk(self, summary: GatewaySummary) -> None:

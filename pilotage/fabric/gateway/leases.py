@@ -62,6 +62,10 @@ log = logging.getLogger(__name__)
 _AWAY = 3
 
 
+def _local_state(grid_job: GridJob) -> object:
+    return dict(grid_job.local), grid_job.progress
+
+
 @dataclass(slots=True)
 class GridJobLease:
     """State of a lease in this process."""
@@ -70,6 +74,7 @@ class GridJobLease:
     started: bool = False
     closed: bool = False  #: the attempt is closed: reports are not accepted any more
     told_to_end: bool = False
+    reported: object = None  #: the states and progress of local jobs in the last report that was answered
     answered: float = 0.0  #: `elapsed_time` when the last report that was answered was sent
     run_on: float | None = None  #: seconds without an answer after which the local jobs have to end
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -111,6 +116,14 @@ class GatewayLeases:
                 if in_a_row == min(_AWAY, len(grid_jobs)):
                     raise
                 summary.problems.append(f"job {each.taken.job_id}: {error}")
+
+    def phase_of(self, grid_job: GridJob) -> ManagerPhase:
+        """Its phase, which is updating while the service does not have the latest state of its local jobs."""
+        with self._turn:
+            lease = self._held.get(grid_job.taken.key)
+        is_told = lease is not None and lease.reported == _local_state(grid_job)
+        is_polling = grid_job.phase is ManagerPhase.POLLING
+        return ManagerPhase.UPDATING if is_polling and not is_told else grid_job.phase
 
     def begin(self, taken: Sequence[PulledGridJob], summary: GatewaySummary) -> None:
         """Start the leases of grid jobs that were just recorded."""
@@ -157,7 +170,9 @@ class GatewayLeases:
     def _start_or_beat(self, lease: GridJobLease, grid_job: GridJob) -> News:
         """Start the attempt if this process has not done so, else send a heartbeat."""
         if lease.started:
-            return self.service.heartbeat(lease.taken.lease, heartbeat_body(grid_job))
+            answer = self.service.heartbeat(lease.taken.lease, heartbeat_body(grid_job))
+            lease.reported = _local_state(grid_job)
+            return answer
         answer = self.service.start(lease.taken.lease, {"host": socket.gethostname()})
         lease.started = True
         return answer

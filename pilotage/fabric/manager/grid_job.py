@@ -15,7 +15,8 @@ class ManagerPhase(StrEnum):
 
     SUBMITTING = "submitting"  #: from its arrival until each of its local jobs was submitted once
     POLLING = "polling"  #: its local jobs wait and run
-    UPDATING = "updating"  #: failed local jobs are submitted again
+    UPDATING = "updating"  #: it has news of its local jobs that the service was not told yet
+    RESUBMITTING = "resubmitting"  #: failed local jobs are submitted again
     CANCELLING = "cancelling"  #: its local jobs are being ended
     GATHERING = "gathering"  #: the output of its local jobs is collected
     ENDED = "ended"  #: its outcome is ready to be reported

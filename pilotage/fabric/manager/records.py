@@ -121,7 +121,7 @@ def _phase(entry: GridJobEntry, local_jobs: Sequence[LocalJob]) -> ManagerPhase:
         return ManagerPhase.CANCELLING
     if entry.number is None or any(not each.was_submitted for each in to_submit):
         return ManagerPhase.SUBMITTING
-    return ManagerPhase.UPDATING if to_submit else ManagerPhase.POLLING
+    return ManagerPhase.RESUBMITTING if to_submit else ManagerPhase.POLLING
 
 
 def _missing(local_jobs: Sequence[LocalJob]) -> Mapping[str, int]:

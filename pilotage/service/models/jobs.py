@@ -12,11 +12,13 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
+    computed_field,
     field_validator,
     model_validator,
 )
 
 from pilotage.service.models import MOST, AnswerModel, ListPage, StrictInput
+from taskqueue.jobs.grid_jobs import LocalJobsStatus, aggregate_status
 from taskqueue.states import JobStatus
 
 
@@ -98,6 +100,12 @@ class AttemptAnswer(AnswerModel):
     output_tail: str
     phases: list[PhaseBody] = Field(description="Of a grid job, in their order.")
     local_jobs: dict[str, int] = Field(description="Numbers of a grid job's local jobs by state.")
+
+    @computed_field(description="Overall status of a grid job's local jobs; null: there are none.")  # type: ignore[prop-decorator]
+    @property
+    def local_status(self) -> LocalJobsStatus | None:
+        """As the numbers by state imply."""
+        return aggregate_status(self.local_jobs) if self.local_jobs else None
 
     @field_validator("phases", "local_jobs", mode="before")
     @classmethod

@@ -152,6 +152,10 @@ class DemandAnswer(BaseModel):
 
     task_queues: list[DemandedTaskQueue]
     resources: list[list[int]] = Field(description="For each resource the task queues that it may serve.")
+    ranks: list[list[float | None]] = Field(
+        description="For each resource the rank of its queue for each of these task queues, by the `Rank` of "
+        "the first job in it, else of the queue; null: no number; empty: none has one."
+    )
 
 
 class TaskQueueAnswer(BaseModel):

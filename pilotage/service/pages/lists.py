@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
@@ -21,6 +21,7 @@ from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import sites as queries_sites
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
+from taskqueue.jobs.grid_jobs import LocalJobsStatus
 from taskqueue.pilots import pilots, search
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.pools import listing
@@ -202,6 +203,9 @@ class GridJobsShown(ListPage):
     """Query of the page."""
 
     site: str = Field(default="", max_length=255)
+    local: Literal["", "unsubmitted", "active", "done", "error"] = Field(
+        default="", description="Overall status of the local jobs."
+    )
     after: int | None = Field(default=None, ge=0, lt=2**63)
 
 
@@ -214,7 +218,13 @@ def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTM
     visible = [each.narrow(sites=wanted) for each in visibility.may_count(page.caller)]
     with database.reading(page.parts.engine) as conn:
         managers = grid_jobs.list_managers(conn, visible)
-        found = grid_jobs.list_grid_jobs(conn, visible, limit=query.enough, after=query.after)
+        found = grid_jobs.list_grid_jobs(
+            conn,
+            visible,
+            limit=query.enough,
+            after=query.after,
+            status=LocalJobsStatus(query.local) if query.local else None,
+        )
     sites = sorted({each.site for each in managers} & page.parts.live.current.sites)
     states = queries_sites.briefly(page.parts, page.caller, sites) if sites else []
     return page.render_list(

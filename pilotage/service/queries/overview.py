@@ -11,6 +11,7 @@ from agents import loop
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from matcher.explain import job_conditions, queue_report
+from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import JobFilter
@@ -66,11 +67,15 @@ class OverviewTroubles:
     stale: Sequence[SiteAnswer]  #: with an outdated advertisement
     silent: Sequence[str]  #: overdue agents; for operators, who can restart them
     configuration: str | None  #: fault of the latest version; for operators
+    optimizers: OptimizerQueueState | None  #: for operators, where there is Redis
 
     @property
     def are_none(self) -> bool:
         """Whether there are no problems; a full site is not a problem."""
-        return not (self.stuck_jobs or self.banned or self.stale or self.silent or self.configuration)
+        unheard = self.optimizers is not None and not self.optimizers.is_heard
+        return not (
+            self.stuck_jobs or self.banned or self.stale or self.silent or self.configuration or unheard
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +173,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
         stale=[each for each in states if any(one.stale for one in each.throttles)],
         silent=loop.list_overdue(latest, now=now) if latest is not None else (),
         configuration=parts.live.problem if caller.is_operator else None,
+        optimizers=parts.optimizer_queue() if caller.is_operator else None,
     )
 
 

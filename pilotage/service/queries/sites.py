@@ -88,13 +88,23 @@ class BanAnswer(AnswerModel):
     until: datetime | None
 
 
+class HandledTypesAnswer(AnswerModel):
+    """The job types that a gateway handles, as it advertised; for display only."""
+
+    scope: str = Field(description="`Site`, `Site/CE` or `Site/CE/Queue`.")
+    job_types: list[str]
+    advertised_at: datetime
+    stale: bool
+
+
 class SiteAnswer(BaseModel):
-    """A site with its ban, throttles and limits."""
+    """A site with its ban, throttles and limits, and the job types that its gateways handle."""
 
     site: str
     ban: BanAnswer | None
     throttles: list[ThrottleAnswer]
     limits: list[LimitAnswer]
+    job_types: list[HandledTypesAnswer]
 
 
 def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datetime | None) -> None:
@@ -158,6 +168,9 @@ def _list_states(
             for name in (names if jobs_of is None or jobs_of else ())
         }
         conditions = running_limits.read_conditions(conn, config, limited, now)
+        handled = defaultdict[str, list[HandledTypesAnswer]](list)
+        for each in throttle_state.list_handled_types(conn, config, here, now):
+            handled[scopes.parse_site(each.scope)].append(HandledTypesAnswer.model_validate(each))
     throttled = defaultdict[str, list[ThrottleAnswer]](list)
     visible = defaultdict[str, list[LimitAnswer]](list)
     for name in names:
@@ -168,7 +181,13 @@ def _list_states(
         ]
     site_bans = {site: BanAnswer.model_validate(each) for site, each in banned.items()}
     return [
-        SiteAnswer(site=site, ban=site_bans.get(site), throttles=throttled[site], limits=visible[site])
+        SiteAnswer(
+            site=site,
+            ban=site_bans.get(site),
+            throttles=throttled[site],
+            limits=visible[site],
+            job_types=handled[site],
+        )
         for site in sites
     ]
 

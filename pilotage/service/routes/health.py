@@ -108,6 +108,7 @@ def metrics(parts: PartsOf) -> Response:
             place_lookups=parts.matcher.place_lookups,
             cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
             pilots=search.count_pilots(conn, BY, PilotFilter(), ended_since=parts.clock() - _RECENT),
+            optimizer_queue=parts.optimizer_queue(),
         )
     return Response(parts.metrics.render(state), media_type=CONTENT_TYPE_LATEST)
 

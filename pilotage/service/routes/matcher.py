@@ -285,6 +285,7 @@ def get_demand(parts: PartsOf, caller: CallerOf, body: DemandQuestion) -> Demand
     return DemandAnswer(
         task_queues=[_demanded(each, found.waiting[number]) for number, each in found.task_queues.items()],
         resources=found.served,
+        ranks=found.ranks,
     )
 
 

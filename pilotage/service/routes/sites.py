@@ -68,10 +68,14 @@ class AdvertisementBody(BaseModel):
     CurrentSubmittingJobs: int | None = Field(default=None, ge=0)
     CurrentGatheringOutputJobs: int | None = Field(default=None, ge=0)
     CurrentPendingJobs: int | None = Field(default=None, ge=0)
+    CurrentRunningJobs: int | None = Field(default=None, ge=0)
     MaxJobs: int | None = Field(default=None, ge=0)
     MaxSubmittingJobs: int | None = Field(default=None, ge=0)
     MaxSubmittingAndOutputGatheringJobs: int | None = Field(default=None, ge=0)
     MaxPendingJobs: int | None = Field(default=None, ge=0)
+    JobTypes: list[Annotated[str, Field(max_length=200)]] | None = Field(
+        default=None, max_length=bounds.ADVERTISED, description="Job types that a gateway handles here."
+    )
     CurMatches: int | float | str | None = Field(
         default=None, description="Start value for the policy `expression`: a number or an expression."
     )

@@ -204,6 +204,7 @@ def upgrade() -> None:
         sa.Column("source", sa.Text(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("sandbox", sa.String(length=64)),
+        sa.Column("rank", sa.Text()),
         sa.PrimaryKeyConstraint("description_id", name=op.f("pk_descriptions")),
         sqlite_autoincrement=True,
     )

@@ -1,5 +1,6 @@
 """What pages list: pilots by their last news, task queues by whose they are, grid jobs, queues of pools."""
 
+import json
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from optimizers.chain import batch
 from optimizers.submit.submitter import Submitter
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
+from taskqueue.jobs.grid_jobs import LocalJobsStatus
 from taskqueue.jobs.search import JobCount
 from taskqueue.ownership import EVERY_ROW, OwnershipFilter
 from taskqueue.pilots import pilots, search
@@ -130,3 +132,33 @@ def test_grid_jobs_are_the_open_attempts_of_job_managers(engine: Engine, now: da
         [manager] = grid_jobs.list_managers(conn, there)
         assert (manager.site, manager.grid_jobs) == ("A.B.ch", 2)
         assert grid_jobs.list_managers(conn, [OwnershipFilter(owner="nobody")]) == []
+
+
+@pytest.mark.parametrize(
+    ("local_jobs", "status"),
+    [
+        ({}, "unsubmitted"),
+        ({"unsubmitted": 2}, "unsubmitted"),
+        ({"unsubmitted": 1, "done": 1}, "active"),
+        ({"running": 1, "failed": 2}, "active"),
+        ({"intended": 1}, "active"),
+        ({"done": 3}, "done"),
+        ({"done": 3, "killed": 1}, "error"),
+        ({"failed": 1}, "error"),
+    ],
+)
+def test_grid_jobs_are_found_by_the_status_of_their_local_jobs(
+    engine: Engine, now: datetime, local_jobs: dict[str, int], status: str
+) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, JobStatus.RUNNING)
+        stored.open_attempt(conn, job_id, now)
+        conn.execute(update(attempts).values(local_jobs=json.dumps(local_jobs)))
+    with database.reading(engine) as conn:
+        found = {
+            each: [
+                job.local_status for job in grid_jobs.list_grid_jobs(conn, EVERY_ROW, limit=10, status=each)
+            ]
+            for each in LocalJobsStatus
+        }
+    assert {each: jobs for each, jobs in found.items() if jobs} == {status: [status]}

@@ -15,6 +15,7 @@ from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystemAway,
     Capacity,
+    JobCounts,
     JobResources,
     State,
 )
@@ -136,6 +137,11 @@ class Tally:
         )
 
 
+def _count(text: str) -> int:
+    """A number of jobs, or the one job that has this state."""
+    return 1 if text.isalpha() else _number(text)
+
+
 def _number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() else 0
 
@@ -158,6 +164,25 @@ class DialectSystem(CommandLineSystem):
             for amounts in read_records(self._output_of(source), source):
                 tally.add(amounts)
         return tally.queues()
+
+    def count_jobs(self, queues: Collection[str]) -> JobCounts:
+        """Count the jobs in these queues (empty: in all), also those that wait for several queues or for any.
+
+        Raises:
+            ValueError: There is no such queue.
+        """
+        counted, known = Counter[str](), set[str]()
+        for source in self.dialect.counts or self.dialect.capacity:
+            for record in read_records(self._output_of(source), source):
+                named = set(filter(None, record.get("queue", _ALL).split(",")))
+                known |= named
+                if not queues or not named or named & set(queues):
+                    counted.update({name: _count(record.get(name, "")) for name in ("waiting", "running")})
+        if set(queues) - known:
+            known |= self.capacity().keys()  # one without jobs
+        if missing := sorted(set(queues) - known):
+            raise ValueError(f"no queue {', '.join(missing)}, there are {', '.join(sorted(known)) or 'none'}")
+        return JobCounts(waiting=counted["waiting"], running=counted["running"])
 
     def _submission(self, job: BatchJob) -> list[str]:
         submit, values = self.dialect.submit, self._values(job)

@@ -216,6 +216,8 @@ class Dialect(_Data):
     accounting: AccountingCommand | None = None
     kill: KillCommand
     capacity: tuple[Amounts, ...] = ()
+    #: Waiting and running jobs of everybody, for the throttle of a site; none: `capacity` has them.
+    counts: tuple[Amounts, ...] = ()
     #: In what a submission prints that was refused for good; any other failure is uncertain.
     refused: Pattern | None = None
 

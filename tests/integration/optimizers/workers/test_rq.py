@@ -100,6 +100,26 @@ def test_a_worker_does_what_is_rung_for(
     assert process.wait(PATIENCE) == 0
 
 
+def test_the_state_of_the_queue_and_the_outcomes_of_workers_are_read_from_redis(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> None:
+    store_grid(engine, now)
+    ids = submit(engine, grid(), now, *([JOB] * 3))
+    RQNotifier(redis_server.url).ring(ids)
+    with redis_server.client() as client:
+        before = rq.read_state(client)
+        assert (before.waiting, before.workers, before.is_heard, before.outcomes) == (1, 0, False, {})
+        queue = Queue(rq.QUEUE, connection=client, serializer=JSONSerializer)
+        assert 0 < client.ttl(f"rq:job:{queue.job_ids[0]}") <= 600, "an old message goes by itself"
+        workers.start()
+        until(lambda: rq.read_state(client).outcomes, "the outcomes")
+        after = rq.read_state(client)
+    assert (after.waiting, after.failed, after.workers) == (0, 0, 1)
+    assert sum(jobs for (step, _), jobs in after.outcomes.items() if step == "Requirements") == 3
+    redis_server.kill()
+    assert RQNotifier(redis_server.url).read_state().problem
+
+
 def test_a_worker_follows_the_configuration(
     engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from examples.servers.slurm import Slurm
 from pilotage.cli import application
 from pilotage.cli.commands import site
 from pilotage.cli.errors import WrongUsage
@@ -170,7 +171,7 @@ def test_what_a_watched_command_does_wrong_is_told_in_our_words(
 ) -> None:
     with ServiceClient(limited.url, limited.token("gateway", vo="cms", site=SITE)) as client:
         with pytest.raises(WrongUsage) as refused:
-            site.advertise_once(client, SITE, words, patience=0.1)
+            site.advertise_once(client, SITE, site.count_by_command(words), patience=0.1)
         assert told in str(refused.value)
         assert client.site(SITE)["throttles"][0]["advertisement"] is None
 
@@ -186,7 +187,9 @@ def test_the_watermark_is_fetched_before_a_slow_command_counts(
         printing = "echo CurrentJobs=0 CurrentSubmittingJobs=0 | tr ' ' '\\n'"
         words = ["sh", "-c", f"{counting}; {printing}"]
         watching = threading.Thread(
-            target=site.advertise_once, args=(client, SITE, words), kwargs={"patience": 60.0}
+            target=site.advertise_once,
+            args=(client, SITE, site.count_by_command(words)),
+            kwargs={"patience": 60.0},
         )
         watching.start()
         waiting.until(counts.exists)
@@ -195,5 +198,52 @@ def test_the_watermark_is_fetched_before_a_slow_command_counts(
         go.touch()
         watching.join(60)
         assert client.site(SITE)["throttles"][0]["reserved"] == 1
-        site.advertise_once(client, SITE, words, patience=60.0)
+        site.advertise_once(client, SITE, site.count_by_command(words), patience=60.0)
         assert client.site(SITE)["throttles"][0]["reserved"] == 0
+
+
+@pytest.mark.debian("slurm")
+def test_the_jobs_that_wait_in_a_real_slurm_close_its_site(
+    service: Service, config_text: str, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = config_text.replace(
+        "VO: [cms, dune]", "VO: [cms, dune]\n      Throttle: {Policy: pending, MaxPendingJobs: 3}"
+    )
+    service.configure(text)
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}] * 5}).raise_for_status()
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    script = tmp_path / "sleep.sh"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    try:
+        before = site.choose_counter("slurm", (), None)(60)["CurrentPendingJobs"]
+        for queues in ("long", "long,short"):  # one that waits for two queues is one job
+            slurm.ask("sbatch", "--hold", f"--partition={queues}", "--output=/dev/null", str(script))
+        with ServiceClient(service.url, service.token("site_admin", site=SITE)) as client:
+            site.advertise_once(client, SITE, site.choose_counter("slurm", (), None), patience=60)
+            [throttle] = client.site(SITE)["throttles"]
+            assert throttle["advertisement"]["CurrentPendingJobs"] == int(str(before)) + 2
+            assert len(ask(service.as_role("gateway", vo="cms", site=SITE))["matches"]) == 3 - 2 - int(
+                str(before)
+            )
+            assert ask(service.as_role("gateway", vo="cms", site=SITE))["reason"] == "throttled"
+            with pytest.raises(WrongUsage, match="no queue Lnog, there are long, short"):
+                site.choose_counter("slurm", ["Lnog"], None)(60)
+    finally:
+        slurm.ask("scancel", "--me")
+
+
+def test_the_job_types_of_gateways_are_shown(run: Run, gateway: httpx.Client) -> None:
+    advertised = {"JobTypes": ["generic", "montecarlo"]}
+    gateway.post(f"/api/v1/sites/{SITE}/ces/ce1/advertisement", json=advertised).raise_for_status()
+    status, out, _ = run("show", SITE)
+    assert status == 0
+    [line] = [each for each in out.splitlines() if "montecarlo" in each]
+    assert line.split()[:3] == [f"{SITE}/ce1", "generic,", "montecarlo"]
+
+
+def test_a_counter_that_cannot_be_opened_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(WrongUsage, match="needs a dialect"):
+        site.choose_counter("command", (), None)
+    with pytest.raises(WrongUsage, match="are for a batch system"):
+        site.choose_counter("./count", ["long"], None)

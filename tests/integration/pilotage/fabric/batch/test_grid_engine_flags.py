@@ -1,4 +1,4 @@
-"""What a real Grid Engine is told when a slot and flags ask for the same."""
+"""What a real Grid Engine is told when a slot and flags ask for the same; how its jobs are counted."""
 
 import uuid
 
@@ -31,3 +31,22 @@ def test_flags_add_to_what_a_slot_has_and_never_take_from_it(grid_engine: Cell) 
 
     [requests] = [line.split()[-1] for line in told.splitlines() if line.startswith("hard resource_list")]
     assert sorted(requests.split(",")) == ["h_rt=400", "h_vmem=300M"]
+
+
+def test_jobs_that_wait_are_counted_by_queue(grid_engine: Cell) -> None:
+    shell = grid_engine.shell
+    areas = WorkAreas(directory=f"{shell.home}/counted", shell=shell)
+    system = DialectSystem(areas=areas, dialect=shipped_dialect("gridengine"))
+    before, before_short = system.count_jobs(()).waiting, system.count_jobs(("short",)).waiting
+    jobs = [
+        BatchJob(stamp=f"test-{uuid.uuid4()}", script="#!/bin/sh\nsleep 600\n", queue=queue, flags=("-h",))
+        for queue in ("short", "short", "long")
+    ]
+    references = [system.submit(job) for job in jobs]
+    try:
+        assert system.count_jobs(()).waiting == before + 3
+        assert system.count_jobs(("short",)).waiting == before_short + 2
+        with pytest.raises(ValueError, match="no queue shrot"):
+            system.count_jobs(("shrot",))
+    finally:
+        shell.run(["qdel", *references])

@@ -217,6 +217,24 @@ def test_pilots_are_sent_for_the_work_that_there_is_and_no_more(ground: Ground) 
     assert ground.batch_jobs() == Counter({pilot["stamp"]: 1 for pilot in ground.pilots()})
 
 
+@pytest.mark.parametrize(("rank", "queue"), [("other.MaxRAM", "long"), ("-other.MaxRAM", "short")])
+def test_pilots_go_where_the_rank_of_the_jobs_is_highest(ground: Ground, rank: str, queue: str) -> None:
+    ground.submit(2, Rank=rank)
+
+    assert ground.cycle(ground.director()).submitted == 2
+    assert {pilot["queue"] for pilot in ground.pilots()} == {queue}
+
+
+@pytest.mark.parametrize(("group", "queue"), [("a", "long"), ("b", "short")])
+def test_an_expression_of_a_queue_ranks_it_for_each_job(ground: Ground, group: str, queue: str) -> None:
+    own = """{Rank: 'TARGET.JobGroup == "a" ? 5 : -5', """
+    config = CONFIG.replace("Rank: 2, ", "").replace("long: {", f"long: {own}")
+    ground.service.configure(config.replace("short: {", "short: {Rank: MaxRAM - 2000, "))
+    ground.submit(1, JobGroup=group)
+    ground.cycle(ground.director())
+    assert [pilot["queue"] for pilot in ground.pilots()] == [queue]
+
+
 def test_no_queue_gets_more_pilots_than_its_limits_for_all_vos_together(ground: Ground) -> None:
     ground.submit(20)
     ground.submit(20, vo="dune")

@@ -6,6 +6,7 @@ How grid jobs are materialised is not looked at: they stay as they came, or the 
 import io
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from sqlalchemy import Engine
 
 from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.gateway import Gateway
-from pilotage.fabric.manager.grid_job import ManagerPhase
+from pilotage.fabric.manager.grid_job import LocalState, ManagerPhase
+from pilotage.fabric.manager.records import LocalJob
 from pilotage.fabric.pilot.payload.payload import Report
-from pilotage.fabric.pilot.service.transport import Away, TokenNotAccepted
+from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests.grid_gateway import QUEUE, SITE, Ground, end, phases
@@ -87,6 +89,36 @@ def test_only_jobs_with_a_handler_come_and_those_without_a_type_are_generic(grou
         types = {each.taken.job_id: each.taken.description["JobType"] for each in gateway.manager.grid_jobs()}
     assert types == {typed: "montecarlo", plain: "generic"}
     assert ground.job(other)["status"] == "Waiting"
+
+
+def test_news_of_local_jobs_that_the_service_lacks_is_counted_as_updating(ground: Ground) -> None:
+    ground.service.configure(CONFIG.replace("      CEs:", LEVEL0))
+    ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        [entry] = gateway.manager.journal.entries()
+        local = LocalJob(key=entry.key, number=1, stamp="gate.1.1.1.1.b", was_submitted=True)
+        planned = replace(entry, number=1)
+        for state in (LocalState.WAITING, LocalState.RUNNING):
+            changed = [replace(local, state=state)]
+            gateway.manager.journal.write(entry.key, entry=planned, local_jobs=changed)
+            assert ground.line is not None
+            ground.line.refuses = "/heartbeat", Refused(503, "busy", "away, on purpose")
+            assert "1 updating" in talk(gateway)
+            advertised = ground.operator.get(f"/api/v1/sites/{SITE}").json()["throttles"][0]["advertisement"]
+            assert (advertised["CurrentUpdatingJobs"], advertised["CurrentPollingJobs"]) == (1, 0)
+            ground.line.refuses = None
+            assert "1 polling" in talk(gateway)
+            advertised = ground.operator.get(f"/api/v1/sites/{SITE}").json()["throttles"][0]["advertisement"]
+            assert (advertised["CurrentUpdatingJobs"], advertised["CurrentPollingJobs"]) == (0, 1)
+
+
+def test_the_handled_job_types_are_advertised_and_shown(ground: Ground) -> None:
+    with ground.gateway() as gateway:
+        talk(gateway)
+    [handled] = ground.operator.get(f"/api/v1/sites/{SITE}").json()["job_types"]
+    assert handled["scope"] == QUEUE
+    assert {"generic", "montecarlo"} <= set(handled["job_types"])
 
 
 def test_an_answer_that_got_lost_brings_the_same_job_again_also_to_the_next_process(ground: Ground) -> None:

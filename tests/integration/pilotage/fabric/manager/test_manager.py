@@ -115,7 +115,7 @@ def test_local_jobs_that_the_site_loses_are_submitted_again_and_that_is_no_submi
 
     manager.advance()
 
-    assert the_one(manager).phase is ManagerPhase.UPDATING
+    assert the_one(manager).phase is ManagerPhase.RESUBMITTING
     manager.advance()
     assert the_one(manager).phase is ManagerPhase.POLLING
     assert len(batch.submissions) == 3

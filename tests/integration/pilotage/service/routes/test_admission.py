@@ -109,6 +109,29 @@ def test_queues_come_in_the_order_of_the_rank(service: Service):
     assert stranger.status_code == 404
 
 
+def test_directors_get_the_ranks_by_job_and_queue(service: Service):
+    def demand() -> dict[str, list[float | None]]:
+        queues = {each["queue"]: each["queue"].split("/") for each in listed}
+        resources = [
+            {"Site": site, "GridCE": ce, "Queue": queue, "CPUTime": 100_000}
+            for site, ce, queue in queues.values()
+        ]
+        answer = service.operator().post("/api/v1/matcher/getDemand", json={"resources": resources})
+        assert answer.status_code == 200, answer.text
+        return dict(zip(queues, answer.json()["ranks"], strict=True))
+
+    first = submit(service, CPUTime=500, Rank="other.GlueHostBenchmarkSI00 - MY.CPUTime")
+    submit(service, CPUTime=500)  # of the same task queue, where the first counts
+    listed = service.user().get(f"/api/v1/jobs/{first}/queues").json()["queues"]
+    assert demand() == {each["queue"]: [each["rank"]] if each["rank"] is not None else [] for each in listed}
+    service.user().post(f"/api/v1/jobs/{first}/kill")
+    assert {queue.rpartition("/")[2]: ranks for queue, ranks in demand().items()} == {
+        "slow": [1000],
+        "open": [5],
+        "checked": [],
+    }
+
+
 def test_a_hostile_rank_is_refused_with_its_place(service: Service):
     text = f'Executable = "x"; Rank = {"(" * 5000}1{")" * 5000};'
     answer = service.user().post("/api/v1/jobs", json={"jdl": text})

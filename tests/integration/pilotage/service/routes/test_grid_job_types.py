@@ -1,13 +1,17 @@
 """Jobs of types that job managers handle are given to who names the type, and to nobody else."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
+from pilotage.service.services import utc_now
+from taskqueue.db import database
+from taskqueue.schema.tables import scopes
 from tests.running_service import Service, running
 
 CONFIG = """
@@ -105,6 +109,34 @@ def test_an_explanation_states_that_only_a_gateway_takes_the_type(service: Servi
     found = service.user().post("/api/v1/explain", json={"jobs": [GRID_JOB]}).json()
     assert found["eligible_queues"] == 2
     assert any("only a gateway takes jobs of type montecarlo" in each for each in found["now"])
+
+
+def test_the_types_that_gateways_advertise_are_shown_and_explained(service: Service) -> None:
+    site, gate = service.as_role("site_admin", site="LCG.A.org"), "LCG.A.org/ce1/gate"
+
+    def advertise(*job_types: str) -> None:
+        for path in ("", "/ces/ce1", "/ces/ce1/queues/gate"):
+            answer = site.post(f"/api/v1/sites/LCG.A.org{path}/advertisement", json={"JobTypes": job_types})
+            assert (answer.status_code, answer.json()["warnings"]) == (200, [])
+
+    def blocked() -> list[str]:
+        explained = service.user().post("/api/v1/explain", json={"jobs": [GRID_JOB]}).json()
+        return [each for each in explained["now"] if "only a gateway" in each]
+
+    assert "handled: no type" in blocked()[0]
+    advertise("generic", "Merge")
+    assert f"handled: generic, Merge at {gate}" in blocked()[0]
+    [shown] = site.get("/api/v1/sites/LCG.A.org").json()["job_types"]
+    assert (shown["scope"], shown["job_types"], shown["stale"]) == (gate, ["generic", "Merge"], False)
+    # An advertisement does not make a type a job manager's.
+    [merge] = submit(service, {"Executable": "a", "JobType": "Merge"})
+    assert listed(service) == [merge]
+    advertise("generic", "MonteCarlo")
+    assert blocked() == []
+    with database.writing(service.engine) as conn:
+        conn.execute(update(scopes).values(advertised_at=utc_now() - timedelta(hours=1)))
+    assert "handled: no type" in blocked()[0]
+    assert site.get("/api/v1/sites/LCG.A.org").json()["job_types"][0]["stale"]
 
 
 def test_what_waits_goes_by_the_types_of_now(service: Service) -> None:

@@ -3,11 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from optimizers.workers.rq import RQNotifier
 from pilotage.cli import settings
 from pilotage.cli.checks import database
 from pilotage.cli.checks import installation as checks_installation
 from pilotage.cli.checks.finding import Health
 from pilotage.cli.settings import Settings
+from tests.redis_server import RedisServer
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -71,6 +73,13 @@ def test_a_database_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> N
 def test_a_redis_that_does_not_answer_is_bad(tmp_path: Path) -> None:
     (finding,) = checks_installation.check_redis(installation(tmp_path, redis_url="redis://127.0.0.1:1"))
     assert finding.health is Health.BAD
+
+
+def test_a_redis_that_no_worker_listens_to_is_a_warning(tmp_path: Path, redis_server: RedisServer) -> None:
+    RQNotifier(redis_server.url).ring([1, 2])
+    _, workers = checks_installation.check_redis(installation(tmp_path, redis_url=redis_server.url))
+    assert workers.health is Health.WARNING
+    assert "no worker listens: 1 batches of jobs wait" in workers.message
 
 
 def test_no_redis_is_fine(tmp_path: Path) -> None:

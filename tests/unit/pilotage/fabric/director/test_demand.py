@@ -47,10 +47,11 @@ works = st.builds(
     DemandedWork,
     jobs=st.integers(1, 12),
     groups=st.dictionaries(st.sampled_from(POSTS), PARTS, min_size=1, max_size=5),
+    ranks=st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 2).map(float)),
 )
 rooms_of_vos = st.dictionaries(
     st.tuples(st.sampled_from(VOS), st.sampled_from(QUEUES)),
-    st.builds(QueueRoom, pilots=st.integers(0, 15), rank=st.none() | st.integers(0, 2).map(float)),
+    st.builds(QueueRoom, pilots=st.integers(0, 15)),
 )
 
 
@@ -185,13 +186,10 @@ def test_pilots_on_their_way_are_counted_against_the_work_of_any_queue() -> None
 
 def test_the_queue_with_the_highest_rank_is_filled_first() -> None:
     groups = whole(*(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES))
-    rooms = {
-        QUEUES[0]: QueueRoom(pilots=4),
-        QUEUES[1]: QueueRoom(pilots=4, rank=1.0),
-        QUEUES[2]: QueueRoom(pilots=4, rank=7.0),
-    }
+    rooms = alike(dict.fromkeys(QUEUES, QueueRoom(pilots=4)))
+    work = [DemandedWork(jobs=6, groups=groups, ranks={QUEUES[1]: 1.0, QUEUES[2]: 7.0})]
 
-    new = decided(DemandSituation(work=[DemandedWork(jobs=6, groups=groups)], rooms=alike(rooms)))
+    new = decided(DemandSituation(work=work, rooms=rooms))
 
     assert new == {
         TargetGroup(vo="cms", queues=(QUEUES[2],)): 4,
@@ -207,34 +205,25 @@ def test_a_vo_that_may_have_no_pilots_at_a_queue_closes_it_for_no_other() -> Non
     assert decided(DemandSituation(work=work, rooms=rooms)) == {posts["dune"]: 3}
 
 
-def test_the_rank_that_one_vo_sees_is_not_that_of_another() -> None:
-    work = [
-        DemandedWork(jobs=2, groups=whole(*(TargetGroup(vo=vo, queues=(queue,)) for queue in QUEUES[:2])))
-        for vo in VOS
-    ]
-    rooms = {
-        ("cms", QUEUES[0]): QueueRoom(pilots=4, rank=2.0),
-        ("cms", QUEUES[1]): QueueRoom(pilots=4, rank=1.0),
-        ("dune", QUEUES[0]): QueueRoom(pilots=4, rank=1.0),
-        ("dune", QUEUES[1]): QueueRoom(pilots=4, rank=2.0),
-    }
+def test_each_work_has_its_own_order_of_queues() -> None:
+    groups = [TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES[:2]]
+    fast, near = {QUEUES[0]: 2.0, QUEUES[1]: 1.0}, {QUEUES[1]: 0.0}
+    work = [DemandedWork(jobs=2, groups=whole(*groups), ranks=ranks) for ranks in (fast, near)]
+    rooms = alike(dict.fromkeys(QUEUES, QueueRoom(pilots=4)))
 
-    assert decided(DemandSituation(work=work, rooms=rooms)) == {
-        TargetGroup(vo="cms", queues=(QUEUES[0],)): 2,
-        TargetGroup(vo="dune", queues=(QUEUES[1],)): 2,
-    }
+    assert decided(DemandSituation(work=work, rooms=rooms)) == dict.fromkeys(groups, 2)
 
 
 def test_a_job_with_one_choice_is_not_crowded_out_by_one_with_two() -> None:
     here, there = TargetGroup(vo="cms", queues=(QUEUES[0],)), TargetGroup(vo="cms", queues=(QUEUES[1],))
     work = [
-        DemandedWork(jobs=3, groups=whole(here, there)),
-        DemandedWork(jobs=3, groups=whole(here)),
+        DemandedWork(jobs=3, groups=whole(here, there), ranks={QUEUES[0]: 1.0}),
+        DemandedWork(jobs=3, groups=whole(here), ranks={QUEUES[0]: 1.0}),
     ]
 
     new = decided(
         DemandSituation(
-            work=work, rooms=alike({QUEUES[0]: QueueRoom(pilots=3, rank=1.0), QUEUES[1]: QueueRoom(pilots=3)})
+            work=work, rooms=alike({QUEUES[0]: QueueRoom(pilots=3), QUEUES[1]: QueueRoom(pilots=3)})
         )
     )
 
@@ -311,8 +300,8 @@ def test_jobs_of_one_core_share_the_slots_of_several() -> None:
 
 def test_free_cores_come_before_pilots_that_wait_in_a_full_queue_and_before_a_better_rank() -> None:
     full, idle = TargetGroup(vo="cms", queues=(QUEUES[0],)), TargetGroup(vo="cms", queues=(QUEUES[1],))
-    rooms = alike({QUEUES[0]: QueueRoom(pilots=9, free=0, rank=5.0), QUEUES[1]: QueueRoom(pilots=9, free=2)})
-    work = [DemandedWork(jobs=3, groups=whole(full, idle))]
+    rooms = alike({QUEUES[0]: QueueRoom(pilots=9, free=0), QUEUES[1]: QueueRoom(pilots=9, free=2)})
+    work = [DemandedWork(jobs=3, groups=whole(full, idle), ranks={QUEUES[0]: 5.0})]
 
     waiting = decided(DemandSituation(work=work, rooms=rooms, late={full: 3}))
     none = decided(DemandSituation(work=work, rooms=rooms))
@@ -324,9 +313,10 @@ def test_free_cores_come_before_pilots_that_wait_in_a_full_queue_and_before_a_be
 def test_queues_of_one_batch_queue_share_its_free_cores() -> None:
     groups = [TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES[:2]]
     here = QueueRoom(pilots=9, free=2, batch_queue="farm/all")
-    rooms = alike({QUEUES[0]: replace(here, rank=1.0), QUEUES[1]: here})
+    rooms = alike(dict.fromkeys(QUEUES[:2], here))
+    work = [DemandedWork(jobs=4, groups=whole(*groups), ranks={QUEUES[0]: 1.0})]
 
-    new = decided(DemandSituation(work=[DemandedWork(jobs=4, groups=whole(*groups))], rooms=rooms))
+    new = decided(DemandSituation(work=work, rooms=rooms))
 
     assert new == {groups[0]: 4}
 
