@@ -21,7 +21,7 @@ from pilotage.cli.commands import job as job_commands
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import CommandRefused, WrongUsage
-from pilotage.fabric.client import Json
+from pilotage.fabric.client import ApiError, Json, ServiceAway, is_passing
 from taskqueue.states import FINAL
 
 _P = ParamSpec("_P")
@@ -181,12 +181,19 @@ class Client:
         return self._change(self._service.reschedule_all, job_ids, filters)
 
     def wait(self, *job_ids: int, timeout: float | None = None) -> dict[int, str]:
-        """Wait until jobs have ended, or for `timeout` seconds; the status of each."""
+        """Wait until jobs have ended, or for `timeout` seconds; the status of each.
+
+        A service that was reached once and goes away is waited for.
+        """
         statuses: dict[int, str] = {}
         deadline = None if timeout is None else time.monotonic() + timeout
         pause, longest = _PAUSES
         while left := [job_id for job_id in job_ids if statuses.get(job_id) not in FINAL]:
-            statuses |= {each.id: each.status for each in self._fetch_jobs(left)}
+            try:
+                statuses |= {each.id: each.status for each in self._fetch_jobs(left)}
+            except (ServiceAway, ApiError) as error:
+                if not statuses or not is_passing(error):
+                    raise
             if missing := [job_id for job_id in left if job_id not in statuses]:
                 raise CommandRefused(f"no job {', '.join(map(str, missing))}")
             if all(statuses[job_id] in FINAL for job_id in left):

@@ -127,9 +127,9 @@ KNOWN = (
     *_amounts(
         VoRight.SET, "old benchmark units", bounds.SI00, SI00="speed of its processors; 250 is the reference"
     ),
-    *_counts(VoRight.SET, bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
+    *_counts(VoRight.LOWER, bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
     *_counts(
-        VoRight.SET, bounds.GPUS, NumberOfGPUs="GPUs that a job may use", GPUs="GPUs that a job may use"
+        VoRight.LOWER, bounds.GPUS, NumberOfGPUs="GPUs that a job may use", GPUs="GPUs that a job may use"
     ),
     *_counts(
         VoRight.LOWER,

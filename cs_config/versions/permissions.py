@@ -21,6 +21,8 @@ from requirements.values import Value, fold
 
 _VO_SECTION: Final = "VOs"
 _ENABLED: Final = "enabled"
+#: Parameters of slots, folded: there 0 states that the number is not known.
+_SLOT: Final = frozenset({"numberofprocessors", "numberofgpus", "gpus"})
 #: Names below `VOs/<vo>`, folded, that are the site's: access, which a VO cannot give itself, and the use of
 #: its batch system.
 _SITE_PATHS: Final = (
@@ -159,6 +161,8 @@ def _raises(config: Configuration, names: tuple[str, ...], difference: Differenc
         after = after.get(name, ABSENT) if isinstance(after, dict) else ABSENT
     if isinstance(after, bool) or fold(rest[0]) == _ENABLED:
         return after is not ABSENT and after is not False
+    if fold(rest[0]) in _SLOT and after == 0:
+        return True
     before = _effective_value(config, names[: _depth_of_vos(names)], vo, fold(rest[0]))
     if not isinstance(before, int | float):
         return False

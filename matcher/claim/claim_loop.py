@@ -180,8 +180,9 @@ class _Claim:
                 holder=self.prepared.holder.for_vo(row.vo),
                 allotment=allotment,
                 counted_by=None if self.gate is None else self.gate.find_countings(row.job_id),
+                claim_number=None if self.room is None else self.room.next_claim + number,
             )
-            for row, allotment in zip(self.taken, self.filling.allotments(), strict=True)
+            for number, (row, allotment) in enumerate(zip(self.taken, self.filling.allotments(), strict=True))
         ]
 
 
@@ -204,7 +205,7 @@ def claim_all(
     claims = [
         _Claim(
             prepared=prepared,
-            filling=SlotAllotment(prepared.resource),
+            filling=SlotAllotment(_bound(prepared, room)),
             gate=policies.policy_at(prepared.place, prepared.admission),
             is_busy=policies.is_busy(prepared.place, prepared.resource.named_vos),
             room=room,
@@ -242,6 +243,15 @@ def _read_rooms(conn: Connection, requests: Sequence[ClaimRequest], now: datetim
         if each.stamp in limits:
             rooms[each.stamp] = slots.NO_ROOM
     return found
+
+
+def _bound(prepared: ClaimRequest, room: SlotRoom | None) -> Resource:
+    """The resource of a request without the processors that the pilot's jobs have."""
+    resource = prepared.resource
+    if room is None or (room.is_empty and prepared.request.count == 1):
+        return resource
+    stated = resource.processors
+    return replace(resource, processors=room.processors if stated is None else min(stated, room.processors))
 
 
 def request_key(request: MatchRequest) -> RequestKey | None:

@@ -117,7 +117,7 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
             if (time := options_for(view.config, vo).leases.time) != options.leases.time
         },
         slot=SlotLimits(
-            processors=most or bounds.PROCESSORS,
+            processors=bounds.PROCESSORS if most is None else most,
             claims=options.limits.pilot_claims_per_hour,
         ),
     )

@@ -129,12 +129,13 @@ class RuleFollower:
 
         Without a change the database is read every few seconds only.
         """
-        if config is self._followed and time.monotonic() < self._until:
-            return True
+        if time.monotonic() < self._until and (config is self._followed or self._followed is None):
+            return self._followed is not None
         with self._lock:
             return self._follow(config)
 
     def _follow(self, config: Configuration) -> bool:
+        began = time.monotonic()
         version = config.version, config.expiries
         with database.reading(self._engine) as conn:
             current = scope_rules.read_version(conn)
@@ -150,7 +151,9 @@ class RuleFollower:
             outdated = set()
         opened = self.open_new(seconds=_AT_A_TIME)
         self._followed = config if opened and not outdated else None
-        self._until = time.monotonic() + _AGAIN
+        # Where many rules are left, claims for other places get as much time as these.
+        now = time.monotonic()
+        self._until = now + (_AGAIN if self._followed else now - began)
         return self._followed is not None
 
     def open_new(self, *, seconds: float = math.inf) -> bool:
@@ -172,8 +175,15 @@ class RuleFollower:
         if self._unaware:
             return False
         self._counting = {each: steps for each, steps in self._counting.items() if each in ids}
-        left = [rule for rule in closed if not self._open(rule, until)]
-        return not left
+        locked = set[str]()
+        is_done = True
+        for number, rule in enumerate(closed):
+            if number and time.monotonic() > until:
+                return False
+            if rule.scope in locked or not self._open(rule, until):
+                locked.add(rule.scope)
+                is_done = False
+        return is_done
 
     def _open(self, rule: StoredRule, until: float) -> bool:
         steps = self._counting.pop(rule.rule_id, None) or rule_opening.open_rule(self._engine, rule, counts)

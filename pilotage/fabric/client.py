@@ -44,12 +44,19 @@ class ApiError(PilotageError):
         return self._details
 
 
+def is_passing(error: ServiceAway | ApiError) -> bool:
+    """Whether the same request may be answered later, while the service or its database starts again."""
+    return isinstance(error, ServiceAway) or error.status in _PASSING
+
+
 Json = dict[str, Any]
 #: Bytes of an archive that are in memory at a time.
 CHUNK: Final = 1 << 20
 _API: Final = "/api/v1"
 #: For plain HTTP: loading the certificates of all authorities takes 40 ms.
 _NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+#: Answers of a service, or of a proxy before it, that is overloaded or not up.
+_PASSING: Final = frozenset({429, 502, 503, 504})
 #: By these a service refuses whoever asks.
 _ABOUT_THE_TOKEN: Final = frozenset({401, 403})
 

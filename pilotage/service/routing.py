@@ -129,6 +129,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_consta
 
 #: Bytes of a body from a caller that is not authenticated.
 _STRANGERS_JSON = 4096
+#: Characters of a stamp.
+_LONGEST_STAMP = 255
 
 #: Bytes of a body parsed in the event loop; larger ones go to a thread, so that they block no request.
 AT_ONCE = 64 << 10
@@ -278,14 +280,15 @@ class SecretRoute(RepeatingRoute):
             request = StrictRequest(request.scope, request.receive)
             parts: Services = request.app.state.parts
             request.state.secret = access.bearer(request)
-            access.admit_secret(request, parts)
             check_texts(request)
+            stamp = str(request.path_params.get("stamp", ""))[:_LONGEST_STAMP]
+            access.admit_secret(request, parts, stamp)
             await request.load(_STRANGERS_JSON)
             try:
                 async with self.take_place(parts, access.name_stranger(request)):
                     return await handle(request)
             except NotAuthenticated:
-                access.count_wrong_secret(request, parts)
+                access.count_wrong_secret(request, parts, stamp)
                 raise
 
         return guarded

@@ -33,7 +33,6 @@ from sqlalchemy import (
     column,
     event,
     func,
-    insert,
     literal,
     select,
 )
@@ -79,17 +78,18 @@ def unnest_json(parameter: str, columns: Mapping[str, Any], *, name: str) -> Fro
     )
 
 
-def insert_each(table: Table, source: FromClause, row: Mapping[str, ColumnElement[Any]]) -> Insert:
-    """Insert a row for each row of `source`; with SQLAlchemy's column defaults."""
+def insert_each(
+    table: Table, source: FromClause, row: Mapping[str, ColumnElement[Any]], *order: ColumnElement[Any]
+) -> Insert:
+    """Insert a row for each row of `source`, in an order; with SQLAlchemy's column defaults."""
     defaults = {
         each.name: literal(each.default.arg)
         for each in table.c
         if each.name not in row and isinstance(each.default, ScalarElementColumnDefault)
     }
     whole = {**row, **defaults}
-    return insert(table).from_select(
-        list(whole), select(*whole.values()).select_from(source), include_defaults=False
-    )
+    rows = select(*whole.values()).select_from(source).order_by(*order)
+    return postgresql.insert(table).from_select(list(whole), rows, include_defaults=False)
 
 
 def _quote(value: str | int) -> str:

@@ -98,11 +98,16 @@ def find_store_fault(error: BaseException) -> str | None:
 #: set to SERIALIZABLE, and administrators lock rows by hand.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 _LOCK_NOT_AVAILABLE: Final = "55P03"
+#: Two processes claimed for one pilot at once, see `pilots.slots`.
+_RACED: Final = "uq_attempts_claim_number"
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether a retry is likely to succeed at once."""
-    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
+    if not isinstance(error, DBAPIError):
+        return False
+    constraint = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
+    return getattr(error.orig, "sqlstate", None) in _CONFLICTS or constraint == _RACED
 
 
 def is_lock_timeout(error: DBAPIError) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, exists, select
 
+from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition, RescheduleLimit
 from taskqueue.jobs import jobs, transitions
 from taskqueue.jobs.transitions import MovedJob
@@ -21,7 +22,7 @@ KILL_REQUESTED = "Marked for termination"
 RESCHEDULED = "Job Rescheduled"
 
 IS_RESCHEDULED = select(jobs_table.c.job_id).where(
-    jobs_table.c.job_id == bindparam("job_id"),
+    jobs_table.c.job_id.in_(sql.IDS),
     jobs_table.c.status.in_(sorted(PREPARING | {JobStatus.WAITING})),
     exists().where(
         job_log.c.job_id == jobs_table.c.job_id,
@@ -54,13 +55,10 @@ def kill_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: d
 
 
 def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
-    """Reschedule a job: back through the optimizers, at most `maximum` times (RescheduleLimit).
+    """Reschedule a job as `reschedule_jobs` does.
 
-    No effect if the same source has done so and no pilot has got the job since: the answer may be lost.
+    IllegalTransition if its status does not allow it, RescheduleLimit after `maximum` times.
     """
-    transitions.lock_jobs(conn, [job_id])
-    if conn.execute(IS_RESCHEDULED, {"job_id": job_id, "source": source}).first() is not None:
-        return
     if reschedule_jobs(conn, [job_id], source=source, now=now, maximum=maximum):
         return
     current = jobs.get_job(conn, job_id).status
@@ -72,13 +70,19 @@ def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime,
 def reschedule_jobs(
     conn: Connection, job_ids: Collection[int], *, source: str, now: datetime, maximum: int
 ) -> list[int]:
-    """Reschedule the jobs whose status and number of reschedules allow it; their ids."""
+    """Send the jobs whose status and number of reschedules allow it back through the optimizers; their ids.
+
+    A job that the same source has rescheduled, and that no pilot has got since, stays as it is and is among
+    them: the request is repeated, because its answer was lost.
+    """
     transitions.lock_jobs(conn, job_ids)
+    repeated = [row.job_id for row in sql.read_batches(conn, IS_RESCHEDULED, job_ids, source=source)]
+    others = frozenset(job_ids).difference(repeated)
     wanted = JobStatus.RESCHEDULED
     moved = transitions.move_jobs(
-        conn, job_ids, wanted, minor=RESCHEDULED, source=source, now=now, reschedules_below=maximum
+        conn, others, wanted, minor=RESCHEDULED, source=source, now=now, reschedules_below=maximum
     )
-    return _withdraw(conn, moved, wanted, now=now)
+    return repeated + _withdraw(conn, moved, wanted, now=now)
 
 
 def _withdraw(conn: Connection, moved: Sequence[MovedJob], wanted: JobStatus, *, now: datetime) -> list[int]:

@@ -114,12 +114,19 @@ CLAIMED_COLUMNS = (jobs.c.job_id, jobs.c.epoch, jobs.c.vo, jobs.c.description_id
 _TAKEN_COLUMNS = (waiting_jobs.c.job_id, waiting_jobs.c.task_queue_id, waiting_jobs.c.priority)
 #: Lowest epoch after a loss of commits: the lost ones may have used lower numbers.
 _EPOCH_FLOOR = select(installation.c.epoch_floor).scalar_subquery()
+
+
+def next_epoch(epoch: ColumnElement[int]) -> ColumnElement[int]:
+    """The epoch of the next attempt of a job."""
+    return case((epoch < _EPOCH_FLOOR, _EPOCH_FLOOR), else_=epoch) + 1
+
+
 #: New values of an assigned job, except its site.
 MATCHED_VALUES: Mapping[str, Any] = {
     "status": JobStatus.MATCHED.value,
     "minor_status": ASSIGNED,
     "application_status": "",
-    "epoch": case((jobs.c.epoch < _EPOCH_FLOOR, _EPOCH_FLOOR), else_=jobs.c.epoch) + 1,
+    "epoch": next_epoch(jobs.c.epoch),
     "updated_at": bindparam("now"),
 }
 

@@ -95,6 +95,7 @@ class Attempt:
     quarantined: bool  #: open when commits were lost; reports of its pilot may be among them
     lost_at: datetime | None  #: when it was closed as lost, if it was reopened afterwards
     counted_by: str | None  #: the scope rules that count it, see `scope_rules.Counting`
+    claim_number: int | None  #: of the pilot's claims; None: not claimed with a pilot's token
 
 
 def get_attempt(conn: Connection, lease: str) -> Attempt:

@@ -74,6 +74,7 @@ class AssignedJob:
     holder: LeaseHolder
     allotment: Allotment = Allotment()
     counted_by: str | None = None  #: see `scope_rules.format_countings`
+    claim_number: int | None = None  #: see `slots`; None: not claimed with a pilot's token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,7 @@ def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: dateti
             "opened_at": now,
             "lease_expires_at": expires,
             "counted_by": to.counted_by,
+            "claim_number": to.claim_number,
             **asdict(allotment),
         }
         for (row, lease, expires, allotment), to in zip(held, given, strict=True)

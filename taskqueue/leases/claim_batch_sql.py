@@ -21,6 +21,7 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
+    case,
     delete,
     exists,
     false,
@@ -44,6 +45,7 @@ from taskqueue.leases.assignment import (
     LOCATION_BINDS,
     MATCHED_VALUES,
     is_eligible,
+    next_epoch,
     select_claimable,
     select_ordered,
 )
@@ -71,12 +73,13 @@ ClaimValues = Mapping[str, ColumnElement[Any]]
 def build_records(ids: Any, given: CTE, request: ClaimValues, *, keyed: bool) -> list[CTE]:
     """The CTEs that record a claim of the jobs `given`, whose ids are one id, or ANY of an array.
 
+    Their attempts are open already.
+
     `request` has the columns of each job's request; `keyed`: some have a request_id, which is stored with its
     answer.
     """
     parts = [
         _delete_waiting(ids).cte("taken"),
-        _insert_attempts(given, request).cte("opened"),
         _insert_log(given).cte("logged"),
     ]
     if keyed:
@@ -88,13 +91,21 @@ def _delete_waiting(ids: Any) -> ReturningDelete[Any]:
     return delete(waiting_jobs).where(waiting_jobs.c.job_id == ids).returning(waiting_jobs.c.job_id)
 
 
-def _insert_attempts(given: CTE, request: ClaimValues) -> Insert:
+def _open_attempts(picked: CTE, request: ClaimValues) -> CTE:
+    """Open attempts for locked jobs; not for a pilot that gets another job at the same moment.
+
+    Sorted, since each one waits for a rival to commit.
+    """
     row = {
-        **{name: given.c[name] for name in ("job_id", "epoch", "vo")},
+        **{name: picked.c[name] for name in ("job_id", "vo")},
         **{name: request[name] for name in claim.ATTEMPT_COLUMNS},
+        "epoch": next_epoch(picked.c.epoch),
         "opened_at": NOW,
+        "claim_number": case((request["slot"].is_not(None), slots.next_claim(request["stamp"]))),
     }
-    return compiled_sql.insert_each(attempts, given, row)
+    opened = compiled_sql.insert_each(attempts, picked, row, request["stamp"])
+    unique = [attempts.c.stamp, attempts.c.claim_number]
+    return opened.on_conflict_do_nothing(index_elements=unique).returning(attempts.c.job_id).cte("opened")
 
 
 def _insert_log(given: CTE) -> Insert:
@@ -161,19 +172,23 @@ def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
         select(request["number"].label("number")).where(_is_refused(request, keyed=keyed)).cte("refused")
     )
     first = (
-        waiting.where(~exists().select_from(refused))
+        waiting.add_columns(jobs.c.epoch, jobs.c.vo)
+        .where(~exists().select_from(refused))
         .limit(1)
         .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
         .cte("first")
     )
-    its_id = select(first.c.job_id).scalar_subquery()
+    opened = _open_attempts(first, request)
+    its_id = select(opened.c.job_id).scalar_subquery()
     given = (
         _match_jobs(its_id, request["site"])
         .returning(*(jobs.c[name] for name in _COLUMNS), request["number"].label("number"))
         .cte("given")
     )
     parts = build_records(its_id, given, request, keyed=keyed)
-    return union_all(_select_claimed(given), _select_refused(refused.c.number)).add_cte(*parts)
+    lost = select(request["number"]).select_from(first).where(~exists().select_from(opened))
+    refusals = union_all(select(refused.c.number), lost).subquery()
+    return union_all(_select_claimed(given), _select_refused(refusals.c.number)).add_cte(*parts)
 
 
 def _build_many() -> CompoundSelect[Any]:
@@ -181,8 +196,9 @@ def _build_many() -> CompoundSelect[Any]:
     is_refused = func.coalesce(_is_refused(dict(given_requests.c.items()), keyed=True), false())
     requests = select(given_requests, is_refused.label("is_refused")).cte("requests")
     assigned = _assign_jobs(requests)
+    opened = _open_attempts(assigned, dict(assigned.c.items()))
     # As an array: the planner cannot estimate how few rows there are, and might scan the table for a join.
-    ids = any_(func.array(select(assigned.c.job_id).scalar_subquery()))
+    ids = any_(func.array(select(opened.c.job_id).scalar_subquery()))
     given = (
         _match_jobs(ids, assigned.c.site)
         .where(jobs.c.job_id == assigned.c.job_id)
@@ -193,8 +209,9 @@ def _build_many() -> CompoundSelect[Any]:
         .cte("given")
     )
     parts = build_records(ids, given, dict(given.c.items()), keyed=True)
-    refused = _select_refused(requests.c.number).where(requests.c.is_refused)
-    return union_all(_select_claimed(given), refused).add_cte(*parts)
+    lost = select(assigned.c.number).where(assigned.c.job_id.not_in(select(opened.c.job_id)))
+    refused = union_all(select(requests.c.number).where(requests.c.is_refused), lost).subquery()
+    return union_all(_select_claimed(given), _select_refused(refused.c.number)).add_cte(*parts)
 
 
 def _is_refused(request: ClaimValues, *, keyed: bool) -> ColumnElement[bool]:
@@ -212,7 +229,9 @@ def _is_refused(request: ClaimValues, *, keyed: bool) -> ColumnElement[bool]:
     return or_(
         exists().where(site_bans.c.site == site, bans.IS_CURRENT),
         and_(request["counted_by"].is_(None), exists().where(scope_rules.c.scope.in_(place))),
-        slots.has_no_room(request["stamp"], request["slot"], request["claims"], NOW),
+        slots.has_no_room(
+            request["stamp"], request["slot"], request["claims"], NOW, wanted=request["processors"]
+        ),
         *([is_answered] if keyed else []),
     )
 
@@ -229,14 +248,14 @@ def _assign_jobs(requests: CTE) -> CTE:
     )
     first = (
         select_ordered(wanted.c.task_queue_id)
-        .add_columns(waiting_jobs.c.priority)
+        .add_columns(waiting_jobs.c.priority, jobs.c.epoch, jobs.c.vo)
         .limit(wanted.c.count)
         .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
         .lateral("first")
     )
     rank = _rank_within(wanted.c.task_queue_id, first.c.priority.desc(), first.c.job_id)
     picked = (
-        select(wanted.c.task_queue_id, first.c.job_id, rank)
+        select(wanted.c.task_queue_id, first.c.job_id, first.c.epoch, first.c.vo, rank)
         .select_from(wanted.join(first, true()))
         .cte("picked")
     )
@@ -244,7 +263,7 @@ def _assign_jobs(requests: CTE) -> CTE:
     here = {name: free.c[eligible] for name, eligible in _ELIGIBLE_NAMES.items()}
     # A job that is not eligible at its request's location stays in its task queue.
     return (
-        select(picked.c.job_id, free)
+        select(picked.c.job_id, picked.c.epoch, picked.c.vo, free)
         .join(free, its)
         .join(jobs, jobs.c.job_id == picked.c.job_id)
         .where(is_eligible(free, **here))

@@ -1,12 +1,13 @@
 """Slots of pilots: how many jobs one pilot may hold at once, and claim in an hour.
 
-A pilot's token lies on a worker node, where others may read it. So it is worth one slot: at most as many open
-attempts as the slot has processors, a limited rate of claims, and nothing after the pilot's end. Each process
-serves the requests of one pilot one after the other; requests to several processes at the same moment may
-exceed the slot by what each of them gives.
+A pilot's token lies on a worker node, where others may read it. So it is worth one slot: its open attempts
+have at most the slot's processors, its claims have a limited rate, and nothing comes after the pilot's end.
+An empty slot takes any one job that fits what the pilot states.
+
+This holds across processes: the claims of a pilot are numbered, and its next number is read together with
+what it holds. If another process has given it a job meanwhile, that number is taken, and nothing is claimed.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,19 +17,18 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    ScalarSelect,
     Select,
     and_,
-    bindparam,
     exists,
     func,
-    literal,
     literal_column,
     or_,
     select,
-    union_all,
 )
 
 from taskqueue.db import sql
+from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.schema.tables import attempts, pilots
 from taskqueue.states import PILOT_ENDS, PilotStatus
 
@@ -41,7 +41,7 @@ class SlotRefusal(StrEnum):
     """Why a pilot gets no further job now."""
 
     ENDED = "pilot_ended"  #: it was reported to have ended
-    FULL = "slot_full"  #: it holds as many jobs as its slot has processors
+    FULL = "slot_full"  #: its jobs have all processors of its slot
     TOO_FAST = "too_many_claims"  #: of the last hour
 
 
@@ -59,61 +59,73 @@ class SlotRoom:
 
     jobs: int
     refusal: SlotRefusal | None = None  #: if none
+    processors: int = 0  #: that its jobs leave
+    is_empty: bool = False  #: whether it has no job
+    next_claim: int = 1  #: number of its next claim
 
 
 NO_ROOM = SlotRoom(jobs=0, refusal=SlotRefusal.FULL)
 
-_is_open = attempts.c.closed_at.is_(None)
-_ended = attempts.alias("ended")
 #: A pilot that no director submitted may be started again with its token after it has ended by itself.
 _OVER = frozenset({PilotStatus.ABORTED, PilotStatus.DELETED})
-PILOTS = select(pilots.c.stamp, pilots.c.status, pilots.c.submitted_by, pilots.c.processors).where(
-    pilots.c.stamp.in_(sql.IDS)
-)
-_SINCE = bindparam("since", type_=attempts.c.opened_at.type)
-_is_recent = attempts.c.opened_at > _SINCE
+_own = attempts.alias("own")
 
 
-def _count_attempts(
-    which: ColumnElement[bool], *, open_: ColumnElement[int], recent: ColumnElement[int]
-) -> Select[Any]:
-    return (
-        select(attempts.c.stamp, open_.label("open"), recent.label("recent"))
-        .where(attempts.c.stamp.in_(sql.IDS), which)
-        .group_by(attempts.c.stamp)
-    )
+def _select_own(stamp: ColumnElement[Any], value: ColumnElement[Any], *which: ColumnElement[bool]) -> Any:
+    return select(value).where(_own.c.stamp == stamp, *which).correlate_except(_own).scalar_subquery()
 
 
-#: Open attempts, and those that ended in the last hour, each from an index: a pilot may have had many others.
-HELD = union_all(
-    _count_attempts(_is_open, open_=func.count(), recent=func.count().filter(_is_recent)),
-    _count_attempts(attempts.c.closed_at > _SINCE, open_=literal(0), recent=func.count().filter(_is_recent)),
-)
+def next_claim(stamp: ColumnElement[Any]) -> ColumnElement[int]:
+    """The number of a pilot's next claim."""
+    return func.coalesce(_select_own(stamp, func.max(_own.c.claim_number)), 0) + 1
+
+
+def _used(stamp: ColumnElement[Any]) -> ScalarSelect[int]:
+    """The processors of a pilot's open attempts; one without a record of them has one."""
+    used = func.coalesce(func.sum(func.coalesce(_own.c.processors, 1)), 0)
+    return _select_own(stamp, used, _own.c.closed_at.is_(None))  # type: ignore[no-any-return]
+
+
+def _select_rooms(times: TimesByKey) -> Select[Any]:
+    """What pilots hold, and their claims since a time, by stamp."""
+    given = times("since")
+    earlier = _select_own(given.c.key, func.max(_own.c.claim_number), _own.c.opened_at <= given.c.time)
+    next_ = next_claim(given.c.key)
+    return select(
+        given.c.key.label("stamp"),
+        *(pilots.c.status, pilots.c.submitted_by, pilots.c.processors),
+        _used(given.c.key).label("used"),
+        next_.label("next_claim"),
+        (next_ - 1 - func.coalesce(earlier, 0)).label("recent"),
+    ).select_from(given.outerjoin(pilots, pilots.c.stamp == given.c.key))
+
+
+ROOMS = PerKeyStatement(_select_rooms)
 
 
 def read_rooms(conn: Connection, limits: Mapping[str, SlotLimits], *, now: datetime) -> dict[str, SlotRoom]:
     """How many jobs pilots may claim now, by stamp."""
-    if not limits:
-        return {}
-    known = {row.stamp: row for row in sql.read_batches(conn, PILOTS, limits)}
-    held, recent = Counter[str](), Counter[str]()
-    for row in sql.read_batches(conn, HELD, limits, since=now - _HOUR):
-        held[row.stamp] += row.open
-        recent[row.stamp] += row.recent
-    rooms = {}
-    for stamp, limit in limits.items():
-        pilot = known.get(stamp)
-        processors = min(limit.processors, (pilot and pilot.processors) or _FEWEST)
-        free = processors - held[stamp]
-        allowed = processors * limit.claims - recent[stamp]
-        if pilot is not None and pilot.status in (PILOT_ENDS if pilot.submitted_by else _OVER):
-            rooms[stamp] = SlotRoom(jobs=0, refusal=SlotRefusal.ENDED)
-        elif free <= 0:
-            rooms[stamp] = NO_ROOM
-        elif allowed <= 0:
-            rooms[stamp] = SlotRoom(jobs=0, refusal=SlotRefusal.TOO_FAST)
-        else:
-            rooms[stamp] = SlotRoom(jobs=min(free, allowed))
+    statement, rooms = ROOMS.to_statement(conn), dict[str, SlotRoom]()
+    for stamps in sql.split_batches(limits):
+        for row in conn.execute(statement, {"since": dict.fromkeys(stamps, now - _HOUR)}):
+            limit = limits[row.stamp]
+            processors = min(limit.processors, row.processors or _FEWEST)
+            free = processors - row.used
+            allowed = processors * limit.claims - row.recent
+            if row.status in (PILOT_ENDS if row.submitted_by else _OVER):
+                room = SlotRoom(jobs=0, refusal=SlotRefusal.ENDED)
+            elif free <= 0:
+                room = NO_ROOM
+            elif allowed <= 0:
+                room = SlotRoom(jobs=0, refusal=SlotRefusal.TOO_FAST)
+            else:
+                room = SlotRoom(
+                    jobs=min(free, allowed),
+                    processors=free,
+                    is_empty=not row.used,
+                    next_claim=row.next_claim,
+                )
+            rooms[row.stamp] = room
     return rooms
 
 
@@ -122,21 +134,26 @@ def has_no_room(
     processors: ColumnElement[Any],
     claims: ColumnElement[Any],
     now: ColumnElement[Any],
+    *,
+    wanted: ColumnElement[Any],
 ) -> ColumnElement[bool]:
-    """Condition for PostgreSQL: `read_rooms` would give the pilot no room; false without `processors`."""
-    own = select(pilots.c.processors).where(pilots.c.stamp == stamp).scalar_subquery()
-    slot = func.least(func.coalesce(own, _FEWEST), processors)
-    since = now - literal_column("INTERVAL '1 hour'")
-    own_ended = (_ended.c.stamp == stamp, _ended.c.closed_at > since, _ended.c.opened_at > since)
-    ended = select(func.count()).select_from(_ended).where(*own_ended).scalar_subquery()
-    recent = func.count().filter(attempts.c.opened_at > since) + ended
-    is_full = (
-        select(or_(func.count() >= slot, recent >= slot * claims))
-        .where(attempts.c.stamp == stamp, _is_open)
-        .scalar_subquery()
-    )
+    """Condition for PostgreSQL: a pilot has no room for a job of `wanted` processors."""
+    stated = select(pilots.c.processors).where(pilots.c.stamp == stamp).scalar_subquery()
+    slot = func.least(func.coalesce(stated, _FEWEST), processors)
+    used = _used(stamp)
+    is_full = and_(used > 0, used + func.coalesce(wanted, 1) > slot)
+    earliest = _own.c.claim_number == next_claim(stamp) - slot * claims
+    is_too_fast = _own.c.opened_at > now - literal_column("INTERVAL '1 hour'")
     # No IN: compiled statements have no lists.
     is_over = or_(*(pilots.c.status == each.value for each in sorted(_OVER)))
     has_ended = or_(*(pilots.c.status == each.value for each in sorted(PILOT_ENDS)))
-    has_ended = or_(is_over, and_(pilots.c.submitted_by != "", has_ended))
-    return and_(processors.is_not(None), or_(exists().where(pilots.c.stamp == stamp, has_ended), is_full))
+    return and_(
+        processors.is_not(None),
+        or_(
+            exists().where(
+                pilots.c.stamp == stamp, or_(is_over, and_(pilots.c.submitted_by != "", has_ended))
+            ),
+            is_full,
+            _select_own(stamp, _own.c.lease, earliest, is_too_fast).is_not(None),
+        ),
+    )

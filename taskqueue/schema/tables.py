@@ -369,6 +369,9 @@ attempts = _table(
     # JSON list of [rule_id, scope]: the scope rules that count it; rule 0: it has a reservation at the scope.
     # Null: it was claimed where nothing is counted. Triggers read it when the attempt ends or is reopened.
     Column("counted_by", Text),
+    # Of the pilot's claims, from 1; null: not claimed with a pilot's token. Unique: of two processes that
+    # claim for one pilot at once, and do not see what the other gives it, one claims nothing.
+    Column("claim_number", Integer),
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # At most one open attempt for each job, whatever the code above does.
@@ -376,7 +379,8 @@ attempts = _table(
     # No column that a heartbeat changes is in any index: heartbeats are the most frequent writes.
     _index_where("closed_at IS NULL AND started_at IS NULL", "ix_attempts_not_started", "job_id"),
     _index_where("closed_at IS NULL AND ending IS true", "ix_attempts_ending", "job_id"),
-    Index("ix_attempts_stamp", "stamp", "closed_at"),
+    Index("uq_attempts_claim_number", "stamp", "claim_number", unique=True),
+    _index_where("closed_at IS NULL", "ix_attempts_open_of_stamp", "stamp"),
     _index_where("output IS NOT NULL", "ix_attempts_output", "output"),
     postgresql_with=_ROOMY,
 )

@@ -19,7 +19,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage
 from pilotage.cli.options import JobFilters
 from pilotage.cli.output import Entry
-from pilotage.fabric.client import ApiError, ServiceClient
+from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient, is_passing
 from pilotage.fabric.pilot.payload import archives
 from taskqueue.states import FINAL, JobStatus
 
@@ -119,13 +119,24 @@ def _ids(client: ServiceClient, filters: Mapping[str, str]) -> list[int]:
 
 
 def until_final(client: ServiceClient, ids: Sequence[int], *, timeout: float | None) -> Mapping[int, str]:
-    """The status of each job, when all have ended or time is up."""
+    """The status of each job, when all have ended or time is up.
+
+    A service that was reached once and goes away is waited for.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     statuses: dict[int, str] = {}
-    open_ids = list(ids)
+    open_ids, is_away = list(ids), False
     with WaitingBars(len(ids), client.job) as bars:
         while open_ids:
-            seen = {job["job_id"]: job["status"] for job in job_show.fetch_jobs(client, open_ids)}
+            try:
+                seen = {job["job_id"]: job["status"] for job in job_show.fetch_jobs(client, open_ids)}
+                is_away = False
+            except (ServiceAway, ApiError) as error:
+                if not statuses or not is_passing(error):
+                    raise
+                if not is_away:
+                    typer.echo(f"pilotage: {error}; waiting", err=True)
+                seen, is_away = {job_id: statuses[job_id] for job_id in open_ids}, True
             if unknown := [job_id for job_id in open_ids if job_id not in seen]:
                 raise CommandRefused(f"no job {options.format_ids(unknown)}")
             statuses.update(seen)

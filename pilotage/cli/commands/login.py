@@ -3,7 +3,6 @@
 A user who can read the signing key needs no token: the command signs one.
 """
 
-from datetime import UTC, datetime
 from getpass import getuser
 from typing import Annotated
 
@@ -64,5 +63,5 @@ def _signing_client(service: ServiceOptions) -> ServiceClient:
     from pilotage.service.auth import callers
 
     grant = callers.grant(role="operator", user=getuser(), ttl=_LONGEST_SESSION)
-    token, _ = tokens.mint_token(chosen, grant, now=datetime.now(UTC))
+    token, _ = tokens.mint_token(chosen, grant)
     return ServiceClient(chosen.url or f"http://{chosen.host}:{chosen.port}", token, whose=str(chosen.key))

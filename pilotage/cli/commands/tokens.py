@@ -1,5 +1,6 @@
 """`pilotage token` and `key`: tokens of this installation, and the keys that sign them."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from getpass import getuser
 from typing import Annotated
@@ -14,15 +15,21 @@ from pilotage.service.auth.callers import Grant, Role
 from pilotage.service.auth.keys import KeyRing
 
 
-def mint_token(chosen: Settings, grant: Grant, *, now: datetime) -> tuple[str, datetime]:
-    """A token for the grant, and when it expires."""
+def mint_token(chosen: Settings, grant: Grant) -> tuple[str, datetime]:
+    """A token for the grant, and when it expires.
+
+    By the clock of the database, as the service judges tokens; by that of this host while it is away.
+    """
     # Imported late: commands for keys need no database.
-    from pilotage.cli import last_seen
+    from pilotage.cli import engine, last_seen
     from pilotage.service.auth.tokens import Tokens
+    from taskqueue.db.clock import DatabaseClock
 
     home_directory.require_installation(chosen.home, chosen.key)
     seen = last_seen.read_last_seen(chosen)
-    ring = keys.load_or_create(chosen.key)
+    ring, now = keys.load_or_create(chosen.key), datetime.now(UTC)
+    with suppress(CommandRefused), engine.open_engine(chosen.database_url, pool_size=1) as opened:
+        now = DatabaseClock(opened).read()
     return Tokens(ring, incarnation=lambda: seen.incarnation if seen else 1).mint(grant, now=now)
 
 
@@ -58,7 +65,7 @@ def token(
     grant = callers.grant(
         role=role, vo=vo, user=user, group=group, site=site, queue=queue, stamp=stamp, ttl=ttl
     )
-    text, expires_at = mint_token(chosen, grant, now=datetime.now(UTC))
+    text, expires_at = mint_token(chosen, grant)
     data = {"token": text, "expires_at": expires_at.isoformat()}
     output.emit(data, as_json=as_json, render=lambda: text)
 

@@ -11,12 +11,15 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, ManagerPhase, PulledGridJob
+from pilotage.fabric.manager.journal import LastAnswer
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
@@ -58,12 +61,22 @@ def _progress_text(grid_job: GridJob) -> str:
 
 log = logging.getLogger(__name__)
 
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+#: Seconds between two notes of an answer in the journal.
+_NOTED_EVERY = 60.0
 #: Failures in a row after which the service counts as away.
 _AWAY = 3
 
 
 def _local_state(grid_job: GridJob) -> object:
     return dict(grid_job.local), grid_job.progress
+
+
+def _read_boot() -> str:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
 
 
 @dataclass(slots=True)
@@ -78,6 +91,14 @@ class GridJobLease:
     answered: float = 0.0  #: `elapsed_time` when the last report that was answered was sent
     run_on: float | None = None  #: seconds without an answer after which the local jobs have to end
     turn: threading.Lock = field(default_factory=threading.Lock)
+
+    noted: float | None = None  #: `answered` as it is in the journal
+
+    def restore(self, last: LastAnswer | None) -> None:
+        """Count the silence from the answer that an earlier process got."""
+        if last is not None:
+            silence = time.time() - last.at if last.boot != _read_boot() else elapsed_time() - last.elapsed
+            self.answered, self.run_on = elapsed_time() - max(0.0, silence), last.run_on
 
     @property
     def is_unanswered(self) -> bool:
@@ -102,6 +123,8 @@ class GatewayLeases:
         One that fails does not stop the others, but several failures in a row mean that the service is
         away. The order is random, so that it is not always the same jobs that are reached.
         """
+        for each in grid_jobs:
+            self._lease(each.taken)
         self._end_unanswered(summary)
         in_a_row = 0
         for each in random.sample(grid_jobs, len(grid_jobs)):
@@ -149,7 +172,10 @@ class GatewayLeases:
 
     def _lease(self, taken: PulledGridJob) -> GridJobLease:
         with self._turn:
-            return self._held.setdefault(taken.key, GridJobLease(taken))
+            if (lease := self._held.get(taken.key)) is None:
+                lease = self._held[taken.key] = GridJobLease(taken)
+                lease.restore(self.manager.journal.find_answer(taken.key))
+            return lease
 
     def _report_news(self, lease: GridJobLease, grid_job: GridJob, summary: GatewaySummary) -> None:
         """Start or continue an attempt; the caller holds the lock of the lease.
@@ -159,13 +185,23 @@ class GatewayLeases:
         sent = elapsed_time()
         try:
             answer = self._start_or_beat(lease, grid_job)
-            lease.answered, lease.run_on = sent, answer.run_on_seconds
+            self._note_answer(lease, sent, answer)
             self._obey(answer, lease, summary)
         except Refused as error:
             if error.ends_attempt:
                 self._close(lease, f"the attempt is closed: {error}", summary)
             else:
                 summary.problems.append(f"job {lease.taken.job_id}: {error}")
+
+    def _note_answer(self, lease: GridJobLease, sent: float, answer: News) -> None:
+        """Store when the service answered; in the journal each minute, so that it is never too late there."""
+        is_new = lease.noted is None or answer.run_on_seconds != lease.run_on
+        lease.answered, lease.run_on = sent, answer.run_on_seconds
+        if is_new or sent - (lease.noted or sent) >= _NOTED_EVERY:
+            at = time.time() - (elapsed_time() - sent)
+            last = LastAnswer(boot=_read_boot(), elapsed=sent, at=at, run_on=lease.run_on)
+            self.manager.journal.note_answer(lease.taken.key, last)
+            lease.noted = sent
 
     def _start_or_beat(self, lease: GridJobLease, grid_job: GridJob) -> News:
         """Start the attempt if this process has not done so, else send a heartbeat."""

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -68,7 +68,9 @@ CREATE TABLE IF NOT EXISTS book (key TEXT NOT NULL);  -- part of every stamp: te
 CREATE TABLE IF NOT EXISTS grid_jobs (
     job_id INTEGER, epoch INTEGER, taken TEXT NOT NULL, number INTEGER, digest TEXT,
     cancelled INTEGER NOT NULL DEFAULT 0, gathering INTEGER NOT NULL DEFAULT 0, output TEXT, outcome TEXT,
-    forgotten INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', PRIMARY KEY (job_id, epoch));
+    forgotten INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '',
+    answer TEXT,  -- JSON: the last answer of the service about it, see LastAnswer
+    PRIMARY KEY (job_id, epoch));
 CREATE TABLE IF NOT EXISTS local_jobs (
     job_id INTEGER, epoch INTEGER, number INTEGER, stamp TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
     PRIMARY KEY (job_id, epoch, number));
@@ -83,6 +85,7 @@ _TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)
 _UPDATE = """UPDATE grid_jobs SET number=?, digest=?, gathering=?, output=?, outcome=?
     WHERE job_id=? AND epoch=?"""
 _CANCEL = "UPDATE grid_jobs SET cancelled=1 WHERE job_id=? AND epoch=? AND NOT cancelled AND outcome IS NULL"
+_ANSWERED = "UPDATE grid_jobs SET answer=? WHERE job_id=? AND epoch=?"
 _TROUBLE = "UPDATE grid_jobs SET problem=? WHERE job_id=? AND epoch=?"
 #: Cancels as well, in case the job has not ended.
 _FORGET = "UPDATE grid_jobs SET forgotten=1, cancelled=1 WHERE job_id=? AND epoch=? AND NOT forgotten"
@@ -99,6 +102,16 @@ _REMOVE = (
 #: Maximum characters of a log line.
 _LONGEST = 2000
 _RECORD = TypeAdapter(LocalJob)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastAnswer:
+    """When the service last answered about a grid job, by clocks that a restart of this process keeps."""
+
+    boot: str  #: id of the host's boot
+    elapsed: float  #: seconds since some moment of that boot
+    at: float  #: seconds since 1970 by the host's clock, for a host that was started again
+    run_on: float | None  #: seconds without an answer after which the local jobs have to end
 
 
 class Journal:
@@ -139,6 +152,16 @@ class Journal:
         """Record what holds a grid job up; empty: nothing."""
         with self._writing() as database:
             database.execute(_TROUBLE, (problem[:_LONGEST], *key))
+
+    def note_answer(self, key: AttemptKey, answer: LastAnswer) -> None:
+        """Record the last answer of the service about a grid job."""
+        with self._writing() as database:
+            database.execute(_ANSWERED, (json.dumps(asdict(answer)), *key))
+
+    def find_answer(self, key: AttemptKey) -> LastAnswer | None:
+        """The last recorded answer about a grid job; None: there is none yet."""
+        rows = self._read("SELECT answer FROM grid_jobs WHERE job_id=? AND epoch=?", key)
+        return LastAnswer(**json.loads(rows[0]["answer"])) if rows and rows[0]["answer"] else None
 
     def remove(self, key: AttemptKey) -> None:
         """Remove all records of a grid job."""

@@ -23,6 +23,10 @@ class HostTrouble(Exception):
     """This host cannot run jobs."""
 
 
+class NotPossibleHere(HostTrouble):
+    """This host does not allow what is wanted, and will not tomorrow."""
+
+
 def is_to_blame(error: OSError) -> bool:
     """Whether an error is due to the state of the host, not to the request."""
     return error.errno in _TROUBLES

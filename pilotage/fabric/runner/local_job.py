@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from pilotage.fabric.pilot import attempt
 from pilotage.fabric.pilot.agent import PilotControl
 from pilotage.fabric.pilot.allotment import Allotment
-from pilotage.fabric.pilot.errors import HOST, HostTrouble
+from pilotage.fabric.pilot.errors import HOST, HostTrouble, NotPossibleHere
 from pilotage.fabric.pilot.payload import isolation, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
 from pilotage.fabric.pilot.payload.isolation import Isolation
@@ -94,7 +94,7 @@ def choose_isolation(spec: JobSpec, own: Mapping[str, str], *, below: Path) -> t
     It hides the shared directory with the files of other local jobs, and that of the specification (`below`).
 
     Raises:
-        HostTrouble: The stated kind does not work here.
+        HostTrouble: The stated kind does not work here, or the strongest does not work now.
     """
     # In it are the directories of grid jobs, and in these the directories of tries.
     shared = Path(spec.marks).parents[1]
@@ -106,7 +106,9 @@ def choose_isolation(spec: JobSpec, own: Mapping[str, str], *, below: Path) -> t
         )
         isolation.check_isolation(chosen, below=below, own=own)
     except (ValueError, HostTrouble) as error:
-        if spec.isolation != STRONGEST:
+        # A failure that passes, which another payload may bring about, must not open this one's files to it.
+        is_lasting = isinstance(error, ValueError | NotPossibleHere)
+        if spec.isolation != STRONGEST or not is_lasting:
             raise HostTrouble(str(error)) from None
         return Isolation(), str(error)
     return chosen, ""

@@ -94,25 +94,26 @@ async def learn_key(request: Request, parts: Services) -> None:
     await parts.issuers.find(bearer(request)).learn()
 
 
-def admit_stranger(request: Request, parts: Services, *, cost: int = 1) -> None:
-    """Count a request of an unauthenticated caller by its address; with `cost` 0, only check its rate."""
-    rate = _rate(parts, vo=None, most=parts.limits.strangers_per_second)
-    parts.rates.take(name_stranger(request), rate, now=time.monotonic(), cost=cost)
+def admit_stranger(request: Request, parts: Services) -> None:
+    """Count a request of an unauthenticated caller by its address."""
+    parts.rates.take(name_stranger(request), _rate_stranger(parts), now=time.monotonic())
 
 
-def admit_secret(request: Request, parts: Services) -> None:
-    """Count the use of a secret: many pilots begin at one address, but its wrong secrets count as strangers'.
+def admit_secret(request: Request, parts: Services, stamp: str) -> None:
+    """Count the use of a secret: many pilots begin at one address, behind one translation of addresses.
 
-    `count_wrong_secret` counts those.
+    After too many wrong ones, which `count_wrong_secret` counts, it refuses this stamp, and no other pilots.
     """
-    admit_stranger(request, parts, cost=0)
-    parts.rates.take(f"secrets of {name_stranger(request)}", _rate(parts, vo=None), now=time.monotonic())
+    now, everyone = time.monotonic(), name_stranger(request)
+    parts.rates.take(f"secret of {stamp} from {everyone}", _rate_stranger(parts), now=now, cost=0)
+    parts.rates.take(f"secrets of {everyone}", _rate(parts, vo=None), now=now)
 
 
-def count_wrong_secret(request: Request, parts: Services) -> None:
-    """Count a wrong secret; after too many, `admit_secret` refuses the address."""
+def count_wrong_secret(request: Request, parts: Services, stamp: str) -> None:
+    """Count a wrong secret of a stamp."""
+    subject = f"secret of {stamp} from {name_stranger(request)}"
     with suppress(TooManyRequests):
-        admit_stranger(request, parts)
+        parts.rates.take(subject, _rate_stranger(parts), now=time.monotonic())
 
 
 def name_stranger(request: Request) -> str:
@@ -151,6 +152,10 @@ def bearer(request: Request) -> str:
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAuthenticated("this needs a token: Authorization: Bearer <token>")
     return token.strip()
+
+
+def _rate_stranger(parts: Services) -> RequestRate:
+    return _rate(parts, vo=None, most=parts.limits.strangers_per_second)
 
 
 def _rate(parts: Services, *, vo: str | None, most: float = math.inf) -> RequestRate:

@@ -50,6 +50,7 @@ class BearerToken:
     caller: Caller
     issued_at: datetime
     expires_at: datetime  #: or when the key that signed it is retired, if that is sooner
+    is_cut_short: bool = False  #: whether it is
 
 
 class Tokens:
@@ -125,7 +126,10 @@ class Tokens:
                 raise
             token = self._read_once(text)
         if token.expires_at <= now:
-            raise NotAuthenticated(f"the token expired at {token.expires_at.isoformat()}")
+            why = "its key was retired" if token.is_cut_short else "it expired"
+            raise NotAuthenticated(
+                f"the token is not valid any more: {why} at {token.expires_at.isoformat()}"
+            )
         if token.issued_at > now + _LEEWAY:
             ahead = (token.issued_at - now).total_seconds()
             raise ClockBehind(f"the token will be valid in {ahead:.0f} s: compare the clocks of the hosts")
@@ -150,6 +154,7 @@ def _token(payload: Mapping[str, object], *, until: datetime | None) -> BearerTo
         caller=callers.read(payload),
         issued_at=_time(payload["iat"]),
         expires_at=expires_at if until is None else min(expires_at, until),
+        is_cut_short=until is not None and until < expires_at,
     )
 
 

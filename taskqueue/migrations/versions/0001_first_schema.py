@@ -582,6 +582,7 @@ def upgrade() -> None:
         sa.Column("quarantined", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("lost_at", _TIME),
         sa.Column("counted_by", sa.Text()),
+        sa.Column("claim_number", sa.Integer()),
         sa.CheckConstraint(
             "(closed_at IS NULL) = (closed_as IS NULL)", name=op.f("ck_attempts_closed_for_a_reason")
         ),
@@ -606,7 +607,8 @@ def upgrade() -> None:
     at: list[sa.ColumnClause[str]] = [sa.literal_column(f"lower({name}{collation})") for name in names]
     op.create_index("ix_attempts_open_at", "attempts", at, **_where(_OPEN))
     op.create_index("ix_attempts_lost_at", "attempts", at[:2], **_where("closed_as = 'lost'"))
-    op.create_index("ix_attempts_stamp", "attempts", ["stamp", "closed_at"])
+    op.create_index("uq_attempts_claim_number", "attempts", ["stamp", "claim_number"], unique=True)
+    op.create_index("ix_attempts_open_of_stamp", "attempts", ["stamp"], **_where(_OPEN))
     op.create_index("ix_attempts_output", "attempts", ["output"], **_where("output IS NOT NULL"))
     op.create_index("uq_attempts_open", "attempts", ["job_id"], unique=True, **_where(_OPEN))
     op.create_table(

@@ -3,14 +3,15 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 import pilotage
-from pilotage import PilotageError
+from pilotage import ApiError, PilotageError, ServiceAway
+from pilotage.cli.commands import job
 from pilotage.client import Client, JobRecord, Pages, _read_job
 
 ROW = {
@@ -110,3 +111,43 @@ def test_the_values_of_a_parameter_are_a_list_with_at_least_one(values: Any) -> 
 def test_only_one_description_is_explained() -> None:
     with Changes() as client, pytest.raises(PilotageError, match="there are 2 descriptions"):
         client.explain("- Executable: a\n- Executable: b\n")
+
+
+class _Restarting:
+    """A service that is away, or starts again, between two answers."""
+
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = list(answers)
+
+    def jobs(self, _filters: object, *, limit: int) -> dict[str, Any]:
+        assert limit
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return {"jobs": [{**ROW, "status": answer}], "next": None}
+
+    def job(self, _job_id: int) -> dict[str, Any]:
+        return {}
+
+
+AWAY = [ServiceAway("it cannot be reached"), ApiError("busy", status=503, code="unavailable", details={})]
+
+
+def wait_by_program(service: _Restarting) -> Mapping[int, str]:
+    client = Client("http://127.0.0.1:1", "token")
+    client._service = service  # type: ignore[assignment]
+    return client.wait(7)
+
+
+def wait_by_command(service: _Restarting) -> Mapping[int, str]:
+    return job.until_final(service, [7], timeout=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wait", [wait_by_program, wait_by_command])
+def test_a_service_that_goes_away_is_waited_for(wait: Callable[[_Restarting], Mapping[int, str]]) -> None:
+    assert wait(_Restarting("Running", *AWAY, "Done")) == {7: "Done"}
+    for error in (*AWAY, ApiError("no", status=403, code="not_allowed", details={})):
+        with pytest.raises(type(error)):
+            wait(_Restarting(error, "Done"))
+    with pytest.raises(ApiError):
+        wait(_Restarting("Running", ApiError("no", status=401, code="not_authenticated", details={})))

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilotage.fabric.pilot.errors import HostTrouble
+from pilotage.fabric.pilot.errors import HostTrouble, NotPossibleHere
 from pilotage.fabric.pilot.payload import payload as payload_payload
 from pilotage.fabric.pilot.payload import work_area
 from pilotage.fabric.pilot.payload.work_area import WorkArea
@@ -171,7 +171,12 @@ def choose_isolation(
 
 
 def check_isolation(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> None:
-    """Check the isolation with an empty payload, so that no job fails because of it; raises `HostTrouble`."""
+    """Check the isolation with an empty payload, so that no job fails because of it.
+
+    Raises:
+        NotPossibleHere: The host does not allow it.
+        HostTrouble: It fails now: no memory, a full disk, too many processes or namespaces.
+    """
     if isolation.kind == NONE:
         return
     try:
@@ -180,7 +185,23 @@ def check_isolation(isolation: Isolation, *, below: Path, own: Mapping[str, str]
         raise HostTrouble(f"--isolation {isolation.kind}: {error}") from None
     if done.returncode != 0:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[-500:]
-        raise HostTrouble(f"--isolation {isolation.kind} does not work here ({done.returncode}): {said}")
+        kind = NotPossibleHere if _NOT_ALLOWED.search(said) or _has_no_namespaces() else HostTrouble
+        raise kind(f"--isolation {isolation.kind} does not work here ({done.returncode}): {said}")
+
+
+#: What `unshare` and `mount` report where the kernel, its settings or a container forbid it.
+_NOT_ALLOWED = re.compile(
+    r"\b(unshare|mount)\b.*(not permitted|permission denied|invalid argument|not implemented)", re.IGNORECASE
+)
+_MOST_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+
+
+def _has_no_namespaces() -> bool:
+    """Whether the administrator has switched user namespaces off, which fails like a number used up."""
+    try:
+        return int(_MOST_NAMESPACES.read_text()) == 0
+    except (OSError, ValueError):
+        return False
 
 
 def _run_isolated(
@@ -189,6 +210,7 @@ def _run_isolated(
     area = work_area.make_work_area(below, job_id=0, epoch=0)
     try:
         words, environment = isolation.wrapped(("/bin/sh", "-c", ":"), {}, own, area)
+        environment = {**environment, "LC_ALL": "C"}  # messages are searched
         return subprocess.run(
             words,
             env=dict(environment),

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -11,6 +12,7 @@ import anyio.to_thread
 import jwt
 from jwt.types import Options
 
+from pilotage.service.auth import tokens
 from pilotage.service.auth.callers import union
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc import issuer as oidc_issuer
@@ -88,14 +90,18 @@ class Issuers:
 
     def find(self, text: str) -> TrustedIssuer:
         """The issuer named in a token, which is not verified yet; `NotAuthenticated` if it is not trusted."""
-        if self._trusted and len(text) <= _LONGEST:
-            try:
+        named = None
+        if len(text) <= _LONGEST:
+            with suppress(jwt.InvalidTokenError, ValueError, TypeError):
                 named = jwt.decode(text, options={"verify_signature": False}).get("iss")
-            except (jwt.InvalidTokenError, ValueError, TypeError):
-                named = None
-            for each in self._trusted:
-                if each.issuer.is_named(named):
-                    return each
+        for each in self._trusted:
+            if each.issuer.is_named(named):
+                return each
+        if named == tokens.ISSUER:
+            raise NotAuthenticated(
+                "the key that signed this token is none of this service's: it was retired, or the token is "
+                "of another installation; get a new token"
+            )
         raise NotAuthenticated("the token is not one of ours, or it was changed")
 
 

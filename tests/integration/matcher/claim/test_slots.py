@@ -1,14 +1,19 @@
 """What the token of a pilot is worth: one slot."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partialmethod
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text, update
+from sqlalchemy import Connection, Engine, text, update
 
 from cs_config.tree.configuration import Configuration
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim import batch_claim, claim_loop
+from matcher.claim.batch_claim import BatchClaimer
+from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.request.match_request import MatchCaller, MatchRequest
 from taskqueue.db import database
 from taskqueue.pilots import pilots, slots
@@ -41,15 +46,21 @@ class Claims:
     def __init__(self, engine: Engine, now: datetime, config: Configuration | None = None) -> None:
         self.engine, self.now, self.config = engine, now, config
 
-    def begin(self, *stamps: str, processors: int | None = 1, jobs: int = 20) -> None:
+    def begin(
+        self,
+        *stamps: str,
+        processors: int | None = 1,
+        asked: RequirementClass = waiting.EVERYWHERE,
+    ) -> None:
         """Jobs that wait, and pilots that have stated their slots."""
         first = [FirstRequest(stamp=each, vo="lhcb", queue=LONG, processors=processors) for each in stamps]
         with database.writing(self.engine) as conn:
-            waiting.put(conn, self.now, jobs)
+            waiting.put(conn, self.now, 20, asked=asked)
             pilots.bind_queues(conn, first, now=self.now)
 
     def serve(self, *requests: MatchRequest) -> list[ClaimResult]:
-        served = waiting.matcher(self.engine, self.now, self.config).serve(requests)
+        matcher = waiting.matcher(self.engine, self.now, self.config)
+        served = database.run_with_retry(lambda: matcher.serve(requests))
         assert all(isinstance(each, ClaimResult) for each in served)
         return [each for each in served if isinstance(each, ClaimResult)]
 
@@ -115,6 +126,59 @@ def test_a_pilot_that_never_stated_a_slot_has_one_processor(engine: Engine, now:
     assert len(claims.serve(of_pilot(count=100, NumberOfProcessors=64))[0].claimed) == 1
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_jobs_of_several_processors_fill_the_slot(engine: Engine, now: datetime, key: str | None) -> None:
+    claims = Claims(engine, now)
+    claims.begin("s", processors=16, asked=LARGE)
+    large = {"NumberOfProcessors": 16}
+    results = [claims.serve(of_pilot(key=key and f"{key}{n}", **large))[0] for n in range(3)]
+    assert [len(each.claimed) for each in results] == [1, 1, 0]
+    assert results[-1].refused == SlotRefusal.FULL
+    claims.end_all()
+    assert len(claims.serve(of_pilot(count=100, **large))[0].claimed) == 2
+
+
+def blocked(engine: Engine) -> bool:
+    with database.reading(engine) as conn:
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        return conn.scalar(text(waits)) == 1
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_a_pilot_that_asks_two_processes_at_once_gets_one_slot(
+    postgres_url: str, now: datetime, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both claim before the other one has committed; requests for two jobs go step by step."""
+    engine = database.connect(postgres_url)
+    Claims(engine, now).begin("s", "t", processors=2)
+    first, second = (of_pilot(count=count) for count in counts)
+    other = of_pilot("t")
+    with ThreadPoolExecutor() as pool, database.writing(engine) as conn:
+        rival = waiting.matcher(engine, now)
+        monkeypatch.setattr(batch_claim.BatchClaimer, "claim", partialmethod(claim_inside, conn))
+        [before] = rival.serve([first])
+        monkeypatch.undo()
+        late = pool.submit(Claims(engine, now).serve, second, other)
+        waiting.until(lambda: blocked(engine))
+        conn.commit()
+        results = late.result(timeout=60)
+    assert isinstance(before, ClaimResult)
+    assert len(before.claimed) == counts[0]
+    assert [len(each.claimed) for each in results] == [min(2 - counts[0], counts[1]), 1]
+    engine.dispose()
+
+
+def claim_inside(
+    _self: BatchClaimer, conn: Connection, requests: Sequence[ClaimRequest], *, config: object, now: datetime
+) -> dict[int, ClaimResult]:
+    """Claim in an open transaction."""
+    if requests[0].is_single:
+        found = batch_claim.claim_limited(conn, requests, now=now)
+    else:
+        found = dict(enumerate(claim_loop.claim_all(conn, requests, now=now)))
+    return {id(requests[number].request): result for number, result in found.items()}
+
+
 def test_no_job_is_larger_than_the_slots_of_the_queue(engine: Engine, now: datetime) -> None:
     claims = Claims(engine, now, grid("{NumberOfProcessors: 4, MaxRAM: 2000, GPUs: 1}"))
     with database.writing(engine) as conn:
@@ -170,8 +234,9 @@ def test_a_pilot_claims_so_many_jobs_in_an_hour_and_processor(engine: Engine, no
 
 #: Ended long ago, of one pilot.
 _EARLIER = """INSERT INTO attempts (job_id, epoch, lease, holder, stamp, vo, site, ce, queue, opened_at,
-    lease_expires_at, closed_at, closed_as, progress, output_tail)
-    SELECT :job_id, n, 'lease' || n, 'pilot:s', 's', 'lhcb', '', '', '', :at, :at, :at, 'finished', '', ''
+    lease_expires_at, closed_at, closed_as, progress, output_tail, claim_number)
+    SELECT :job_id, n, 'lease' || n, 'pilot:s', 's', 'lhcb', '', '', '', :at, :at, :at, 'finished', '', '',
+    n - 6000
     FROM generate_series(1000, 5999) AS n"""
 
 
@@ -182,12 +247,13 @@ def test_earlier_jobs_of_a_pilot_are_not_read_again_for_each_claim(postgres_url:
     [served] = claims.serve(of_pilot())
     with database.writing(engine) as conn:
         conn.execute(text(_EARLIER), {"job_id": served.claimed[0].job_id, "at": now - 2 * HOUR})
-    held = slots.HELD.params(since=now - HOUR, ids=["s"])
     with database.writing(engine) as conn:
         conn.execute(text("ANALYZE attempts"))
-        assert sum(row.open for row in conn.execute(held)) == 1
-        query = held.compile(conn, compile_kwargs={"literal_binds": True})
-        [plan] = conn.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}").scalar_one()
+        rooms = slots.ROOMS.to_statement(conn).compile(conn)
+        since = {"since": json.dumps({"s": str(now - HOUR)})}
+        [plan] = conn.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) {rooms}", rooms.params | since
+        ).scalar_one()
     assert max(_list_rows(plan["Plan"])) < 100
     assert len(claims.serve(of_pilot())[0].claimed) == 1
     assert claims.serve(of_pilot())[0].refused == SlotRefusal.FULL

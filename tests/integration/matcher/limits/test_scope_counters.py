@@ -291,6 +291,21 @@ def test_a_limit_that_is_closed_again_opens_without_a_new_configuration(
         assert [each.opened for each in rules.list_rules(conn)] == [True]
 
 
+def test_many_new_limits_of_one_vo_are_opened_a_few_at_a_time(engine: Engine) -> None:
+    follower, config = RuleFollower(engine), _config("{JobType: {MC: 2, Merge: 2, Test: 2}}")
+    follower._store(compiled_rules.list_rules(config), (config.version, config.expiries))
+
+    def count_opened() -> int:
+        with database.reading(engine) as conn:
+            return sum(each.opened for each in rules.list_rules(conn))
+
+    found = []
+    for _ in range(3):
+        follower.open_new(seconds=0)
+        found.append(count_opened())
+    assert found == [1, 2, 3]
+
+
 def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_closed(postgres_url: str, now: datetime) -> None:
     engine = database.connect(postgres_url)
     _put(engine, now, 4)

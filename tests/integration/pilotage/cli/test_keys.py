@@ -1,9 +1,11 @@
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from pilotage.cli import application
+from taskqueue.db.clock import DatabaseClock
 
 
 def pilotage(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -27,6 +29,18 @@ def test_keys_are_listed_rotated_and_retired(tmp_path: Path, capsys: pytest.Capt
     assert (status, "no previous key" in error) == (1, True)
     assert pilotage(capsys, "key", "retire", first["key"], *home)[0] == 0
     assert "verifies until" not in pilotage(capsys, "key", "list", *home)[1]
+
+
+def test_tokens_are_signed_by_the_clock_of_the_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    there = datetime(2031, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(DatabaseClock, "read", lambda _: there)
+    home = ("--home", tmp_path)
+    words = ("token", "--role", "operator", "--ttl", 60, "--json", *home)
+    assert "2031" not in pilotage(capsys, *words)[1]  # there is no database yet
+    pilotage(capsys, "db", "upgrade", *home)
+    assert json.loads(pilotage(capsys, *words)[1])["expires_at"] == (there + timedelta(minutes=1)).isoformat()
 
 
 def test_a_home_without_an_installation_has_no_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

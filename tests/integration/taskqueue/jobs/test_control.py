@@ -227,6 +227,18 @@ def test_a_reschedule_that_is_repeated_after_a_lost_answer_counts_once(engine: E
         assert (log.read_log(conn, job_id), jobs.get_job(conn, job_id).reschedules) == (before, 1)
 
 
+def test_repeated_reschedules_of_many_jobs_count_once(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        done, other = (stored.job_in(conn, now, S.RUNNING) for _ in range(2))
+        for job_id in (done, other):
+            stored.open_attempt(conn, job_id, now)
+        control.reschedule_jobs(conn, [done], source="alice", now=now, maximum=3)
+        stored.force(conn, done, status=S.WAITING.value)
+        changed = control.reschedule_jobs(conn, [done, other], source="alice", now=now, maximum=3)
+        assert sorted(changed) == [done, other]
+        assert [jobs.get_job(conn, each).reschedules for each in (done, other)] == [1, 1]
+
+
 def test_a_reschedule_counts_again_after_another_attempt_or_by_somebody_else(
     engine: Engine, now: datetime
 ) -> None:

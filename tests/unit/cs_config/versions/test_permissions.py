@@ -14,6 +14,9 @@ Resources:
       MaxRAM: 1000          # of the site
       MaxTotalJobs: 7
       MaxWaitingJobs: 7
+      NumberOfProcessors: 7
+      NumberOfGPUs: 7
+      GPUs: 7
       VO: [cms, dune]
       VOs: {dune: {MaxRAM: 500}}
       CEs:
@@ -47,7 +50,7 @@ def proposed(rights: Rights, values: dict[str, object], *removed: str) -> Propos
         f"{LONG}/VOs/cms/MaxRAM",
         f"{LONG}/VOs/CMS/Cores",
         f"{SITE}/VOs/cms/MaxRAM",
-        f"{SITE}/CEs/ce1/VOs/cms/GPUs",
+        f"{SITE}/CEs/ce1/VOs/cms/MaxScratch",
         "Operations/cms/JobScheduling/HoldTime",
         "Operations/CMS/JobScheduling/HoldTime",
     ],
@@ -105,12 +108,18 @@ def test_a_vo_sets_only_parameters_that_do_not_limit_it(known: KnownParameter):
             assert proposed(CMS, {path: False if known.name == "Enabled" else 6}).differences
 
 
+def test_a_vo_does_not_make_the_slots_of_its_pilots_unlimited():
+    for name in ("NumberOfProcessors", "GPUs"):
+        with pytest.raises(EditNotAllowed):
+            proposed(CMS, {f"{LONG}/VOs/cms/{name}": 0})
+
+
 def test_the_number_of_pilots_access_and_the_batch_system_are_the_sites():
     kept = {each.name for each in parameters.KNOWN if each.right is not VoRight.SET}
     assert kept == {
         *("MaxTotalJobs", "MaxWaitingJobs", "Enabled", "VO", "Requirements", "Checks", "MoUTierLevel"),
         *("WholeNode", "CEType", "LocalCEType", "SubmissionMode", "CEQueueName", "BatchQueue", "SharedArea"),
-        *("SubmitOptions", "OutputURL"),
+        *("SubmitOptions", "OutputURL", "NumberOfProcessors", "NumberOfGPUs", "GPUs"),
     }
 
 

@@ -17,6 +17,7 @@ from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.manager.grid_job import LocalState, ManagerPhase
 from pilotage.fabric.manager.records import LocalJob
 from pilotage.fabric.pilot.payload.payload import Report
+from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted
 from pilotage.service.services import utc_now
 from taskqueue.db import database
@@ -338,6 +339,23 @@ def test_a_token_that_expired_is_told_and_what_is_here_goes_on(ground: Ground) -
         ground.line.use_token("no.such.token")
         assert "not one of ours" in str(gateway.talk(utc_now()).away)
         assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
+
+
+def test_a_restarted_gateway_that_reaches_no_service_ends_what_others_may_have_got(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+    for hours, lost in ((5, 0), (7, 1)):
+        later = elapsed_time() + hours * 3600
+        monkeypatch.setattr(leases, "elapsed_time", lambda later=later: later)
+        with ground.gateway() as gateway:
+            assert ground.line is not None
+            ground.line.cut = True
+            summary = gateway.talk(utc_now())
+            assert (bool(summary.away), summary.lost) == (True, lost)
+            assert [each.cancelled for each in gateway.manager.journal.entries()] == [bool(lost)]
 
 
 def test_a_token_that_was_revoked_ends_what_is_here(ground: Ground) -> None:

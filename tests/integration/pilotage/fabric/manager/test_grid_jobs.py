@@ -208,17 +208,34 @@ def test_a_payload_does_not_see_the_files_of_other_local_jobs(site: Site, tmp_pa
     assert "not isolated" not in files["manager.log"]
 
 
+def refuse_namespaces(directory: Path, monkeypatch: pytest.MonkeyPatch, *, message: str) -> None:
+    tools = directory / "tools"
+    tools.mkdir()
+    (tools / "unshare").write_text(f"#!/bin/sh\necho 'unshare: unshare failed: {message}' >&2; exit 1\n")
+    (tools / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+
+
 def test_where_payloads_cannot_be_isolated_the_log_states_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "unshare").write_text("#!/bin/sh\necho no namespaces >&2; exit 1\n")
-    (tools / "unshare").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    refuse_namespaces(tmp_path, monkeypatch, message="Operation not permitted")
     files = look_around(site, tmp_path, isolation="strongest")
     assert "grid-" in files["seen.1"]
     assert "local job 1: done: not isolated: --isolation userns does not work here" in files["manager.log"]
+
+
+def test_isolation_that_fails_for_the_moment_is_not_replaced_by_less(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_namespaces(tmp_path, monkeypatch, message="No space left on device")
+    site.habits = {"isolation": "strongest", "retries": Retries(tries=1)}
+    manager = site.manager()
+    manager.journal.take(taken(JobType="generic"))
+    job = until(manager, ended)
+    assert job.outcome is not None
+    assert job.outcome.status == "Failed"
+    assert "--isolation userns does not work here" in output(job)["manager.log"]
 
 
 def test_a_stated_isolation_is_never_replaced_by_less(

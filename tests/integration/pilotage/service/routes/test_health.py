@@ -79,7 +79,7 @@ def test_strangers_have_a_rate_of_their_own(service: Service, monkeypatch: pytes
     assert service.user().get("/api/v1/jobs").status_code == 200
 
 
-def test_wrong_secrets_count_as_requests_of_strangers_and_right_ones_do_not(
+def test_wrong_secrets_of_a_stamp_do_not_keep_out_other_pilots_of_the_address(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("pilotage.service.auth.access.time", SimpleNamespace(monotonic=lambda: 1.0))
@@ -88,6 +88,7 @@ def test_wrong_secrets_count_as_requests_of_strangers_and_right_ones_do_not(
     body = {"request_id": "3f1c7e0e-0a55-4b6e-9d8e-0c6a6dd6a001"}
     statuses = [client.post("/api/v1/pilots/nope/token", json=body).status_code for _ in range(3 * most)]
     assert (statuses[0], statuses[-1]) == (401, 429)
+    assert client.post("/api/v1/pilots/other/token", json=body).status_code == 401
 
 
 def test_a_dead_claimer_fails_readyz(service: Service):

@@ -11,7 +11,8 @@ from cs_config.errors import ConfigError
 from pilotage.service.auth import keys as auth_keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.keys import KeyFile, KeyRing
-from pilotage.service.auth.tokens import Tokens
+from pilotage.service.auth.oidc.issuers import Issuers
+from pilotage.service.auth.tokens import Tokens, UnknownKey
 from pilotage.service.http_errors import NotAuthenticated
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
@@ -59,10 +60,21 @@ def test_tokens_of_the_earlier_key_stay_good_until_it_is_retired(path: Path):
     auth_keys.rotate(path, keep=KEEP, now=NOW)
     assert tokens.refresh()
     assert tokens.verify(before, now=NOW + KEEP - timedelta(seconds=1)).expires_at == NOW + KEEP
-    with pytest.raises(NotAuthenticated, match="expired"):
+    with pytest.raises(NotAuthenticated, match="its key was retired"):
         tokens.verify(before, now=NOW + KEEP)
     after, _ = tokens.mint(OPERATOR, now=NOW)
     assert tokens.verify(after, now=NOW + KEEP)
+
+
+def test_the_bearer_of_a_token_of_a_retired_key_is_told_to_get_a_new_one(path: Path):
+    token, _ = process(path).mint(OPERATOR, now=NOW)
+    auth_keys.rotate(path, keep=timedelta(0), now=NOW)
+    with pytest.raises(UnknownKey):
+        process(path).verify(token, now=NOW)
+    with pytest.raises(NotAuthenticated, match=r"it was retired.*get a new token"):
+        Issuers().find(token)
+    with pytest.raises(NotAuthenticated, match="not one of ours"):
+        Issuers().find("nonsense")
 
 
 def test_a_process_that_has_not_heard_of_a_new_key_takes_its_tokens_at_once(path: Path):
