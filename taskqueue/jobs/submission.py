@@ -178,9 +178,11 @@ LAST_JOB = select(func.coalesce(func.max(jobs.c.job_id), 0))
 LOCK_QUOTA = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 #: Without waiting: of two that got it after a wait, and then find the limit near, each waits for the other.
 SHARE_QUOTA = text("SELECT pg_try_advisory_xact_lock_shared(hashtextextended(:name, 0))")
-#: Takes one of the slots of a holder, without waiting; no row if all are taken.
-TAKE_SLOT = text(
-    "SELECT slot FROM generate_series(1, :slots) AS slot"
+#: The same after taking one of the holder's slots; no row if all are taken. Slots come first: of two that
+#: share the lock and find no slot, each would wait for the other.
+SHARE_WITH_SLOT = text(
+    "SELECT pg_try_advisory_xact_lock_shared(hashtextextended(:name, 0))"
+    " FROM generate_series(1, :slots) AS slot"
     " WHERE pg_try_advisory_xact_lock(hashtextextended(:name || '/' || slot, 1)) LIMIT 1"
 )
 CONNECTIONS = text("SELECT current_setting('max_connections')::integer")
@@ -261,17 +263,13 @@ def _reserve_room(conn: Connection, holder: _QuotaHolder, *, new: int, most: int
     is_far = new <= bounds.DECIDED_JOBS and _is_within_quota(
         conn, holder, new=new + 3 * unseen, most=most, now=now
     )
-    # The slot comes first: of two that share the lock and find no slot, each would wait for the other.
-    is_free = is_far and (not has_slots or _take_slot(conn, name))
-    is_shared = is_free and conn.execute(SHARE_QUOTA, name).scalar_one()
+    slots = {"slots": bounds.SUBMISSIONS_AT_ONCE} if has_slots else {}
+    share = SHARE_WITH_SLOT if has_slots else SHARE_QUOTA
+    is_shared = is_far and conn.execute(share, {**name, **slots}).scalar()
     if is_shared and _is_within_quota(conn, holder, new=new + 2 * unseen, most=most, now=now):
         return True
     conn.execute(LOCK_QUOTA, name)
     return _is_within_quota(conn, holder, new=new, most=most, now=now, exact=True)
-
-
-def _take_slot(conn: Connection, name: Mapping[str, str]) -> bool:
-    return conn.execute(TAKE_SLOT, {**name, "slots": bounds.SUBMISSIONS_AT_ONCE}).first() is not None
 
 
 _CONNECTIONS: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()

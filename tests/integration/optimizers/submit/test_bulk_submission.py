@@ -68,7 +68,7 @@ def test_more_jobs_take_no_more_statements(engine: Engine, now: datetime) -> Non
         counts.append((len(submitting), len(preparing), len(deciding)))
     assert counts[0] == counts[1]
     # BEGIN and the like are not counted; SQLite needs some more for new ids.
-    assert counts[1][2] <= 21
+    assert counts[1][2] <= 23
 
 
 def test_each_job_keeps_what_it_said(engine: Engine, now: datetime) -> None:
