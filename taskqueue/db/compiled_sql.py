@@ -24,7 +24,6 @@ from sqlalchemy import (
     Dialect,
     Engine,
     FromClause,
-    Insert,
     Select,
     Table,
     Text,
@@ -80,7 +79,7 @@ def unnest_json(parameter: str, columns: Mapping[str, Any], *, name: str) -> Fro
 
 def insert_each(
     table: Table, source: FromClause, row: Mapping[str, ColumnElement[Any]], *order: ColumnElement[Any]
-) -> Insert:
+) -> postgresql.Insert:
     """Insert a row for each row of `source`, in an order; with SQLAlchemy's column defaults."""
     defaults = {
         each.name: literal(each.default.arg)
