@@ -83,7 +83,7 @@ def find(
 
     A site admin finds those of the own site, for any VO.
     """
-    queue, of_ce = parse_selection(requires or []), parse_selection(ce or [])
+    queue, of_ce = map(parse_selection, (requires or (), ce or ()))
     with service.connect() as client:
         found = client.eligible_nodes(vo=vo, node=node, ce=of_ce, queue=queue)
     service.emit(found, lambda: _found_table(found, node))
