@@ -17,6 +17,7 @@ from cs_config.tree.configuration import Configuration
 from cs_config.versions import patch
 from cs_config.versions.diff import ABSENT
 from requirements import evaluator
+from requirements.canonical import Requirements
 from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidRequest, Problem
 from requirements.record.record import parse_record
@@ -107,8 +108,10 @@ def _fulfils(config: Configuration, names: tuple[str, ...], where: Mapping[str, 
         message = "a condition is for sites, CEs and queues: Resources/Sites/…"
         raise InvalidRequest([Problem(path="/".join(names), message=message)])
     declarations = options_for(config, vo or None).job_description.declarations
-    is_text = isinstance(where, str)
-    asked = parse_expression(where, "where") if is_text else parse_record(where, declarations, "where")
+    if isinstance(where, str):
+        asked: Requirements = parse_expression(where, "where")
+    else:
+        asked = parse_record(where, declarations, "where")
     parameters = _effective(config, names)
     nodes = inheritance.list_attributes(parameters.values())
     alike = nodes.without_these(inheritance.parameter_values(parameters))
