@@ -207,7 +207,7 @@ def test_one_command_changes_many_places_after_a_preview(service: Service, run: 
     assert (status, "needs --yes" in err, "SoftwareTag: [v7]" in err) == (2, True, True)
     assert service.parts.live.current.version == 1
     shown = in_json(run, "config", "preview", "--set", everywhere, "--where", "MaxRAM=4000")
-    assert [each["path"] for each in shown["changes"]] == [f"{CE}/Queues/long/VOs"]
+    assert [each["path"] for each in shown["changes"]] == [f"{CE}/Queues/long/VOs/cms"]
     assert run("config", "set", everywhere, "--where", "MaxRAM=4001")[0] == 2
     assert run("config", "set", everywhere, "--where", "MaxRAM=4000", "--yes")[0] == 0
     assert "nothing changed, version 2" in run("config", "set", everywhere)[1]
