@@ -7,11 +7,20 @@ imported when they are first used: `import pilotage` costs nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pilotage.client import AsyncClient, Client, JobRecord, Pages
+    from pilotage.client import AsyncClient, Client, JobRecord, Pages, Resources
     from pilotage.fabric.client import ApiError, ServiceAway
     from requirements.errors import PilotageError
 
-__all__ = ["ApiError", "AsyncClient", "Client", "JobRecord", "Pages", "PilotageError", "ServiceAway"]
+__all__ = [
+    "ApiError",
+    "AsyncClient",
+    "Client",
+    "JobRecord",
+    "Pages",
+    "PilotageError",
+    "Resources",
+    "ServiceAway",
+]
 
 _MODULES = {
     "ApiError": "pilotage.fabric.client",

@@ -219,6 +219,25 @@ class Client:
         """The batch queues with their parameters."""
         return Pages("queues", partial(self._service.queues, filters), dict)
 
+    def submit_pools(self, *queues: str) -> dict[str, list[str]]:
+        """The ids of the pools that each batch queue serves, by address; unknown queues are left out."""
+        return dict(self._service.submit_pools(queues)["pools"])
+
+    def get_eligible_nodes(
+        self,
+        node: str = "Queue",
+        ce: Mapping[str, object] | str = "",
+        queue: Mapping[str, object] | str = "",
+        *,
+        vo: str | None = None,
+    ) -> dict[str, Any]:
+        """The sites, CEs or queues (`node`) that a VO may use and whose parameters match both selections.
+
+        A selection is a mapping of required values, or an expression. The result is a tree: site → CE →
+        queue → its effective parameters.
+        """
+        return self._service.eligible_nodes(vo=vo, node=node, ce=ce, queue=queue)
+
     def sites(self) -> Pages[dict[str, Any]]:
         """The sites, and what limits matches there."""
         return Pages("sites", self._service.sites, dict)
@@ -253,6 +272,23 @@ class Client:
         for start in range(0, len(job_ids), _PAGE):
             ids = ",".join(map(str, job_ids[start : start + _PAGE]))
             yield from map(_read_job, self._service.jobs({"id": ids}, limit=_PAGE)["jobs"])
+
+
+class Resources:
+    """The resources that a VO may use; the helper of DIRAC's RFC #7 by its name."""
+
+    def __init__(self, vo: str | None = None, *, client: Client | None = None) -> None:
+        """For a VO (default: the token's), by a client (default: a new one, as of `Client()`)."""
+        self._vo, self._client = vo, Client() if client is None else client
+
+    def get_eligible_nodes(
+        self,
+        node: str = "Queue",
+        ce: Mapping[str, object] | str = "",
+        queue: Mapping[str, object] | str = "",
+    ) -> dict[str, Any]:
+        """The tree of nodes as of `Client.get_eligible_nodes`."""
+        return self._client.get_eligible_nodes(node, ce, queue, vo=self._vo)
 
 
 def _in_thread(
@@ -296,6 +332,8 @@ class AsyncClient:
     wait = _in_thread(Client.wait)
     output = _in_thread(Client.output)
     config = _in_thread(Client.config)
+    submit_pools = _in_thread(Client.submit_pools)
+    get_eligible_nodes = _in_thread(Client.get_eligible_nodes)
     preview_config = _in_thread(Client.preview_config)
     set_config = _in_thread(Client.set_config)
 

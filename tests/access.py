@@ -97,7 +97,12 @@ ROUTES = [
     ),
     ("GET", "/config/diff?from=1", None, {"vo_admin", "site_admin"}),
     ("POST", "/config/rollback", {"version": 1}, {"vo_admin", "site_admin"}),
-    ("POST", "/matcher/getSubmitPoolsForQueue", {"queues": [QUEUE]}, {"director", "gateway", "pilot"}),
+    (
+        "POST",
+        "/matcher/getSubmitPoolsForQueue",
+        {"queues": [QUEUE]},
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
     (
         "POST",
         "/matcher/requestJob",

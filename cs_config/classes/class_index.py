@@ -4,7 +4,7 @@ A class has a slot, its bit in every set. Requirements are split into parts that
 the result of each part is a cached set, and most pools share their parts. A class matches either surely, or
 only at some of its nodes.
 
-Source of the selection of nodes: RFC #7's helper for eligible nodes of type Queue.
+Source of the selection of nodes: RFC #7's helper for eligible nodes.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import count
 from operator import or_
+from typing import Any, Final
 
 from cs_config.cache import Cache, derived
 from cs_config.classes.queue_classes import QueueClass, queue_classes
@@ -23,6 +24,7 @@ from requirements import evaluator
 from requirements.bitset import list_positions, mask_from
 from requirements.canonical import Requirements
 from requirements.classad.evaluation import Operands
+from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidRequest, Problem, did_you_mean
 from requirements.record.declarations import Declarations
 from requirements.record.record import Record, parse_record
@@ -262,8 +264,12 @@ def eligible_classes(config: Configuration, vo: str, requirements: Requirements)
     return EligibleClasses(index=index, sets=index.ask(index.question(requirements)))
 
 
-#: Site → CE → queue → its effective parameters.
-NodeTree = dict[str, dict[str, dict[str, dict[str, Value]]]]
+#: A record of required values, or the text of an expression.
+Selection = Mapping[str, object] | str
+#: Site → CE → queue → its effective parameters; above queues a level less for each.
+NodeTree = dict[str, Any]
+#: Types of nodes, with the number of levels of the tree from the site down to them.
+NODE_TYPES: Final = {"Site": 1, "CE": 2, "Queue": 3}
 
 
 def eligible_queues(config: Configuration, vo: str, requirements: Requirements) -> frozenset[QueueAddress]:
@@ -276,35 +282,61 @@ def get_eligible_nodes(
     *,
     vo: str,
     node: str = "Queue",
-    ce: Mapping[str, object] | None = None,
-    queue: Mapping[str, object] | None = None,
+    ce: Selection | None = None,
+    queue: Selection | None = None,
+    sites: Collection[str] | None = None,
 ) -> NodeTree:
-    """Select queues that a VO may use by effective parameters of the queue and of its CE; both must match.
+    """Select nodes that a VO may use by effective parameters of queues and of their CEs; both must match.
 
-    Raises InvalidInput for values that cannot be compared, and for another type of node than `Queue`.
+    A selection is a record of required values, or an expression. A `Site` or `CE` is selected if one of its
+    queues is, and has its own effective parameters. `sites` restricts the selection to some sites.
+
+    Raises InvalidInput for values that cannot be compared, and for an unknown type of node.
     """
-    if node != "Queue":
-        message = f"{node!r} is no type of node, allowed is Queue"
+    if node not in NODE_TYPES:
+        message = f"{node!r:.80} is no type of node, allowed are {', '.join(NODE_TYPES)}"
         raise InvalidRequest(
-            [Problem(path="node", message=message, suggestion=did_you_mean(node, ["Queue"]))]
+            [Problem(path="node", message=message, suggestion=did_you_mean(node, list(NODE_TYPES)))]
         )
     declarations = options_for(config, vo).job_description.declarations
-    of_ce = parse_record(ce, declarations, "ce") if ce else None
-    of_queue = parse_record(queue, declarations, "queue") if queue else None
+    of_ce = _parse_selection(ce, declarations, "ce")
+    of_queue = _parse_selection(queue, declarations, "queue")
     queues = frozenset(config.addresses) if of_queue is None else eligible_queues(config, vo, of_queue)
     tree: NodeTree = {}
     for address in sorted(queues):
+        if sites is not None and address.site not in sites:
+            continue
         if config.usable(address, vo) and _ce_fits(config, address, vo, of_ce, declarations):
-            ces = tree.setdefault(address.site, {})
-            ces.setdefault(address.ce, {})[address.queue] = dict(config.values(address, vo))
+            *above, name = (address.site, address.ce, address.queue)[: NODE_TYPES[node]]
+            here = tree
+            for each in above:
+                here = here.setdefault(each, {})
+            if name not in here:
+                here[name] = _node_values(config, address, vo, NODE_TYPES[node])
     return tree
+
+
+def _parse_selection(given: Selection | None, declarations: Declarations, path: str) -> Requirements | None:
+    if not given:
+        return None
+    if isinstance(given, str):
+        return parse_expression(given, path)
+    return parse_record(given, declarations, path)
+
+
+def _node_values(config: Configuration, queue: QueueAddress, vo: str, depth: int) -> dict[str, Value]:
+    """The effective parameters of a queue, or of the CE or site above it."""
+    if depth == NODE_TYPES["Queue"]:
+        return dict(config.values(queue, vo))
+    parameters = inheritance.effective_parameters(config.levels[queue][:depth], fold(vo))
+    return dict(inheritance.parameter_values(parameters))
 
 
 def _ce_fits(
     config: Configuration,
     address: QueueAddress,
     vo: str,
-    selection: Record | None,
+    selection: Requirements | None,
     declarations: Declarations,
 ) -> bool:
     if selection is None:

@@ -31,13 +31,13 @@ _BRACES = "{}"
 _PARTS = re.compile("[{}]|[^{}]+")
 
 
-def read_text(text: str, file: str) -> Section:
+def read_text(text: str, file: str, *, once: bool = False) -> Section:
     """The sections of a text, or ConfigError; every value is an unparsed string with the line of its name.
 
-    A value extends to the end of its line. The last of repeated options counts; `+=` appends to it after a
-    comma.
+    A value extends to the end of its line, or to a brace if its section begins in the same line. The last of
+    repeated options counts, and `+=` appends to it after a comma; with `once`, repetition is an error.
     """
-    reader = _CfgReader(file=file)
+    reader = _CfgReader(file=file, once=once)
     for number, line in enumerate(text.splitlines(), 1):
         reader.take(line.strip(), number)
     reader.end()
@@ -49,6 +49,7 @@ def read_text(text: str, file: str) -> Section:
 @dataclass(slots=True, kw_only=True)
 class _CfgReader:
     file: str
+    once: bool = False
     stack: list[tuple[str, Section]] = field(default_factory=lambda: [("", Section(1))])
     name: tuple[str, int] | None = None  #: of a section whose brace has not come yet
     problems: list[Problem] = field(default_factory=list)
@@ -78,6 +79,8 @@ class _CfgReader:
             self._problem(number, "an option has a name before =")
         elif isinstance(before, Section):
             self._problem(number, f"{name} is a section already, in line {before.line}")
+        elif self.once and before is not None:
+            self._problem(number, f"{name} is named twice, the first time in line {before.line}")
         elif adds and before is not None and before.value:
             here[name] = Leaf(f"{before.value}, {value}", before.line)
         else:
@@ -92,6 +95,9 @@ class _CfgReader:
                 self._problem(number, "} closes nothing")
             else:
                 self.stack.pop()
+        elif "=" in part:
+            head, _, value = part.partition("=")
+            self._option(head, value.strip(), number)
         else:
             self._no_name_is_left()
             self.name = part, number

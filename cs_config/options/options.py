@@ -369,6 +369,8 @@ class LimitOptions(Options):
     """Bytes of all outputs of the VO; the oldest beyond them are removed."""
     requests_per_second: Annotated[float, Field(ge=bounds.FEWEST_REQUESTS, le=bounds.REQUESTS)] = 200
     """Of one token subject."""
+    job_shares: Annotated[float, Field(ge=0, le=bounds.SHARE)] = 0
+    """Of the VO's groups together: up to this, or to what they have, the VO's admins change them."""
     pilot_claims_per_hour: Annotated[Count, Field(ge=1)] = 1000
     """Jobs that one pilot may claim in an hour, for each processor of its slot."""
 

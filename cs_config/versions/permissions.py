@@ -3,17 +3,20 @@
 Sections of other VOs are invisible.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from cs_config.options.operations import DEFAULTS
-from cs_config.source.sections import Leaf, Section, to_plain
+from cs_config.options.operations import DEFAULTS, options_for
+from cs_config.options.registry import DEFAULT_SHARE
+from cs_config.source.sections import Leaf, Section, Tree, to_plain
 from cs_config.tree import admission, inheritance, node_attributes, parameters
 from cs_config.tree.address import NODES, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.parameters import VoRight
+from cs_config.versions import patch
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.patch import Edit
 from requirements.errors import NotAllowed
@@ -32,6 +35,11 @@ _SITE_PATHS: Final = (
 )
 #: Sections below `Operations/<vo>`, folded, that the installation grants or that refer to its own machines.
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
+#: Values of an owner group, folded, that an admin of its VO may change; `VO` only of a new group.
+_GROUP_VALUES: Final = frozenset({"users", "jobshare", "allowbackgroundtqs", "vo"})
+_GROUPS: Final = ("Registry", "Groups")
+#: Of a new group: `<vo>_<word>`, so that no VO takes the name of a group of another.
+_NEW_GROUP: Final = re.compile(r"(.+)_[a-z0-9.+-]+")
 #: Maximum number of paths in a message.
 _MAX_PATHS: Final = 5
 
@@ -60,6 +68,9 @@ class Rights:
     sees: frozenset[str] = frozenset()  #: VOs whose parts are visible, lower case
     vos: frozenset[str] = frozenset()  #: VOs whose parts may be changed, lower case
     sites: frozenset[str] = frozenset()  #: sites that may be changed outside `VOs`, and are fully visible
+    groups: Mapping[str, str | None] = field(
+        default_factory=dict
+    )  #: folded name of each owner group to its VO
 
     @property
     def edits(self) -> bool:
@@ -75,12 +86,30 @@ class Rights:
     def sections(self) -> tuple[str, ...]:
         """The changeable sections, if not all are."""
         of_vos = (f"Operations/{vo} and VOs/{vo} of sites, CEs and queues" for vo in sorted(self.vos))
+        of_groups = (
+            f"Users, JobShare and AllowBackgroundTQs of the groups of {vo} in Registry/Groups"
+            for vo in sorted(self.vos)
+        )
         of_sites = (f"Resources/Sites/{site} outside VOs" for site in sorted(self.sites))
-        return (*of_vos, *of_sites)
+        return (*of_vos, *of_groups, *of_sites)
 
     def may_change(self, names: tuple[str, ...]) -> bool:
         """Whether a path may be changed, whether or not it exists."""
-        return self.everything or self._may_change_vo(names) or self._may_change_site(names)
+        return (
+            self.everything
+            or self._may_change_vo(names)
+            or self._may_change_site(names)
+            or self._may_change_group(names)
+        )
+
+    def _may_change_group(self, names: tuple[str, ...]) -> bool:
+        """Whether a path is a group of an own VO, there or new, or one of the values that are the VO's."""
+        if names[:2] != _GROUPS or not 3 <= len(names) <= 4:
+            return False
+        name = fold(names[2])
+        found = _NEW_GROUP.fullmatch(name)
+        vo = self.groups[name] if name in self.groups else found and found[1]
+        return vo in self.vos and (len(names) == 3 or fold(names[3]) in _GROUP_VALUES)
 
     def _may_change_vo(self, names: tuple[str, ...]) -> bool:
         if names[0] == "Operations" and len(names) > 1 and fold(names[1]) in self.vos:
@@ -140,6 +169,52 @@ def check_differences(config: Configuration, rights: Rights, differences: Iterab
     """
     if not rights.everything:
         _refuse(rights, _list_refused(config, rights, differences))
+
+
+def check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
+    """Refuse a tree in which a group changes its VO, or the groups of a VO have larger shares together.
+
+    They may have what they have now, or up to `Limits/JobShares`, so that a VO takes nothing from others.
+    """
+    if rights.everything:
+        return
+    before, after = _groups(config.tree), _groups(tree)
+    moved = [
+        "/".join((*_GROUPS, name, "VO"))
+        for name, entry in after.items()
+        if entry != before.get(name) and _vo_of(entry) != rights.groups.get(fold(name), _first_part(name))
+    ]
+    _refuse(rights, moved)
+    for vo in rights.vos:
+        now, then = (_sum_of_shares(each, vo) for each in (before, after))
+        most = max(now, options_for(config, vo).limits.job_shares)
+        if then > most:
+            message = f"the JobShare of the groups of {vo} would be {then:g} together, allowed are {most:g}"
+            raise NotAllowed(f"{message} (Operations/{vo}/Limits/JobShares)")
+
+
+def _groups(tree: Tree) -> Mapping[str, Tree]:
+    """The owner groups of a tree; one without values is empty."""
+    entry = patch.find_entry(tree, _GROUPS)
+    listed = entry if isinstance(entry, dict) else {}
+    return {name: each if isinstance(each, dict) else {} for name, each in listed.items()}
+
+
+def _first_part(name: str) -> str | None:
+    found = _NEW_GROUP.fullmatch(fold(name))
+    return found and found[1]
+
+
+def _vo_of(group: Tree) -> str | None:
+    return next((fold(str(each)) for name, each in group.items() if fold(name) == "vo"), None)
+
+
+def _sum_of_shares(groups: Mapping[str, Tree], vo: str) -> float:
+    own = [
+        {fold(name): each for name, each in group.items()} for group in groups.values() if _vo_of(group) == vo
+    ]
+    shares = [group.get("jobshare", DEFAULT_SHARE) for group in own]
+    return sum(each for each in shares if isinstance(each, int | float))
 
 
 def _list_refused(config: Configuration, rights: Rights, differences: Iterable[Difference]) -> Iterator[str]:

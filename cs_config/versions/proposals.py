@@ -79,6 +79,7 @@ def propose_rollback(current: Configuration, older: Configuration, allowed: Righ
 def _propose_tree(current: Configuration, tree: Tree, allowed: Rights) -> Proposal:
     found = diff.compare(current.tree, tree)
     permissions.check_differences(current, allowed, found)
+    permissions.check_groups(current, allowed, tree)
     if not found:
         return Proposal(before=current, after=current, differences=())
     text = yaml_writer.edit_text(current.source, current.tree, tree)

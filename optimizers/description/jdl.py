@@ -1,4 +1,4 @@
-"""Parse the text of job descriptions: JDL in the ClassAd language, YAML with the same names, or JSON.
+"""Parse the text of job descriptions: JDL in the ClassAd language, DIRAC's CFG, YAML with the same names.
 
 YAML is read strictly: unquoted words have one meaning, and a name may occur once. JSON is a subset of YAML.
 """
@@ -12,6 +12,7 @@ import yaml
 
 from cs_config.source.sections import LeafValue, Section, to_plain
 from cs_config.source.yaml_reader import EventReader, syntax_problem
+from optimizers.description import cfg
 from requirements.classad.classad_files import parse_ad
 from requirements.classad.source_text import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
@@ -38,7 +39,7 @@ def read_yaml(text: str, file: str | None = None) -> tuple[Mapping[str, object],
     return tuple(jobs)
 
 
-_NEITHER = "is neither JDL (Name = value;) nor YAML (Name: value)"
+_NEITHER = "is neither JDL (Name = value;), nor YAML (Name: value), nor CFG (lines of Name = value)"
 
 
 class _JobReader(EventReader):
@@ -116,7 +117,7 @@ _EMPTY_AD = re.compile(r"\s*\[\s*;?\s*\]\s*")
 
 
 def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:
-    """Parse the descriptions in a text, one JDL or several in YAML or JSON, each as keywords to values.
+    """Parse the descriptions in a text, one in JDL or CFG or several in YAML or JSON, as keywords to values.
 
     InvalidJob shows line, column and the line itself.
     """
@@ -129,6 +130,8 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
         SourceText(text=text, path="description", file=file).check_characters()
     except InvalidInput as invalid:
         raise InvalidJob(invalid.problems) from None
+    if cfg.is_cfg(text):
+        return (cfg.read_cfg(text, file),)
     return (read_jdl(text, file),) if is_jdl(text) else read_yaml(text, file)
 
 

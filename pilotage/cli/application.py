@@ -55,12 +55,13 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
     ),
     "pool": CommandGroup(
         "List SubmitPools: Requirements of jobs, with the queues eligible for them.",
-        {"list": "pool:list_pools", "show": "pool:show"},
+        {"list": "pool:list_pools", "show": "pool:show", "for-queue": "pool:for_queue"},
     ),
     "queue": CommandGroup(
-        "List, explain, drain and resume batch queues.",
+        "List, find, explain, drain and resume batch queues.",
         {
             "list": "queue:list_queues",
+            "find": "queue:find",
             "show": "queue:show",
             "explain": "queue:explain",
             "drain": "queue:drain",

@@ -225,6 +225,24 @@ class ServiceClient:
         """The effective parameters of a queue, `Site/CE/Queue`, for a VO (empty: for every VO)."""
         return self._call("GET", f"/resources/queues/{quote(address)}", params={"vo": vo})
 
+    def eligible_nodes(
+        self,
+        *,
+        vo: str | None = None,
+        node: str = "Queue",
+        ce: Mapping[str, object] | str = "",
+        queue: Mapping[str, object] | str = "",
+    ) -> Json:
+        """The sites, CEs or queues whose parameters match both selections, as a tree."""
+        body = {"node": node, **{name: value for name, value in (("ce", ce), ("queue", queue)) if value}}
+        return self._call(
+            "POST", "/resources/getEligibleNodes", json=body if vo is None else {**body, "vo": vo}
+        )
+
+    def submit_pools(self, queues: Sequence[str]) -> Json:
+        """The ids of the SubmitPools of each queue under `pools`, and the queues that are `unknown`."""
+        return self._call("POST", "/matcher/getSubmitPoolsForQueue", json={"queues": list(queues)})
+
     def describe_queues(self, queues: Sequence[str], vo: str) -> Json:
         """The parameters of many queues for a VO under `queues`, and those that do not exist: `unknown`."""
         return self._call("POST", "/resources/queues", json={"queues": list(queues), "vo": vo})

@@ -15,7 +15,7 @@ from fastapi.security import HTTPBearer
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from pilotage.service import error_handlers
+from pilotage.service import error_handlers, openapi
 from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.fast_path import FastPath
 from pilotage.service.http_errors import ServiceEnding
@@ -54,6 +54,12 @@ class ServiceApplication(FastAPI):
     """The application with its fast path, which comes before the middleware: that costs more than a claim."""
 
     fast_path: FastPath
+
+    def openapi(self) -> dict[str, Any]:
+        """Describe the interface; made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi.complete(super().openapi())
+        return self.openapi_schema
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer by the fast path, or else by the framework; 503 if the service ends before."""
@@ -106,7 +112,7 @@ def create_app(parts: Services) -> FastAPI:
 @cache
 def _routes() -> list[BaseRoute]:
     """All routes. They hold nothing of one application, and making them takes most of its start."""
-    everything = APIRouter(strict_content_type=False)
+    everything = APIRouter(strict_content_type=False, generate_unique_id_function=openapi.name_operation)
     api = APIRouter(
         prefix="/api/v1", route_class=ApiRoute, dependencies=[Security(_BEARER)], responses=_ERRORS
     )

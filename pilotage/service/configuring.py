@@ -4,10 +4,11 @@ Long lists of a preview are cut, and jobs of other VOs are only counted.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
+from cs_config.options.registry import Group
 from cs_config.tree.address import QueueAddress
 from cs_config.versions import diff
 from cs_config.versions.diff import Difference
@@ -28,6 +29,7 @@ from pilotage.service.models.config import (
 )
 from pilotage.service.queries import explanations
 from pilotage.service.services import Services
+from requirements.values import fold
 
 #: Changes of the configuration by one caller.
 _CHANGES: Final = RequestRate(per_second=1 / 30, burst=30)
@@ -46,7 +48,7 @@ def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
         live=parts.live,
         clock=parts.clock,
         author=caller.user or caller.subject,
-        rights=rights_of(caller),
+        rights=rights_of(caller, parts.live.current.registry.groups),
         list_waiting=partial(explanations.classes, parts),
         audit=partial(_audit, caller),
         count_change=partial(_count_change, parts, caller),
@@ -59,14 +61,15 @@ def _count_change(parts: Services, caller: Caller) -> None:
         parts.rates.take(f"configuration of {caller.subject}", _CHANGES, now=time.monotonic())
 
 
-def rights_of(caller: Caller) -> Rights:
-    """The caller's rights on the configuration."""
+def rights_of(caller: Caller, groups: Mapping[str, Group] | None = None) -> Rights:
+    """The caller's rights on a configuration with these owner groups."""
     if caller.is_operator:
         return Rights(everything=True)
     return Rights(
         sees=caller.visible_vos or frozenset(),
         vos=frozenset().union(*(one.vos for one in caller.each if one.role is Role.VO_ADMIN)),
         sites=caller.own_sites,
+        groups={fold(name): group.vo for name, group in (groups or {}).items()},
     )
 
 

@@ -1,5 +1,6 @@
 """`pilotage config set`, `apply` and `preview`: change the configuration, or show the effects of a change."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +30,8 @@ Edits = Annotated[
     typer.Argument(
         metavar="PATH=VALUE…",
         help="Full path and YAML value, such as Resources/Sites/LCG.CERN.ch/MaxRAM=8000; other values: "
-        "\\[el8, el9], {Policy: level0}, null.",
+        "\\[el8, el9], {Policy: level0}, null. * in a path: every such name; += and -=: add to a list, or "
+        "take away.",
         show_default=False,
     ),
 ]
@@ -37,11 +39,24 @@ Removed = Annotated[
     list[str] | None, options.option("PATH", "Remove this path; may be repeated.", "--remove")
 ]
 
+Where = Annotated[
+    list[str] | None,
+    options.option(
+        "NAME=V1,V2…",
+        "Only sites, CEs and queues with this effective parameter; repeated: all. Or an expression.",
+        "--where",
+    ),
+]
+
 
 def set_(
     edits: Edits = None,
     *,
     removed: Removed = None,
+    where: Where = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Make a change of many places without the question.")
+    ] = False,
     message: Message = None,
     guards: Guards = None,
     service: ServiceOptions,
@@ -49,9 +64,15 @@ def set_(
     """Change single values of the configuration; comments and changes by others are kept.
 
     VO admins may change VOs/<vo> and Operations/<vo>, site admins their site except VOs, operators all.
+    A change of many places (*, +=, --where) is previewed first.
     """
     with service.connect() as client:
-        wanted = config_request.change_from_words(client, edits or (), removed or ())
+        wanted = config_request.change_from_words(client, edits or (), removed or (), where or ())
+        if wanted.is_bulk and not wanted.changed:
+            service.emit({"version": wanted.version, "changes": []}, lambda: _unchanged(wanted.version))
+            return
+        if wanted.is_bulk and not yes:
+            _confirm(client, wanted)
         answer = _edit(client, wanted, message or "", guards)
     service.emit(answer, lambda: "\n".join(_format_answer(answer)))
 
@@ -83,6 +104,15 @@ def store(client: ServiceClient, wanted: ConfigChange, message: str, guards: Seq
     return client.put_config(
         text=text, source=source, message=message, version=wanted.version, guards=guards or ()
     )
+
+
+def _confirm(client: ServiceClient, wanted: ConfigChange) -> None:
+    """Show what a change of many places would do, and ask; without a terminal it is refused."""
+    preview = client.preview_config(wanted.body)
+    output.progress_console().print(render_with_effects(preview["changes"], preview))
+    if not sys.stdin.isatty():
+        raise WrongUsage("a change of many places needs --yes; nothing is changed")
+    typer.confirm(f"Change {len(preview['changes'])} values?", abort=True, err=True)
 
 
 def _edit(
@@ -118,6 +148,7 @@ def preview(
         options.option("PATH=VALUE", "Change one value, as `config set` does; may be repeated.", "--set"),
     ] = None,
     removed: Removed = None,
+    where: Where = None,
     service: ServiceOptions,
 ) -> None:
     """Show what a change would do to waiting and running jobs; nothing is changed.
@@ -131,7 +162,7 @@ def preview(
         if file is not None:
             wanted = config_request.change_from_file(client, file)
         else:
-            wanted = config_request.change_from_words(client, edits or (), removed or ())
+            wanted = config_request.change_from_words(client, edits or (), removed or (), where or ())
         if not wanted.changed:
             typer.echo(f"nothing would change in version {wanted.version}", err=True)
             raise typer.Exit

@@ -8,12 +8,17 @@ from typing import Any
 from cs_config import validate
 from cs_config.source import yaml_writer
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, patch
+from cs_config.versions import bulk, diff, patch
+from cs_config.versions.bulk import BulkEdit
 from cs_config.versions.diff import Difference
+from pilotage.cli.commands import queue
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import ServiceClient
-from requirements.errors import InvalidRequest
+from requirements.errors import InvalidInput, InvalidRequest
+
+#: A response of the service.
+Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,7 @@ class ConfigChange:
     version: int
     changed: bool
     differences: tuple[Difference, ...] = ()
+    is_bulk: bool = False  #: the paths were found by a pattern, so they are shown before they are changed
 
 
 def change_from_file(client: ServiceClient, file: Path) -> ConfigChange:
@@ -47,27 +53,38 @@ def edits(differences: Sequence[Difference]) -> dict[str, object]:
     return {"set": values, "remove": removed}
 
 
-def change_from_words(client: ServiceClient, words: Sequence[str], removed: Sequence[str]) -> ConfigChange:
-    """The change made of `PATH=VALUE` words and paths to remove."""
+def change_from_words(
+    client: ServiceClient, words: Sequence[str], removed: Sequence[str], where: Sequence[str] = ()
+) -> ConfigChange:
+    """The change made of `PATH=VALUE` words and paths to remove, at the places that `where` selects."""
     if not words and not removed:
         raise WrongUsage("give PATH=VALUE, or --remove PATH")
-    body = {"set": dict(map(_parse_edit, words)), "remove": list(removed)}
-    return ConfigChange(body=body, version=int(client.config()["version"]), changed=True)
+    edits = list(map(_parse_edit, words))
+    answer = client.config()
+    version = int(answer["version"])
+    if where or not all(each.is_plain for each in edits):
+        if removed:
+            raise WrongUsage("--remove takes single paths; do not combine it with *, += or --where")
+        try:
+            values = bulk.expand_edits(_configuration(answer), edits, queue.parse_selection(where))
+        except InvalidInput as error:
+            raise WrongUsage(str(error)) from error
+        body: dict[str, object] = {"set": values, "remove": []}
+        return ConfigChange(body=body, version=version, changed=bool(values), is_bulk=True)
+    body = {"set": {each.pattern: each.value for each in edits}, "remove": list(removed)}
+    return ConfigChange(body=body, version=version, changed=True)
 
 
-def _parse_edit(word: str) -> tuple[str, object]:
+def _parse_edit(word: str) -> BulkEdit:
     path, equals, written = word.partition("=")
-    path = path.strip()
+    sign = path[-1:] if path[-1:] in ("+", "-") else ""
+    path = path.removesuffix(sign).strip()
     if not path or not equals:
         raise WrongUsage(f"{word!r}: write PATH=VALUE, as Resources/Sites/LCG.CERN.ch/MaxRAM=8000")
     try:
-        return path, yaml_writer.read_value(written, path)
+        return BulkEdit(pattern=path, value=yaml_writer.read_value(written, path), operator=f"{sign}=")
     except InvalidRequest as error:
         raise WrongUsage(str(error)) from error
-
-
-#: A response of the service.
-Answer = dict[str, Any]
 
 
 def configuration_from(file: Path | None, service: ServiceOptions) -> Configuration:
@@ -81,7 +98,10 @@ def fetch_configuration(service: ServiceOptions) -> Configuration:
     Operators get the text, with the line numbers of the source; others get the parts that they may see.
     """
     with service.connect() as client:
-        answer = client.config()
+        return _configuration(client.config())
+
+
+def _configuration(answer: Answer) -> Configuration:
     text = answer.get("text") or yaml_writer.to_yaml(answer["config"])
     file = answer.get("source") or f"version {answer['version']}"
     return validate.parse(text, file, answer["version"])

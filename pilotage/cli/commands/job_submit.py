@@ -51,7 +51,7 @@ class JobDraft:
 
 
 def read_drafts(text: str, *, file: str, directory: Path) -> list[JobDraft]:
-    """The descriptions of one file: JDL, ClassAd, YAML or JSON.
+    """The descriptions of one file: JDL, ClassAd, CFG, YAML or JSON.
 
     Relative names in `InputSandbox` start at `directory`; messages name `file`.
     """
@@ -212,7 +212,9 @@ _FEW = 20
 
 
 def submit(
-    files: Annotated[list[str], options.argument("FILE", "JDL, ClassAd, YAML or JSON; - is standard input.")],
+    files: Annotated[
+        list[str], options.argument("FILE", "JDL, ClassAd, CFG, YAML or JSON; - is standard input.")
+    ],
     *,
     count: Annotated[
         int, typer.Option("--count", "-n", min=1, max=1_000_000, help="Copies of each job.")

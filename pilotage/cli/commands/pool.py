@@ -1,11 +1,13 @@
 """`pilotage pool`: SubmitPools, which are Requirements of jobs with the queues eligible for them."""
 
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
 from rich.console import Group, RenderableType
 
+from cs_config.tree.address import QueueAddress
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused
@@ -42,6 +44,27 @@ def show(
     service.show(
         lambda client: client.pool(pool_id if is_whole else _complete(client, pool_id.lower())), _details
     )
+
+
+def for_queue(
+    queues: Annotated[
+        list[str], options.argument("Site/CE/Queue", "Batch queues, such as LCG.CERN.ch/ce01.cern.ch/long.")
+    ],
+    *,
+    service: ServiceOptions,
+) -> None:
+    """List the pools that each batch queue serves: whose jobs its pilots may get.
+
+    A site admin sees those of all VOs at the own site.
+    """
+    wanted = [str(QueueAddress.parse(each)) for each in queues]
+    with service.connect() as client:
+        found = client.submit_pools(wanted)
+    rows = [(queue, pool) for queue, pools in found["pools"].items() for pool in pools or ["none"]]
+    service.emit(found, lambda: output.table(("Site/CE/Queue", "Pool"), rows))
+    for each in found["unknown"]:
+        meant = f", did you mean {each['did_you_mean']}?" if each["did_you_mean"] else ""
+        sys.stderr.write(f"{each['queue']}: no such queue{meant}\n")
 
 
 def _requirements(pool: Entry) -> str:

@@ -1,12 +1,19 @@
 """`pilotage queue`: the batch queues of the resource tree."""
 
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
+from rich.console import RenderableType
+
+from cs_config.source.yaml_reader import resolve_word
 from cs_config.tree.address import QueueAddress
 from pilotage.cli import options, output
 from pilotage.cli.commands import job_show
 from pilotage.cli.connection import ServiceOptions
+from pilotage.cli.errors import WrongUsage
+from pilotage.cli.output import Entry
 
 #: Parameters in the list of queues.
 _SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", "OS")
@@ -55,6 +62,61 @@ def show(
     rows = ((name, value, each["level"], f"{each['file']}:{each['line']}") for name, each, value in listed)
     headings = ("Parameter", "Value", "Level", "Written in")
     service.emit(data, lambda: output.table(headings, rows))
+
+
+def find(
+    *,
+    requires: Annotated[
+        list[str] | None,
+        options.option(
+            "NAME=V1,V2…", "Required of the queue, with what it inherits; repeated. Or an expression."
+        ),
+    ] = None,
+    ce: Annotated[
+        list[str] | None, options.option("NAME=V1,V2…", "The same, required of the CE.", "--ce-requires")
+    ] = None,
+    node: Annotated[str, options.option("TYPE", "What to list: Queue, CE or Site.")] = "Queue",
+    vo: Annotated[str | None, options.option("VO", "VO whose values count (default: the token's).")] = None,
+    service: ServiceOptions,
+) -> None:
+    """Find the queues, CEs or sites that a VO may use and that have what is required.
+
+    A site admin finds those of the own site, for any VO.
+    """
+    queue, of_ce = map(parse_selection, (requires or (), ce or ()))
+    with service.connect() as client:
+        found = client.eligible_nodes(vo=vo, node=node, ce=of_ce, queue=queue)
+    service.emit(found, lambda: _found_table(found, node))
+
+
+def _found_table(found: Entry, node: str) -> RenderableType:
+    levels = {"Site": 1, "CE": 2}.get(node, 3)
+    nodes: list[tuple[tuple[str, ...], Entry]] = [((site,), below) for site, below in found.items()]
+    for _ in range(levels - 1):
+        nodes = [((*path, name), below) for path, each in nodes for name, below in each.items()]
+    rows = (("/".join(path), *(values.get(name) for name in _SHOWN)) for path, values in nodes)
+    return output.table(("/".join(("Site", "CE", "Queue")[:levels]), *_SHOWN), rows)
+
+
+_REQUIRED = re.compile(r"([A-Za-z_][\w.]*)=(?![=?!])(.*)", re.DOTALL)
+
+
+def parse_selection(words: Sequence[str]) -> Mapping[str, object] | str:
+    """Words `NAME=V1,V2` as required values, read as in YAML; or a single expression."""
+    if len(words) == 1 and not _REQUIRED.fullmatch(words[0]):
+        return words[0]
+    selection: dict[str, object] = {}
+    for word in words:
+        if not (found := _REQUIRED.fullmatch(word)):
+            raise WrongUsage(f"{word!r:.80} is not NAME=VALUE; an expression stands alone")
+        try:
+            values = [resolve_word(each) if each else "" for each in found[2].split(",")]
+        except ValueError as error:
+            raise WrongUsage(f"{word!r:.80}: {error}") from None
+        if found[1] in selection:
+            raise WrongUsage(f"{found[1]} is required twice; several values are V1,V2")
+        selection[found[1]] = values[0] if len(values) == 1 else values
+    return selection
 
 
 def explain(queue: options.Queue, *, service: ServiceOptions) -> None:

@@ -255,7 +255,7 @@ class ChangedJobs(BaseModel):
 class Submission(StrictInput):
     """Jobs to submit: exactly one of `jdl`, `jdls` and `jobs`."""
 
-    jdl: str | None = Field(default=None, description="One description: JDL, ClassAd or YAML.")
+    jdl: str | None = Field(default=None, description="One description: JDL, ClassAd, CFG or YAML.")
     jdls: list[str] | None = Field(default=None, min_length=1, max_length=MOST, description="Several.")
     jobs: list[dict[str, Any]] | None = Field(
         default=None, min_length=1, max_length=MOST, description="Several, as JSON objects of keywords."

@@ -186,7 +186,7 @@ class PilotOutputNews(StrictInput):
 
 @pilot_output_router.post("/{stamp}/output")
 @allow(Role.DIRECTOR, most_bytes=SMALL)
-def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutput:
+def keep_output(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutput:
     """Store the end of a pilot's output; replaces what was stored before."""
     output = PilotOutput(stdout=body.stdout, stderr=body.stderr, stored_at=parts.clock())
     with database.writing(parts.engine) as conn:
@@ -197,7 +197,7 @@ def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNe
 
 @pilot_output_router.get("/{stamp}/output")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
-def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotOutput:
+def show_output(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotOutput:
     """Show the end of a pilot's output, if its director has fetched it."""
     with database.reading(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))

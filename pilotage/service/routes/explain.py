@@ -43,7 +43,7 @@ def explain_job(
 
 @router.get("/jobs/{job_id}/queues")
 @allow(*EVERY_ROLE)
-def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: Most = 100) -> RankedQueues:
+def list_queues(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: Most = 100) -> RankedQueues:
     """List the queues that a job may run in, ordered by its `Rank`."""
     with database.reading(parts.engine) as conn:
         job = visibility.require_readable(caller, jobs.get_job(conn, job_id))

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Hashable
+from collections.abc import Collection, Coroutine, Hashable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -70,11 +70,12 @@ RequestTimeout = Annotated[
 
 
 @router.post("/getSubmitPoolsForQueue", response_model_exclude_unset=True)
-@allow(Role.DIRECTOR, Role.GATEWAY, Role.PILOT)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY, Role.PILOT)
 def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQuestion) -> QueuePoolsAnswer:
     """List the ids of the pools that each queue is eligible for; with `flags` grouped by pilots' flags.
 
-    Unknown queues are listed apart; 404 only if all are unknown.
+    Those of the VOs of the token, at the own sites of a site admin those of all VOs. Unknown queues are
+    listed apart; 404 only if all are unknown.
     """
     names = _queue_names(body)
     if caller.role is Role.PILOT and len(set(names)) > 1:
@@ -82,20 +83,28 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     known, unknown = place_pools.find_queues(names, parts.live.current)
     queues = frozenset(known.values())
     for address in queues:
-        pilot_binding.check_site(caller, address.site)
+        if not caller.looks_after(address.site):
+            pilot_binding.check_site(caller, address.site)
         if caller.role is Role.PILOT:
             parts.places.bind(caller, address, now=parts.clock())
-    vos = _vos(parts, caller)
     answer = QueuePoolsAnswer(
         pools={},
         unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
     )
     if not body.flags:
-        found = parts.matcher.get_submit_pools(vos, queues)
+        found = {
+            address: pools
+            for vos, group in _by_visible_vos(parts, caller, queues)
+            for address, pools in parts.matcher.get_submit_pools(vos, group).items()
+        }
         answer.pools = {name: list(found[address]) for name, address in known.items()}
         return answer
     # The pools are those of the groups, so that both are of one moment.
-    groups = parts.matcher.get_pilot_groups(vos, queues)
+    groups = {
+        address: pools
+        for vos, group in _by_visible_vos(parts, caller, queues)
+        for address, pools in parts.matcher.get_pilot_groups(vos, group).items()
+    }
     answer.pools = {
         name: sorted(chain(*(each.pools for each in groups[address]))) for name, address in known.items()
     }
@@ -104,6 +113,17 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
         for name, address in known.items()
     }
     return answer
+
+
+def _by_visible_vos(
+    parts: Services, caller: Caller, queues: Collection[QueueAddress]
+) -> Iterator[tuple[frozenset[str], list[QueueAddress]]]:
+    """The queues by the VOs whose pools the caller may see there: at its own sites those of all VOs."""
+    own = [each for each in queues if caller.looks_after(each.site)]
+    if own:
+        yield parts.live.current.vos, own
+    if others := [each for each in queues if not caller.looks_after(each.site)]:
+        yield frozenset().union(*(one.vos for one in caller.each)), others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,13 +25,17 @@ class NodeSelection(StrictInput):
     """Filter of nodes of the resource tree."""
 
     vo: str | None = Field(default=None, description="VO whose parameters apply; default: the token's.")
-    node: str = "Queue"
-    ce: dict[str, Any] = Field(default_factory=dict, description="By effective parameters of the CE.")
-    queue: dict[str, Any] = Field(default_factory=dict, description="By effective parameters of the queue.")
+    node: str = Field(default="Queue", description="`Site`, `CE` or `Queue`.")
+    ce: dict[str, Any] | str = Field(
+        default_factory=dict, description="Required values, or an expression, of the CE's parameters."
+    )
+    queue: dict[str, Any] | str = Field(
+        default_factory=dict, description="Required values, or an expression, of the queue's parameters."
+    )
 
 
-class NodeTree(RootModel[dict[str, dict[str, dict[str, dict[str, Value]]]]]):
-    """Site → CE → queue → its effective parameters."""
+class NodeTree(RootModel[dict[str, Any]]):
+    """Site → CE → queue → its effective parameters; site → CE → parameters for CEs, and so on."""
 
 
 class ParameterAnswer(AnswerModel):
@@ -107,14 +111,22 @@ class Switch(StrictInput):
 @router.post("/getEligibleNodes")
 @allow(*EVERY_ROLE, needs=Capability.READ)
 def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) -> NodeTree:
-    """Select the queues that match both conditions, as a tree."""
-    vo = _vo(caller, body.vo, site=None)
+    """Select the sites, CEs or queues that match both conditions, as a tree.
+
+    A site admin selects for every VO, at the own sites.
+    """
+    sites = None
+    if body.vo and caller.own_sites and not caller.may_read(fold(body.vo)):
+        vo: str | None = fold(body.vo)
+        sites = caller.own_sites
+    else:
+        vo = _vo(caller, body.vo, site=None)
     if vo is None:
         raise InvalidRequest(
             [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
         )
     tree = class_index.get_eligible_nodes(
-        parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue
+        parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue, sites=sites
     )
     return NodeTree(tree)
 

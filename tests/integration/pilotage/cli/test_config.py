@@ -199,3 +199,23 @@ def test_a_vo_admin_sets_previews_applies_and_takes_back_his_own(
     assert "MaxRAM: 5000" in text(service)
     assert run("config", "rollback", 1)[0] == 0
     assert "cms" not in text(service)
+
+
+def test_one_command_changes_many_places_after_a_preview(service: Service, run: Run) -> None:
+    everywhere = "Resources/Sites/*/CEs/*/Queues/*/VOs/cms/SoftwareTag+=v7"
+    status, _, err = run("config", "set", everywhere)
+    assert (status, "needs --yes" in err, "SoftwareTag: [v7]" in err) == (2, True, True)
+    assert service.parts.live.current.version == 1
+    shown = in_json(run, "config", "preview", "--set", everywhere, "--where", "MaxRAM=4000")
+    assert [each["path"] for each in shown["changes"]] == [f"{CE}/Queues/long/VOs/cms"]
+    assert run("config", "set", everywhere, "--where", "MaxRAM=4001")[0] == 2
+    assert run("config", "set", everywhere, "--where", "MaxRAM=4000", "--yes")[0] == 0
+    assert "nothing changed, version 2" in run("config", "set", everywhere)[1]
+    assert "[v7, v8]" in run("config", "set", everywhere.replace("=v7", "=v8"), "--yes")[1]
+
+
+@pytest.mark.usefixtures("as_cms")
+def test_a_bulk_edit_has_the_rights_of_its_author(run: Run) -> None:
+    status, _, err = run("config", "set", "Resources/Sites/*/MaxRAM=1", "--yes")
+    assert (status, "not yours to change" in err) == (1, True)
+    assert run("config", "set", "Resources/Sites/*/VOs/cms/MaxRAM=1", "--yes")[0] == 0

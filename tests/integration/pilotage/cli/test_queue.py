@@ -1,5 +1,6 @@
-"""`pilotage queue drain` and `resume` against a real service."""
+"""`pilotage queue drain`, `resume`, `find` and `pool for-queue` against a real service."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def run(
 
     def run(*words: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
-            application.main(["queue", *words])
+            application.main(list(words) if words[0] == "pool" else ["queue", *words])
         said = capsys.readouterr()
         return int(str(ended.value.code)), said.out, said.err
 
@@ -59,3 +60,43 @@ def test_what_cannot_be_switched_is_refused(
     status, _, error = run(*words)
     assert (status, said in error) == (1, True), error
     assert service.parts.live.current.version == version
+
+
+def test_a_site_admin_finds_queues_for_any_vo_at_the_own_site(run: Run) -> None:
+    status, out, _ = run("find", "--vo", "dune", "--requires", "MaxRAM=8000", "--json")
+    assert (status, list(json.loads(out)["LCG.A.org"]["ce1"])) == (0, ["short"])
+    status, out, _ = run("find", "--vo", "cms", "--requires", "other.MaxRAM >= 1", "--node", "CE")
+    assert (status, "LCG.A.org/ce1 " in out, "LCG.B.org" in out) == (0, True, False)
+    assert "LCG.A.org " in run("find", "--vo", "cms", "--node", "Site", "--ce-requires", "VO=cms")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("find", "--vo", "cms", "--node", "Sites"), 2, "did you mean Site?"),
+        (
+            ("find", "--vo", "cms", "--requires", "A=1", "--requires", "x > 1"),
+            2,
+            "an expression stands alone",
+        ),
+        (("find", "--vo", "cms", "--requires", "A=1", "--requires", "A=2"), 2, "required twice"),
+        (("find", "--requires", "A=1"), 2, "vo: is required"),
+        (("pool", "for-queue", "LCG.A.org"), 2, "LCG.A.org"),
+        (("pool", "for-queue", "LCG.A.org/ce1/lnog"), 1, "did you mean LCG.A.org/ce1/long?"),
+    ],
+)
+def test_a_search_that_cannot_be_made_is_refused(
+    run: Run, words: tuple[str, ...], code: int, said: str
+) -> None:
+    status, _, error = run(*words)
+    assert said in error
+    assert status == code
+
+
+def test_the_pools_of_queues_are_listed_by_a_command(run: Run, service: Service) -> None:
+    job = {"Executable": "x", "Requirements": {"Memory": 1000}}
+    service.user(vo="dune").post("/api/v1/jobs", json={"jobs": [job]}).raise_for_status()
+    [pool] = service.operator().get("/api/v1/pools").json()["pools"]
+    status, out, error = run("pool", "for-queue", "LCG.A.org/ce1/short", "LCG.A.org/ce1/lnog")
+    assert (status, pool["pool_id"] in out) == (0, True)
+    assert error == "LCG.A.org/ce1/lnog: no such queue, did you mean LCG.A.org/ce1/long?\n"

@@ -85,9 +85,34 @@ def test_both_selections_must_hold() -> None:
 
 def test_another_type_of_node_is_refused() -> None:
     with pytest.raises(
-        InvalidRequest, match=r"'Queu' is no type of node, allowed is Queue, did you mean Queue\?"
+        InvalidRequest, match=r"'Queu' is no type of node, allowed are Site, CE, Queue, did you mean Queue\?"
     ):
         class_index.get_eligible_nodes(CONFIG, vo="cms", node="Queu")
+
+
+def test_sites_and_ces_are_selected_by_their_queues_and_have_their_own_parameters() -> None:
+    def select(node: str, **how: object) -> object:
+        return class_index.get_eligible_nodes(CONFIG, vo="cms", node=node, **how)  # type: ignore[arg-type]
+
+    assert select("Site", queue={"Memory": 7000}) == {"LCG.CERN.ch": {"SoftwareTag": ("AppVersion1",)}}
+    assert select("CE", ce={"CEType": "ARC"}) == {"LCG.KIT.de": {"arc": {"CEType": "ARC", "VO": ("cms",)}}}
+    assert select("CE", queue={"Memory": 99999}) == {}
+
+
+def test_a_selection_may_be_an_expression_and_restricted_to_sites() -> None:
+    wanted = "other.MaxRAM >= 6000"
+    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", queue=wanted)) == [
+        "LCG.CERN.ch",
+        "LCG.KIT.de",
+    ]
+    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", queue=wanted, sites=["LCG.KIT.de"])) == [
+        "LCG.KIT.de"
+    ]
+    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", ce='other.CEType == "ARC"')) == [
+        "LCG.KIT.de"
+    ]
+    with pytest.raises(InvalidInput, match="queue"):
+        class_index.get_eligible_nodes(CONFIG, vo="cms", queue="other.MaxRAM >=")
 
 
 def test_a_selection_that_cannot_be_compared_is_refused() -> None:

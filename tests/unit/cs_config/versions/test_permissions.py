@@ -2,10 +2,13 @@ import pytest
 
 from cs_config import validate
 from cs_config.tree import parameters
+from cs_config.tree.configuration import Configuration
 from cs_config.tree.parameters import KnownParameter, VoRight
 from cs_config.versions import patch, proposals
 from cs_config.versions.permissions import EditNotAllowed, Rights
 from cs_config.versions.proposals import Proposal
+from requirements.errors import NotAllowed
+from requirements.values import fold
 
 TEXT = """
 Resources:
@@ -74,7 +77,6 @@ NOT_OF_CMS = [
     "Operations/Defaults/JobScheduling/HoldTime",
     "Operations/dune/JobScheduling/HoldTime",
     "Registry/VO/cms/Description",
-    "Registry/Groups/cms_user/JobShare",
     # Who is let in, and what the installation grants, is not for the VO to say.
     f"{LONG}/VOs/cms/VO",
     f"{LONG}/VOs/cms/vo",
@@ -223,3 +225,88 @@ def test_going_back_a_vo_admin_takes_back_his_own_only():
     queues = after["Resources"]["Sites"]["LCG.A.org"]["CEs"]["ce1"]["Queues"]
     assert queues["long"]["VOs"]["cms"] == {"MaxRAM": 2000}
     assert after["Resources"]["Sites"]["LCG.A.org"]["VOs"]["dune"] == {"MaxRAM": 501}
+
+
+GROUPED = validate.parse(
+    TEXT.replace(
+        "  VO: {cms: {}, dune: {}}",
+        """  VO: {cms: {}, dune: {}}
+  Groups:
+    cms_user: {VO: cms, Users: [ann], JobShare: 600, Properties: [NormalUser]}
+    production: {VO: cms, JobShare: 400}
+    dune_user: {VO: dune}
+    shared: {Users: [eve]}
+""",
+    ),
+    "test.yaml",
+    3,
+)
+
+
+def of_groups(values: dict[str, object], *removed: str, limit: str = "") -> Proposal:
+    config = limited(limit) if limit else GROUPED
+    groups = {fold(name): group.vo for name, group in config.registry.groups.items()}
+    rights = Rights(vos=frozenset({"cms"}), sees=frozenset({"cms"}), groups=groups)
+    edits = patch.read_edits({f"Registry/Groups/{path}": each for path, each in values.items()}, removed)
+    return proposals.propose_edits(config, config, edits, rights)
+
+
+def limited(shares: str) -> Configuration:
+    own = f"  cms: {{Limits: {{JobShares: {shares}}}}}\n  dune: {{JobS"
+    return validate.parse(GROUPED.source.replace("  dune: {JobS", own, 1), "test.yaml", 3)
+
+
+def test_a_vo_admin_changes_members_and_shares_of_the_own_groups_within_their_sum() -> None:
+    after = of_groups(
+        {
+            "cms_user/Users": ["ann", "bob"],
+            "cms_user/JobShare": 500,
+            "production/AllowBackgroundTQs": True,
+            "cms_top": {"VO": "CMS", "JobShare": 100, "Users": ["bob"]},
+        }
+    ).after
+    assert after.registry.groups["cms_user"].users == ("ann", "bob")
+    assert after.registry.groups["cms_top"].job_share == 100
+    gone = of_groups({}, "Registry/Groups/production").after
+    assert "production" not in gone.registry.groups
+
+
+def test_shares_grow_only_up_to_what_an_operator_sets() -> None:
+    with pytest.raises(NotAllowed, match=r"would be 1001 together, allowed are 1000 .*cms/Limits/JobShares"):
+        of_groups({"production/JobShare": 401})
+    with pytest.raises(NotAllowed, match="would be 2000 together"):  # the default of a new group
+        of_groups({"cms_top": {"VO": "cms"}})
+    assert (
+        of_groups({"production/JobShare": 900}, limit="1500").after.registry.groups["production"].job_share
+        == 900
+    )
+    with pytest.raises(NotAllowed, match="allowed are 1500"):
+        of_groups({"production/JobShare": 901}, limit="1500")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"dune_user/JobShare": 1},
+        {"shared/Users": ["ann"]},
+        {"cms_user/Properties": ["JobAdministrator"]},
+        {"cms_user/VO": "dune"},
+        {"cms_top": {"VO": "dune", "JobShare": 1}},
+        {"cms_top": {"JobShare": 0}},
+        {"cms_top": {"VO": "cms", "JobShare": 0, "Properties": ["GenericPilot"]}},
+        {"dune_top": {"VO": "cms", "JobShare": 0}},
+        {"cms_b_user": {"VO": "cms", "JobShare": 0}},
+        {"top": {"VO": "cms", "JobShare": 0}},
+    ],
+    ids=str,
+)
+def test_groups_of_others_and_what_the_installation_grants_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(EditNotAllowed, match="not yours to change"):
+        of_groups(values)
+
+
+def test_a_whole_section_of_groups_is_not_removed_with_those_of_others() -> None:
+    with pytest.raises(EditNotAllowed):
+        of_groups({}, "Registry/Groups")
+    with pytest.raises(EditNotAllowed):
+        of_groups({}, "Registry/Groups/cms_user")  # its Properties are the operator's

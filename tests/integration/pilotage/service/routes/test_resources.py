@@ -1,3 +1,7 @@
+from typing import Any
+
+import httpx
+
 from tests.running_service import Service
 
 
@@ -114,3 +118,31 @@ def test_pools_page_without_gaps(service: Service):
         found += [pool["pool_id"] for pool in page["pools"]]
         after = page["next"]
     assert len(found) == len(set(found)) == 7
+
+
+def test_a_site_admin_selects_for_every_vo_at_the_own_site(service: Service):
+    admin = service.as_role("site_admin", site="LCG.A.org")
+    found = admin.post("/api/v1/resources/getEligibleNodes", json={"vo": "cms", "node": "Site"}).json()
+    assert list(found) == ["LCG.A.org"]
+    assert admin.post("/api/v1/resources/getEligibleNodes", json={}).status_code == 400
+
+
+def test_a_site_admin_and_a_user_see_the_pools_of_a_queue(service: Service):
+    for vo in ("cms", "dune"):
+        job = {"Executable": "x", "Requirements": {"Memory": 1000}}
+        service.user(vo=vo).post("/api/v1/jobs", json={"jobs": [job]})
+    mine, queue = "LCG.A.org/ce1/short", {"queues": ["LCG.A.org/ce1/short", "LCG.A.org/ce1/shrt"]}
+
+    def ask(client: httpx.Client) -> Any:
+        return client.post("/api/v1/matcher/getSubmitPoolsForQueue", json=queue).json()
+
+    every = ask(service.as_role("site_admin", site="LCG.A.org"))
+    assert len(every["pools"][mine]) == 2
+    assert every["unknown"] == [{"queue": "LCG.A.org/ce1/shrt", "did_you_mean": mine}]
+    own = ask(service.user(vo="dune"))["pools"][mine]
+    assert len(own) == 1
+    assert own[0] in every["pools"][mine]
+    refused = service.as_role("site_admin", site="LCG.B.org").post(
+        "/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [mine]}
+    )
+    assert refused.status_code == 403

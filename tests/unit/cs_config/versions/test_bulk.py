@@ -1,0 +1,88 @@
+from typing import Any
+
+import pytest
+
+from cs_config import validate
+from cs_config.versions import bulk
+from cs_config.versions.bulk import BulkEdit
+from requirements.errors import InvalidInput
+
+CONFIG = validate.parse("""\
+Resources:
+  Sites:
+    LCG.A.org:
+      SoftwareTag: [v5, v6]
+      Country: DE
+      CEs:
+        ce1: {Queues: {long: {MaxRAM: 8000}, short: {MaxRAM: 2000, VOs: {cms: {SoftwareTag: [c1]}}}}}
+    LCG.B.org:
+      Country: FR
+      VOs: {cms: {SoftwareTag: v6}}
+      CEs: {ce2: {Tag: [x], Queues: {all: {MaxRAM: 4000}}}}
+    OSG.C.org:
+      SoftwareTag: [v7]
+Operations:
+  Defaults: {JobDescription: {Memory: {type: number, resource: MaxRAM}}}
+""")
+SITES, AT_A = "Resources/Sites", "Resources/Sites/LCG.A.org/CEs/ce1/Queues"
+
+
+def expand(pattern: str, value: Any, operator: str = "=", where: Any = "") -> dict[str, object]:
+    return bulk.expand_edits(CONFIG, [BulkEdit(pattern=pattern, value=value, operator=operator)], where)
+
+
+def test_an_addition_starts_from_what_the_vo_gets_there() -> None:
+    assert expand(f"{SITES}/*/VOs/cms/SoftwareTag", "v7", "+=") == {
+        f"{SITES}/LCG.A.org/VOs/cms/SoftwareTag": ["v5", "v6", "v7"],
+        f"{SITES}/LCG.B.org/VOs/cms/SoftwareTag": ["v6", "v7"],
+        f"{SITES}/OSG.C.org/VOs/cms/SoftwareTag": ["v7"],
+    }
+    assert expand(f"{AT_A}/*/VOs/cms/SoftwareTag", ["v7", "c1"], "+=") == {
+        f"{AT_A}/long/VOs/cms/SoftwareTag": ["v5", "v6", "v7", "c1"],
+        f"{AT_A}/short/VOs/cms/SoftwareTag": ["c1", "v7"],
+    }
+
+
+def test_sets_that_unite_over_the_levels_get_the_new_value_only() -> None:
+    assert expand(f"{SITES}/LCG.B.org/CEs/*/Queues/*/Tag", "y", "+=") == {
+        f"{SITES}/LCG.B.org/CEs/ce2/Queues/all/Tag": ["y"]
+    }
+
+
+def test_what_has_the_value_already_is_left_out() -> None:
+    assert expand(f"{SITES}/*/SoftwareTag", ["v7"]) == {
+        f"{SITES}/LCG.A.org/SoftwareTag": ["v7"],
+        f"{SITES}/LCG.B.org/SoftwareTag": ["v7"],
+    }
+    assert expand(f"{SITES}/OSG.C.org/SoftwareTag", "v7", "+=") == {}
+
+
+def test_values_are_taken_away_only_where_they_are_written() -> None:
+    assert expand(f"{SITES}/*/SoftwareTag", "v6", "-=") == {f"{SITES}/LCG.A.org/SoftwareTag": ["v5"]}
+
+
+@pytest.mark.parametrize(
+    "where", [{"Memory": 3000}, "other.MaxRAM >= 3000", {"MaxRAM": [4000, 8000]}], ids=str
+)
+def test_a_condition_is_about_the_effective_parameters_of_the_node(where: object) -> None:
+    found = expand(f"{SITES}/*/CEs/*/Queues/*/NumberOfProcessors", 8, where=where)
+    assert sorted(found) == [
+        f"{AT_A}/long/NumberOfProcessors",
+        f"{SITES}/LCG.B.org/CEs/ce2/Queues/all/NumberOfProcessors",
+    ]
+    assert list(expand(f"{SITES}/L*/MaxRAM", 1, where={"Country": "fr"})) == [f"{SITES}/LCG.B.org/MaxRAM"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "operator", "where", "said"),
+    [
+        (f"{SITES}/XY*/MaxRAM", "=", "", "there is no such place"),
+        (f"{SITES}/*/MaxRAM", "=", {"Country": "XX"}, "no such place that fulfils the condition"),
+        (f"{SITES}/*/CEs", "+=", "", "is a section"),
+        ("Operations/Defaults/Limits/Jobs", "=", {"Country": "DE"}, "a condition is for sites"),
+        (f"{SITES}/*/MaxRAM", "=", "other.Country ==", "where"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(pattern: str, operator: str, where: object, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        expand(pattern, 1, operator, where)

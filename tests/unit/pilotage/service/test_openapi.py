@@ -1,0 +1,74 @@
+"""The description of the interface, as a generator of clients reads it."""
+
+import keyword
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from pilotage.service import app, openapi
+from requirements.errors import PilotageError
+
+DOCUMENT = app.ServiceApplication(routes=app._routes()).openapi()
+OPERATIONS: dict[str, Any] = {
+    each["operationId"]: each for operations in DOCUMENT["paths"].values() for each in operations.values()
+}
+
+
+def list_codes(kind: type[PilotageError] = PilotageError) -> Iterator[str]:
+    yield kind.code
+    for each in kind.__subclasses__():
+        yield from list_codes(each)
+
+
+def test_operations_have_distinct_names_that_are_functions_in_every_language() -> None:
+    count = Counter(each["operationId"] for paths in DOCUMENT["paths"].values() for each in paths.values())
+    assert set(count.values()) == {1}
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)+", name) and not keyword.iskeyword(name) for name in OPERATIONS)
+    assert {"jobs_submit", "jobs_list", "jobs_get", "jobs_kill", "jobs_explain", "pools_get", "sites_list",
+            "config_get", "config_edit", "accounting_get"} <= set(OPERATIONS)  # fmt: skip
+
+
+def test_every_operation_has_a_summary_in_words() -> None:
+    for name, operation in OPERATIONS.items():
+        summary = operation["summary"]
+        assert summary[0].isupper(), name
+        assert not summary.endswith((".", ":", ",")), name
+        assert len(summary.split()) > 1, name
+        assert operation["description"].replace("\n", " ").startswith(summary), name
+
+
+def test_every_parameter_and_tag_is_described() -> None:
+    for name, operation in OPERATIONS.items():
+        for each in operation.get("parameters", ()):
+            assert each.get("description") or each["schema"].get("description"), (name, each["name"])
+        assert set(operation["tags"]) <= {each["name"] for each in DOCUMENT["tags"]}, name
+
+
+def test_errors_are_listed_with_codes_that_exist() -> None:
+    known = {*list_codes(), "unavailable"}
+    listed = {
+        code
+        for operation in OPERATIONS.values()
+        for status, response in operation["responses"].items()
+        if status.isdigit() and int(status) >= 400 and "error.code" in response.get("description", "")
+        for code in re.findall(r"`([a-z_]+)`", response["description"])
+    }
+    assert listed <= known
+    assert {"stale_lease", "job_not_found", "version_conflict", "idempotency_conflict"} <= listed
+    assert "`illegal_transition`" in OPERATIONS["jobs_kill"]["responses"]["409"]["description"]
+    assert "409" not in OPERATIONS["jobs_get"]["responses"]
+
+
+@pytest.mark.parametrize("name", openapi.EXAMPLES)
+def test_an_example_is_a_body_of_its_operation(name: str) -> None:
+    content = OPERATIONS[name]["requestBody"]["content"]["application/json"]
+    schema = {**content["schema"], "components": DOCUMENT["components"]}
+    jsonschema_rs.validate(schema, content["example"])
+
+
+def test_there_are_examples_of_the_twenty_requests_with_a_body_that_are_made_most() -> None:
+    assert len(openapi.EXAMPLES) >= 20
