@@ -30,6 +30,9 @@ def said(**more: Any) -> dict[str, Any]:
 SSH = {"host": "head", "user": "grid", "key": "/k", "known_hosts": "/h"}
 
 
+SCHEDD = {"name": "ce01.x.org", "token_file": "/t"}
+
+
 def ce(**more: Any) -> dict[str, Any]:
     return {"systems": {"ce": {"kind": "arc", "ce": {"url": "https://ce.example.org/arex", **more}}}}
 
@@ -106,6 +109,18 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         (
             {"systems": {"farm": {"kind": "local", "directory": "/a", "cores": 1, "memory": 1, "ssh": SSH}}},
             "systems of the kind local have no ssh: it is for command, gridengine, htcondor, lsf, pbs, slurm",
+        ),
+        (
+            {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": {"name": "ce01.x.org"}}}},
+            "systems/ce/schedd/token_file: Field required",
+        ),
+        (
+            {"systems": {"ce": {"kind": "slurm", "directory": "/a", "schedd": SCHEDD}}},
+            "systems of the kind slurm have no schedd: it is for htcondor",
+        ),
+        (
+            {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": SCHEDD, "ssh": SSH}}},
+            "schedd, ssh: a remote queue manager is entered from this host, not over SSH",
         ),
         ({"queues": []}, "queues, brokers: one of them has to say where pilots are sent"),
         ({"brokers": {"w.ms": broker()}}, "brokers/w.ms/[key]: String should match"),
