@@ -66,8 +66,8 @@ def file(service: Service, tmp_path: Path) -> Path:
             "host": {"kind": "local", "directory": str(tmp_path / "farm"), "cores": 3, "memory": 9000}
         },
         "queues": [{"queue": QUEUE, "system": "host", "batch_queue": "local", "memory": 200}],
-        "every": 0.5,
-        "work_every": 0.3,
+        "polling_time": 0.5,
+        "job_polling_time": 0.3,
         "isolation": "none",  # its jobs wait for a file of the test
         "beat": 0.5,
     }

@@ -67,7 +67,9 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
         }
         connections = Connections(stack=stack)
         systems = {
-            name: ReliableSystem(name=name, system=open_system(each, connections), evidence=described.gone)
+            name: ReliableSystem(
+                name=name, system=open_system(each, connections), evidence=described.lost_after
+            )
             for name, each in described.systems.items()
         }
         sites = DirectorTargets(
@@ -163,7 +165,7 @@ def _check(described: DirectorFile, file: Path, *, as_json: bool) -> int:
 def _once(described: DirectorFile, file: Path, *, as_json: bool) -> int:
     with open_director(find_tree_queues(described, file)) as made:
         _require_slots(made, file)
-        made.patience = described.task
+        made.patience = described.system_timeout
         summary = made.cycle(datetime.now(UTC))
     output.report_cycle(summary, as_json=as_json)
     return REFUSED if summary.has_failed else 0
@@ -193,7 +195,7 @@ def _run_shown(described: DirectorFile, file: Path, *, as_json: bool) -> int:
                 except (ServiceAway, ApiError) as error:
                     log.warning("the slots cannot be compared with their queues yet: %s", error)
                 has_changed = _watch(described, found, file)
-                _run(made, stop, every=described.every, as_json=as_json, has_changed=has_changed)
+                _run(made, stop, every=described.polling_time, as_json=as_json, has_changed=has_changed)
     except Exception as error:  # noqa: BLE001 - the entry point of this process
         return errors.show(error, as_json=as_json)
     return 0
@@ -206,7 +208,7 @@ def _wait_for_queues(described: DirectorFile, file: Path, stop: Event) -> Direct
             return find_tree_queues(described, file)
         except (ServiceAway, ApiError) as error:
             log.warning("the queues of the tree are not known yet: %s", error)
-        stop.wait(described.every)
+        stop.wait(described.polling_time)
     return None
 
 

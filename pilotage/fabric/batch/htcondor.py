@@ -45,7 +45,7 @@ _HELD = 3600
 _KEPT = 10 * 86_400
 _ATTRIBUTES = (
     *("ClusterId", "ProcId", "PilotageStamp", "JobStatus", "HoldReason", "RemoveReason"),
-    *("ExitBySignal", "ExitCode", "ExitSignal"),
+    *("ExitBySignal", "ExitCode", "ExitSignal", "CompletionDate"),
 )
 _OURS = "PilotageStamp =!= undefined"
 _REMOVED, _COMPLETED = 3, 4
@@ -271,8 +271,8 @@ def _row(ad: Mapping[str, Any], state: State, *, message: str, exit_code: int | 
 
 
 def _ended(ad: Mapping[str, Any]) -> ListedJob:
-    """A job that ended, as the queue or the history has it; one with a status ended before it was removed."""
-    if ad.get("JobStatus") == _REMOVED and "ExitCode" not in ad:
+    """A job that ended, as the queue or the history has it; one that was completed was removed later."""
+    if ad.get("JobStatus") == _REMOVED and not ad.get("CompletionDate"):
         return _row(ad, State.KILLED, message=str(ad.get("RemoveReason", "")))
     by_signal = ad.get("ExitBySignal") is True
     number = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")

@@ -7,6 +7,7 @@ hosts, so callers are synchronous. A command has a time limit; a transfer goes o
 import asyncio
 import inspect
 import json
+import math
 import shlex
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
@@ -43,6 +44,8 @@ _PYTHON: Final = (
 #: Seconds that a command or a login may take, and that a transfer may stand still.
 _PATIENCE = 30.0
 _CHUNK: Final = 1 << 16
+#: Seconds between the signals TERM and KILL.
+_KILL_AFTER: Final = 5
 
 
 @cache
@@ -69,7 +72,9 @@ class SshShell:
     def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
         """Run a command, without a shell's interpretation."""
         patience = seconds or _PATIENCE
-        doing = asyncio.wait_for(self._run(command, stdin.encode()), patience)
+        # A command that nobody waits for any more is ended there.
+        limited = ["timeout", f"--kill-after={_KILL_AFTER}", str(math.ceil(patience)), *command]
+        doing = asyncio.wait_for(self._run(limited, stdin.encode()), patience)
         status, stdout, stderr = self._wait(doing, patience)
         return Completed(status=status, stdout=stdout.decode(errors="replace"), stderr=stderr)
 
@@ -125,14 +130,13 @@ class SshShell:
         connection = await self._connected()
         words = shlex.join(["env", *variables, *command])
         try:
-            async with connection.create_process(words, encoding=None) as process:
-                try:
-                    stdout, stderr = await _exchange(process, stdin, stall)
-                    await process.wait_closed()
-                except BaseException:
-                    process.kill()  # what nobody waits for any more must not go on
-                    process.channel.abort()
-                    raise
+            process = await connection.create_process(words, encoding=None)
+            try:
+                stdout, stderr = await _exchange(process, stdin, stall)
+                await process.wait_closed()
+            except BaseException:
+                process.channel.abort()  # not waiting for its end, which may be far
+                raise
         except TimeoutError:
             raise
         except _LOST as error:

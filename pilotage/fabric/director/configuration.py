@@ -115,8 +115,8 @@ class DirectorFile(DirectorOptions):
     queues: tuple[DirectorQueue, ...] = ()
     from_tree: TreeSelection | None = None  #: further queues, those of a part of the tree
     brokers: dict[BrokerName, Broker] = Field(default_factory=dict)  #: that pick the queue
-    every: Seconds = 60
-    gone: Evidence = Evidence()
+    polling_time: Seconds = 60  #: between two cycles
+    lost_after: Evidence = Evidence()  #: that a batch job is gone
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
