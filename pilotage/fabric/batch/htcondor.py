@@ -143,7 +143,8 @@ class HTCondor(ListingSystem):
         command = [*self.pythons, "-I", "-c", stub]
         if len(self.pythons) > 1:
             command = ["sh", "-c", _CHOOSE, stub, *self.pythons]
-        whole = {**request, "call": name, **_access(self.schedd)}
+        place = {} if self.schedd is None else {"collector": self.schedd.pool, "schedd": self.schedd.name}
+        whole = {**request, **place, "call": name}
         done = self._shell.run(command, stdin=program + json.dumps(whole))
         try:
             [line] = set(done.stdout.splitlines())
@@ -155,10 +156,8 @@ class HTCondor(ListingSystem):
             raise NoAnswer(f"HTCondor: {name}: no answer, but {done.said}") from None
 
 
-def _access(schedd: RemoteSchedd | None) -> Mapping[str, object]:
-    """How a queue manager is found and entered; settings of the environment come before ours."""
-    if schedd is None:
-        return {"settings": {}}
+def login_variables(schedd: RemoteSchedd) -> Mapping[str, str]:
+    """Configuration of the bindings for a remote queue manager, which they read when they are loaded."""
     variables = {
         "CONDOR_CONFIG": "ONLY_ENV",
         "_CONDOR_SEC_CLIENT_AUTHENTICATION_METHODS": "SCITOKENS",
@@ -167,7 +166,7 @@ def _access(schedd: RemoteSchedd | None) -> Mapping[str, object]:
     if schedd.authorities is not None:
         kind = "CADIR" if schedd.authorities.is_dir() else "CAFILE"
         variables[f"_CONDOR_AUTH_SSL_CLIENT_{kind}"] = str(schedd.authorities)
-    return {"settings": variables, "collector": schedd.pool, "schedd": schedd.name}
+    return variables
 
 
 def _token_trouble(schedd: RemoteSchedd | None) -> str:
@@ -282,6 +281,9 @@ def _ended(ad: Mapping[str, Any]) -> ListedJob:
 
 
 def _open(settings: SystemSettings, connections: Connections) -> HTCondor:
+    if settings.schedd is not None:
+        environment = {**login_variables(settings.schedd), **settings.environment}
+        settings = settings.model_copy(update={"environment": environment})
     return HTCondor(
         areas=connections.areas(settings),
         flags=settings.flags,

@@ -6,7 +6,6 @@ runs on a head node. The answer is one line of JSON: `{"answer": …}`, or `{"er
 """
 
 import json
-import os
 import sys
 from typing import Any
 
@@ -131,10 +130,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer the request on standard input."""
-    request = json.loads(sys.stdin.read())
-    for name, value in request["settings"].items():
-        os.environ.setdefault(name, value)
-    sys.stdout.write(json.dumps(answer(request)) + "\n")
+    sys.stdout.write(json.dumps(answer(json.loads(sys.stdin.read()))) + "\n")
 
 
 if __name__ == "__main__":

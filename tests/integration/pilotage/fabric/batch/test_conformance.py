@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
+from pilotage.fabric.batch import htcondor
 from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
 from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
 from pilotage.fabric.batch.dialect import dialect
@@ -61,9 +62,9 @@ def _htcondor(directory: Path, request: pytest.FixtureRequest) -> Bench:
 
 def _htcondor_ce(directory: Path, request: pytest.FixtureRequest) -> Bench:
     pool: HTCondorPool = request.getfixturevalue("htcondor_pool")
-    shell = FaultyShell(shell=LocalShell())
-    areas = WorkAreas(directory=str(directory), shell=shell)
-    system = HTCondor(areas=areas, schedd=pool.schedd)
+    schedd = pool.schedd
+    shell = FaultyShell(shell=LocalShell(environment=htcondor.login_variables(schedd)))
+    system = HTCondor(areas=WorkAreas(directory=str(directory), shell=shell), schedd=schedd)
     return Bench(system=system, queue="short", faults=shell, many=100, knows_queues=False)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.fabric.batch import htcondor
 from pilotage.fabric.batch.batch_system import (
     BatchSystemAway,
     Handle,
@@ -26,9 +27,9 @@ from tests.htcondor_pool import HTCondorPool
 pool_test = pytest.mark.debian("htcondor")
 
 
-def opened(schedd: RemoteSchedd, directory: Path, shell: LocalShell | None = None) -> HTCondor:
-    areas = WorkAreas(directory=str(directory), shell=shell or LocalShell())
-    return HTCondor(areas=areas, schedd=schedd)
+def opened(schedd: RemoteSchedd, directory: Path) -> HTCondor:
+    shell = LocalShell(environment=htcondor.login_variables(schedd))
+    return HTCondor(areas=WorkAreas(directory=str(directory), shell=shell), schedd=schedd)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
     ("more", "message"),
     [
         ({"name": "north.1"}, "name: String should match pattern"),
-        ({"evry": 5}, "evry: unknown setting, did you mean every?"),
+        ({"poling_time": 5}, "poling_time: unknown setting, did you mean polling_time?"),
         ({"vos": {}}, "vos: Dictionary should have at least 1 item"),
         ({"queues": [{"queue": "long", "system": "farm"}]}, "queues/0/queue: String should match"),
         (
