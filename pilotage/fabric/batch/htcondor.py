@@ -69,7 +69,9 @@ _CHOOSE = (
     ' && exec "$python" -I -c "$0"; done;'
     ' echo "no Python with the bindings of HTCondor on $(uname -n); looked for $*" >&2; exit 127'
 )
-_PROGRAM: Final = "import sys; exec(sys.stdin.read({}))"
+#: As it is now: a later release on the disk is none for this process.
+_CALLS: Final = inspect.getsource(htcondor_calls)
+_PROGRAM: Final = f"import sys; exec(sys.stdin.read({len(_CALLS)}))"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,14 +140,12 @@ class HTCondor(ListingSystem):
 
     def _call(self, name: str, **request: object) -> Any:
         """Make one call of the bindings; an error of it by what follows from it."""
-        program = inspect.getsource(htcondor_calls)
-        stub = _PROGRAM.format(len(program))
-        command = [*self.pythons, "-I", "-c", stub]
+        command = [*self.pythons, "-I", "-c", _PROGRAM]
         if len(self.pythons) > 1:
-            command = ["sh", "-c", _CHOOSE, stub, *self.pythons]
+            command = ["sh", "-c", _CHOOSE, _PROGRAM, *self.pythons]
         place = {} if self.schedd is None else {"collector": self.schedd.pool, "schedd": self.schedd.name}
         whole = {**request, **place, "call": name}
-        done = self._shell.run(command, stdin=program + json.dumps(whole))
+        done = self._shell.run(command, stdin=_CALLS + json.dumps(whole))
         try:
             [line] = set(done.stdout.splitlines())
             said = json.loads(line)

@@ -100,14 +100,15 @@ class RemoteSchedd(BaseModel):
     name: str = Field(pattern=r"^[A-Za-z0-9@._{}-]+$")  #: of an HTCondor-CE: its host
     collector: str | None = Field(
         default=None, pattern=r"^[^\s\"]+$"
-    )  #: host:port; none: port 9619 of its host
+    )  #: host:port; by default 9619 of the host in name
     token_file: Path  #: SciToken or WLCG token with the CE as audience; read anew for each call
     authorities: Path | None = None  #: CA certificates of the CE, a file or a directory; none: the host's
 
     @property
     def pool(self) -> str:
         """The address of its collector."""
-        return self.collector or f"{self.name.rpartition('@')[2]}:9619"
+        address = self.collector or self.name.rpartition("@")[2]
+        return address if ":" in address else f"{address}:9619"
 
 
 class SystemSettings(BaseModel):
