@@ -174,6 +174,10 @@ def test_a_controller_that_is_killed_is_named_and_costs_no_work(field: Field, tm
     director.start()
     try:
         wait_until(begun.exists)
+        kept = (
+            field.slurm.directory / "state" / "job_state"
+        )  # what is not in it, a controller that dies forgets
+        wait_until(lambda: kept.stat().st_mtime > begun.stat().st_mtime)
         field.slurm.kill_controller()
         wait_until(lambda: "farm: squeue: " in director.log.read_text())
         field.slurm.start_controller()
