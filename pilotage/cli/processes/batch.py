@@ -200,7 +200,13 @@ def _bench(described: SystemSettings, queue: str, stack: contextlib.ExitStack) -
     if described.ce is not None:
         return Bench(system=system, queue=queue, faults=http, gentle=False, poll=2)
     is_remote = described.schedd is not None
-    return Bench(system=system, queue=queue, faults=shells[0] if shells else None, knows_queues=not is_remote)
+    return Bench(
+        system=system,
+        queue=queue,
+        faults=shells[0] if shells else None,
+        knows_queues=not is_remote,
+        gentle=not is_remote,
+    )
 
 
 def _choose_checks(only: list[str] | None) -> list[str]:

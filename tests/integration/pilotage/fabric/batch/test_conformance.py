@@ -65,7 +65,7 @@ def _htcondor_ce(directory: Path, request: pytest.FixtureRequest) -> Bench:
     schedd = pool.schedd
     shell = FaultyShell(shell=LocalShell(environment=htcondor.login_variables(schedd)))
     system = HTCondor(areas=WorkAreas(directory=str(directory), shell=shell), schedd=schedd)
-    return Bench(system=system, queue="short", faults=shell, many=100, knows_queues=False)
+    return Bench(system=system, queue="short", faults=shell, many=100, knows_queues=False, gentle=False)
 
 
 def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
