@@ -177,6 +177,8 @@ def test_a_controller_that_is_killed_is_named_and_costs_no_work(field: Field, tm
         kept = (
             field.slurm.directory / "state" / "job_state"
         )  # what is not in it, a controller that dies forgets
+        [(number, _, _)] = field.batch_jobs()
+        field.slurm.ask("scontrol", "update", f"JobId={number}", "Comment=running")
         wait_until(lambda: kept.stat().st_mtime > begun.stat().st_mtime)
         field.slurm.kill_controller()
         wait_until(lambda: "farm: squeue: " in director.log.read_text())
