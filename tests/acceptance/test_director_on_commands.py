@@ -10,7 +10,6 @@ import pytest
 from taskqueue.db import database
 from tests import torque
 from tests.director_field import Field
-from tests.htcondor_pool import HTCondorPool
 from tests.running_service import running
 
 CONFIG = """
@@ -45,15 +44,9 @@ def _pbs(request: pytest.FixtureRequest, directory: Path) -> Mapping[str, object
     return {"kind": "pbs", "environment": dict(environment)}
 
 
-def _htcondor_ce(request: pytest.FixtureRequest, _: Path) -> Mapping[str, object]:
-    pool: HTCondorPool = request.getfixturevalue("htcondor_pool")
-    return {"kind": "htcondor", "schedd": pool.schedd.model_dump(mode="json")}
-
-
 @pytest.fixture(
     params=[
         pytest.param(_pbs, marks=pytest.mark.debian("torque")),
-        pytest.param(_htcondor_ce, marks=pytest.mark.debian("htcondor")),
     ]
 )
 def field(request: pytest.FixtureRequest, sqlite_url: str, tmp_path: Path) -> Iterator[CommandField]:
