@@ -19,6 +19,7 @@ from taskqueue.db import database
 from tests import debian
 from tests.arc_ce import ArcCe
 from tests.grid_engine import GridEngine
+from tests.htcondor_pool import HTCondorPool
 from tests.pgbouncer import Pgbouncer
 from tests.postgres import TEMPLATE, Postgres
 from tests.redis_server import RedisServer
@@ -177,6 +178,15 @@ def grid_engine(short_directory: Path) -> Iterator[GridEngine]:
         yield cell
     finally:
         cell.stop()
+
+
+@pytest.fixture(scope="session")
+def htcondor_pool(short_directory: Path) -> Iterator[HTCondorPool]:
+    """A real pool of HTCondor that is entered by token; for tests that clean up behind them."""
+    directory = short_directory / "condor"
+    directory.mkdir()
+    with HTCondorPool(directory) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import sys
 
 from examples.servers import slurm
 from examples.servers.debian import Suite, install
-from tests import balancers, machines, pgbouncer, readers, torque
+from tests import balancers, htcondor_pool, machines, pgbouncer, readers, torque
 
 SUITES = {
     "slurm": slurm.SUITE,
@@ -28,6 +28,7 @@ SUITES = {
         ),
         needs_root=True,
     ),
+    "htcondor": htcondor_pool.SUITE,
     "ssh": Suite(
         about="head nodes behind SSH",
         programs=("sshd", "ssh-keygen"),
@@ -57,7 +58,10 @@ def main() -> None:
     if "--install" in sys.argv[1:]:
         install(missing().values())
     for name, suite in missing().items():
-        packages, root = " ".join((*suite.packages, *suite.aside)), " (as root)" if suite.needs_root else ""
+        packages, root = (
+            " ".join((*suite.packages, *suite.aside, *suite.beside)),
+            " (as root)" if suite.needs_root else "",
+        )
         sys.stderr.write(f"left out: {name} ({suite.about}); ./dev test --install{root} adds {packages}\n")
 
 

@@ -55,10 +55,10 @@ class Field:
         return {
             "url": self.service.url,
             "name": self.name,
-            "every": 0.3,
+            "polling_time": 0.3,
             "pause": 1,
             "longest_pause": 2,
-            "gone": {"listings": 2, "seconds": 2},
+            "lost_after": {"listings": 2, "seconds": 2},
             "vos": {vo: {"token_file": str(self.directory / f"{vo}.token")} for vo in self.vos},
             "systems": {"farm": self.system()},
             "queues": queues,

@@ -12,7 +12,7 @@ def site(directory: Path) -> Site:
     """The same site for whoever manages it."""
     shared = directory / "shared"
     system = LocalHost(directory=str(shared / "batch"), cores=4, memory=8000)
-    return Site(directory=directory, system=system, shared=shared, habits={"at_once": 1})
+    return Site(directory=directory, system=system, shared=shared, habits={"max_jobs_per_cycle": 1})
 
 
 def main(directory: Path) -> None:

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,11 @@ SUITE = Suite(
 
 @contextmanager
 def at_home(
-    home: Path, *, directory: Path | None = None, programs: Path = Path(sys.executable).parent
+    home: Path,
+    *,
+    directory: Path | None = None,
+    programs: Path = Path(sys.executable).parent,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Shell]:
     """A shell of somebody with a home, the usual variables, and these programs before others.
 
@@ -32,10 +36,13 @@ def at_home(
         home: Its home.
         directory: Where the shell begins, if that is elsewhere.
         programs: A directory; without it the shell has the program that is tested, and its Python.
+        environment: Further variables.
     """
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
     path = f"{programs}{os.pathsep}{kept.pop('PATH', os.defpath)}"
-    shell = Shell(directory or home, {**kept, **pip_variables(), "HOME": str(home), "PATH": path})
+    shell = Shell(
+        directory or home, {**kept, **pip_variables(), **(environment or {}), "HOME": str(home), "PATH": path}
+    )
     try:
         yield shell
     finally:

@@ -8,8 +8,11 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -95,3 +98,41 @@ class SshServer:
             self._server.kill()
             self._server.wait()
             self._server = None
+
+
+class SlowLine:
+    """A line to a port of this host that carries so many bytes a second each way."""
+
+    def __init__(self, port: int, *, bytes_a_second: int) -> None:
+        self._target = port
+        self._part = bytes_a_second // 10
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def known_hosts(self, host: HeadNode, file: Path) -> Path:
+        """The key of the host, as known at this end."""
+        assert host.known_hosts is not None
+        file.write_text(host.known_hosts.read_text().replace(f":{host.port} ", f":{self.port} "))
+        return file
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while part := one.recv(self._part):
+                other.sendall(part)
+                time.sleep(0.1)
+            other.shutdown(socket.SHUT_WR)

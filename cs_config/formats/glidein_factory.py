@@ -25,6 +25,10 @@ from requirements.errors import Problem
 from requirements.values import fold
 
 _HOST: Final = re.compile(r"(?:\w+://)?([^:/\s]+)")
+#: The end of a gatekeeper, `ce.example.org ce.example.org:9619` or `https://ce.example.org:443/arex`.
+_ENDPOINT: Final = re.compile(r"(?:^|[\s/])([\w.-]+:(\d+))(?:/\S*)?\s*$")
+#: Ports that need not be named.
+_USUAL_PORTS: Final = ("9619", "443")
 _RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
 #: The attribute that lists the allowed VOs.
 _VOS: Final = "GLIDEIN_Supported_VOs"
@@ -37,6 +41,7 @@ class FactoryEntry:
     name: str
     site: str = ""  #: default, if no attribute names another
     host: str = ""  #: host of its gatekeeper
+    endpoint: str = ""  #: host and port, where the port is not the usual one
     grid_type: str = ""
     enabled: str = "True"  #: as written
     queue: str = ""  #: of the batch system
@@ -73,6 +78,7 @@ def _read_xml(text: str, file: str) -> Iterator[FactoryEntry]:
         yield FactoryEntry(
             name=element.get("name", ""),
             host=host.group(1) if host else "",
+            endpoint=_unusual_endpoint(element.get("gatekeeper", "")),
             grid_type=element.get("gridtype", ""),
             enabled=element.get("enabled", "True"),
             queue=queue.group(1) if queue else "",
@@ -88,6 +94,11 @@ def _read_xml(text: str, file: str) -> Iterator[FactoryEntry]:
                 ),
             ),
         )
+
+
+def _unusual_endpoint(gatekeeper: str) -> str:
+    found = _ENDPOINT.search(gatekeeper)
+    return found[1] if found is not None and found[2] not in _USUAL_PORTS else ""
 
 
 def _read_yaml(text: str, file: str) -> Iterator[FactoryEntry]:
@@ -247,8 +258,9 @@ def _has_vos(config: Configuration, place: QueueAddress) -> bool:
 
 
 def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
-    if entry.grid_type:
-        yield "CEType", _CE_TYPES.get(entry.grid_type, entry.grid_type)
+    kind = _CE_TYPES.get(entry.grid_type, entry.grid_type)
+    texts = {"CEType": kind, "Endpoint": entry.endpoint, "BatchQueue": entry.queue}
+    yield from ((name, text) for name, text in texts.items() if text)
     for theirs, ours in _NUMBERS.items():
         if entry.attribute(theirs).isdecimal():
             yield ours, int(entry.attribute(theirs))
@@ -259,8 +271,6 @@ def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
         yield "OS", listed
     if cms_site := entry.attribute(_CMS_SITE):
         yield "VOs", {"cms": {"SiteName": cms_site}}
-    if entry.queue:
-        yield "BatchQueue", entry.queue
     for theirs, ours in _LIMIT_PARAMETERS.items():
         if (number := entry.limits.get(theirs, "")).isdecimal():
             yield ours, int(number)

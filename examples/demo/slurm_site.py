@@ -46,7 +46,7 @@ def gateway(installation: Installation, slurm: Slurm) -> Path:
         "directory": str(installation.directory / "gateway"),
         "queues": [{"queue": "LCG.Example.org/gate/production", "batch_queue": "long", **_SLOT}],
         "job_types": {"montecarlo": {"max_cpu_per_job": 500, "cpu_per_event": 2}},
-        "work_every": 1,
+        "job_polling_time": 1,
         "beat": 1,
     }
     return _written(installation.directory / "gateway.yaml", told)
@@ -59,7 +59,7 @@ def _both(installation: Installation, slurm: Slurm, name: str) -> dict[str, obje
         "environment": dict(slurm.environment),
     }
     url = installation.reached()["PILOTAGE_URL"]
-    return {"url": url, "name": f"demo-{name}", "every": 1, "systems": {"farm": farm}}
+    return {"url": url, "name": f"demo-{name}", "polling_time": 1, "systems": {"farm": farm}}
 
 
 def _token(installation: Installation, role: str, vo: str) -> str:

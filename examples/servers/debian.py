@@ -31,6 +31,8 @@ class Suite:
     packages: tuple[str, ...]
     files: tuple[str, ...] = ()  #: patterns of paths that the packages bring, beside programs
     aside: tuple[str, ...] = ()  #: packages that conflict with others: unpacked, not installed
+    release: str = ""  #: a later Debian, of which packages are unpacked beside ours, with all that they need
+    beside: tuple[str, ...] = ()  #: these packages
     needs_root: bool = False  #: its server runs jobs of others
 
     @property
@@ -43,7 +45,8 @@ class Suite:
         """The programs and files that are not on this host, and the packages that are not unpacked."""
         programs = (program for program in self.programs if not shutil.which(program, path=PATH))
         files = (pattern for pattern in self.files if not any(Path("/").glob(pattern.lstrip("/"))))
-        return (*programs, *files, *(package for package in self.aside if not aside(package).is_dir()))
+        unpacked = (*self.aside, *([self.release] if self.release else ()))
+        return (*programs, *files, *(package for package in unpacked if not aside(package).is_dir()))
 
     @property
     def may_be_run(self) -> bool:
@@ -52,7 +55,7 @@ class Suite:
 
 
 def aside(package: str) -> Path:
-    """Where the files of a package lie that is unpacked and not installed."""
+    """Where the files of a package lie that is unpacked and not installed, or those of another release."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "pilotage" / "debian" / package
 
@@ -92,6 +95,9 @@ def install(suites: Iterable[Suite]) -> None:
         subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
     for package in sorted({package for suite in wanted for package in suite.aside}):
         _unpack(package, apt)
+    for suite in wanted:
+        if suite.release and not aside(suite.release).is_dir():
+            _unpack_release(suite)
 
 
 @contextmanager
@@ -118,3 +124,47 @@ def _unpack(package: str, apt: list[str]) -> None:
         subprocess.run(["dpkg", "-x", archive, unpacked], check=True)
         shutil.rmtree(aside(package), ignore_errors=True)
         shutil.copytree(unpacked, aside(package), symlinks=True)
+
+
+#: A system of its own for apt: nothing is installed there, and nothing of ours is touched.
+_APT = """\
+Dir::Etc::SourceList "{directory}/sources.list";
+Dir::Etc::SourceParts "{directory}/none";
+Dir::Etc::PreferencesParts "{directory}/none";
+Dir::State "{directory}/state";
+Dir::State::status "{directory}/status";
+Dir::Cache "{directory}/cache";
+"""
+_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_SOURCES = f"deb [signed-by={_KEYS}] http://deb.debian.org/debian {{release}} main\n"
+#: In a root that was only unpacked: files to mount others at, and where links of merged directories lead.
+_MERGED = ("bin", "sbin", "lib", "lib64")
+_PLACES = ("etc/passwd", "etc/group", "etc/hosts", "etc/ssl/certs/ca-certificates.crt")
+
+
+def _unpack_release(suite: Suite) -> None:
+    """Unpack packages of another release with all that they need; none of their scripts is run."""
+    with tempfile.TemporaryDirectory() as name:
+        directory, root = Path(name), Path(name, "root")
+        directory.chmod(0o777)
+        for each in ("none", "state/lists/partial", "cache/archives/partial"):
+            Path(directory, each).mkdir(parents=True)
+        for link in _MERGED:
+            Path(root, "usr", link).mkdir(parents=True)
+            Path(root, link).symlink_to(f"usr/{link}")
+        Path(directory, "status").touch()
+        Path(directory, "sources.list").write_text(_SOURCES.format(release=suite.release))
+        Path(directory, "apt.conf").write_text(_APT.format(directory=directory))
+        quiet = {**os.environ, "APT_CONFIG": f"{directory}/apt.conf", "DEBIAN_FRONTEND": "noninteractive"}
+        apt = ["apt-get", "-qq"]
+        wanted = ["install", "--yes", "--no-install-recommends", "--download-only", *suite.beside]
+        for words in (["update"], wanted):
+            subprocess.run([*apt, *words], env=quiet, check=True, stdout=subprocess.DEVNULL)
+        for archive in sorted(Path(directory, "cache", "archives").glob("*.deb")):
+            unpack = 'dpkg-deb --fsys-tarfile "$0" | tar -x -C "$1" --keep-directory-symlink'
+            subprocess.run(["sh", "-c", unpack, archive, root], check=True)
+        for place in map(root.joinpath, _PLACES):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+        aside(suite.release).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(root, aside(suite.release), symlinks=True)

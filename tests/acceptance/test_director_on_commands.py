@@ -11,7 +11,6 @@ from taskqueue.db import database
 from tests import torque
 from tests.director_field import Field
 from tests.running_service import running
-from tests.stand_ins import commands
 
 CONFIG = """
 Resources:
@@ -34,34 +33,29 @@ Registry:
 class CommandField(Field):
     """With another batch system than Slurm."""
 
-    kind: str
-    environment: Mapping[str, str]
+    settings: Mapping[str, object]
 
     def system(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "directory": str(self.directory / "jobs"),
-            "environment": dict(self.environment),
-        }
+        return {"directory": str(self.directory / "jobs"), **self.settings}
 
 
-def _pbs(request: pytest.FixtureRequest, directory: Path) -> tuple[str, Mapping[str, str]]:
-    return "short", torque.environment(request.getfixturevalue("slurm"), directory / "bin")
+def _pbs(request: pytest.FixtureRequest, directory: Path) -> Mapping[str, object]:
+    environment = torque.environment(request.getfixturevalue("slurm"), directory / "bin")
+    return {"kind": "pbs", "environment": dict(environment)}
 
 
-def _htcondor(_: pytest.FixtureRequest, directory: Path) -> tuple[str, Mapping[str, str]]:
-    return "htcondor", commands.environment("htcondor.py", commands.HTCONDOR, directory / "pool")
-
-
-@pytest.fixture(params=[pytest.param(_pbs, marks=pytest.mark.debian("torque")), _htcondor])
+@pytest.fixture(
+    params=[
+        pytest.param(_pbs, marks=pytest.mark.debian("torque")),
+    ]
+)
 def field(request: pytest.FixtureRequest, sqlite_url: str, tmp_path: Path) -> Iterator[CommandField]:
-    make: Callable[[pytest.FixtureRequest, Path], tuple[str, Mapping[str, str]]] = request.param
+    make: Callable[[pytest.FixtureRequest, Path], Mapping[str, object]] = request.param
     engine = database.connect(sqlite_url)
     with running(engine, tmp_path, CONFIG) as service:
         field = CommandField(service, None, tmp_path)  # type: ignore[arg-type]
-        queue, field.environment = make(request, tmp_path)
-        field.kind = make.__name__.removeprefix("_")
-        field.tell({"LCG.A.org/ce01/short": queue})
+        field.settings = make(request, tmp_path)
+        field.tell({"LCG.A.org/ce01/short": "short"})
         yield field
     engine.dispose()
 

@@ -4,7 +4,7 @@ import platform
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -130,11 +130,20 @@ def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -
     assert living() == {others}
 
 
-@pytest.mark.timeout(120)
-def test_a_job_on_several_cores_whose_pilot_is_cancelled_in_slurm_is_given_back_and_runs_again(
-    field: Field, tmp_path: Path
+def _cancel(slurm: Slurm, number: str) -> None:
+    slurm.ask("scancel", number)
+
+
+def _limit_time(slurm: Slurm, number: str) -> None:
+    slurm.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("end", [_cancel, _limit_time])
+def test_a_job_on_several_cores_whose_slot_is_ended_by_slurm_is_given_back_and_runs_again(
+    field: Field, tmp_path: Path, end: Callable[[Slurm, str], None]
 ) -> None:
-    """`scancel` signals every process of the slot: payloads are gone before their pilot can end them."""
+    """Slurm signals every process of the slot: payloads are gone before their pilot can end them."""
     field.tell({"LCG.A.org/slurm/long": "long"}, "--processors=4", cores=4)
     begun = tmp_path / "begun"
     script = f"[ -e {begun} ] && exit; for n in 1 2 3 4; do sleep 600 & done; touch {begun}; wait"
@@ -143,9 +152,9 @@ def test_a_job_on_several_cores_whose_pilot_is_cancelled_in_slurm_is_given_back_
     wait_until(begun.exists)
 
     [(number, _, _)] = field.batch_jobs()
-    field.slurm.ask("scancel", number)
+    end(field.slurm, number)
 
-    wait_until(lambda: field.statuses(job_id)[-1] != "Running")
+    wait_until(lambda: field.statuses(job_id)[-1] != "Running", seconds=180)
     director = field.director()
     director.start()
     try:
@@ -154,3 +163,46 @@ def test_a_job_on_several_cores_whose_pilot_is_cancelled_in_slurm_is_given_back_
         director.stop()
     way = ["Waiting", "Matched", "Running"]
     assert field.statuses(job_id) == ["Received", *way, "Rescheduled", *way, "Done"]
+
+
+@pytest.mark.timeout(300)
+def test_a_controller_that_is_killed_is_named_and_costs_no_work(field: Field, tmp_path: Path) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    script = f"touch {begun}; while [ ! -e {go} ]; do sleep 0.2; done"
+    [job_id] = field.submit("cms", 1, Executable="/bin/sh", Arguments=["-c", script])
+    director = field.director()
+    director.start()
+    try:
+        wait_until(begun.exists)
+        kept = (
+            field.slurm.directory / "state" / "job_state"
+        )  # what is not in it, a controller that dies forgets
+        [(number, _, _)] = field.batch_jobs()
+        field.slurm.ask("scontrol", "update", f"JobId={number}", "Comment=running")
+        wait_until(lambda: kept.stat().st_mtime > begun.stat().st_mtime)
+        field.slurm.kill_controller()
+        wait_until(lambda: "farm: squeue: " in director.log.read_text())
+        field.slurm.start_controller()
+        field.slurm.wait_until_up()
+        go.touch()
+        field.wait_until_done(director, seconds=120)
+    finally:
+        go.touch()
+        director.stop()
+    assert field.statuses(job_id) == ["Received", "Waiting", "Matched", "Running", "Done"]
+
+
+@pytest.mark.timeout(300)
+def test_jobs_are_not_stuck_in_front_of_a_full_partition_beside_an_idle_one(field: Field) -> None:
+    fill = ("sbatch", "--partition=short", "--nodes=2", "--exclusive", "--wrap", "sleep 600")
+    field.slurm.ask(*fill, "--output=/dev/null", "--job-name=others")
+    wait_until(lambda: field.slurm.ask("squeue", "--noheader", "--states=R", "--name=others"))
+    job_ids = field.submit("cms", 2)
+    director = field.director()
+    director.start()
+    try:
+        field.wait_until_done(director, seconds=180)
+    finally:
+        director.stop()
+    assert all(field.statuses(each)[-1] == "Done" for each in job_ids)
+    assert "long" in {partition for _, _, partition in field.batch_jobs()}

@@ -66,8 +66,8 @@ def file(service: Service, tmp_path: Path) -> Path:
             "host": {"kind": "local", "directory": str(tmp_path / "farm"), "cores": 3, "memory": 9000}
         },
         "queues": [{"queue": QUEUE, "system": "host", "batch_queue": "local", "memory": 200}],
-        "every": 0.5,
-        "work_every": 0.3,
+        "polling_time": 0.5,
+        "job_polling_time": 0.3,
         "isolation": "none",  # its jobs wait for a file of the test
         "beat": 0.5,
     }
@@ -193,10 +193,10 @@ def test_one_round_tells_what_it_did_and_a_second_gateway_is_refused(file: Path)
 
 def test_a_wrong_file_is_told_in_a_line_for_each_problem(file: Path) -> None:
     said = yaml.safe_load(file.read_text())
-    file.write_text(yaml.safe_dump({**said, "evry": 1, "job_types": {"montcarlo": {}}, "vos": []}))
+    file.write_text(yaml.safe_dump({**said, "poling_time": 1, "job_types": {"montcarlo": {}}, "vos": []}))
     done = run("gateway", "--config", str(file), "--once")
     assert done.returncode == 2
-    assert "evry: unknown setting, did you mean every?" in done.stderr
+    assert "poling_time: unknown setting, did you mean polling_time?" in done.stderr
     assert len(done.stderr.splitlines()) == 2
     file.write_text(yaml.safe_dump({**said, "job_types": {"montcarlo": {}}}))
     done = run("gateway", "--config", str(file), "--once")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.slurm import Slurm
 from tests import readers, tutorials
 
 pytestmark = [pytest.mark.debian("python"), pytest.mark.timeout(1200)]
@@ -43,6 +44,18 @@ def test_what_the_front_page_says_can_be_typed(reader: Reader) -> None:
         for python in (readers.PYTHON, reader.programs / "python")
     ]
     assert versions[0] == versions[1]
+
+
+@pytest.mark.debian("slurm")
+def test_a_partition_of_slurm_gets_pilots_as_the_tutorial_says(
+    reader: Reader, slurm: Slurm, short_directory: Path
+) -> None:
+    directory = short_directory / "partition"
+    directory.mkdir()
+    with readers.at_home(
+        reader.home, directory=directory, programs=reader.programs, environment=slurm.environment
+    ) as shell:
+        assert tutorials.follow_at_home(reader.source / "docs/site-admin/slurm-partition.md", shell) > 10
 
 
 @pytest.mark.parametrize("name", ON_ONE_MACHINE)

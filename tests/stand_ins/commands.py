@@ -7,7 +7,6 @@ from pathlib import Path
 from examples.servers.debian import PATH
 
 LSF = ("bsub", "bjobs", "bkill", "bqueues", "bhosts")
-HTCONDOR = ("condor_submit", "condor_shadow", "condor_q", "condor_history", "condor_rm", "condor_status")
 
 
 def environment(program: str, names: Iterable[str], directory: Path) -> dict[str, str]:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from pydantic import BaseModel
 
 from pilotage.cli import application, options, output
 from pilotage.cli import settings as cli_settings
@@ -27,7 +28,7 @@ from pilotage.fabric.batch.conformance.fault_injection import FaultyHttp, Faulty
 from pilotage.fabric.batch.dialect import dialect as dialect_dialect
 from pilotage.fabric.batch.dialect.dialect import Dialect, InvalidDialect, merge_dialect
 from pilotage.fabric.batch.local_host import QUEUE
-from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
+from pilotage.fabric.batch.settings import BatchSystemKind, Connections, RemoteSchedd, SystemSettings
 from pilotage.fabric.batch.shell import Shell
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
@@ -99,6 +100,10 @@ def batch_check(
     ce: Annotated[
         Path | None, typer.Option(help="For arc: file with the section `ce` of a director file (YAML).")
     ] = None,
+    schedd: Annotated[
+        Path | None,
+        typer.Option(help="For htcondor: file with the section `schedd` of a director file (YAML)."),
+    ] = None,
     more: Annotated[
         Path | None,
         typer.Option(
@@ -112,7 +117,7 @@ def batch_check(
     """Check a batch system with real jobs of one core, which are removed afterwards."""
     names = _choose_checks(only)
     with contextlib.ExitStack() as stack:
-        files = {"dialect": dialect, "ce": ce, "options": more}
+        files = {"dialect": dialect, "ce": ce, "schedd": schedd, "options": more}
         bench = _bench(_settings(kind, directory, files), queue, stack)
         bench.resources, bench.patience = JobResources(memory=memory, wall_time=wall_time), patience
         outcomes = list(_run_checks(bench, names, quiet=as_json))
@@ -144,7 +149,8 @@ def _settings(kind: str, directory: Path | None, files: Mapping[str, Path | None
         cores=4 if known.has("cores") else None,
         memory=4000 if known.has("memory") else None,
         dialect=_read_dialect(kind, files["dialect"]) if known.has("dialect") else None,
-        ce=_read_ce(files["ce"]),
+        ce=_read_section(files["ce"], ComputingElement),
+        schedd=_read_section(files["schedd"], RemoteSchedd),
         options=_read_options(files["options"]),
     )
 
@@ -164,11 +170,14 @@ def _read_dialect(kind: str, file: Path | None) -> Dialect:
     return configuration.validate_file(Dialect, content, str(file), InvalidDialect)
 
 
-def _read_ce(file: Path | None) -> ComputingElement | None:
+_Section = TypeVar("_Section", bound=BaseModel)
+
+
+def _read_section(file: Path | None, model: type[_Section]) -> _Section | None:
     if file is None:
         return None
     content = cli_settings.load_yaml(file, InvalidDirector)
-    return configuration.validate_file(ComputingElement, content, str(file), InvalidDirector)
+    return configuration.validate_file(model, content, str(file), InvalidDirector)
 
 
 def _read_options(file: Path | None) -> dict[str, object]:
@@ -190,7 +199,14 @@ def _bench(described: SystemSettings, queue: str, stack: contextlib.ExitStack) -
     system = settings.open_system(described, Connections(stack=stack, wrap=wrap, connect=http.connect))
     if described.ce is not None:
         return Bench(system=system, queue=queue, faults=http, gentle=False, poll=2)
-    return Bench(system=system, queue=queue, faults=shells[0] if shells else None)
+    is_remote = described.schedd is not None
+    return Bench(
+        system=system,
+        queue=queue,
+        faults=shells[0] if shells else None,
+        knows_queues=not is_remote,
+        gentle=not is_remote,
+    )
 
 
 def _choose_checks(only: list[str] | None) -> list[str]:

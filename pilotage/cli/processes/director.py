@@ -4,10 +4,12 @@ Builds the parts of a director from its file: clients, batch systems and the scr
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -23,7 +25,7 @@ from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.settings import Connections, open_system
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
+from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
 from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.targets import DirectorTargets
 from pilotage.fabric.node_script import PilotScript
@@ -37,6 +39,24 @@ def read_director_file(file: Path) -> DirectorFile:
     return configuration.read_file(settings.load_yaml(file, InvalidDirector), str(file))
 
 
+def find_tree_queues(described: DirectorFile, file: Path) -> DirectorFile:
+    """The file with the queues of the resource tree that it selects, as the tree is now."""
+    if described.from_tree is None:
+        return described
+    found: dict[str, TreeQueue] = {}
+    sites = described.from_tree.site or ("",)
+    with ExitStack() as stack:
+        for vo, each in described.vos.items():
+            client = stack.enter_context(_client(described, vo, each.token_file))
+            for site in sites:
+                filters = {"vo": vo, **({"site": site} if site else {})}
+                for row in output.read_pages("queues", partial(client.queues, filters)).entries:
+                    found.setdefault(
+                        row["queue"], TreeQueue(queue=row["queue"], parameters=row["parameters"])
+                    )
+    return configuration.add_tree_queues(described, found.values(), str(file))
+
+
 @contextmanager
 def open_director(described: DirectorFile) -> Iterator[Director]:
     """The director described by a file; its connections are closed at the end of the block."""
@@ -47,7 +67,9 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
         }
         connections = Connections(stack=stack)
         systems = {
-            name: ReliableSystem(name=name, system=open_system(each, connections), evidence=described.gone)
+            name: ReliableSystem(
+                name=name, system=open_system(each, connections), evidence=described.lost_after
+            )
             for name, each in described.systems.items()
         }
         sites = DirectorTargets(
@@ -84,6 +106,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a running cycle gets to end after a signal; killing it loses nothing.
 _LAST_CYCLE = 30.0
+#: Seconds between two looks at the queues of the resource tree.
+_TREE_SECONDS = 600.0
 
 
 @settings.command_with("log_level")
@@ -125,7 +149,7 @@ def director(
 
 def _check(described: DirectorFile, file: Path, *, as_json: bool) -> int:
     """Check that all fits: the queues, what is stated of them, and whether the batch systems answer."""
-    with open_director(described) as made:
+    with open_director(find_tree_queues(described, file)) as made:
         _require_slots(made, file, with_unknown=True)
         answers = made.check_systems()
     rows = (("failed" if error else "passed", name, error or "answers") for name, error in answers.items())
@@ -139,9 +163,9 @@ def _check(described: DirectorFile, file: Path, *, as_json: bool) -> int:
 
 
 def _once(described: DirectorFile, file: Path, *, as_json: bool) -> int:
-    with open_director(described) as made:
+    with open_director(find_tree_queues(described, file)) as made:
         _require_slots(made, file)
-        made.patience = described.task
+        made.patience = described.system_timeout
         summary = made.cycle(datetime.now(UTC))
     output.report_cycle(summary, as_json=as_json)
     return REFUSED if summary.has_failed else 0
@@ -164,19 +188,52 @@ def _run_shown(described: DirectorFile, file: Path, *, as_json: bool) -> int:
     """Run until a signal; errors are shown here, since this is a process of its own."""
     stop = process_setup.stop_on_signals()
     try:
-        with open_director(described) as made:
-            try:
-                _require_slots(made, file)
-            except (ServiceAway, ApiError) as error:
-                log.warning("the slots cannot be compared with their queues yet: %s", error)
-            _run(made, stop, every=described.every, as_json=as_json)
+        while (found := _wait_for_queues(described, file, stop)) is not None:
+            with open_director(found) as made:
+                try:
+                    _require_slots(made, file)
+                except (ServiceAway, ApiError) as error:
+                    log.warning("the slots cannot be compared with their queues yet: %s", error)
+                has_changed = _watch(described, found, file)
+                _run(made, stop, every=described.polling_time, as_json=as_json, has_changed=has_changed)
     except Exception as error:  # noqa: BLE001 - the entry point of this process
         return errors.show(error, as_json=as_json)
     return 0
 
 
-def _run(made: Director, stop: Event, *, every: float, as_json: bool) -> None:
+def _wait_for_queues(described: DirectorFile, file: Path, stop: Event) -> DirectorFile | None:
+    """The file with its queues of the tree, as soon as the service answers; None: we have to stop."""
     while not stop.is_set():
+        try:
+            return find_tree_queues(described, file)
+        except (ServiceAway, ApiError) as error:
+            log.warning("the queues of the tree are not known yet: %s", error)
+        stop.wait(described.polling_time)
+    return None
+
+
+def _watch(described: DirectorFile, found: DirectorFile, file: Path) -> Callable[[], bool]:
+    """Whether the selected part of the tree has changed, asked from time to time."""
+    looked_at = time.monotonic()
+
+    def has_changed() -> bool:
+        nonlocal looked_at
+        if described.from_tree is None or time.monotonic() - looked_at < _TREE_SECONDS:
+            return False
+        looked_at = time.monotonic()
+        try:
+            return find_tree_queues(described, file) != found
+        except (ServiceAway, ApiError, InvalidDirector) as error:
+            log.warning("the queues of the tree stay as they were: %s", error)
+            return False
+
+    return has_changed
+
+
+def _run(
+    made: Director, stop: Event, *, every: float, as_json: bool, has_changed: Callable[[], bool]
+) -> None:
+    while not stop.is_set() and not has_changed():
         try:
             output.report_cycle(made.cycle(datetime.now(UTC)), as_json=as_json)
         except (ServiceAway, ApiError) as error:

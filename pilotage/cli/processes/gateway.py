@@ -100,7 +100,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
     one = described.systems[name]
     return SharedBatchSystem(
-        system=ReliableSystem(name=name, system=open_system(one, connections), evidence=described.gone),
+        system=ReliableSystem(name=name, system=open_system(one, connections), evidence=described.lost_after),
         shell=connections.shell(one),
         directory=str(one.directory),
     )
@@ -178,7 +178,7 @@ def _once(made: Gateway, *, as_json: bool) -> GatewaySummary:
 
 def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
     stop = process_setup.stop_on_signals()
-    every = described.work_every
+    every = described.job_polling_time
     with (
         _repeat_in_thread("work", made.manager.advance, every),
         _repeat_in_thread("delivery", made.leases.deliver, every),
@@ -187,7 +187,7 @@ def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
             _isolate_errors(
                 "talk", lambda: output.report_cycle(made.talk(datetime.now(UTC)), as_json=as_json)
             )
-            stop.wait(min(described.every, made.leases.heartbeat_seconds or described.every))
+            stop.wait(min(described.polling_time, made.leases.heartbeat_seconds or described.polling_time))
 
 
 def _repeat_in_thread(name: str, step: Callable[[], object], every: float) -> AbstractContextManager[None]:

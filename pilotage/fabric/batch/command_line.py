@@ -1,4 +1,4 @@
-"""Common parts of batch systems that are used through commands.
+"""Common parts of batch systems that list their jobs, and of those that are used through commands.
 
 Each job has its stamp as name and is identified by it, since job numbers are reused. One listing covers all
 jobs; a job that is missing from it is looked up by its status marks, else in the accounting.
@@ -74,8 +74,8 @@ class AccountingCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLineSystem(ABC):
-    """A batch system made of a few commands, which each kind defines."""
+class ListingSystem(ABC):
+    """A batch system whose jobs are known by a listing of all of them."""
 
     areas: WorkAreas
     flags: tuple[str, ...] = ()  #: arguments of every submission
@@ -84,18 +84,6 @@ class CommandLineSystem(ABC):
     @abstractmethod
     def capacity(self) -> Mapping[str, Capacity]:
         """What the queues have, by name."""
-
-    @abstractmethod
-    def _submission(self, job: BatchJob) -> Sequence[str]:
-        """Lay out the job's files; the command that submits it."""
-
-    @abstractmethod
-    def _reference(self, said: str) -> str | None:
-        """The reference in what a submission said that ended well."""
-
-    @abstractmethod
-    def _is_refused(self, done: Completed) -> bool:
-        """Whether a submission that failed was refused for good, by the words of the batch system."""
 
     @abstractmethod
     def _listing(self) -> Iterable[ListedJob]:
@@ -112,21 +100,6 @@ class CommandLineSystem(ABC):
     def _lives(self, row: ListedJob) -> bool:
         """Whether a listed job is still to be ended."""
         return row.state not in ENDED
-
-    def submit(self, job: BatchJob) -> str:
-        """Put a job into its queue; its reference."""
-        command = self._submission(job)
-        try:
-            done = self._shell.run(command)
-        except NoAnswer as error:
-            raise SubmissionUncertain(f"{job.stamp}: {error}") from error
-        if done.status == 0 and (reference := self._reference(done.stdout)) is not None:
-            return reference
-        said = f"{job.stamp}: {command[0]}: {done.said}"
-        if done.status > 0 and self._is_refused(done):
-            raise SubmissionRefused(said)
-        # It may have been taken before the line broke, or before the command was killed.
-        raise SubmissionUncertain(said)
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """How jobs stand: by the listing, else by what they left, else by the accounting."""
@@ -192,3 +165,35 @@ class CommandLineSystem(ABC):
         if not wanted:
             return {}
         return index_by_stamp(row for row in self._listing() if row.stamp in wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLineSystem(ListingSystem):
+    """A batch system made of a few commands, which each kind defines."""
+
+    @abstractmethod
+    def _submission(self, job: BatchJob) -> Sequence[str]:
+        """Lay out the job's files; the command that submits it."""
+
+    @abstractmethod
+    def _reference(self, said: str) -> str | None:
+        """The reference in what a submission said that ended well."""
+
+    @abstractmethod
+    def _is_refused(self, done: Completed) -> bool:
+        """Whether a submission that failed was refused for good, by the words of the batch system."""
+
+    def submit(self, job: BatchJob) -> str:
+        """Put a job into its queue; its reference."""
+        command = self._submission(job)
+        try:
+            done = self._shell.run(command)
+        except NoAnswer as error:
+            raise SubmissionUncertain(f"{job.stamp}: {error}") from error
+        if done.status == 0 and (reference := self._reference(done.stdout)) is not None:
+            return reference
+        said = f"{job.stamp}: {command[0]}: {done.said}"
+        if done.status > 0 and self._is_refused(done):
+            raise SubmissionRefused(said)
+        # It may have been taken before the line broke, or before the command was killed.
+        raise SubmissionUncertain(said)

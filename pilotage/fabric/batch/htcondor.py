@@ -1,99 +1,53 @@
-"""HTCondor, through its commands and the event logs of its jobs.
+"""HTCondor through its Python bindings: the queue manager here, over SSH, or remote by token.
 
-HTCondor transfers a job's script to the node and its output back, so nodes need not share our directory. The
-state of a job that has left the queue is read from its event log by HTCondor's own library, else from the
-history. HTCondor restarts a job that was evicted; ours are removed instead. Source: HTCondor, job event log.
+A remote queue manager, such as that of an HTCondor-CE, is found by its collector; the files of jobs go to
+its spool and come back from there. HTCondor transfers a job's script to the node and its output back, so
+nodes need not share our directory. A job that ended stays in the queue until it is forgotten, and is then
+known by the history. HTCondor restarts a job that was evicted; ours are removed instead. Source: HTCondor,
+job ClassAd attributes; HTCondor-CE, remote job submission.
 """
 
+import base64
+import inspect
 import json
-import re
-import tempfile
+import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-import htcondor2
-
+from pilotage.fabric.batch import htcondor_calls
 from pilotage.fabric.batch.batch_system import (
+    ENDED,
     BatchJob,
     BatchSystemAway,
     Capacity,
+    Handle,
     JobResources,
+    Output,
     State,
     SubmissionRefused,
+    SubmissionUncertain,
 )
-from pilotage.fabric.batch.command_line import CommandLineSystem
-from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
-from pilotage.fabric.batch.shell import Completed
-from pilotage.fabric.batch.work_area import ListedJob, split_words
+from pilotage.fabric.batch.command_line import ListingSystem
+from pilotage.fabric.batch.settings import BatchSystemKind, Connections, RemoteSchedd, SystemSettings
+from pilotage.fabric.batch.shell import NoAnswer
+from pilotage.fabric.batch.work_area import ListedJob, choose_job, split_words
+from pilotage.fabric.node_script import PYTHONS
 
 _SIGNAL = 128  #: what a shell adds to the number of a signal
-
-
-def read_event_log(text: str, stamp: str) -> ListedJob | None:
-    """The end of the job whose log this is; None: it is not in it. Of several ends the last one holds."""
-    with tempfile.NamedTemporaryFile(mode="w", suffix=".log") as file:
-        file.write(text + "\n")
-        file.flush()
-        with htcondor2.JobEventLog(file.name) as log:
-            ends = [end for event in log.events(0) if (end := _end(event, stamp)) is not None]
-    return ends[-1] if ends else None
-
-
-def _end(event: "htcondor2.JobEvent", stamp: str) -> ListedJob | None:
-    reference = f"{event.cluster}.{event.proc}"
-    if event.type is htcondor2.JobEventType.JOB_ABORTED:
-        reason = str(event.get("Reason", ""))
-        return ListedJob(stamp=stamp, reference=reference, state=State.KILLED, message=reason)
-    if event.type is not htcondor2.JobEventType.JOB_TERMINATED:
-        return None
-    by_signal = not event.get("TerminatedNormally", False)
-    number = event.get("TerminatedBySignal" if by_signal else "ReturnValue")
-    status = exit_code(by_signal=by_signal, number=number)
-    state, message = State.DONE if status == 0 else State.FAILED, "known by its event log"
-    return ListedJob(stamp=stamp, reference=reference, state=state, message=message, exit_code=status)
-
-
-def exit_code(*, by_signal: bool, number: object) -> int | None:
-    """The status that a shell would see."""
-    if not isinstance(number, int):
-        return None
-    return number + _SIGNAL if by_signal else number
-
-
-#: What its one queue is called: jobs ask for machines, not for queues.
+#: What its one queue is called: jobs ask for machines, not for queues. Those of a CE have names of the site.
 QUEUE: Final = "htcondor"
-#: Words with which a submission is refused for good.
-_REFUSED = (
-    "ERROR: on Line",
-    "Parse error",
-    "no 'queue' commands",
-    "denied",
-    "not allowed",
-    "Invalid",
-    "invalid",
-)
-#: Words with which a question was not answered, whatever the exit status.
-_NO_ANSWER = (
-    *("Failed to connect", "Can't find address", "Failed to commit", "Unable to contact", "timed out"),
-    *("Failed to fetch", "Error:", "ERROR:"),
-)
-#: What is said of jobs that cannot be removed because they are not there.
-_NOT_THERE = ("not found", "already marked for removal")
 #: Seconds that a job may be held before HTCondor removes it; somebody's own hold is left alone.
 _HELD = 3600
-#: Records of the history that are looked at.
-_HISTORY = 50_000
+#: Seconds that a job that ended stays in the queue, unless it is forgotten before.
+_KEPT = 10 * 86_400
 _ATTRIBUTES = (
     *("ClusterId", "ProcId", "PilotageStamp", "JobStatus", "HoldReason", "RemoveReason"),
-    *("ExitBySignal", "ExitCode", "ExitSignal"),
+    *("ExitBySignal", "ExitCode", "ExitSignal", "CompletionDate"),
 )
-_LISTING = (
-    *("condor_q", "-json", "-attributes", ",".join(_ATTRIBUTES)),
-    *("-constraint", "PilotageStamp =!= undefined"),
-)
-#: The first and the last job of a submission; ours is of one.
-_TAKEN = re.compile(r"^(\d+\.\d+) - \1$", re.MULTILINE)
+_OURS = "PilotageStamp =!= undefined"
 _REMOVED, _COMPLETED = 3, 4
 #: Source: HTCondor, job ClassAd attributes, JobStatus; one that is being removed still runs.
 _STATES = {
@@ -104,28 +58,68 @@ _STATES = {
     6: State.RUNNING,
     7: State.RUNNING,
 }
+_ERRORS = {
+    htcondor_calls.AWAY: BatchSystemAway,
+    htcondor_calls.REFUSED: SubmissionRefused,
+    htcondor_calls.UNCERTAIN: SubmissionUncertain,
+}
+#: The first of several Pythons that has the bindings.
+_CHOOSE = (
+    'for python in "$@"; do "$python" -I -c "import htcondor2" >/dev/null 2>&1'
+    ' && exec "$python" -I -c "$0"; done;'
+    ' echo "no Python with the bindings of HTCondor on $(uname -n); looked for $*" >&2; exit 127'
+)
+#: As it is now: a later release on the disk is none for this process.
+_CALLS: Final = inspect.getsource(htcondor_calls)
+_PROGRAM: Final = f"import sys; exec(sys.stdin.read({len(_CALLS)}))"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HTCondor(CommandLineSystem):
+class HTCondor(ListingSystem):
     """One queue manager, used as one account."""
 
-    def _submission(self, job: BatchJob) -> list[str]:
-        if job.queue != QUEUE:
+    flags: tuple[str, ...] = ()  #: `-append` and a line of a submit description, of every submission
+    schedd: RemoteSchedd | None = None  #: none: the one of the shell's host
+    pythons: tuple[str, ...] = (sys.executable,)  #: that may have the bindings, on the shell's host
+
+    def submit(self, job: BatchJob) -> str:
+        """Put a job into the queue, with its script; its reference."""
+        if self.schedd is None and job.queue != QUEUE:
             raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
+        lines = _appended(job.stamp, (*self.flags, *job.flags))
         self.areas.put_script(job)
-        description = self.areas.put(job.stamp, "submit", describe(job, self.areas.path(job.stamp)))
-        return ["condor_submit", "-terse", *self.flags, *job.flags, description]
+        text = describe(job, self.areas.path(job.stamp), lines, is_remote=self.schedd is not None)
+        try:
+            return str(self._call("submit", description=text, spool=self.schedd is not None))
+        except NoAnswer as error:
+            raise SubmissionUncertain(f"{job.stamp}: {error}") from error
+        except (BatchSystemAway, SubmissionRefused, SubmissionUncertain) as error:
+            raise type(error)(f"{job.stamp}: {error}") from error
 
-    def _reference(self, said: str) -> str | None:
-        found = _TAKEN.search(said)
-        return found[1] if found else None
+    def output(self, handle: Handle) -> Output:
+        """What the job wrote: while it runs, but from a remote queue manager when it has ended."""
+        if self.schedd is not None:
+            row = choose_job(self._listed([handle.stamp]).get(handle.stamp, ()), handle)
+            if row is not None and row.state in ENDED:
+                self._call("retrieve", references=[row.reference])
+        return self.areas.output(handle.stamp)
 
-    def _is_refused(self, done: Completed) -> bool:
-        return any(words in done.stdout + done.stderr for words in _REFUSED)
+    def forget(self, handles: Sequence[Handle]) -> None:
+        """Remove jobs that ended from the queue, and their work areas."""
+        listed = self._listed([handle.stamp for handle in handles])
+        if ended := [row.reference for rows in listed.values() for row in rows if row.state in ENDED]:
+            self._end(ended)
+        ListingSystem.forget(self, handles)
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the machines of the pool have; unknown of what is behind a remote queue manager."""
+        if self.schedd is not None:
+            self._call("ping")
+            return {}
+        return {QUEUE: _capacity_of(self._call("machines"))}
 
     def _listing(self) -> Iterator[ListedJob]:
-        for ad in self._ads(_LISTING):
+        for ad in self._call("query", constraint=_OURS, attributes=_ATTRIBUTES):
             if ad.get("JobStatus") == _COMPLETED:
                 yield _ended(ad)
             else:
@@ -133,72 +127,94 @@ class HTCondor(CommandLineSystem):
                 yield _row(ad, _STATES.get(ad.get("JobStatus", 0), State.UNKNOWN), message=str(reason))
 
     def _accounted(self, stamps: Collection[str]) -> Iterator[ListedJob]:
-        """What event logs tell, and the history of those whose log tells nothing."""
-        logs = self.areas.texts(stamps, "events")
-        ends = {
-            stamp: end for stamp, text in logs.items() if (end := read_event_log(text, stamp)) is not None
-        }
-        yield from ends.values()
-        for some in split_words(sorted(set(stamps) - ends.keys())):
-            yield from map(_ended, self._history(some))
-
-    def _history(self, stamps: Sequence[str]) -> list[Mapping[str, Any]]:
-        """The records of jobs that left the queue; nothing where there is no history."""
-        done = self._shell.run(
-            [
-                *("condor_history", "-json", "-attributes", ",".join(_ATTRIBUTES)),
-                *("-constraint", f'stringListMember(PilotageStamp, "{",".join(stamps)}")'),
-                *("-limit", str(len(stamps)), "-scanlimit", str(_HISTORY)),
-            ]
-        )
-        return _parse_ads("condor_history", done) if done.status == 0 else []
+        """The history of jobs that left the queue; nothing where there is none."""
+        for some in split_words(sorted(stamps)):
+            constraint = f'stringListMember(PilotageStamp, "{",".join(some)}")'
+            yield from map(
+                _ended,
+                self._call("history", constraint=constraint, attributes=_ATTRIBUTES, most=len(some)),
+            )
 
     def _end(self, references: Sequence[str]) -> None:
-        done = self._shell.run(["condor_rm", *references])
-        if done.status != 0 and not any(words in done.stdout + done.stderr for words in _NOT_THERE):
-            raise BatchSystemAway(f"condor_rm: {done.said}")
+        self._call("remove", references=references)
 
-    def capacity(self) -> Mapping[str, Capacity]:
-        """What the machines of the pool have; parts of a partitionable slot count with it."""
-        slots = self._ads(("condor_status", "-json", "-attributes", "SlotType,State,Cpus,TotalSlotCpus"))
-        whole = [slot for slot in slots if slot.get("SlotType") != "Dynamic"]
-        managers = self._ads(
-            ("condor_status", "-schedd", "-json", "-attributes", "TotalIdleJobs,TotalRunningJobs")
-        )
-        cores = sum(int(slot.get("TotalSlotCpus", slot.get("Cpus", 0))) for slot in whole)
-        free = sum(int(slot.get("Cpus", 0)) for slot in whole if slot.get("State") == "Unclaimed")
-        capacity = Capacity(
-            cores=cores,
-            free_cores=min(free, cores),
-            waiting=sum(int(each.get("TotalIdleJobs", 0)) for each in managers),
-            running=sum(int(each.get("TotalRunningJobs", 0)) for each in managers),
-        )
-        return {QUEUE: capacity}
-
-    def _ads(self, command: Sequence[str]) -> list[Mapping[str, Any]]:
-        done = self._shell.run(command)
-        if done.status != 0 or any(words in done.stderr for words in _NO_ANSWER):
-            raise BatchSystemAway(f"{command[0]}: {done.said}")
-        return _parse_ads(command[0], done)
+    def _call(self, name: str, **request: object) -> Any:
+        """Make one call of the bindings; an error of it by what follows from it."""
+        command = [*self.pythons, "-I", "-c", _PROGRAM]
+        if len(self.pythons) > 1:
+            command = ["sh", "-c", _CHOOSE, _PROGRAM, *self.pythons]
+        place = {} if self.schedd is None else {"collector": self.schedd.pool, "schedd": self.schedd.name}
+        whole = {**request, **place, "call": name}
+        done = self._shell.run(command, stdin=_CALLS + json.dumps(whole))
+        try:
+            [line] = set(done.stdout.splitlines())
+            said = json.loads(line)
+            if "answer" in said:
+                return said["answer"]
+            raise _ERRORS[said["kind"]](f"{said['error']}{_token_trouble(self.schedd)}")
+        except (ValueError, KeyError, TypeError):
+            raise NoAnswer(f"HTCondor: {name}: no answer, but {done.said}") from None
 
 
-def describe(job: BatchJob, directory: str) -> str:
-    """The submit description of a job whose files lie in a directory."""
+def login_variables(schedd: RemoteSchedd) -> Mapping[str, str]:
+    """Configuration of the bindings for a remote queue manager, which they read when they are loaded."""
+    variables = {
+        "CONDOR_CONFIG": "ONLY_ENV",
+        "_CONDOR_SEC_CLIENT_AUTHENTICATION_METHODS": "SCITOKENS",
+        "_CONDOR_SCITOKENS_FILE": str(schedd.token_file),
+    }
+    if schedd.authorities is not None:
+        kind = "CADIR" if schedd.authorities.is_dir() else "CAFILE"
+        variables[f"_CONDOR_AUTH_SSL_CLIENT_{kind}"] = str(schedd.authorities)
+    return variables
+
+
+def _token_trouble(schedd: RemoteSchedd | None) -> str:
+    """What is wrong with the token, as far as it shows itself: HTCondor says only that nobody was let in."""
+    if schedd is None:
+        return ""
+    try:
+        text = schedd.token_file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError) as error:
+        return f"; token_file: {error}"
+    with suppress(ValueError, IndexError, AttributeError):
+        part = text.split(".")[1]
+        ends = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))).get("exp")
+        if isinstance(ends, int | float) and ends < time.time():
+            when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends))
+            return f"; the token in {schedd.token_file} expired at {when}: put a new one there"
+    return ""
+
+
+def describe(job: BatchJob, directory: str, lines: Sequence[str] = (), *, is_remote: bool = False) -> str:
+    """The submit description of a job whose files lie in a directory, with further lines."""
     again, held = "(JobStatus == 1 && NumJobStarts > 0)", f"time() - EnteredCurrentStatus > {_HELD}"
     over = f"(JobStatus == 5 && HoldReasonCode =!= 1 && {held})"
     if (seconds := job.resources.wall_time) is not None:
         over += f" || (JobStatus == 2 && time() - JobCurrentStartDate > {seconds})"
-    lines = (
+    parts = (
         *("universe = vanilla", f"executable = {directory}/job", f"initialdir = {directory}"),
-        *(f"output = {directory}/out", f"error = {directory}/err", f"log = {directory}/events"),
-        *("stream_output = true", "stream_error = true", "transfer_executable = true"),
+        *(f"output = {directory}/out", f"error = {directory}/err", "transfer_executable = true"),
         *("should_transfer_files = YES", "when_to_transfer_output = ON_EXIT", 'transfer_output_files = ""'),
         *("getenv = false", "notification = never", f"batch_name = {job.stamp}"),
         *(f"periodic_remove = {again} || {over}", f'My.PilotageStamp = "{job.stamp}"'),
+        f"leave_in_queue = JobStatus == {_COMPLETED} && time() - EnteredCurrentStatus < {_KEPT}",
         *_resource_lines(job.resources),
+        *(_remote_lines(job) if is_remote else ("stream_output = true", "stream_error = true")),
+        *lines,
         "queue 1",
     )
-    return "\n".join(lines) + "\n"
+    return "\n".join(parts) + "\n"
+
+
+def _appended(stamp: str, flags: Sequence[str]) -> list[str]:
+    """The lines that flags append to a description."""
+    if len(flags) % 2 or any(option != "-append" for option in flags[::2]):
+        raise SubmissionRefused(
+            f"{stamp}: flags of HTCondor are pairs of -append and a line of a submit description,"
+            f" not {list(flags)!r}"
+        )
+    return list(flags[1::2])
 
 
 def _resource_lines(resources: JobResources) -> Iterator[str]:
@@ -211,41 +227,69 @@ def _resource_lines(resources: JobResources) -> Iterator[str]:
         yield "My.RequiresWholeMachine = true"
 
 
+def _remote_lines(job: BatchJob) -> Iterator[str]:
+    """The same for the routes of an HTCondor-CE to other batch systems, with its names."""
+    yield f"My.xcount = {job.resources.cores}"
+    if job.resources.memory is not None:
+        yield f"My.maxMemory = {job.resources.memory}"  # MB
+    if job.resources.wall_time is not None:
+        yield f"My.maxWallTime = {-(-job.resources.wall_time // 60)}"  # minutes
+    if job.resources.whole_node:
+        yield "My.WantWholeNode = true"
+    if job.queue != QUEUE:
+        yield from (f'My.{name} = "{job.queue}"' for name in ("remote_queue", "queue"))
+
+
+def exit_code(*, by_signal: bool, number: object) -> int | None:
+    """The status that a shell would see."""
+    if not isinstance(number, int):
+        return None
+    return number + _SIGNAL if by_signal else number
+
+
+def _capacity_of(pool: Mapping[str, Sequence[Mapping[str, Any]]]) -> Capacity:
+    """Cores and jobs of a pool; parts of a partitionable slot count with it."""
+    whole = [slot for slot in pool["slots"] if slot.get("SlotType") != "Dynamic"]
+    cores = sum(int(slot.get("TotalSlotCpus", slot.get("Cpus", 0))) for slot in whole)
+    free = sum(int(slot.get("Cpus", 0)) for slot in whole if slot.get("State") == "Unclaimed")
+    return Capacity(
+        cores=cores,
+        free_cores=min(free, cores),
+        waiting=sum(int(each.get("TotalIdleJobs", 0)) for each in pool["queues"]),
+        running=sum(int(each.get("TotalRunningJobs", 0)) for each in pool["queues"]),
+    )
+
+
 def _row(ad: Mapping[str, Any], state: State, *, message: str, exit_code: int | None = None) -> ListedJob:
     try:
         reference = f"{ad['ClusterId']}.{ad['ProcId']}"
         stamp = str(ad["PilotageStamp"])
     except KeyError as error:
-        raise BatchSystemAway(f"condor_q: a job without {error}: {ad!r:.80}") from None
+        raise BatchSystemAway(f"HTCondor: a job without {error}: {ad!r:.80}") from None
     return ListedJob(stamp=stamp, reference=reference, state=state, message=message, exit_code=exit_code)
 
 
 def _ended(ad: Mapping[str, Any]) -> ListedJob:
-    """A job that ended, as the queue or the history has it."""
-    if ad.get("JobStatus") == _REMOVED:
+    """A job that ended, as the queue or the history has it; one that was completed was removed later."""
+    if ad.get("JobStatus") == _REMOVED and not ad.get("CompletionDate"):
         return _row(ad, State.KILLED, message=str(ad.get("RemoveReason", "")))
-    by_signal = bool(ad.get("ExitBySignal"))
+    by_signal = ad.get("ExitBySignal") is True
     number = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")
     status = exit_code(by_signal=by_signal, number=number)
     state = State.DONE if status == 0 else State.FAILED
     return _row(ad, state, message="known by the queue or its history", exit_code=status)
 
 
-def _parse_ads(command: str, done: Completed) -> list[Mapping[str, Any]]:
-    """The ads in an answer; without any it is empty."""
-    if not done.stdout.strip():
-        return []
-    try:
-        ads = json.loads(done.stdout)
-    except ValueError as error:
-        raise BatchSystemAway(f"{command}: the answer cannot be read: {error}") from error
-    if not isinstance(ads, list) or not all(isinstance(ad, dict) for ad in ads):
-        raise BatchSystemAway(f"{command}: the answer is no list of ads: {done.stdout[:80]!r}")
-    return ads
-
-
 def _open(settings: SystemSettings, connections: Connections) -> HTCondor:
-    return HTCondor(areas=connections.areas(settings), flags=settings.flags)
+    if settings.schedd is not None:
+        environment = {**login_variables(settings.schedd), **settings.environment}
+        settings = settings.model_copy(update={"environment": environment})
+    return HTCondor(
+        areas=connections.areas(settings),
+        flags=settings.flags,
+        schedd=settings.schedd,
+        pythons=(sys.executable,) if settings.ssh is None else PYTHONS,
+    )
 
 
-KIND: Final = BatchSystemKind(open=_open)
+KIND: Final = BatchSystemKind(open=_open, allowed=frozenset({"environment", "flags", "ssh", "schedd"}))

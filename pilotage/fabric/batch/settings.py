@@ -6,7 +6,7 @@ A kind is an entry point of the group `pilotage.batch`: its name is the `kind` o
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -66,15 +66,49 @@ def _check_kind(name: str) -> str:
 
 
 class HeadNode(BaseModel):
-    """A host with the batch system's commands, reached over SSH; its host key has to be known."""
+    """A host with the batch system's commands, reached over SSH; its host key has to be known.
+
+    What is not stated is taken from `config`, if there is one: a file like OpenSSH's `ssh_config`, with its
+    `ProxyJump`, `IdentityFile` and `UserKnownHostsFile`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    host: str = Field(min_length=1)
-    user: str = Field(min_length=1)
-    key: Path
-    known_hosts: Path
-    port: int = Field(default=22, ge=1, le=65_535)
+    host: str = Field(min_length=1)  #: also a `Host` of `config`
+    user: str | None = Field(default=None, min_length=1)
+    key: Path | None = None  #: of the login, unencrypted; none: those of the agent and of `config`
+    known_hosts: Path | None = None
+    port: int | None = Field(default=None, ge=1, le=65_535)
+    agent: Path | None = None  #: socket of an agent that holds the key
+    config: Path | None = None  #: such as ~/.ssh/config
+
+    @model_validator(mode="after")
+    def _can_log_in(self) -> Self:
+        if self.config is None:
+            missing = [name for name in ("user", "known_hosts") if getattr(self, name) is None]
+            missing += ["key or agent"] if self.key is None and self.agent is None else []
+            if missing:
+                raise ValueError(f"ssh: {', '.join(missing)}: required without a config")
+        return self
+
+
+class RemoteSchedd(BaseModel):
+    """A queue manager of HTCondor elsewhere, such as that of an HTCondor-CE, entered by token."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9@._{}-]+$")  #: of an HTCondor-CE: its host
+    collector: str | None = Field(
+        default=None, pattern=r"^[^\s\"]+$"
+    )  #: host:port; by default 9619 of the host in name
+    token_file: Path  #: SciToken or WLCG token with the CE as audience; read anew for each call
+    authorities: Path | None = None  #: CA certificates of the CE, a file or a directory; none: the host's
+
+    @property
+    def pool(self) -> str:
+        """The address of its collector."""
+        address = self.collector or self.name.rpartition("@")[2]
+        return address if ":" in address else f"{address}:9619"
 
 
 class SystemSettings(BaseModel):
@@ -92,6 +126,7 @@ class SystemSettings(BaseModel):
     #: Of `command`: all of it; of kinds with a shipped one: what differs from it.
     dialect: Dialect | None = None
     ce: ComputingElement | None = None  #: of `arc`
+    schedd: RemoteSchedd | None = None  #: of `htcondor`; none: the one of this host
     options: dict[str, Any] = Field(default_factory=dict)  #: for kinds of other packages, which check them
 
     @model_validator(mode="before")
@@ -117,7 +152,41 @@ class SystemSettings(BaseModel):
                 raise ValueError(f"systems of the kind {self.kind} have no {name}{where}")
         if self.directory is not None and not self.directory.is_absolute():
             raise ValueError(f"directory: {self.directory} is not absolute")
+        if self.schedd is not None and self.ssh is not None:
+            raise ValueError("schedd, ssh: a remote queue manager is entered from this host, not over SSH")
         return self
+
+
+#: In settings, the name of a CE of the resource tree and its endpoint.
+_CE, _ENDPOINT = "{ce}", "{endpoint}"
+
+
+def is_template(told: SystemSettings) -> bool:
+    """Whether settings are for many CEs: they contain the name or the endpoint of one as a placeholder."""
+    text = told.model_dump_json(exclude={"dialect"})
+    return _CE in text or _ENDPOINT in text
+
+
+def fill_template(told: SystemSettings, ce: str, endpoint: str) -> SystemSettings:
+    """The settings of one CE; a `ValidationError` if its endpoint is none for them."""
+    return SystemSettings(
+        **{name: _fill(getattr(told, name), ce, endpoint) for name in told.model_fields_set}
+    )
+
+
+def _fill(value: Any, ce: str, endpoint: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(_CE, ce).replace(_ENDPOINT, endpoint)
+    if isinstance(value, Path):
+        return Path(_fill(str(value), ce, endpoint))
+    if isinstance(value, tuple):
+        return tuple(_fill(each, ce, endpoint) for each in value)
+    if isinstance(value, dict):
+        return {name: _fill(each, ce, endpoint) for name, each in value.items()}
+    if isinstance(value, HeadNode | ComputingElement | RemoteSchedd):
+        fields = {name: _fill(getattr(value, name), ce, endpoint) for name in value.model_fields_set}
+        return type(value)(**fields)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +196,20 @@ class Connections:
     stack: ExitStack  #: closes them
     wrap: Callable[[Shell], Shell] = lambda shell: shell
     connect: Connect = arc_rest.connect
+    _remote: dict[str, Shell] = field(default_factory=dict)  #: by host and environment
 
     def shell(self, settings: SystemSettings) -> Shell:
-        """The shell for the commands of a batch system."""
+        """The shell for the commands of a batch system; over SSH all with the same settings share one."""
         if settings.ssh is None:
             return self.wrap(LocalShell(environment=settings.environment))
         from pilotage.fabric.batch.ssh_shell import SshShell  # costs 0.3 s, few need it
 
-        remote = SshShell(settings.ssh, environment=settings.environment)
-        self.stack.callback(remote.close)
-        return self.wrap(remote)
+        key = settings.model_dump_json(include={"ssh", "environment"})
+        if key not in self._remote:
+            remote = SshShell(settings.ssh, environment=settings.environment)
+            self.stack.callback(remote.close)
+            self._remote[key] = remote
+        return self.wrap(self._remote[key])
 
     def areas(self, settings: SystemSettings) -> WorkAreas:
         """The work areas of the jobs of a batch system."""

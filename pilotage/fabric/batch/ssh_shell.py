@@ -1,16 +1,18 @@
 """Execution of a batch system's commands on another host, over SSH.
 
-One connection is shared by all commands and reopened when lost. Its asyncio loop runs in a thread of its own,
-so callers are synchronous.
+One connection is shared by all commands and reopened when lost. One asyncio loop in a thread serves all
+hosts, so callers are synchronous. A command has a time limit; a transfer goes on as long as bytes move.
 """
 
 import asyncio
 import inspect
 import json
+import math
 import shlex
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import asyncssh
@@ -39,8 +41,19 @@ _PYTHON: Final = (
 )
 
 
-#: Seconds that a command or a login may take.
-_PATIENCE: Final = 30.0
+#: Seconds that a command or a login may take, and that a transfer may stand still.
+_PATIENCE = 30.0
+_CHUNK: Final = 1 << 16
+#: Seconds between the signals TERM and KILL.
+_KILL_AFTER: Final = 5
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The loop of all connections of this process."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="ssh", daemon=True).start()
+    return loop
 
 
 class SshShell:
@@ -50,21 +63,19 @@ class SshShell:
         self._head = head
         self._environment = environment or {}  #: of the commands
         self._connection: asyncssh.SSHClientConnection | None = None
-        self._loop = asyncio.new_event_loop()
         self._login = asyncio.Lock()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"ssh {head.host}", daemon=True)
-        self._thread.start()
 
     def close(self) -> None:
-        """End the connection and the thread."""
-        self._wait(self._disconnect(), _PATIENCE)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """End the connection."""
+        self._wait(self._disconnect())
 
     def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
         """Run a command, without a shell's interpretation."""
-        status, stdout, stderr = self._wait(self._run(command, stdin.encode()), seconds)
+        patience = seconds or _PATIENCE
+        # A command that nobody waits for any more is ended there.
+        limited = ["timeout", f"--kill-after={_KILL_AFTER}", str(math.ceil(patience)), *command]
+        doing = asyncio.wait_for(self._run(limited, stdin.encode()), patience)
+        status, stdout, stderr = self._wait(doing, patience)
         return Completed(status=status, stdout=stdout.decode(errors="replace"), stderr=stderr)
 
     def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
@@ -98,34 +109,43 @@ class SshShell:
         """What `job_files` answers on the other host."""
         program = inspect.getsource(job_files).encode()
         command = ["sh", "-c", _PYTHON, "sh", str(len(program)), *words]
-        status, stdout, stderr = self._wait(self._run(command, program + content))
+        status, stdout, stderr = self._wait(self._run(command, program + content, stall=_PATIENCE))
         if status != 0:
             raise BatchSystemAway(
                 f"{self._head.host}: {trouble}: {stderr.strip() or f'exit status {status}'}"
             )
         return stdout
 
-    def _wait(self, doing: Coroutine[Any, Any, _Answer], seconds: float | None = None) -> _Answer:
-        patience = seconds or _PATIENCE
-        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(doing, patience), self._loop)
+    def _wait(self, doing: Coroutine[Any, Any, _Answer], patience: float = 0) -> _Answer:
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(doing, _loop()).result()
         except TimeoutError as error:
+            patience = patience or _PATIENCE
             raise NoAnswer(f"{self._head.host} gave no answer in {patience:.0f} s") from error
 
-    async def _run(self, command: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
+    async def _run(
+        self, command: Sequence[str], stdin: bytes, *, stall: float | None = None
+    ) -> tuple[int, bytes, str]:
         variables = [*(f"{name}={value}" for name, value in self._environment.items()), "LC_ALL=C"]
         connection = await self._connected()
+        words = shlex.join(["env", *variables, *command])
         try:
-            done = await connection.run(shlex.join(["env", *variables, *command]), input=stdin, encoding=None)
+            process = await connection.create_process(words, encoding=None)
+            try:
+                stdout, stderr = await _exchange(process, stdin, stall)
+                await process.wait_closed()
+            except BaseException:
+                process.channel.abort()  # not waiting for its end, which may be far
+                raise
+        except TimeoutError:
+            raise
         except _LOST as error:
             await self._disconnect()
             raise NoAnswer(f"{self._head.host} went away: {error}") from error
-        if done.returncode is None:  # the line broke before it ended
+        if process.returncode is None:  # the line broke before it ended
             await self._disconnect()
             raise NoAnswer(f"{self._head.host} went away while a command ran")
-        stdout, stderr = (said if isinstance(said, bytes) else b"" for said in (done.stdout, done.stderr))
-        return done.returncode, stdout, stderr.decode(errors="replace")
+        return process.returncode, stdout, stderr.decode(errors="replace")
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         async with self._login:
@@ -138,18 +158,16 @@ class SshShell:
         try:
             return await asyncssh.connect(
                 head.host,
-                head.port,
-                username=head.user,
-                client_keys=[str(head.key)],
-                known_hosts=str(head.known_hosts),
-                config=None,
-                agent_path=None,
+                **_login_options(head),
                 login_timeout=_PATIENCE,
                 keepalive_interval=_ASK_EVERY,
                 keepalive_count_max=_QUESTIONS,
             )
         except _LOST as error:
-            raise BatchSystemAway(f"no login at {head.user}@{head.host}:{head.port}: {error}") from error
+            where = f"{head.user or 'the user'}@{head.host}:{head.port or 'port'} of {head.config}"
+            if head.config is None:
+                where = f"{head.user}@{head.host}:{head.port or _PORT}"
+            raise BatchSystemAway(f"no login at {where}: {error}") from error
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -157,3 +175,60 @@ class SshShell:
             connection.abort()
             with suppress(*_LOST):
                 await connection.wait_closed()
+
+
+#: Without another one.
+_PORT: Final = 22
+
+
+def _login_options(head: HeadNode) -> dict[str, Any]:
+    """What is stated of a login; the rest comes from the `ssh_config`, or there is none."""
+    stated = {
+        "port": head.port,
+        "username": head.user,
+        "client_keys": None if head.key is None else [str(head.key)],
+        "known_hosts": None if head.known_hosts is None else str(head.known_hosts),
+    }
+    options: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    config = None if head.config is None else [str(head.config)]
+    agent = None if head.agent is None else str(head.agent)
+    if head.config is not None and agent is None:
+        return {**options, "config": config}  # and its agent, or that of the environment
+    return {**options, "config": config, "agent_path": agent}
+
+
+async def _exchange(
+    process: "asyncssh.SSHClientProcess[bytes]", content: bytes, patience: float | None
+) -> tuple[bytes, bytes]:
+    """Write the input and read both outputs of a command; `TimeoutError` if nothing moves for that long."""
+    moved = 0
+
+    async def feed() -> None:
+        nonlocal moved
+        with suppress(BrokenPipeError):  # it may end without reading all
+            for begin in range(0, len(content), _CHUNK):
+                process.stdin.write(content[begin : begin + _CHUNK])
+                await process.stdin.drain()
+                moved += 1
+            process.stdin.write_eof()
+
+    async def read(stream: "asyncssh.SSHReader[bytes]") -> bytes:
+        nonlocal moved
+        parts = []
+        while part := await stream.read(_CHUNK):
+            parts.append(part)
+            moved += 1
+        return b"".join(parts)
+
+    work = asyncio.gather(feed(), read(process.stdout), read(process.stderr))
+    try:
+        seen = -1
+        while not work.done():
+            if moved == seen:
+                raise TimeoutError
+            seen = moved
+            await asyncio.wait({work}, timeout=patience)
+        _, stdout, stderr = work.result()
+    finally:
+        work.cancel()
+    return stdout, stderr

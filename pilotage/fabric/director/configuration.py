@@ -1,10 +1,16 @@
-"""Configuration file of a director: the service, the VOs, the batch systems, the queues and the brokers."""
+"""Configuration file of a director: the service, the VOs, the batch systems, the queues and the brokers.
 
-from collections.abc import Mapping, Sequence
+The queues are listed, or are those of a part of the resource tree: then the name of their CE or its `CEType`
+is that of the batch system, and settings with `{ce}` or `{endpoint}` make one system for each CE.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.reliable import Evidence
@@ -65,6 +71,34 @@ class DirectorQueue(SlotSettings):
         return self.target(self.queue, self.system, self.batch_queue or self.queue.rpartition("/")[2])
 
 
+def _as_tuple(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
+class TreeSelection(FileSection):
+    """A part of the resource tree: the queues there that the VOs of the director may use."""
+
+    site: Names = ()  #: none: every site
+    ce: Names = ()  #: none: every CE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeQueue:
+    """A queue of the resource tree with its parameters."""
+
+    queue: str  #: `Site/CE/Queue`
+    parameters: Mapping[str, object]
+
+    def read(self, *names: str) -> str | None:
+        """The first of some parameters that it has, as text."""
+        known = {fold(name): value for name, value in self.parameters.items()}
+        found = (known.get(fold(name)) for name in names)
+        return next((str(value) for value in found if value not in (None, "")), None)
+
+
 class Vo(FileSection):
     """A VO to send pilots for."""
 
@@ -77,13 +111,25 @@ class DirectorFile(DirectorOptions):
     url: str = Field(pattern=_URL)
     vos: dict[str, Vo] = Field(min_length=1)
     systems: dict[str, SystemSettings] = Field(min_length=1)
-    queues: tuple[DirectorQueue, ...] = ()  #: that pilots are sent straight to
+    #: That pilots are sent straight to; in a file also `{from_tree: …, listed: […]}`.
+    queues: tuple[DirectorQueue, ...] = ()
+    from_tree: TreeSelection | None = None  #: further queues, those of a part of the tree
     brokers: dict[BrokerName, Broker] = Field(default_factory=dict)  #: that pick the queue
-    every: Seconds = 60
-    gone: Evidence = Evidence()
+    polling_time: Seconds = 60  #: between two cycles
+    lost_after: Evidence = Evidence()  #: that a batch job is gone
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_queues(cls, said: object) -> object:
+        """Take `queues: {from_tree: …, listed: […]}` apart."""
+        if not isinstance(said, dict) or not isinstance(said.get("queues"), dict):
+            return said
+        queues = dict(said["queues"])
+        parts = {"queues": queues.pop("listed", ()), "from_tree": queues.pop("from_tree", {})}
+        return {**said, **parts, **queues}  # a word that is none of both is an unknown setting
 
     @field_validator("pilot")
     @classmethod
@@ -93,11 +139,75 @@ class DirectorFile(DirectorOptions):
 
     @model_validator(mode="after")
     def _sends_pilots_somewhere(self) -> Self:
-        if not self.queues and not self.brokers:
+        if not self.queues and not self.brokers and self.from_tree is None:
             raise ValueError("queues, brokers: one of them has to say where pilots are sent")
         return self
 
 
+def add_tree_queues(told: DirectorFile, found: Iterable[TreeQueue], file: str) -> DirectorFile:
+    """A file with all queues of its selection listed, each with the batch system of its CE."""
+    if told.from_tree is None:
+        return told
+    listed = {each.queue: each for each in told.queues}
+    systems = {name: each for name, each in told.systems.items() if not settings.is_template(each)}
+    problems: list[Problem] = []
+    for each in found:
+        if each.queue in listed or not _is_selected(each.queue, told.from_tree):
+            continue
+        try:
+            name, system = _find_system(each, told.systems)
+            systems[name] = system
+            listed[each.queue] = _tree_entry(each, name, system)
+        except ValueError as error:  # pydantic's too
+            message = f"{each.queue}: {str(error).splitlines()[-1].strip()}"
+            problems.append(Problem(path="queues/from_tree", message=message, file=file))
+    if not listed and not told.brokers:
+        where = told.from_tree.model_dump_json(exclude_defaults=True)
+        message = f"no queue of the tree that the VOs of the director may use is at {where}"
+        problems.append(Problem(path="queues/from_tree", message=message, file=file))
+    if problems:
+        raise InvalidDirector(problems)
+    return told.model_copy(update={"queues": tuple(listed.values()), "from_tree": None, "systems": systems})
+
+
+def _is_selected(queue: str, selection: TreeSelection) -> bool:
+    site, ce, _ = queue.split("/")
+    return all(
+        not chosen or fold(name) in map(fold, chosen)
+        for name, chosen in ((site, selection.site), (ce, selection.ce))
+    )
+
+
+def _find_system(queue: TreeQueue, systems: Mapping[str, SystemSettings]) -> tuple[str, SystemSettings]:
+    """The batch system of a CE: of its name, else of its `CEType`, else the only one of the file."""
+    ce, kind = queue.queue.split("/")[1], queue.read("CEType") or ""
+    by_name = {fold(name): name for name in systems}
+    only = next(iter(systems)) if len(systems) == 1 else None
+    name = by_name.get(fold(ce)) or by_name.get(fold(kind)) or only
+    if name is None:
+        allowed = ", ".join(sorted(systems))
+        kind = kind or "unknown"
+        raise ValueError(f"there is no system for CEType {kind} and none called {ce}, only {allowed}")
+    told = systems[name]
+    if not settings.is_template(told):
+        return name, told
+    return ce, settings.fill_template(told, ce, queue.read("Endpoint") or ce)
+
+
+def _tree_entry(queue: TreeQueue, name: str, system: SystemSettings) -> DirectorQueue:
+    batch_queue = queue.read("BatchQueue", "CEQueueName")
+    if batch_queue is None and system.kind in _SINGLE_QUEUES:
+        batch_queue = system.kind
+    return DirectorQueue(
+        queue=queue.queue,
+        system=name,
+        batch_queue=batch_queue,
+        flags=tuple(shlex.split(queue.read("SubmitOptions") or "")),
+    )
+
+
+#: Kinds whose one queue is called as they are.
+_SINGLE_QUEUES = ("htcondor", "local")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 

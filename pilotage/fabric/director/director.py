@@ -68,7 +68,7 @@ class Director:
             vo: Pilots(client, vo, self.sites.options.name) for vo, client in self.clients.items()
         }
         self._workers = {
-            name: SystemWorker(name=name, system=system, seconds=self.sites.options.task)
+            name: SystemWorker(name=name, system=system, seconds=self.sites.options.system_timeout)
             for name, system in sorted(self.sites.systems.items())
         }
         self._following = PilotTracking(sites=self.sites, pilots=self._pilots)
@@ -106,7 +106,7 @@ class Director:
         request = PollRequest(handles=(), prefix=targets.stamp_prefix(self.sites.options.name))
         for worker in self._workers.values():
             worker.begin_poll(request)
-        workers.wait_for(self._workers.values(), self.sites.options.task)
+        workers.wait_for(self._workers.values(), self.sites.options.system_timeout)
         found = {}
         for name, worker in self._workers.items():
             problems: list[str] = []
@@ -198,7 +198,7 @@ class Director:
         for each in demands:
             for queue, limits in each.limits.items():
                 here = of_queue.get(queue, ())
-                room = min(director_pilots.free_room(here, limits), self.sites.options.at_once)
+                room = min(director_pilots.free_room(here, limits), self.sites.options.max_pilots_per_cycle)
                 usable = [target for target in by_queue[queue] if self._is_open(target)]
                 rooms[each.vo, queue] = QueueRoom(
                     pilots=room if usable else 0,
@@ -250,7 +250,7 @@ class Director:
                 cores=asked.cores,
                 lifetime=asked.wall_time,
                 is_full=free is not None and free < asked.cores,
-                soon=timedelta(seconds=self.sites.options.soon),
+                soon=timedelta(seconds=self.sites.options.short_job),
             )
             there[group], late[group] = director_pilots.count_slots(pilots, slot, now)
         return there, late

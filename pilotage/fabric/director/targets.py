@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -218,6 +218,17 @@ class FileSection(BaseModel):
     """A section of a file; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    FORMER: ClassVar[Mapping[str, str]] = {}  #: former names of settings, which go on working
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, said: object) -> object:
+        if not isinstance(said, dict):
+            return said
+        former = {name: new for name, new in cls.FORMER.items() if name in said}
+        if twice := sorted(name for name, new in former.items() if new in said):
+            raise ValueError(f"{twice[0]}: the former name of {former[twice[0]]}, which is there as well")
+        return {former.get(name, name): value for name, value in said.items()}
 
 
 class SlotSettings(FileSection):
@@ -273,11 +284,19 @@ Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
 class DirectorOptions(FileSection):
     """Options of a director."""
 
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "at_once": "max_pilots_per_cycle",
+        "soon": "short_job",
+        "every": "polling_time",
+        "gone": "lost_after",
+        "task": "system_timeout",
+    }
+
     name: str = Field(pattern=f"^{NAME.pattern}$")  #: part of every stamp: two directors must not share it
-    at_once: int = Field(default=100, ge=1)  #: pilots per queue and cycle at most
-    soon: Seconds = 900  #: a running pilot that is free so soon counts as being there
+    max_pilots_per_cycle: int = Field(default=100, ge=1)  #: for each queue
+    short_job: Seconds = 900  #: a pilot whose jobs took at most this long counts as one that is free soon
     longest_wait: Annotated[float, Field(gt=0, le=3 * 86_400)] = 2 * 86_400  #: in a batch queue
-    task: Seconds = 60  #: for what a batch system is to do in one cycle
+    system_timeout: Seconds = 60  #: for what a batch system is to do in one cycle
     pause: Seconds = 120  #: after failed pilots; doubled up to the longest
     longest_pause: Seconds = 3600
     keep_output: Seconds = 6 * 3600  #: of pilots that failed

@@ -1,7 +1,8 @@
 """Configuration file of a gateway: the service, the batch systems, the queues and the job types."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -32,6 +33,13 @@ class GatewayQueue(configuration.DirectorQueue):
 class GatewayFile(ManagerOptions):
     """The configuration file of a gateway."""
 
+    FORMER: ClassVar[Mapping[str, str]] = {
+        **ManagerOptions.FORMER,
+        "every": "polling_time",
+        "work_every": "job_polling_time",
+        "gone": "lost_after",
+    }
+
     url: str = Field(pattern=r"^https?://[^\s]+$")
     token_file: Path  #: file with a gateway's token, readable by its owner only
     vos: tuple[str, ...] = Field(min_length=1)
@@ -39,9 +47,9 @@ class GatewayFile(ManagerOptions):
     queues: tuple[GatewayQueue, ...] = Field(min_length=1)
     job_types: dict[str, SiteLimits] = Field(default_factory=dict)  #: types left out have defaults
     advertise: tuple[Scope, ...] | None = None  #: none: the queues, their CEs and sites
-    every: Seconds = 20  #: between two rounds with the service, which may wish a shorter interval
-    work_every: Seconds = 5  #: between two rounds of the job manager
-    gone: Evidence = Evidence()
+    polling_time: Seconds = 20  #: between two cycles with the service, which may wish a shorter interval
+    job_polling_time: Seconds = 5  #: between two cycles of the job manager
+    lost_after: Evidence = Evidence()  #: that a local job is gone
     authorities: Path | None = None  #: file or directory of CA certificates; none: the system's
 
     def scopes(self) -> tuple[str, ...]:

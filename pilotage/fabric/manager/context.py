@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -27,9 +27,13 @@ class Retries(FileSection):
 class ManagerOptions(FileSection):
     """Options of a manager."""
 
+    FORMER: ClassVar[Mapping[str, str]] = {"at_once": "max_jobs_per_cycle"}
+
     name: str = Field(pattern=f"^{NAME.pattern}$")  #: part of every stamp
     directory: Path  #: its own, on a local disk: journal, and outputs until they are delivered
-    at_once: int = Field(default=50, ge=1)  #: maximum submissions and outputs per grid job and cycle
+    max_jobs_per_cycle: int = Field(
+        default=50, ge=1
+    )  #: maximum submissions and outputs per grid job and cycle
     retries: Retries = Retries()
     settle: float = Field(default=60, ge=0, le=3600)  #: seconds until files of a node are visible everywhere
     beat: Seconds = 10  #: between two status reports of a local job

@@ -163,12 +163,12 @@ def gather_outputs(context: ManagerContext, entry: GridJobEntry) -> None:
     area = context.area_of(entry)
     if not area.is_there and not entry.cancelled:
         raise BatchSystemAway(f"{area.directory}: cannot be seen; the output of local jobs is there")
-    store, at_once = output_store(context, entry), context.options.at_once
+    store, most = output_store(context, entry), context.options.max_jobs_per_cycle
     jobs = context.journal.local_jobs(entry.key)
     wanted = [each for each in jobs if each.was_submitted and not store.has(each)]
-    for job in wanted[:at_once]:
+    for job in wanted[:most]:
         _fetch(context, job, context.system_of(entry).system, area, store)
-    if len(wanted) <= at_once:
+    if len(wanted) <= most:
         _finish(context, entry, store)
 
 

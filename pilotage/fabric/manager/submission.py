@@ -51,7 +51,7 @@ def submit_local_jobs(context: ManagerContext, entry: GridJobEntry) -> None:
         if entry.digest is None:
             entry = _pack(context, entry)
         waiting = [each for each in jobs if each.state is LocalState.UNSUBMITTED]
-        for job in waiting[: context.options.at_once]:
+        for job in waiting[: context.options.max_jobs_per_cycle]:
             if not _submit(context, entry, job):
                 return
     except UnfitJob as error:

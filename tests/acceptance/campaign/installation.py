@@ -244,10 +244,10 @@ class Installation:
         return {
             "url": self.url_of("director"),
             "name": "campaign",
-            "every": 2,
+            "polling_time": 2,
             "pause": 2,
             "longest_pause": 5,
-            "gone": {"listings": 2, "seconds": 4},
+            "lost_after": {"listings": 2, "seconds": 4},
             "vos": {site.VO: {"token_file": str(token)}},
             "systems": {"host": self._system("batch")},
             "queues": [{**queue, "wall_time": 600, "memory": 300}],
@@ -268,11 +268,11 @@ class Installation:
             "queues": [
                 {"queue": f"{site.GATE}/ce/q", "system": "host", "batch_queue": "local", "memory": 100}
             ],
-            "every": 1,
-            "work_every": 1,
+            "polling_time": 1,
+            "job_polling_time": 1,
             "beat": 1,
             "settle": 2,
-            "gone": {"listings": 2, "seconds": 4},
+            "lost_after": {"listings": 2, "seconds": 4},
         }
 
     def _system(self, name: str) -> dict[str, Any]:

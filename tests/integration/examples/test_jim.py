@@ -57,7 +57,9 @@ def test_the_example_is_submitted_and_planned_as_eighty_local_jobs(
     # Its host has no room for local jobs: they wait.
     farm = {"kind": "local", "directory": str(tmp_path / "farm"), "cores": 1, "memory": 1}
     queues = [{"queue": QUEUE, "system": "host", "batch_queue": "local", "memory": 1}]
-    with ground.gateway(vos=["dzero"], queues=queues, systems={"host": farm}, at_once=1) as gateway:
+    with ground.gateway(
+        vos=["dzero"], queues=queues, systems={"host": farm}, max_jobs_per_cycle=1
+    ) as gateway:
         assert not gateway.talk(utc_now()).problems
         gateway.manager.advance()
         [grid_job] = gateway.manager.grid_jobs()

@@ -40,6 +40,7 @@ class Bench:
     faults: FaultyShell | FaultyHttp | None = None  #: behind the system; None: at its interface
     resources: JobResources = field(default_factory=JobResources)
     poll: float = 0.2  #: seconds between two looks at a job
+    knows_queues: bool = True  #: it refuses unknown queues, and reports the capacity of its own
     gentle: bool = True  #: a kill leaves a job the time to end by itself
     many: int = 1000  #: jobs of one query
     patience: float = 120.0  #: seconds until a small job has ended
@@ -213,6 +214,8 @@ def many_in_one_query(bench: Bench) -> None:
 
 def refusal(bench: Bench) -> None:
     """What the batch system will never take is refused at once, and not kept."""
+    if not bench.knows_queues:
+        return
     job = replace(bench.job(_SLEEPS), queue="no-such-queue")
     with contextlib.suppress(SubmissionRefused):
         bench.system.submit(job)
@@ -223,6 +226,8 @@ def refusal(bench: Bench) -> None:
 def capacity_is_told(bench: Bench) -> None:
     """The queue says how many cores it has."""
     capacity = bench.system.capacity().get(bench.queue)
+    if not bench.knows_queues:
+        return
     _require(capacity and capacity.cores >= capacity.free_cores >= 0, f"the queue's capacity is {capacity}")
 
 

@@ -187,7 +187,7 @@ class DialectSystem(CommandLineSystem):
     def _submission(self, job: BatchJob) -> list[str]:
         submit, values = self.dialect.submit, self._values(job)
         asked = [word.format_map(values) for word in _words(submit, job.resources)]
-        words = options.merge_options([*asked, *self.flags, *job.flags], submit.merged)
+        words = options.merge_options([*asked, *self.flags, *job.flags], submit.merged, submit.short)
         if submit.joined is not None:
             words = options.join_option(words, submit.joined)
         return [*words, *(word.format_map(values) for word in submit.script)]

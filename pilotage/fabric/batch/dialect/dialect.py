@@ -99,6 +99,7 @@ class SubmitCommand(_Data):
     script: Words = ("{script}",)
     joined: JoinedOption | None = None
     merged: dict[str, Merge] = Field(default_factory=dict)  #: options `--name=value` that may be given once
+    short: dict[str, str] = Field(default_factory=dict)  #: their long names by their short ones, `-t`
     reference: Pattern  #: with a group `reference`, in what a submission says
 
     @field_validator(

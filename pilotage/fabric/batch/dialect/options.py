@@ -4,7 +4,7 @@ Both are passed on, and of two amounts the larger, so that flags never reduce a 
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -98,10 +98,18 @@ def _add_parts(before: str, value: str, between: str) -> str:
     return between.join([*parts, *(part for part in value.split(between) if part not in parts)])
 
 
-def merge_options(words: Iterable[str], merged: Mapping[str, Merge]) -> list[str]:
-    """The words; of `--option=value` given several times one, at the first place, with all values."""
+def merge_options(
+    words: Iterable[str], merged: Mapping[str, Merge], short: Mapping[str, str] | None = None
+) -> list[str]:
+    """The words; of an option given several times one, at the first place, with all values.
+
+    Args:
+        words: An option may be `--time=60`, `--time 60`, `-t 60` or `-t60`.
+        merged: How two values of an option become one, by its long name.
+        short: Long names of those options by their short ones.
+    """
     found: dict[str, str] = {}
-    for number, word in enumerate(words):
+    for number, word in enumerate(_spell_out(words, merged, short or {})):
         option, sign, value = word.partition("=")
         if not sign or option not in merged:
             found[f"{number}"] = word
@@ -111,6 +119,18 @@ def merge_options(words: Iterable[str], merged: Mapping[str, Merge]) -> list[str
         else:
             found[option] = word
     return list(found.values())
+
+
+def _spell_out(words: Iterable[str], merged: Collection[str], short: Mapping[str, str]) -> Iterator[str]:
+    """The words, with the options to be merged as `--option=value`."""
+    remaining = iter(words)
+    for word in remaining:
+        if word in merged or word in short:
+            yield f"{short.get(word, word)}={next(remaining, '')}"
+        elif (name := word[:2]) in short:
+            yield f"{short[name]}={word[2:].removeprefix('=')}"
+        else:
+            yield word
 
 
 def _all_features(before: str, after: str) -> str:

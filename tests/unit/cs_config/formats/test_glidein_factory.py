@@ -55,6 +55,7 @@ def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
         "MaxWaitingJobs": 500,
         "Enabled": True,
     }
+    assert config.values(second, "cms")["Endpoint"] == "ce1.example.tw:2811"
     assert config.usable(first, "osgvo")
     assert not config.usable(second, "osgvo")
     assert {note.path: note.message.partition(":")[0] for note in found.notes} == {

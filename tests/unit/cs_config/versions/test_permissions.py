@@ -120,8 +120,8 @@ def test_the_number_of_pilots_access_and_the_batch_system_are_the_sites():
     kept = {each.name for each in parameters.KNOWN if each.right is not VoRight.SET}
     assert kept == {
         *("MaxTotalJobs", "MaxWaitingJobs", "Enabled", "VO", "Requirements", "Checks", "MoUTierLevel"),
-        *("WholeNode", "CEType", "LocalCEType", "SubmissionMode", "CEQueueName", "BatchQueue", "SharedArea"),
-        *("SubmitOptions", "OutputURL", "NumberOfProcessors", "NumberOfGPUs", "GPUs"),
+        *("WholeNode", "CEType", "Endpoint", "CEQueueName", "BatchQueue", "SubmitOptions"),
+        *("NumberOfProcessors", "NumberOfGPUs", "GPUs"),
     }
 
 

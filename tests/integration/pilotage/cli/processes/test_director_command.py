@@ -1,5 +1,6 @@
 """`pilotage director` as a process: its exit status, the check of its file, its end while a task hangs."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from examples.servers.starting import wait_until
+from pilotage.cli.processes import director
+from pilotage.fabric.director.configuration import DirectorFile
 from taskqueue.db import database
 from tests.acceptance.processes import PILOTAGE
 from tests.running_service import Service, running
@@ -79,6 +83,59 @@ def test_a_file_that_contradicts_its_queue_is_refused_at_the_start(service: Serv
 
         assert done.returncode == 2
         assert f"queues/{QUEUE}: memory: 8000, but the queue has 4000 (MaxRAM)" in done.stderr
+
+
+def described(service: Service, directory: Path, **selection: object) -> DirectorFile:
+    token = directory / "token"
+    token.write_text(service.token("director", vo="cms", user="dora"))
+    content = {
+        "url": service.url,
+        "name": "north",
+        "vos": {"cms": {"token_file": str(token)}},
+        "systems": {
+            "ce1": {"kind": "local", "cores": 1, "memory": 5000, "directory": str(directory / "jobs")}
+        },
+        "queues": {"from_tree": selection},
+    }
+    file = directory / "director.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return director.read_director_file(file)
+
+
+def test_queues_come_from_the_tree_and_follow_it(service: Service, tmp_path: Path) -> None:
+    told, file = described(service, tmp_path, site="LCG.A.org"), tmp_path / "director.yaml"
+    command = [str(PILOTAGE), "director", "--config", str(file), "--home", str(tmp_path), "--check", "--json"]
+    assert json.loads(subprocess.check_output(command, timeout=120)) == [{"system": "ce1", "error": ""}]
+
+    before = director.find_tree_queues(told, file)
+    assert [(each.queue, each.system, each.batch_queue) for each in before.queues] == [
+        (QUEUE, "ce1", "local")
+    ]
+
+    change = {"set": {"Resources/Sites/LCG.A.org/CEs/ce1/Queues/short/CPUTime": 300}}
+    answer = service.operator().patch("/api/v1/config", json=change, headers={"If-Match": '"1"'})
+    assert answer.status_code == 200, answer.text
+    after = wait_until(lambda: (now := director.find_tree_queues(told, file)) != before and now)
+    assert [each.queue for each in after.queues] == [QUEUE, "LCG.A.org/ce1/short"]
+
+
+def test_a_selection_without_queues_ends_a_director_at_its_start(service: Service, tmp_path: Path) -> None:
+    described(service, tmp_path, site="LCG.B.org")
+    command = [
+        str(PILOTAGE),
+        "director",
+        "--config",
+        str(tmp_path / "director.yaml"),
+        "--home",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 2
+    assert (
+        'no queue of the tree that the VOs of the director may use is at {"site":["LCG.B.org"]}'
+        in done.stderr
+    )
 
 
 #: Runs a child that no TERM ends, and tells its process id.

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
+from pilotage.fabric.batch import htcondor
 from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
 from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
 from pilotage.fabric.batch.dialect import dialect
@@ -13,8 +14,10 @@ from pilotage.fabric.batch.htcondor import HTCondor
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.node_script import PYTHONS
 from tests import torque
 from tests.grid_engine import GridEngine as Cell
+from tests.htcondor_pool import HTCondorPool
 from tests.stand_ins import commands
 
 
@@ -50,11 +53,19 @@ def _lsf(directory: Path, _: pytest.FixtureRequest) -> Bench:
     return Bench(system=system, queue="normal", faults=shell, poll=0.05)
 
 
-def _htcondor(directory: Path, _: pytest.FixtureRequest) -> Bench:
-    environment = commands.environment("htcondor.py", commands.HTCONDOR, directory.parent / "htcondor")
-    shell = FaultyShell(shell=LocalShell(environment=environment))
-    system = HTCondor(areas=WorkAreas(directory=str(directory), shell=shell))
-    return Bench(system=system, queue="htcondor", faults=shell, poll=0.05)
+def _htcondor(directory: Path, request: pytest.FixtureRequest) -> Bench:
+    pool: HTCondorPool = request.getfixturevalue("htcondor_pool")
+    shell = FaultyShell(shell=pool.shell)
+    areas = WorkAreas(directory=f"{pool.shell.home}/{directory.parent.name}", shell=shell)
+    return Bench(system=HTCondor(areas=areas, pythons=PYTHONS), queue="htcondor", faults=shell, many=100)
+
+
+def _htcondor_ce(directory: Path, request: pytest.FixtureRequest) -> Bench:
+    pool: HTCondorPool = request.getfixturevalue("htcondor_pool")
+    schedd = pool.schedd
+    shell = FaultyShell(shell=LocalShell(environment=htcondor.login_variables(schedd)))
+    system = HTCondor(areas=WorkAreas(directory=str(directory), shell=shell), schedd=schedd)
+    return Bench(system=system, queue="short", faults=shell, many=100, knows_queues=False, gentle=False)
 
 
 def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
@@ -69,7 +80,8 @@ def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
     params=[
         _local_host,
         _lsf,
-        _htcondor,
+        pytest.param(_htcondor, marks=pytest.mark.debian("htcondor")),
+        pytest.param(_htcondor_ce, marks=pytest.mark.debian("htcondor")),
         pytest.param(_slurm, marks=pytest.mark.debian("slurm")),
         pytest.param(_pbs, marks=pytest.mark.debian("torque")),
         pytest.param(_grid_engine, marks=pytest.mark.debian("gridengine")),

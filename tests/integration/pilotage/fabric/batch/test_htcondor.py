@@ -1,15 +1,14 @@
-"""What HTCondor says of jobs beyond the checks that every batch system passes; a stand-in answers for it."""
+"""A real HTCondor, entered by token as a CE is, beyond the checks that every batch system passes."""
 
-import json
-import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from pilotage.fabric.batch import htcondor
 from pilotage.fabric.batch.batch_system import (
     BatchSystemAway,
     Handle,
@@ -20,147 +19,149 @@ from pilotage.fabric.batch.batch_system import (
 )
 from pilotage.fabric.batch.conformance.conformance import Bench
 from pilotage.fabric.batch.htcondor import HTCondor
+from pilotage.fabric.batch.settings import RemoteSchedd
 from pilotage.fabric.batch.shell import Completed, LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
-from tests.stand_ins import commands
+from tests.htcondor_pool import HTCondorPool
+
+pool_test = pytest.mark.debian("htcondor")
+
+
+def opened(schedd: RemoteSchedd, directory: Path) -> HTCondor:
+    shell = LocalShell(environment=htcondor.login_variables(schedd))
+    return HTCondor(areas=WorkAreas(directory=str(directory), shell=shell), schedd=schedd)
+
+
+@pytest.fixture
+def bench(htcondor_pool: HTCondorPool, tmp_path: Path) -> Iterator[Bench]:
+    with closing(Bench(system=opened(htcondor_pool.schedd, tmp_path), queue="short")) as bench:
+        yield bench
+
+
+@pool_test
+@pytest.mark.parametrize(
+    ("script", "state", "exit_code"),
+    [
+        ("echo out; echo err >&2", State.DONE, 0),
+        ("exit 3", State.FAILED, 3),
+        ("kill -KILL $$", State.FAILED, 137),
+    ],
+)
+def test_how_a_job_ended_is_known_in_the_queue_and_after_it(
+    bench: Bench, script: str, state: State, exit_code: int
+) -> None:
+    handle = bench.submit(f"#!/bin/sh\n{script}\n")
+
+    assert bench.until(handle, state).exit_code == exit_code
+    output = bench.system.output(handle)
+    assert (output.stdout, output.stderr) == ((b"out\n", b"err\n") if state is State.DONE else (b"", b""))
+
+    bench.system.forget([handle])
+    assert not bench.system.find([handle.stamp])
+    assert (bench.report(handle).state, bench.report(handle).exit_code) == (state, exit_code)
+
+
+@pool_test
+def test_a_flag_reaches_the_job(bench: Bench, htcondor_pool: HTCondorPool, tmp_path: Path) -> None:
+    job = replace(bench.job("#!/bin/sh\n"), flags=("-append", 'environment = "COLOUR=red"'))
+    job = replace(job, script="#!/bin/sh\necho $COLOUR\n")
+    handle = Handle(stamp=job.stamp, reference=bench.system.submit(job))
+    bench.until(handle, State.DONE)
+
+    assert bench.system.output(handle).stdout == b"red\n"
+
+
+@pool_test
+def test_a_description_that_htcondor_cannot_read_is_refused(bench: Bench) -> None:
+    job = replace(bench.job("#!/bin/sh\n"), flags=("-append", "requirements = ((("))
+    with pytest.raises(SubmissionRefused, match="Parse error"):
+        bench.system.submit(job)
+
+
+@pool_test
+@pytest.mark.parametrize(
+    ("claims", "message"),
+    [
+        ({"exp": 1_700_000_000}, "the token in .* expired at 2023-11-14 22:13 UTC: put a new one there"),
+        ({"aud": "x"}, ""),
+    ],
+)
+def test_a_token_that_does_not_open_costs_a_cycle_and_is_named(
+    htcondor_pool: HTCondorPool, tmp_path: Path, claims: Mapping[str, object], message: str
+) -> None:
+    schedd = htcondor_pool.schedd.model_copy(update={"token_file": htcondor_pool.token(**claims)})
+    bench = Bench(system=opened(schedd, tmp_path), queue="short")
+
+    with pytest.raises(BatchSystemAway, match=f"Failed to authenticate.*{message}"):
+        bench.submit("#!/bin/sh\n")
+
+
+def test_a_ce_that_is_away_gets_nothing(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("x.y.z")
+    schedd = RemoteSchedd(name="ce01", collector="127.0.0.1:9", token_file=token)
+    system = opened(schedd, tmp_path)
+    job = Bench(system=system, queue="short").job("#!/bin/sh\n")
+
+    with pytest.raises(BatchSystemAway, match=r"collector 127\.0\.0\.1:9"):
+        system.submit(job)
+    with pytest.raises(BatchSystemAway, match=r"collector 127\.0\.0\.1:9"):
+        system.capacity()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering(LocalShell):
-    """A shell on which some commands have an answer of ours, by their first word."""
+    """A shell on which each command has one answer."""
 
-    answers: dict[str, Completed] = field(default_factory=dict)
+    answer: str
 
-    def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
-        if (answer := self.answers.get(command[0])) is not None:
-            return answer
-        return LocalShell.run(self, command, stdin=stdin, seconds=seconds)
+    def run(self, *_: object, **__: object) -> Completed:
+        return Completed(status=0, stdout=self.answer, stderr="")
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Answering:
-    environment = commands.environment("htcondor.py", commands.HTCONDOR, tmp_path / "pool")
-    return Answering(environment=environment)
-
-
-@pytest.fixture
-def areas(shell: Answering, tmp_path: Path) -> WorkAreas:
-    return WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
-
-
-@pytest.fixture
-def bench(shell: Answering, areas: WorkAreas) -> Iterator[Bench]:
-    with closing(Bench(system=HTCondor(areas=areas), queue="htcondor", poll=0.05)) as bench:
-        yield bench
-        shell.answers.clear()
-
-
-def said(stdout: str = "", *, status: int = 0, stderr: str = "") -> Completed:
-    return Completed(status=status, stdout=stdout, stderr=stderr)
-
-
-def left_the_queue(bench: Bench, script: str) -> Handle:
-    handle = bench.submit(f"#!/bin/sh\n{script}\n")
-    while bench.system.find([handle.stamp]):
-        time.sleep(0.02)
-    return handle
-
-
-@pytest.mark.parametrize(
-    ("script", "state", "exit_code"),
-    [("exit 0", State.DONE, 0), ("exit 3", State.FAILED, 3), ("kill -KILL $$", State.FAILED, 137)],
-)
-def test_a_job_that_the_queue_forgot_is_known_by_its_event_log(
-    bench: Bench, shell: Answering, script: str, state: State, exit_code: int
-) -> None:
-    handle = left_the_queue(bench, script)
-    shell.answers["condor_history"] = said(status=1, stderr="no history")
-
-    report = bench.report(handle)
-
-    assert (report.state, report.exit_code, report.reference) == (state, exit_code, handle.reference)
-
-
-@pytest.mark.parametrize(
-    ("script", "state", "exit_code"),
-    [("exit 0", State.DONE, 0), ("exit 3", State.FAILED, 3), ("kill -KILL $$", State.FAILED, 137)],
-)
-def test_a_job_whose_event_log_is_lost_is_known_by_the_history(
-    bench: Bench, areas: WorkAreas, script: str, state: State, exit_code: int
-) -> None:
-    handle = left_the_queue(bench, script)
-    Path(areas.path(handle.stamp, "events")).unlink()
-
-    assert (bench.report(handle).state, bench.report(handle).exit_code) == (state, exit_code)
-
-
-def test_half_an_event_log_proves_nothing(bench: Bench, shell: Answering, areas: WorkAreas) -> None:
-    handle = left_the_queue(bench, "exit 0")
-    log = Path(areas.path(handle.stamp, "events"))
-    log.write_text(log.read_text()[: log.read_text().index("Normal termination")])
-    shell.answers["condor_history"] = said(status=1)
-
-    assert bench.report(handle) == JobReport(state=State.MISSING, reference=handle.reference)
+def answering(tmp_path: Path, answer: str) -> HTCondor:
+    return HTCondor(areas=WorkAreas(directory=str(tmp_path), shell=Answering(answer=answer)))
 
 
 @pytest.mark.parametrize(
     ("ad", "state", "message"),
     [
-        ({"JobStatus": 1}, State.WAITING, ""),
-        ({"JobStatus": 5, "HoldReason": "no such directory"}, State.WAITING, "no such directory"),
-        ({"JobStatus": 3, "RemoveReason": "by admin"}, State.RUNNING, "by admin"),
-        ({"JobStatus": 7}, State.RUNNING, ""),
-        ({"JobStatus": 9}, State.UNKNOWN, ""),
+        ('"JobStatus": 1', State.WAITING, ""),
+        ('"JobStatus": 5, "HoldReason": "no such directory"', State.WAITING, "no such directory"),
+        ('"JobStatus": 3, "RemoveReason": "by admin"', State.RUNNING, "by admin"),
+        ('"JobStatus": 7', State.RUNNING, ""),
+        ('"JobStatus": 9', State.UNKNOWN, ""),
     ],
 )
-def test_the_queue_says_how_a_job_stands(
-    bench: Bench, shell: Answering, ad: dict[str, object], state: State, message: str
-) -> None:
+def test_the_queue_says_how_a_job_stands(tmp_path: Path, ad: str, state: State, message: str) -> None:
     stamp = f"test-{uuid.uuid4()}"
-    listed = {"ClusterId": 7, "ProcId": 0, "PilotageStamp": stamp, **ad}
-    shell.answers["condor_q"] = said(json.dumps([listed]))
+    listed = f'{{"answer": [{{"ClusterId": 7, "ProcId": 0, "PilotageStamp": "{stamp}", {ad}}}]}}\n'
 
-    assert bench.report(Handle(stamp=stamp)) == JobReport(state=state, reference="7.0", message=message)
+    report = answering(tmp_path, listed).status([Handle(stamp=stamp)])[stamp]
+
+    assert report == JobReport(state=state, reference="7.0", message=message)
 
 
-@pytest.mark.parametrize(
-    ("stdout", "stderr"),
-    [
-        ("", "-- Failed to fetch ads from: <127.0.0.1:9618>"),  # whatever its exit status
-        ("[\n{", ""),
-        ('[{"ClusterId": 7}]', ""),
-    ],
-)
-def test_from_an_answer_that_is_none_nothing_follows(
-    bench: Bench, shell: Answering, stdout: str, stderr: str
-) -> None:
-    shell.answers["condor_q"] = said(stdout, stderr=stderr)
-    with pytest.raises(BatchSystemAway, match="condor_q"):
-        bench.report(Handle(stamp=f"test-{uuid.uuid4()}"))
+@pytest.mark.parametrize("answer", ["", "{", "[]\n", '{"answer": [{"ClusterId": 7}]}\n', "x\ny\n"])
+def test_from_an_answer_that_is_none_nothing_follows(tmp_path: Path, answer: str) -> None:
+    with pytest.raises(BatchSystemAway, match="HTCondor"):
+        answering(tmp_path, answer).status([Handle(stamp=f"test-{uuid.uuid4()}")])
 
 
 @pytest.mark.parametrize(
-    ("stderr", "error"),
-    [
-        ("ERROR: Failed to connect to local queue manager", SubmissionUncertain),
-        ("ERROR: Failed to commit job submission into the queue.", SubmissionUncertain),
-        ("ERROR: Parse error in expression", SubmissionRefused),
-    ],
+    ("kind", "error"),
+    [("away", BatchSystemAway), ("refused", SubmissionRefused), ("uncertain", SubmissionUncertain)],
 )
-def test_a_manager_that_is_away_is_told_from_one_that_refuses(
-    bench: Bench, shell: Answering, stderr: str, error: type[Exception]
-) -> None:
-    shell.answers["condor_submit"] = said(status=1, stderr=stderr)
-    with pytest.raises(error):
-        bench.submit("#!/bin/sh\n")
+def test_what_became_of_a_submission_is_told_apart(tmp_path: Path, kind: str, error: type[Exception]) -> None:
+    system = answering(tmp_path, f'{{"error": "why", "kind": "{kind}"}}\n')
+    job = Bench(system=system, queue="htcondor").job("#!/bin/sh\n")
+    with pytest.raises(error, match=f"{job.stamp}: why"):
+        system.submit(job)
 
 
-def test_a_flag_reaches_the_submission(bench: Bench, areas: WorkAreas, tmp_path: Path) -> None:
-    job = bench.job("#!/bin/sh\nsleep 60\n")
-    flags = ("-append", "requirements = TARGET.Memory > 2000")
-    system = HTCondor(areas=areas, flags=flags)
-
-    reference = system.submit(job)
-
-    said = tmp_path / "pool" / "jobs" / reference.partition(".")[0] / "said"
-    assert json.loads(said.read_text())["requirements"] == "TARGET.Memory > 2000"
+@pytest.mark.parametrize("flags", [("-append",), ("-name", "ce01"), ("x = 1",)])
+def test_other_flags_are_refused_with_those_that_are_right(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    system = answering(tmp_path, "")
+    job = replace(Bench(system=system, queue="htcondor").job("#!/bin/sh\n"), flags=flags)
+    with pytest.raises(SubmissionRefused, match="pairs of -append and a line of a submit description"):
+        system.submit(job)

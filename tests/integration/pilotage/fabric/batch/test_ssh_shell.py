@@ -1,23 +1,27 @@
 """A batch system behind a head node: its commands over a real SSH server, whose connections break."""
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
+from examples.servers.starting import wait_until
 from pilotage.fabric.batch import ssh_shell
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
 from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
+from pilotage.fabric.batch.settings import Connections, HeadNode, SystemSettings
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
-from tests.ssh_server import SshServer
+from tests.ssh_server import SlowLine, SshServer
 from tests.stand_ins import commands
 
 pytestmark = pytest.mark.debian("ssh")
@@ -121,6 +125,68 @@ def test_a_host_that_is_away_comes_back(server: SshServer) -> None:
                 shell.run(["true"])
         server.start()
         assert shell.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_transfer_over_a_slow_line_goes_on_as_long_as_bytes_move(
+    server: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_shell, "_PATIENCE", 6.0)
+    content = os.urandom(1_500_000)
+    with SlowLine(server.host().port or 22, bytes_a_second=150_000) as line:
+        known = line.known_hosts(server.host(), tmp_path / "known")
+        with closing(SshShell(server.host(port=line.port, known_hosts=known))) as shell:
+            shell.write("area/large", content, below=str(tmp_path))
+            assert shell.read("area/large", below=str(tmp_path), last=2_000_000) == content
+
+
+def test_a_transfer_that_stands_still_is_given_up(
+    shell: SshShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.run(["true"])
+    monkeypatch.setattr(ssh_shell, "_PATIENCE", 1.0)
+    monkeypatch.setattr(ssh_shell, "_PYTHON", "sleep 300")
+    with pytest.raises(NoAnswer, match="gave no answer in 1 s"):
+        shell.read("file", below=str(tmp_path), last=10)
+
+
+def test_a_command_that_was_given_up_does_not_go_on(shell: SshShell, tmp_path: Path) -> None:
+    shell.run(["true"])
+    number = tmp_path / "number"
+    with pytest.raises(NoAnswer):
+        shell.run(["sh", "-c", f"echo $$ >{number}; exec sleep 300"], seconds=3)
+    process = int(number.read_text())
+    wait_until(lambda: not psutil.pid_exists(process))
+
+
+def test_a_head_node_behind_another_host_is_reached_as_the_ssh_config_says(
+    server: SshServer, tmp_path: Path
+) -> None:
+    gate_directory = tmp_path / "gate"
+    gate_directory.mkdir()
+    gate = SshServer(gate_directory)
+    gate.start()
+    try:
+        told = [("gate", gate.host(), ""), ("head", server.host(), "  ProxyJump gate\n")]
+        config = tmp_path / "config"
+        config.write_text(
+            "".join(
+                f"Host {name}\n  HostName {each.host}\n  Port {each.port}\n  User {each.user}\n"
+                f"  IdentityFile {each.key}\n  UserKnownHostsFile {each.known_hosts}\n{more}"
+                for name, each, more in told
+            )
+        )
+        with closing(SshShell(HeadNode(host="head", config=config))) as shell:
+            said = shell.run(["sh", "-c", "echo $SSH_CONNECTION"]).stdout.split()
+    finally:
+        gate.stop()
+    assert said[3] == str(server.host().port)
+
+
+def test_shells_with_the_same_settings_share_a_connection(server: SshServer) -> None:
+    told = SystemSettings(kind="slurm", directory=Path("/tmp/jobs"), ssh=server.host())
+    with ExitStack() as stack:
+        connections = Connections(stack=stack)
+        assert connections.shell(told) is connections.shell(told.model_copy(update={"flags": ("-A", "x")}))
 
 
 def test_a_host_whose_key_is_not_known_is_refused(server: SshServer, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def _run_until_all_ended(burst: Burst, number: int) -> None:
     for _ in range(60):
         queues = burst.ground.told().model_dump(mode="json")["queues"]
         queues[0]["max_grid_jobs"] = 100
-        with burst.ground.gateway(at_once=1, retries={"tries": 1}, queues=queues) as gateway:
+        with burst.ground.gateway(max_jobs_per_cycle=1, retries={"tries": 1}, queues=queues) as gateway:
             for _ in range(burst.chance.randrange(5, 30)):
                 burst.step(gateway)
                 burst.watch(gateway)

@@ -94,7 +94,7 @@ def test_a_kill_reaches_a_local_job_whose_reference_never_arrived(site: Site, ba
 def test_a_grid_job_is_submitting_until_its_last_local_job_was_submitted(
     site: Site, batch: PretendedBatch
 ) -> None:
-    site.habits = {"at_once": 1}
+    site.habits = {"max_jobs_per_cycle": 1}
     manager = site.manager()
     manager.journal.take(taken(LocalJobs=LOCAL_JOBS))
     phases = [the_one(manager).phase]
@@ -369,7 +369,7 @@ def test_of_a_local_job_that_was_cut_off_comes_what_the_batch_system_has(
 def test_grid_jobs_of_a_queue_that_is_not_in_the_file_any_more_wait_until_it_is(
     site: Site, batch: PretendedBatch
 ) -> None:
-    site.habits = {"at_once": 1}
+    site.habits = {"max_jobs_per_cycle": 1}
     manager = site.manager()
     manager.journal.take(taken(7, LocalJobs=LOCAL_JOBS))
     manager.advance()

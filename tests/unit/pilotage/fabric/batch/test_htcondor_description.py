@@ -11,14 +11,16 @@ STAMP = "north-any-0123456789"
 DIRECTORY = f"/var/spool/our pilots/{STAMP}"
 
 
-def described(resources: JobResources | None = None) -> htcondor2.Submit:
+def described(
+    resources: JobResources | None = None, *lines: str, queue: str = "htcondor", is_remote: bool = False
+) -> htcondor2.Submit:
     job = BatchJob(
         stamp=STAMP,
         script="#!/bin/sh\n",
-        queue="htcondor",
+        queue=queue,
         resources=resources or JobResources(wall_time=7200),
     )
-    return htcondor2.Submit(htcondor.describe(job, DIRECTORY))
+    return htcondor2.Submit(htcondor.describe(job, DIRECTORY, lines, is_remote=is_remote))
 
 
 def is_removed(**job: object) -> object:
@@ -31,10 +33,10 @@ def test_it_is_one_job_whose_files_lie_in_its_directory() -> None:
     submit = described()
 
     assert submit.getQArgs() == "1"
-    files = {name: submit.expand(name) for name in ("executable", "output", "error", "log")}
+    files = {name: submit.expand(name) for name in ("executable", "output", "error")}
     assert files == {
         name: f"{DIRECTORY}/{file}"
-        for name, file in (("executable", "job"), ("output", "out"), ("error", "err"), ("log", "events"))
+        for name, file in (("executable", "job"), ("output", "out"), ("error", "err"))
     }
     assert submit["My.PilotageStamp"] == f'"{STAMP}"'
 
@@ -61,3 +63,29 @@ def test_cores_memory_gpus_and_a_whole_machine_are_asked_for() -> None:
 )
 def test_htcondor_removes_what_must_not_go_on(job: dict[str, object], removed: bool) -> None:
     assert is_removed(**job) is removed
+
+
+def test_a_ce_gets_the_resources_and_the_queue_by_its_own_names() -> None:
+    resources = JobResources(cores=8, memory=16_000, wall_time=90_000, whole_node=True)
+
+    submit = described(resources, queue="osg", is_remote=True)
+
+    names = ("xcount", "maxMemory", "maxWallTime", "WantWholeNode", "remote_queue", "queue")
+    assert [submit[f"My.{name}"] for name in names] == ["8", "16000", "1500", "true", '"osg"', '"osg"']
+
+
+def test_the_last_of_several_requirements_holds() -> None:
+    assert described(None, "request_memory = 5", "request_memory = 7")["request_memory"] == "7"
+
+
+def test_a_job_that_ended_stays_in_the_queue_for_some_days() -> None:
+    submit = described()
+    for status, since, stays in (
+        (4, 2**40, True),
+        (4, 1_000_000, False),
+        (3, 2**40, False),
+        (2, 2**40, False),
+    ):
+        ad = classad2.ClassAd({"JobStatus": status, "EnteredCurrentStatus": since})
+        ad["Stays"] = classad2.ExprTree(submit.expand("leave_in_queue"))
+        assert ad.eval("Stays") is stays

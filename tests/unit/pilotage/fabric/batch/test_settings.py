@@ -8,7 +8,7 @@ import pytest
 
 from pilotage.cli.processes import batch
 from pilotage.fabric.batch import settings
-from pilotage.fabric.batch.command_line import CommandLineSystem
+from pilotage.fabric.batch.command_line import CommandLineSystem, ListingSystem
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import shipped_content
 from pilotage.fabric.batch.htcondor import HTCondor
@@ -16,11 +16,11 @@ from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.settings import Connections, SystemSettings
 
 
-def made(tmp_path: Path, **said: Any) -> CommandLineSystem:
+def made(tmp_path: Path, **said: Any) -> CommandLineSystem | HTCondor:
     told = SystemSettings.model_validate({"directory": str(tmp_path), "flags": ["-A", "grid"], **said})
     with ExitStack() as stack:
         system = settings.open_system(told, Connections(stack=stack))
-    assert isinstance(system, CommandLineSystem)
+    assert isinstance(system, CommandLineSystem | HTCondor)
     return system
 
 
@@ -34,7 +34,7 @@ def made(tmp_path: Path, **said: Any) -> CommandLineSystem:
         ("lsf", DialectSystem),
     ],
 )
-def test_each_kind_has_its_adapter(tmp_path: Path, kind: str, adapter: type[CommandLineSystem]) -> None:
+def test_each_kind_has_its_adapter(tmp_path: Path, kind: str, adapter: type[ListingSystem]) -> None:
     system = made(tmp_path, kind=kind)
 
     assert type(system) is adapter

@@ -22,7 +22,11 @@ from pilotage.fabric.batch.dialect import dialect, options
         (["--constraint=p3|p4", "--constraint=(a|b)&ssd"], ["--constraint=(p3|p4)&(a|b)&ssd"]),
         (["-A", "grid", "-A", "grid"], ["-A", "grid", "-A", "grid"]),
         (["--qos=low", "--qos=high"], ["--qos=low", "--qos=high"]),
+        (["--time=60", "-t", "2880"], ["--time=2880"]),
+        (["--time=60", "-t30", "--time", "1-0"], ["--time=1-0"]),
+        (["--constraint=el9", "-C", "ssd"], ["--constraint=el9&ssd"]),
     ],
 )
 def test_of_what_is_asked_twice_slurm_gets_both(given: list[str], taken: list[str]) -> None:
-    assert options.merge_options(given, dialect.shipped_dialect("slurm").submit.merged) == taken
+    submit = dialect.shipped_dialect("slurm").submit
+    assert options.merge_options(given, submit.merged, submit.short) == taken

@@ -30,6 +30,9 @@ def said(**more: Any) -> dict[str, Any]:
 SSH = {"host": "head", "user": "grid", "key": "/k", "known_hosts": "/h"}
 
 
+SCHEDD = {"name": "ce01.x.org", "token_file": "/t"}
+
+
 def ce(**more: Any) -> dict[str, Any]:
     return {"systems": {"ce": {"kind": "arc", "ce": {"url": "https://ce.example.org/arex", **more}}}}
 
@@ -69,7 +72,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
     ("more", "message"),
     [
         ({"name": "north.1"}, "name: String should match pattern"),
-        ({"evry": 5}, "evry: unknown setting, did you mean every?"),
+        ({"poling_time": 5}, "poling_time: unknown setting, did you mean polling_time?"),
         ({"vos": {}}, "vos: Dictionary should have at least 1 item"),
         ({"queues": [{"queue": "long", "system": "farm"}]}, "queues/0/queue: String should match"),
         (
@@ -107,6 +110,18 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
             {"systems": {"farm": {"kind": "local", "directory": "/a", "cores": 1, "memory": 1, "ssh": SSH}}},
             "systems of the kind local have no ssh: it is for command, gridengine, htcondor, lsf, pbs, slurm",
         ),
+        (
+            {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": {"name": "ce01.x.org"}}}},
+            "systems/ce/schedd/token_file: Field required",
+        ),
+        (
+            {"systems": {"ce": {"kind": "slurm", "directory": "/a", "schedd": SCHEDD}}},
+            "systems of the kind slurm have no schedd: it is for htcondor",
+        ),
+        (
+            {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": SCHEDD, "ssh": SSH}}},
+            "schedd, ssh: a remote queue manager is entered from this host, not over SSH",
+        ),
         ({"queues": []}, "queues, brokers: one of them has to say where pilots are sent"),
         ({"brokers": {"w.ms": broker()}}, "brokers/w.ms/[key]: String should match"),
         (
@@ -120,7 +135,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
             {"brokers": {"wms": broker(system="here")}, "systems": {"farm": FARM, "here": HERE}},
             "brokers/wms/entry: here takes no list of queues; say which one takes all pilots",
         ),
-        ({"every": 0}, "every: Input should be greater than 0, not 0"),
+        ({"polling_time": 0}, "polling_time: Input should be greater than 0, not 0"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str) -> None:
@@ -149,9 +164,9 @@ def test_a_broker_is_given_those_of_its_queues_that_would_do_or_its_entry() -> N
 
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(InvalidDirector) as refused:
-        configuration.read_file(said(every=0, at_once=0), "d.yaml")
+        configuration.read_file(said(polling_time=0, max_pilots_per_cycle=0), "d.yaml")
 
-    assert {problem.path for problem in refused.value.problems} == {"every", "at_once"}
+    assert {problem.path for problem in refused.value.problems} == {"polling_time", "max_pilots_per_cycle"}
 
 
 def test_a_file_without_settings_is_refused() -> None:
@@ -171,3 +186,20 @@ def test_a_file_without_settings_is_refused() -> None:
 def test_arguments_that_no_pilot_would_understand_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises(InvalidDirector, match=f"pilot: {complaint}"):
         configuration.read_file(said(pilot=words), "d.yaml")
+
+
+def test_former_names_of_settings_go_on_working() -> None:
+    former = {"every": 7, "at_once": 3, "soon": 5, "gone": {"listings": 4, "seconds": 9}, "task": 8}
+    new = dict(
+        zip(
+            ("polling_time", "max_pilots_per_cycle", "short_job", "lost_after", "system_timeout"),
+            former.values(),
+            strict=True,
+        )
+    )
+
+    assert configuration.read_file(said(**former), "d") == configuration.read_file(said(**new), "d")
+    with pytest.raises(
+        InvalidDirector, match="every: the former name of polling_time, which is there as well"
+    ):
+        configuration.read_file(said(every=7, polling_time=8), "d")

@@ -1,0 +1,142 @@
+"""Queues of the resource tree in a director's file, and the batch systems of their CEs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.fabric.director import configuration
+from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
+
+HTCONDOR = {
+    "kind": "htcondor",
+    "directory": "/var/lib/pilots/{ce}",
+    "schedd": {"name": "{ce}", "collector": "{endpoint}", "token_file": "/etc/pilotage/ce.token"},
+}
+ARC = {"kind": "arc", "ce": {"url": "https://{endpoint}/arex", "token_file": "/etc/pilotage/ce.token"}}
+SLURM = {"kind": "slurm", "directory": "/shared/pilots"}
+
+
+def read(selection: object, systems: dict[str, object], **more: Any) -> DirectorFile:
+    told = {
+        "url": "https://p.example.org",
+        "name": "north",
+        "vos": {"cms": {"token_file": "/t"}},
+        "systems": systems,
+        "queues": selection if isinstance(selection, list) else {"from_tree": selection, **more},
+    }
+    return configuration.read_file(told, "director.yaml")
+
+
+def queue(name: str, **parameters: object) -> TreeQueue:
+    return TreeQueue(queue=name, parameters=parameters)
+
+
+GRID = [
+    queue("OSG.A.us/ce1.a.us/one", CEType="HTCondorCE", Endpoint="ce1.a.us:9000"),
+    queue("OSG.A.us/ce2.a.us/two", CEType="HTCondorCE", Endpoint="ce2.a.us:9619", BatchQueue="osg"),
+    queue("LCG.B.ch/arc.b.ch/long", CEType="AREX", SubmitOptions="ENV/PROXY 'ENV/GPU 1'"),
+    queue("LCG.C.it/slurm/short", cetype="Slurm", CEQueueName="s"),
+]
+
+
+def test_each_ce_gets_a_system_of_its_type_with_its_endpoint() -> None:
+    told = read({}, {"HTCondorCE": HTCONDOR, "arex": ARC, "Slurm": SLURM})
+
+    made = configuration.add_tree_queues(told, GRID, "director.yaml")
+
+    assert [(each.queue, each.system, each.batch_queue, each.flags) for each in made.queues] == [
+        ("OSG.A.us/ce1.a.us/one", "ce1.a.us", "htcondor", ()),
+        ("OSG.A.us/ce2.a.us/two", "ce2.a.us", "osg", ()),
+        ("LCG.B.ch/arc.b.ch/long", "arc.b.ch", None, ("ENV/PROXY", "ENV/GPU 1")),
+        ("LCG.C.it/slurm/short", "Slurm", "s", ()),
+    ]
+    one = made.systems["ce1.a.us"]
+    assert one.schedd is not None
+    assert (one.schedd.name, one.schedd.pool, one.directory) == (
+        *("ce1.a.us", "ce1.a.us:9000"),
+        Path("/var/lib/pilots/ce1.a.us"),
+    )
+    arc = made.systems["arc.b.ch"].ce
+    assert arc is not None
+    assert arc.url == "https://arc.b.ch/arex"
+    assert set(made.systems) == {"ce1.a.us", "ce2.a.us", "arc.b.ch", "Slurm"}
+
+
+def test_a_selection_takes_sites_and_ces_by_name() -> None:
+    def chosen(selection: dict[str, object]) -> list[str]:
+        made = configuration.add_tree_queues(read(selection, {"farm": SLURM}), GRID, "d")
+        return [each.queue.rpartition("/")[2] for each in made.queues]
+
+    assert chosen({"site": "osg.a.us"}) == ["one", "two"]
+    assert chosen({"site": ["OSG.A.us", "LCG.C.it"]}) == ["one", "two", "short"]
+    assert chosen({"site": "OSG.A.us", "ce": ["ce2.a.us"]}) == ["two"]
+
+
+def test_a_system_called_as_the_ce_comes_before_that_of_its_type() -> None:
+    own = {**SLURM, "directory": "/own"}
+    told = read({"ce": "ce1.a.us"}, {"HTCondorCE": HTCONDOR, "ce1.a.us": own})
+
+    [entry] = configuration.add_tree_queues(told, GRID, "d").queues
+
+    assert (entry.system, entry.batch_queue) == ("ce1.a.us", None)
+
+
+def test_a_listed_queue_replaces_what_the_tree_says_of_it() -> None:
+    entry = {"queue": "OSG.A.us/ce1.a.us/one", "system": "farm", "cores": 2}
+    told = read({"site": "OSG.A.us"}, {"farm": SLURM}, listed=[entry])
+
+    made = configuration.add_tree_queues(told, GRID, "d")
+
+    assert [(each.queue, each.cores) for each in made.queues] == [
+        ("OSG.A.us/ce1.a.us/one", 2),
+        ("OSG.A.us/ce2.a.us/two", 1),
+    ]
+    assert "cores" not in made.queues[1].model_fields_set  # it follows from the tree
+
+
+@pytest.mark.parametrize(
+    ("selection", "systems", "message"),
+    [
+        (
+            {"site": "X.Y.z"},
+            {"farm": SLURM},
+            'no queue of the tree that the VOs of the director may use is at {"site":["X.Y.z"]}',
+        ),
+        (
+            {"site": "LCG.B.ch"},
+            {"a": SLURM, "b": SLURM},
+            "LCG.B.ch/arc.b.ch/long: there is no system for CEType AREX and none called arc.b.ch, only a, b",
+        ),
+        (
+            {"site": "OSG.A.us", "ce": "ce1.a.us"},
+            {"HTCondorCE": {**HTCONDOR, "schedd": {**HTCONDOR["schedd"], "name": "{endpoint}"}}},
+            "ce1.a.us/one: ",
+        ),  # type: ignore[dict-item]
+    ],
+)
+def test_what_does_not_fit_is_named_with_the_queue(
+    selection: dict[str, object], systems: dict[str, object], message: str
+) -> None:
+    told = read(selection, systems)
+    with pytest.raises(InvalidDirector) as raised:
+        configuration.add_tree_queues(told, GRID, "d")
+    assert message in str(raised.value)
+
+
+def test_a_file_that_lists_its_queues_stays_as_it_is() -> None:
+    told = read([{"queue": "OSG.A.us/ce1.a.us/one", "system": "farm"}], {"farm": SLURM})
+    assert configuration.add_tree_queues(told, GRID, "d") is told
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        ({"sit": "A"}, "from_tree/sit: unknown setting, did you mean site?"),
+        ([{"queue": "A/b/c"}], "queues/0/system: Field required"),
+    ],
+)
+def test_errors_in_a_selection_name_their_place(selection: object, message: str) -> None:
+    with pytest.raises(InvalidDirector) as raised:
+        read(selection, {"farm": SLURM})
+    assert message in str(raised.value)
