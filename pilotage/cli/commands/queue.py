@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Annotated
 
+from cs_config.source.sections import format_origin
 from cs_config.tree.address import QueueAddress
 from pilotage.cli import options, output
 from pilotage.cli.commands import job_show
@@ -52,7 +53,9 @@ def show(
     listed += [
         (name, each, f"expired, it was {output.cell(each['value'])}") for name, each in expired.items()
     ]
-    rows = ((name, value, each["level"], f"{each['file']}:{each['line']}") for name, each, value in listed)
+    rows = (
+        (name, value, each["level"], format_origin(each["file"], each["line"])) for name, each, value in listed
+    )
     headings = ("Parameter", "Value", "Level", "Written in")
     service.emit(data, lambda: output.table(headings, rows))
 
