@@ -43,7 +43,9 @@ CURRENT_DIGEST = (
     .order_by(config_versions.c.version.desc())
     .limit(1)
 )
-ONE_VERSION = select(*_ABOUT, config_versions.c.text, config_versions.c.origins).where(config_versions.c.version == bindparam("wanted"))
+ONE_VERSION = select(*_ABOUT, config_versions.c.text, config_versions.c.origins).where(
+    config_versions.c.version == bindparam("wanted")
+)
 CHANGED = select(config_versions.c.changed).where(config_versions.c.version == bindparam("wanted"))
 CHANGED_UP_TO = (
     select(config_versions.c.version, config_versions.c.changed)

@@ -126,15 +126,19 @@ class ServiceClient:
         jobs: Sequence[Mapping[str, object]] = (),
         sandbox: str | None = None,
         idempotency_key: str,
+        warn: Callable[[str], object] = lambda _: None,
     ) -> list[int]:
         """Submit descriptions, JDL or YAML texts or JSON objects; all or none is stored.
 
-        The same `idempotency_key` again gives the same ids, not more jobs.
+        The same `idempotency_key` again gives the same ids, not more jobs. `warn` gets each warning, such as
+        of a job that no queue is eligible for.
         """
         body: Json = {"jdls": list(jdls)} if jdls else {"jobs": list(jobs)}
         if sandbox is not None:
             body["sandbox"] = sandbox
         answer = self._call("POST", "/jobs", json=body, headers={"Idempotency-Key": idempotency_key})
+        for warning in answer.get("warnings", ()):
+            warn(warning)
         return [int(job_id) for job_id in answer["job_ids"]]
 
     def job(self, job_id: int) -> Json:

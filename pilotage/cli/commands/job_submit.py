@@ -18,7 +18,7 @@ from cs_config.options import keywords
 from optimizers.description import jdl, parametric
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import WrongUsage
+from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.fabric.client import ServiceClient
 from requirements.classad.classad_files import Unevaluated
 
@@ -271,6 +271,10 @@ def _post(client: ServiceClient, drafts: list[JobDraft], digest: str | None) -> 
     key = str(uuid.uuid4())
     texts = [draft.text for draft in drafts if draft.text is not None]
     if len(texts) == len(drafts):
-        return client.submit(jdls=texts, sandbox=digest, idempotency_key=key)
+        return client.submit(jdls=texts, sandbox=digest, idempotency_key=key, warn=_warn)
     contents = [description_as_json(draft.content) for draft in drafts]
-    return client.submit(jobs=contents, sandbox=digest, idempotency_key=key)
+    return client.submit(jobs=contents, sandbox=digest, idempotency_key=key, warn=_warn)
+
+
+def _warn(warning: str) -> None:
+    typer.echo(f"pilotage: warning: {harmless(warning)}", err=True)

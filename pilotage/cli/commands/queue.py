@@ -54,7 +54,8 @@ def show(
         (name, each, f"expired, it was {output.cell(each['value'])}") for name, each in expired.items()
     ]
     rows = (
-        (name, value, each["level"], format_origin(each["file"], each["line"])) for name, each, value in listed
+        (name, value, each["level"], format_origin(each["file"], each["line"]))
+        for name, each, value in listed
     )
     headings = ("Parameter", "Value", "Level", "Written in")
     service.emit(data, lambda: output.table(headings, rows))

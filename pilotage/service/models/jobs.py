@@ -271,3 +271,6 @@ class SubmittedJobs(BaseModel):
     """Ids of the new jobs, in the order of their descriptions."""
 
     job_ids: list[int]
+    warnings: list[str] = Field(
+        default_factory=list, description="Jobs that no queue is eligible for, and what would help them most."
+    )

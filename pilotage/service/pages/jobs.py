@@ -246,7 +246,7 @@ def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
 
 
 def _submit(page: PageContext, jdl: str, key: str) -> RedirectResponse:
-    job_ids = jobs.submit(page.parts, page.caller, [jdl], key=f"page:{key}" if key else None)
+    job_ids = jobs.submit(page.parts, page.caller, [jdl], key=f"page:{key}" if key else None).job_ids
     if len(job_ids) == 1:
         return RedirectResponse(f"/jobs/{job_ids[0]}", 303)
     query = {"ids": ",".join(map(str, job_ids[:_LISTED]))}

@@ -1,13 +1,15 @@
 """Explanations of jobs (submitted or not) and of queues."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import islice
 from random import Random
 from typing import Any
 
 from sqlalchemy import Connection
 
+from cs_config.cache import Cache
 from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
@@ -41,6 +43,7 @@ from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
+from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.jobs import Job
 from taskqueue.pools import pools
 from taskqueue.task_queues import listing
@@ -189,6 +192,29 @@ def _demand(foreseen: DryRun) -> JobDemand:
     stated = foreseen.description.requirements
     requirements = None if stated is None else canonical.pool_form(stated)
     return JobDemand(asked=replace(asked, **named), requirements=requirements)
+
+
+#: Pools of one submission that are warned of.
+_MOST_WARNINGS = 3
+#: What would help the jobs of a pool most; empty: nothing was found.
+_ADVICE: Cache[str, str] = Cache(1000)
+
+
+def warn_of_stuck_jobs(parts: Services, stuck: Mapping[str, int]) -> list[str]:
+    """Warnings of submitted jobs without an eligible queue, from one job of each pool."""
+    config, now = parts.live.current, parts.clock()
+    warnings: list[str] = []
+    for pool_id, job_id in islice(stuck.items(), _MOST_WARNINGS):
+        if (advice := _ADVICE.find(pool_id, config.version)) is None:
+            with database.reading(parts.engine) as conn:
+                question = ask_about_job(conn, config, stored_jobs.get_job(conn, job_id), now=now)
+                changes = explain_job(conn, config, question, now=now).changes
+            first = changes[0] if changes else None
+            queues = first and ("1 queue" if first.gains == 1 else f"{first.gains} queues")
+            advice = f"; what would help: {first.change} ({queues})" if first else ""
+            _ADVICE.store(pool_id, advice, config.version)
+        warnings.append(f"job {job_id}: no queue is eligible{advice}")
+    return warnings
 
 
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:

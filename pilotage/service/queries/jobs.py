@@ -12,6 +12,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.submit import submission
 from optimizers.submit.checking import Source
+from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.callers import Caller
@@ -204,8 +205,8 @@ def submitter_of(caller: Caller) -> Submitter:
 
 def submit(
     parts: Services, caller: Caller, sources: Sequence[Source], *, key: str | None, sandbox: str | None = None
-) -> list[int]:
-    """Store the jobs of a submission, notify the optimizers and return the ids."""
+) -> Accepted:
+    """Store the jobs of a submission, and notify the optimizers."""
     parts.blobs.check_space()
     accepted = submission.submit(
         parts.engine,
@@ -218,4 +219,4 @@ def submit(
     )
     parts.metrics.optimized(accepted.decided)
     parts.ring(accepted.due)
-    return accepted.job_ids
+    return accepted

@@ -213,9 +213,7 @@ def test_an_edit_keeps_the_origins_of_all_other_values(engine: Engine, now: date
             before = versions_store.load_version(conn)
             edits = [Edit(names=("Resources", "Sites", "A.B.c", name), value=value)]
             after = proposals.propose_edits(before, before, edits, rights).after
-            versions_store.store_checked(
-                conn, after, author="", message="", expected=before.version, now=now
-            )
+            versions_store.store_checked(conn, after, author="", message="", expected=before.version, now=now)
     with database.reading(engine) as conn:
         found = versions_store.load_version(conn)
         first = proposals.propose_rollback(found, versions_store.load_version(conn, 1), rights).after
