@@ -10,7 +10,6 @@ from requirements.classad.edit_expression import AttributeComparison
 from requirements.errors import did_you_mean
 from requirements.values import Scalar, Value, as_number, fold
 
-
 #: How much a change demands of the author of a job: it is listed the earlier, the less. A nearer value is
 #: between `NEARER` and `OTHER`, by the share of the old value that is given up.
 SPELLING, NEARER, OTHER, LEFT_OUT, BY_OTHERS = 0.0, 1.0, 2.0, 3.0, 4.0

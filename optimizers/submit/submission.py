@@ -52,7 +52,7 @@ class Accepted:
     decided: BatchResult = field(default_factory=BatchResult)  #: result of the optimizers for the others
     stuck: Mapping[str, int] = field(
         default_factory=dict
-    )  #: pools without an eligible queue, one job of each
+    )  #: pools without a known eligible queue, one job of each
 
 
 def submit(
@@ -319,8 +319,9 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         by_status[state.update.status if state else JobStatus.RECEIVED].append(job_id)
         if state:
             counts[id(chain_result)] += 1
-            if state.update.minor_status == chain.NO_ELIGIBLE_QUEUE and state.update.submit_pool:
-                stuck.setdefault(state.update.submit_pool, job_id)
+        pool = chain_result.candidate.pool if chain_result and chain_result.candidate else None
+        if pool and (state is None or state.update.minor_status == chain.NO_ELIGIBLE_QUEUE):
+            stuck.setdefault(pool.pool_id, job_id)
     results = {id(each): each for each in new.results if each}
     return Accepted(
         job_ids=list(job_ids),

@@ -45,8 +45,9 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
     config = parts.live.current
     lines = [f"{url}  (interface: {url}/docs)", f"home: {chosen.home}"]
     if config.addresses:
-        size = f"{output.numbered(len(config.addresses), 'queue')} of {output.numbered(len(config.sites), 'site')}"
-        lines.append(f"configuration: version {config.version}, {size}")
+        queues = output.numbered(len(config.addresses), "queue")
+        sites = output.numbered(len(config.sites), "site")
+        lines.append(f"configuration: version {config.version}, {queues} of {sites}")
     else:
         lines.append("no queues yet: pilotage config apply FILE, or start with --resources FILE")
     lines.append(_describe_optimizers(chosen, parts))

@@ -22,17 +22,23 @@ router = APIRouter(route_class=PageRoute)
 SPANS = {1: 1, 6: 2, 24: 10}
 #: Colours of statuses in the charts, the lowest area first.
 _LIVING = {
-    JobStatus.RUNNING: 3,
-    JobStatus.COMPLETING: 6,
-    JobStatus.MATCHED: 1,
-    JobStatus.STALLED: 5,
-    JobStatus.RESCHEDULED: 7,
-    JobStatus.STAGING: 8,
-    JobStatus.WAITING: 4,
-    JobStatus.CHECKING: 2,
-    JobStatus.RECEIVED: 8,
+    JobStatus.RUNNING: "running",
+    JobStatus.COMPLETING: "running",
+    JobStatus.MATCHED: "matched",
+    JobStatus.STALLED: "stalled",
+    JobStatus.RESCHEDULED: "stalled",
+    JobStatus.STAGING: "received",
+    JobStatus.WAITING: "waiting",
+    JobStatus.CHECKING: "received",
+    JobStatus.RECEIVED: "received",
 }
-_MOVES = {JobStatus.MATCHED: 1, JobStatus.DONE: 3, JobStatus.FAILED: 5, JobStatus.KILLED: 7}
+_MOVES = {
+    JobStatus.MATCHED: "matched",
+    JobStatus.DONE: "done",
+    JobStatus.FAILED: "failed",
+    JobStatus.KILLED: "killed",
+}
+_UNIT = "number of jobs; times are UTC"
 #: Sites listed by name.
 _LISTED = 8
 
@@ -65,7 +71,9 @@ def overview(page: PageOf, query: Annotated[OverviewQuery, Query()]) -> HTMLResp
 def _numbers(page: PageContext) -> dict[str, Any]:
     standing = overviews.standing(page.parts, page.caller, now=page.parts.clock())
     shown = [status for status in _LIVING if any(status in of_vo for of_vo in standing.by_vo.values())]
-    return {"standing": standing, "shown": shown}
+    sites = sorted(page.caller.own_sites)
+    glances = overviews.list_glances(page.parts, page.caller, sites) if sites else []
+    return {"standing": standing, "shown": shown, "glances": glances}
 
 
 def _course(page: PageContext, hours: int) -> dict[str, Any]:
@@ -87,13 +95,13 @@ def _charts(found: StatusSeries) -> list[Chart]:
     # The last step is incomplete and would look like a decline.
     moves = _lines(_MOVES, {status: values[:-1] for status, values in found.came.items()})
     return [
-        Chart(title="Jobs by status", times=found.begins, lines=living, kind="area"),
-        Chart(title=f"Matched and ended, {every}", times=found.begins[:-1], lines=moves),
+        Chart(title="Jobs by status", note=_UNIT, times=found.begins, lines=living, kind="area"),
+        Chart(title=f"Matched and ended, {every}", note=_UNIT, times=found.begins[:-1], lines=moves),
     ]
 
 
 def _lines(
-    tones: Mapping[JobStatus, int], values: Mapping[JobStatus, Sequence[float | None]]
+    tones: Mapping[JobStatus, str], values: Mapping[JobStatus, Sequence[float | None]]
 ) -> list[ChartLine]:
     return [
         ChartLine(label=status, tone=tone, values=values[status])

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any
@@ -194,27 +195,33 @@ def _demand(foreseen: DryRun) -> JobDemand:
     return JobDemand(asked=replace(asked, **named), requirements=requirements)
 
 
-#: Pools of one submission that are warned of.
+#: Pools of one submission that are looked at.
 _MOST_WARNINGS = 3
-#: What would help the jobs of a pool most; empty: nothing was found.
-_ADVICE: Cache[str, str] = Cache(1000)
+#: By pool: whether no queue is eligible, and what would help most.
+_STUCK: Cache[str, tuple[bool, str]] = Cache(1000)
 
 
 def warn_of_stuck_jobs(parts: Services, stuck: Mapping[str, int]) -> list[str]:
-    """Warnings of submitted jobs without an eligible queue, from one job of each pool."""
-    config, now = parts.live.current, parts.clock()
+    """Warnings of submitted jobs that no queue is eligible for; `stuck` has one job of each pool in doubt."""
+    config = parts.live.current
     warnings: list[str] = []
     for pool_id, job_id in islice(stuck.items(), _MOST_WARNINGS):
-        if (advice := _ADVICE.find(pool_id, config.version)) is None:
-            with database.reading(parts.engine) as conn:
-                question = ask_about_job(conn, config, stored_jobs.get_job(conn, job_id), now=now)
-                changes = explain_job(conn, config, question, now=now).changes
-            first = changes[0] if changes else None
-            queues = first and ("1 queue" if first.gains == 1 else f"{first.gains} queues")
-            advice = f"; what would help: {first.change} ({queues})" if first else ""
-            _ADVICE.store(pool_id, advice, config.version)
-        warnings.append(f"job {job_id}: no queue is eligible{advice}")
+        is_stuck, advice = _STUCK.get(pool_id, partial(_advise, parts, config, job_id), config.version)
+        if is_stuck:
+            warnings.append(f"job {job_id}: no queue is eligible{advice}")
     return warnings
+
+
+def _advise(parts: Services, config: Configuration, job_id: int) -> tuple[bool, str]:
+    now = parts.clock()
+    with database.reading(parts.engine) as conn:
+        question = ask_about_job(conn, config, stored_jobs.get_job(conn, job_id), now=now)
+        found = explain_job(conn, config, question, now=now)
+    if found.eligible_queues or not found.changes:
+        return not found.eligible_queues, ""
+    first = found.changes[0]
+    queues = "1 queue" if first.gains == 1 else f"{first.gains} queues"
+    return True, f"; what would help: {first.change} ({queues})"
 
 
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:

@@ -26,6 +26,7 @@ from taskqueue.jobs import search, unmatchable
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
 from taskqueue.sites import bans, occupancy, scopes
+from taskqueue.sites.occupancy import QueueOccupancy
 from taskqueue.states import FINAL, JobStatus
 
 #: Minutes over which matches are averaged, without the current minute.
@@ -204,6 +205,19 @@ def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[
         )
         for state in queries_sites.briefly(parts, caller, sites)
     ]
+
+
+def count_at_queues(parts: Services, caller: Caller, site: str) -> Mapping[QueueAddress, QueueOccupancy]:
+    """Jobs and pilots at the queues of a site now, of the VOs that the caller may count there."""
+    own = visibility.vos_at(caller, site)
+    with database.reading(parts.engine) as conn:
+        there = occupancy.count_by_queue(conn)
+    found: dict[QueueAddress, QueueOccupancy] = {}
+    for (vo, address), more in there.items():
+        if address.site == site and (own is None or vo in own):
+            seen = found.get(address, QueueOccupancy(jobs=0, pilots=0))
+            found[address] = QueueOccupancy(jobs=seen.jobs + more.jobs, pilots=seen.pilots + more.pilots)
+    return found
 
 
 def jobs_there(
