@@ -209,6 +209,21 @@ class ServiceClient:
         for chunk in self._stream(f"/jobs/{job_id}/output"):
             to.write(chunk)
 
+    def resubmit(self, job_id: int, *, warn: Callable[[str], object] = lambda _: None) -> list[int]:
+        """Submit a copy of a job; `warn` as for `submit`."""
+        answer = self._call("POST", f"/jobs/{job_id}/resubmit")
+        for warning in answer["warnings"]:
+            warn(warning)
+        return [int(each) for each in answer["job_ids"]]
+
+    def whoami(self) -> Json:
+        """The bearer of the token."""
+        return self._call("GET", "/tokens/me")
+
+    def revoke(self, token: str) -> None:
+        """Revoke a token, given itself or by its id."""
+        self._call("POST", "/tokens/revoke", json={"token" if token.count(".") == 2 else "jti": token})
+
     def login_link(self, wishes: Mapping[str, str]) -> Json:
         """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""
         return self._call("POST", "/login-links", json=dict(wishes))

@@ -236,6 +236,16 @@ def submit(
         output.console().print(f"{len(ids)} jobs: {options.format_ids(ids)}")
 
 
+def resubmit(ids: options.JobIds = None, *, service: ServiceOptions) -> None:
+    """Submit copies of jobs, with their input sandboxes, and print the ids of the new jobs."""
+    wanted = options.parse_ids(ids)
+    if not wanted:
+        raise WrongUsage("give at least one job id")
+    with service.connect() as client:
+        new = [job_id for old in wanted for job_id in client.resubmit(old, warn=_warn)]
+    service.emit({"job_ids": new}, lambda: "\n".join(map(str, new)))
+
+
 def _read(file: str) -> list[JobDraft]:
     if file == "-":
         return read_drafts(sys.stdin.read(), file="standard input", directory=Path())

@@ -27,7 +27,9 @@ from pilotage.service.queries.jobs import submitter_of
 from requirements.errors import InvalidInput, InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
-from taskqueue.jobs import search
+from taskqueue.jobs import descriptions, search
+from taskqueue.jobs import jobs as stored_jobs
+from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.search import JobSelector, SearchPage
 from taskqueue.states import JobStatus, may_come_from
@@ -317,24 +319,39 @@ Key = Annotated[str, Form(max_length=64, pattern="^[0-9a-f-]*$")]
 @router.get("/jobs/new")
 @router.get("/explain")
 @allow(Role.USER, Role.VO_ADMIN)
-def show_new_job_form(page: PageOf) -> HTMLResponse:
-    """Show an empty form."""
-    return _form(page, _EXAMPLE)
+def show_new_job_form(
+    page: PageOf, copied: Annotated[int | None, Query(alias="from", ge=1, le=MAX_ID)] = None
+) -> HTMLResponse:
+    """Show an empty form, or one with the description of an earlier job."""
+    if copied is None:
+        return _form(page, _EXAMPLE)
+    return _form(page, _read_copied(page, copied).source, copied=copied)
+
+
+def _read_copied(page: PageContext, job_id: int) -> Description:
+    with database.reading(page.parts.engine) as conn:
+        visibility.require_job(page.caller, stored_jobs.get_job(conn, job_id))
+        return descriptions.read_description(conn, job_id)
 
 
 @router.post("/jobs/new")
 @allow(Role.USER, Role.VO_ADMIN)
 def submit_form(
-    page: PageOf, do: Annotated[Literal["explain", "submit"], Form()], jdl: Text = "", key: Key = ""
+    page: PageOf,
+    do: Annotated[Literal["explain", "submit"], Form()],
+    jdl: Text = "",
+    key: Key = "",
+    copied: Annotated[str, Form(max_length=19, pattern="^[0-9]*$")] = "",
 ) -> Response:
     """Explain where the job would run; or submit it, only once even if the form is sent again."""
+    job_id = int(copied) if copied else None
     try:
         if do == "explain":
-            return _form(page, jdl, explained=_dry_run(page, jdl), key=key)
-        return _submit(page, jdl, key)
+            return _form(page, jdl, explained=_dry_run(page, jdl), key=key, copied=job_id)
+        return _submit(page, jdl, key, copied=job_id)
     except (InvalidInput, QuotaExceeded, IdempotencyConflict) as error:
         new_key = "" if isinstance(error, IdempotencyConflict) else key
-        return _form(page, jdl, refused=error, key=new_key, status=400)
+        return _form(page, jdl, refused=error, key=new_key, status=400, copied=job_id)
 
 
 def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
@@ -348,8 +365,11 @@ def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
     return ExplainedJob(found=found, ranked=ranked[: job.LISTED_QUEUES])
 
 
-def _submit(page: PageContext, jdl: str, key: str) -> RedirectResponse:
-    job_ids = jobs.submit(page.parts, page.caller, [jdl], key=f"page:{key}" if key else None).job_ids
+def _submit(page: PageContext, jdl: str, key: str, *, copied: int | None) -> RedirectResponse:
+    sandbox = None if copied is None else _read_copied(page, copied).sandbox
+    job_ids = jobs.submit(
+        page.parts, page.caller, [jdl], key=f"page:{key}" if key else None, sandbox=sandbox
+    ).job_ids
     if len(job_ids) == 1:
         return RedirectResponse(f"/jobs/{job_ids[0]}", 303)
     query = {"ids": ",".join(map(str, job_ids[:_LISTED]))}
@@ -364,6 +384,7 @@ def _form(
     refused: Exception | None = None,
     key: str = "",
     status: int = 200,
+    copied: int | None = None,
 ) -> HTMLResponse:
     return page.render(
         "jobs/new.html",
@@ -372,4 +393,5 @@ def _form(
         explained=explained,
         refused=str(refused) if refused else None,
         key=key or str(uuid4()),
+        copied=copied,
     )

@@ -21,6 +21,7 @@ from pilotage.service.queries import archives
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
+from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
 from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
@@ -220,3 +221,14 @@ def submit(
     parts.metrics.optimized(accepted.decided)
     parts.ring(accepted.due)
     return accepted
+
+
+def resubmit(parts: Services, caller: Caller, job_id: int) -> Accepted:
+    """Submit a copy of a job for its owner; `JobNotFound` if the caller may not control it."""
+    with database.reading(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+        description = descriptions.read_description(conn, job_id)
+    whose = {"VO": job.vo, "Owner": job.owner, "OwnerGroup": job.owner_group}
+    named = {fold(name) for name in whose}
+    body = {name: value for name, value in description.body.items() if fold(name) not in named}
+    return submit(parts, caller, [{**body, **whose}], key=None, sandbox=description.sandbox)

@@ -155,6 +155,15 @@ def submit(
     return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
 
 
+@submission_router.post("/{job_id}/resubmit", status_code=201)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
+def resubmit(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> SubmittedJobs:
+    """Submit a copy of a job, with its input sandbox, as a new job; the old one is left as it is."""
+    accepted = jobs.resubmit(parts, caller, job_id)
+    warnings = explanations.warn_of_stuck_jobs(parts, accepted.stuck)
+    return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
+
+
 def sources_of(body: Submission) -> list[Source]:
     """The descriptions in a body."""
     given = [each for each in ([body.jdl] if body.jdl is not None else None, body.jdls, body.jobs) if each]
