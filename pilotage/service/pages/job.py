@@ -136,7 +136,7 @@ _STDERR = "std.err"
 def show_stderr(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     """Show the end of the standard error, for the page of a failed job."""
     with database.reading(page.parts.engine) as conn:
-        story = jobs.read(conn, page.caller, job_id, now=page.parts.clock())
+        story = jobs.read(conn, page.parts.live.current, page.caller, job_id, now=page.parts.clock())
     name = str(story.description.body.get("StdError") or _STDERR)
     members = jobs.listing(page.parts, page.caller, job_id).members
     file = next((each for each in members if each.name.removeprefix("./") == name), None)

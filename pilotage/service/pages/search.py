@@ -26,6 +26,7 @@ from taskqueue.pools import listing
 
 router = APIRouter(route_class=PageRoute)
 
+JOB = "Job"
 #: Hits of each kind.
 _MOST = 10
 #: Shortest beginning of an id of a pool or a pilot.
@@ -45,13 +46,13 @@ class Hit:
 @router.get("/search")
 @allow(*EVERY_ROLE)
 def find(page: PageOf, q: Annotated[str, Query(max_length=255)] = "") -> Response:
-    """Show the only hit itself, or else all hits by kind."""
+    """Show the job with this id, or the only hit, or else all hits by kind."""
     wanted = q.strip()
     if not wanted:
         return RedirectResponse("/", 303)
     with database.reading(page.parts.engine) as conn:
         hits = [*_jobs(conn, page, wanted), *_places(page, wanted), *_ids(conn, page, wanted)]
-    if len(hits) == 1:
+    if len(hits) == 1 or (hits and hits[0].kind == JOB):
         return RedirectResponse(hits[0].address, 303)
     return page.render("search/hits.html", hits=hits, wanted=wanted)
 
@@ -64,7 +65,7 @@ def _jobs(conn: Connection, page: PageContext, wanted: str) -> Iterator[Hit]:
     if wanted.isdecimal() and len(wanted) < _LARGEST_ID:
         with suppress(JobNotFound):
             job = visibility.require_job(caller, jobs.get_job(conn, int(wanted)))
-            yield Hit(kind="Job", name=wanted, address=f"/jobs/{job.job_id}")
+            yield Hit(kind=JOB, name=wanted, address=f"/jobs/{job.job_id}")
     vo = fold(wanted)
     if vo in visibility.pool_vos(caller, page.parts.live.current.vos):
         yield Hit(kind="VO", name=vo, address=f"/jobs?{urlencode({'vo': vo})}")
