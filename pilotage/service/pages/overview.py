@@ -1,19 +1,25 @@
-"""Overview page: numbers and charts of jobs, and problems."""
+"""Overview page: numbers and charts of jobs, and problems; and the state of services and agents."""
 
+import socket
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib import metadata
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
+from agents import loop
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import overview as overviews
+from pilotage.service.routes import health
 from taskqueue.accounting.time_series import StatusSeries
+from taskqueue.db import agent_leases, database
 from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
@@ -65,6 +71,50 @@ def overview(page: PageOf, query: Annotated[OverviewQuery, Query()]) -> HTMLResp
     course = {} if part == "numbers" else _course(page, query.span)
     return page.render(
         f"overview/{part or 'overview'}.html", hours=query.span, spans=SPANS, **numbers, **course
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """An agent with its latest cycle."""
+
+    name: str
+    last_at: datetime | None
+    is_overdue: bool
+    broken: Sequence[str]  #: VOs whose work failed
+
+
+@router.get("/services")
+@add_to_navigation("Services")
+@allow()
+def show_services(page: PageOf) -> HTMLResponse:
+    """Show whether the service, the database and the agents work."""
+    now = page.parts.clock()
+    checks = health.run_checks(page.parts)
+    with database.reading(page.parts.engine) as conn:
+        latest, broken = agent_leases.list_last_cycles(conn), agent_leases.list_broken(conn)
+        schema = database.schema_state(page.parts.engine)
+    overdue = loop.list_overdue(latest, now=now)
+    agents = [
+        AgentState(
+            name=name,
+            last_at=latest.get(name),
+            is_overdue=name in overdue,
+            broken=broken.get(name, ()),
+        )
+        for name in sorted(loop.INTERVALS)
+    ]
+    config = page.parts.live.current
+    return page.render(
+        "overview/services_live.html" if page.is_fragment else "overview/services.html",
+        checks=checks,
+        agents=agents,
+        schema=schema,
+        config=config,
+        problem=page.parts.live.problem,
+        version=metadata.version("pilotage"),
+        host=socket.gethostname(),
+        dialect=page.parts.engine.dialect.name,
     )
 
 

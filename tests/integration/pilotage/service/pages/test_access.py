@@ -35,6 +35,7 @@ PAGES = [
     ("GET", "/jobs/download", JOBS),
     ("GET", "/failures", {"user", "vo_admin", "site_admin"}),
     ("GET", "/campaigns", JOBS),
+    ("GET", "/services", set()),
     ("GET", "/search", SITES),
     ("GET", "/jobs/{job_id}/why", SITES),
     ("GET", "/pools", SITES),

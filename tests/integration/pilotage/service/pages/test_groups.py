@@ -168,3 +168,13 @@ def test_views_are_kept_and_the_page_tells_when_it_is_not_live(
     page.evaluate("htmx.ajax('GET', '/jobs?x=1', '#jobs').catch(() => {})")
     expect(page.get_by_text("Not live since")).to_be_visible()
     windows.wrong.clear()  # the request that failed
+
+
+def test_operators_see_which_agents_run_and_what_the_service_lacks(
+    service: Service, signed_in: SignedIn
+) -> None:
+    page = signed_in(service, role="operator", user="root")
+    page.goto("/services")
+    assert page.get_by_role("row").filter(has_text="lost-jobs").get_by_text("not running").is_visible()
+    assert page.get_by_text("Claimer").is_visible()
+    picture(page, "overview/services")

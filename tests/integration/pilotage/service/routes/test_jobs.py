@@ -410,3 +410,9 @@ def test_the_bearer_of_a_token_is_shown(service: Service):
         ["cms"],
         "cms_user",
     )
+
+
+def test_a_misspelt_status_is_answered_with_the_one_that_was_meant(service: Service):
+    answer = service.user().get("/api/v1/jobs", params={"status": "Waitin"})
+    assert answer.status_code == 400
+    assert "did you mean Waiting?" in error(answer)["message"]
