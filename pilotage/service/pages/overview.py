@@ -25,7 +25,7 @@ from taskqueue.states import JobStatus
 router = APIRouter(route_class=PageRoute)
 
 #: Periods in hours, with the minutes of a step.
-SPANS = {1: 1, 6: 2, 24: 10}
+SPANS = {1: 1, 6: 2, 24: 10, 168: 60}
 #: Colours of statuses in the charts, the lowest area first.
 _LIVING = {
     JobStatus.RUNNING: "running",
@@ -52,7 +52,8 @@ _LISTED = 8
 class OverviewQuery(BaseModel):
     """Query of the page."""
 
-    hours: int = Field(default=1, ge=1, le=24)
+    hours: int = Field(default=1, ge=1, le=168)
+    vo: str = Field(default="", max_length=255, description="VO of the charts; empty: all visible.")
     part: Literal["", "numbers", "course"] = ""
 
     @property
@@ -68,9 +69,14 @@ def overview(page: PageOf, query: Annotated[OverviewQuery, Query()]) -> HTMLResp
     """Show numbers, charts and problems; the parts of the page refresh themselves."""
     part = query.part if page.is_fragment else ""
     numbers = {} if part == "course" else _numbers(page)
-    course = {} if part == "numbers" else _course(page, query.span)
+    course = {} if part == "numbers" else _course(page, query.span, query.vo)
     return page.render(
-        f"overview/{part or 'overview'}.html", hours=query.span, spans=SPANS, **numbers, **course
+        f"overview/{part or 'overview'}.html",
+        hours=query.span,
+        spans=SPANS,
+        vo=query.vo,
+        **numbers,
+        **course,
     )
 
 
@@ -126,10 +132,10 @@ def _numbers(page: PageContext) -> dict[str, Any]:
     return {"standing": standing, "shown": shown, "glances": glances}
 
 
-def _course(page: PageContext, hours: int) -> dict[str, Any]:
+def _course(page: PageContext, hours: int, vo: str) -> dict[str, Any]:
     now, caller = page.parts.clock(), page.caller
     step = timedelta(minutes=SPANS[hours])
-    found = overviews.course(page.parts, caller, hours=hours, step=step, now=now)
+    found = overviews.course(page.parts, caller, vo=vo, hours=hours, step=step, now=now)
     return {
         "charts": _charts(found),
         "troubles": overviews.troubles(page.parts, caller, now=now),

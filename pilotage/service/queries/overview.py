@@ -19,6 +19,7 @@ from pilotage.service.queries import explanations
 from pilotage.service.queries import sites as queries_sites
 from pilotage.service.queries.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.services import Services
+from requirements.values import fold
 from taskqueue.accounting import time_series
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import agent_leases, database
@@ -147,11 +148,16 @@ def standing(parts: Services, caller: Caller, *, now: datetime) -> OverviewCount
     )
 
 
-def course(parts: Services, caller: Caller, *, hours: int, step: timedelta, now: datetime) -> StatusSeries:
-    """Numbers of jobs of the caller's VOs over time."""
+def course(
+    parts: Services, caller: Caller, *, vo: str = "", hours: int, step: timedelta, now: datetime
+) -> StatusSeries:
+    """Numbers of jobs of the caller's VOs over time, or of one of them."""
+    vos = caller.visible_vos
+    if vo:
+        vos = frozenset({fold(vo)}) if vos is None else vos & {fold(vo)}
     with database.reading(parts.engine) as conn:
         since = now - timedelta(hours=hours)
-        return time_series.read_series(conn, vos=caller.visible_vos, since=since, until=now, step=step)
+        return time_series.read_series(conn, vos=vos, since=since, until=now, step=step)
 
 
 def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroubles:

@@ -381,7 +381,9 @@ def test_a_copy_of_a_job_has_its_description_sandbox_and_owner(service: Service)
     sandbox = user.post("/api/v1/sandboxes", content=b"files").json()["sandbox"]
     jobs = [{**JOB, "Arguments": "%(n)s", "Parameters.n": ["a", "b"]}]
     ids = user.post("/api/v1/jobs", json={"jobs": jobs, "sandbox": sandbox}).json()["job_ids"]
-    [copy] = user.post(f"/api/v1/jobs/{ids[1]}/resubmit").json()["job_ids"]
+    answer = user.post(f"/api/v1/jobs/{ids[1]}/resubmit")
+    assert answer.status_code == 201, answer.text
+    [copy] = answer.json()["job_ids"]
     new, old = (user.get(f"/api/v1/jobs/{job_id}").json() for job_id in (copy, ids[1]))
     assert new["description"]["Arguments"] == old["description"]["Arguments"] == "b"
     assert new["description"] == old["description"]
