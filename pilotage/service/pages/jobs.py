@@ -366,7 +366,7 @@ def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
 
 
 def _submit(page: PageContext, jdl: str, key: str, *, copied: int | None) -> RedirectResponse:
-    sandbox = None if copied is None else _read_copied(page, copied).sandbox
+    sandbox = None if copied is None else jobs.name_sandbox(_read_copied(page, copied))
     job_ids = jobs.submit(
         page.parts, page.caller, [jdl], key=f"page:{key}" if key else None, sandbox=sandbox
     ).job_ids

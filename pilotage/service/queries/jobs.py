@@ -231,4 +231,10 @@ def resubmit(parts: Services, caller: Caller, job_id: int) -> Accepted:
     whose = {"VO": job.vo, "Owner": job.owner, "OwnerGroup": job.owner_group}
     named = {fold(name) for name in whose}
     body = {name: value for name, value in description.body.items() if fold(name) not in named}
-    return submit(parts, caller, [{**body, **whose}], key=None, sandbox=description.sandbox)
+    sandbox = name_sandbox(description)
+    return submit(parts, caller, [{**body, **whose}], key=None, sandbox=sandbox)
+
+
+def name_sandbox(description: Description) -> str | None:
+    """The input sandbox of a job, as submissions name it."""
+    return None if description.sandbox is None else f"sha256:{description.sandbox}"

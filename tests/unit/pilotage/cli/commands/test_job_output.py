@@ -87,7 +87,7 @@ class SomeOutputs(Outputs):
         else:
             super().output(job_id, stream)
 
-    def job(self, job_id: int) -> dict[str, str]:
+    def job(self, _job_id: int) -> dict[str, str]:
         return {"status": "Waiting", "minor_status": "No eligible queue"}
 
 
