@@ -9,7 +9,7 @@ from cs_config.errors import ConfigError, one_problem
 from cs_config.options import operations, registry
 from cs_config.options.options import VoOptions
 from cs_config.source import yaml_reader
-from cs_config.source.sections import Leaf, Section
+from cs_config.source.sections import Leaf, LineOrigins, Section
 from cs_config.tree import expiry, resources
 from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem, did_you_mean
@@ -32,9 +32,15 @@ class Report:
     configuration: Configuration | None  #: None if there are errors
 
 
-def parse(text: str | bytes, file: str = "config", version: int = 0, author: str = "") -> Configuration:
-    """The configuration of a text; ConfigError has every problem."""
-    found = report(text, file, version, author)
+def parse(
+    text: str | bytes,
+    file: str = "config",
+    version: int = 0,
+    author: str = "",
+    origins: LineOrigins | None = None,
+) -> Configuration:
+    """The configuration of a text; ConfigError has every problem. `origins`: of an edited text."""
+    found = report(text, file, version, author, origins)
     if found.configuration is None:
         raise ConfigError(found.errors)
     return found.configuration
@@ -55,15 +61,22 @@ def read_bytes(path: Path) -> bytes:
 
 
 @gc_tuning.pause_collection()
-def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> Report:
+def report(
+    text: str | bytes,
+    file: str,
+    version: int = 0,
+    author: str = "",
+    origins: LineOrigins | None = None,
+) -> Report:
     """All errors and warnings of a text, and the configuration if there are no errors."""
     reading = yaml_reader.read_yaml(text, file)
     root = reading.root
+    origins = origins or LineOrigins.from_file(file)
     options, wrong_options = operations.read_operations(root.section("Operations"), file)
     entries, wrong_entries = registry.read_registry(root.section("Registry"), file)
     compatibility, wrong_platforms = resources.read_platforms(root, file)
     dynamic, wrong_names = expiry.read_dynamic(root, file)
-    tree = resources.read_resources(root, file, declared=_declared(options))
+    tree = resources.read_resources(root, file, origins=origins, declared=_declared(options))
     seen = tree.parameters
     wrong_levels = _unknown_levels(root, file)
     misspelled_vos = _misspelled_vos(root, entries.all_vos() | seen.vos, file)
@@ -78,6 +91,7 @@ def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> 
         source=reading.text,
         file=file,
         author=author,
+        origins=origins,
         root=root,
         levels=tree.queues,
         nodes=tree.nodes,

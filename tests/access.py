@@ -28,6 +28,7 @@ ROUTES = [
     ("GET", "/jobs/1/output", None, {"user", "vo_admin"}),
     ("POST", "/jobs/1/kill", None, {"user", "vo_admin"}),
     ("POST", "/jobs/1/reschedule", None, {"user", "vo_admin"}),
+    ("POST", "/jobs/1/resubmit", None, {"user", "vo_admin"}),
     ("POST", "/jobs/kill", {"ids": [1]}, {"user", "vo_admin"}),
     ("POST", "/jobs/reschedule", {"ids": [1]}, {"user", "vo_admin"}),
     ("POST", "/sandboxes", None, {"user", "vo_admin"}),
@@ -142,6 +143,7 @@ ROUTES = [
     ("POST", "/sites/LCG.A.org/ces/ce1/queues/long/advertisement", {}, {"site_admin", "gateway"}),
     # Whoever shows no good secret is nobody, whatever its role: 401.
     ("POST", "/pilots/nope/token", {"request_id": str(uuid4())}, set(TOKENS)),
+    ("GET", "/tokens/me", None, set(TOKENS)),
     ("POST", "/tokens/renew", None, {"gateway", "pilot"}),
     ("POST", "/login-links", {}, {"user", "vo_admin", "site_admin"}),
     ("POST", "/tokens/revoke", {"jti": "x"}, set()),

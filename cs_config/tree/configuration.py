@@ -12,7 +12,7 @@ from typing import Any
 from cs_config.errors import QueueNotFound
 from cs_config.options.options import VoOptions
 from cs_config.options.registry import Registry
-from cs_config.source.sections import Section, Tree, to_plain
+from cs_config.source.sections import LineOrigins, Section, Tree, to_plain
 from cs_config.tree import admission, expiry, glue, inheritance
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
@@ -37,7 +37,8 @@ class Configuration:
 
     version: int  #: 0: not from the database
     source: str  #: the original text
-    file: str  #: file name in the origins of parameters
+    file: str  #: file that it was made from, or `api`
+    origins: LineOrigins  #: where its lines were first written
     author: str = ""  #: author of this version
     root: Section  #: the text as sections
     levels: Mapping[QueueAddress, Levels]  #: of every queue, from the site down

@@ -67,13 +67,14 @@ def _read_attribute(
         return
     attribute = _attribute(name, entry, parameters, below)
     if attribute is not None:
+        file, line = parameters.origins.find(entry.line)
         into[folded] = Parameter(
             name=f"{NODE_ATTRIBUTES}/{name}",
             value=_format_options(attribute.options(name)),
             level=level,
             below=path.removesuffix(f"/{NODE_ATTRIBUTES}"),
-            file=parameters.file,
-            line=entry.line,
+            file=file,
+            line=line,
             node_attribute=attribute,
         )
 
@@ -138,13 +139,14 @@ def read_forwarding(
             inside = tuple(problem.path.removeprefix(f"{below}/").split("/"))
             parameters.error(problem.path, find_line(entry, inside), problem.message, problem.suggestion)
         return
+    file, line = parameters.origins.find(entry.line)
     into[fold(FORWARDING)] = Parameter(
         name=FORWARDING,
         value=json.dumps(to_plain(entry), ensure_ascii=False, sort_keys=True),
         level=level,
         below=path,
-        file=parameters.file,
-        line=entry.line,
+        file=file,
+        line=line,
         forwarding=mapping,
     )
 

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from sys import intern
 
 from cs_config.options import bounds
-from cs_config.source.sections import Leaf
+from cs_config.source.sections import Leaf, LineOrigins
 from cs_config.tree import admission
 from cs_config.tree.address import NAME, is_slip
 from cs_config.tree.inheritance import Parameter, as_tuple
@@ -236,6 +236,7 @@ class ParameterReader:
     """Reads parameters and collects their problems and the VOs that they name."""
 
     file: str
+    origins: LineOrigins  #: of the lines that parameters are written in
     declared: frozenset[str]  #: folded names that the operations declare: never misspellings
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
@@ -258,9 +259,8 @@ class ParameterReader:
             return
         if folded == "vo":
             self.vos.update(fold(str(vo)) for vo in as_tuple(value))
-        into[folded] = Parameter(
-            name=name, value=value, level=level, below=path, file=self.file, line=leaf.line
-        )
+        file, line = self.origins.find(leaf.line)
+        into[folded] = Parameter(name=name, value=value, level=level, below=path, file=file, line=line)
 
     def error(self, path: str, line: int, message: str, suggestion: str | None = None) -> None:
         """Record a problem."""

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cs_config.source import models
 from cs_config.source.models import model_section
-from cs_config.source.sections import Leaf, Section, as_list
+from cs_config.source.sections import Leaf, LineOrigins, Section, as_list
 from cs_config.tree import admission, node_attributes
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.inheritance import NODE_ATTRIBUTES, Level, Parameter, Settings
@@ -37,11 +37,14 @@ _STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
 _NO_VOS: Mapping[str, Settings] = MappingProxyType({})
 
 
-def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> "ResourceReader":
+def read_resources(
+    root: Section, file: str, *, origins: LineOrigins, declared: frozenset[str]
+) -> "ResourceReader":
     """Read all sites; folded names that the operations declare are never misspellings."""
     sites = root.section("Resources").section("Sites")
     checks = admission.DEFAULT_CHECKS.union(_checks(sites))
-    reader = ResourceReader(parameters=ParameterReader(file=file, declared=declared, checks=checks))
+    parameters = ParameterReader(file=file, origins=origins, declared=declared, checks=checks)
+    reader = ResourceReader(parameters=parameters)
     reader.read_sites(sites)
     return reader
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cs_config import validate
 from cs_config.source import yaml_writer
-from cs_config.source.sections import Tree
+from cs_config.source.sections import LineOrigins, Tree
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, patch, permissions
 from cs_config.versions.diff import Difference
@@ -55,7 +55,8 @@ def propose_edits(
 
 def propose_text(current: Configuration, text: str, file: str = API) -> Proposal:
     """Replace the current configuration by a whole text."""
-    after = validate.parse(text, file, current.version)
+    origins = _follow_origins(current, text) if file == API else None
+    after = validate.parse(text, file, current.version, origins=origins)
     return Proposal(before=current, after=after, differences=diff.compare(current.tree, after.tree))
 
 
@@ -65,7 +66,8 @@ def propose_rollback(current: Configuration, older: Configuration, allowed: Righ
     Raises EditNotAllowed if restoring these would change others.
     """
     if allowed.everything:
-        return propose_text(current, older.source)
+        after = validate.parse(older.source, API, current.version, origins=older.origins)
+        return Proposal(before=current, after=after, differences=diff.compare(current.tree, after.tree))
     back = [
         Edit(names=names, value=patch.find_entry(older.tree, names))
         for difference in diff.compare(current.tree, older.tree)
@@ -83,5 +85,10 @@ def _propose_tree(current: Configuration, tree: Tree, allowed: Rights) -> Propos
     if not found:
         return Proposal(before=current, after=current, differences=())
     text = yaml_writer.edit_text(current.source, current.tree, tree)
-    after = validate.parse(text, API, current.version)
+    after = validate.parse(text, API, current.version, origins=_follow_origins(current, text))
     return Proposal(before=current, after=after, differences=found)
+
+
+def _follow_origins(current: Configuration, text: str) -> LineOrigins:
+    """Origins of the lines of an edited text, which becomes the next version."""
+    return current.origins.follow(current.source, text, f"version {current.version + 1}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from cs_config.errors import PathNotFound
 from cs_config.options.operations import DEFAULTS
-from cs_config.source.sections import Leaf, LeafValue, Section, merge_sections
+from cs_config.source.sections import Leaf, LeafValue, Section, format_origin, merge_sections
 from cs_config.tree import inheritance
 from cs_config.tree.address import NODES, SITES
 from cs_config.tree.configuration import Configuration
@@ -99,7 +99,8 @@ def _entry(
 def _lines_below(entry: Leaf | Section, path: str, config: Configuration, top: str) -> Iterator[ShownLine]:
     if isinstance(entry, Leaf):
         place = "/".join(filter(None, (top, path)))
-        yield ShownLine(path=path, value=entry.value, origin=f"{config.file}:{entry.line}", places=(place,))
+        origin = format_origin(*config.origins.find(entry.line))
+        yield ShownLine(path=path, value=entry.value, origin=origin, places=(place,))
         return
     for name, each in entry.entries.items():
         yield from _lines_below(each, f"{path}/{name}" if path else name, config, top)
@@ -126,7 +127,7 @@ def _list_levels(config: Configuration, names: tuple[str, ...]) -> tuple[Level, 
 def describe_origin(parameter: Parameter) -> str:
     """The origin of a parameter; of a united set, all origins."""
     parts = parameter.parts or (parameter,)
-    return "; ".join(f"{part.level}, {part.file}:{part.line}" for part in parts)
+    return "; ".join(f"{part.level}, {format_origin(part.file, part.line)}" for part in parts)
 
 
 def _options(config: Configuration, names: tuple[str, ...], vo: str) -> Iterator[ShownLine]:

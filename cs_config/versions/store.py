@@ -19,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 
 from cs_config import notifications, validate
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound, VersionRemoved
+from cs_config.source.sections import LineOrigins
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff
 from cs_config.versions.tables import config_imports, config_versions
@@ -42,7 +43,9 @@ CURRENT_DIGEST = (
     .order_by(config_versions.c.version.desc())
     .limit(1)
 )
-ONE_VERSION = select(*_ABOUT, config_versions.c.text).where(config_versions.c.version == bindparam("wanted"))
+ONE_VERSION = select(*_ABOUT, config_versions.c.text, config_versions.c.origins).where(
+    config_versions.c.version == bindparam("wanted")
+)
 CHANGED = select(config_versions.c.changed).where(config_versions.c.version == bindparam("wanted"))
 CHANGED_UP_TO = (
     select(config_versions.c.version, config_versions.c.changed)
@@ -85,7 +88,8 @@ def load_version(conn: Connection, version: int | None = None) -> Configuration:
     row = _row(conn, current_version(conn) if version is None else version)
     if row["text"] is None:
         raise VersionRemoved(row["version"])
-    return validate.parse(row["text"], row["source"], row["version"], row["author"])
+    runs = row["origins"] and LineOrigins(tuple(map(tuple, json.loads(row["origins"]))))
+    return validate.parse(row["text"], row["source"], row["version"], row["author"], runs or None)
 
 
 def _row(conn: Connection, version: int) -> RowMapping:
@@ -139,6 +143,9 @@ def store_checked(
         "author": author,
         "message": message,
         "created_at": now,
+        "origins": None
+        if config.origins == LineOrigins.from_file(config.file)
+        else json.dumps(config.origins.runs),
         "changed": None
         if changed is None or len(changed) > _MAX_CHANGED_PATHS
         else json.dumps(list(changed)),
@@ -182,7 +189,7 @@ def list_versions(conn: Connection, limit: int = 100) -> list[Version]:
 def read_version(conn: Connection, version: int) -> Version:
     """The metadata of one version."""
     row = dict(_row(conn, version))
-    del row["text"]
+    del row["text"], row["origins"]
     return Version(**row)
 
 

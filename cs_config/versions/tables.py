@@ -69,6 +69,7 @@ config_versions = Table(
     Column("author", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
+    Column("origins", CompressedText),  # JSON: runs of `LineOrigins`; null: every line is its own
     Column("changed", Text),  # JSON list: paths that differ from the version before; null: not stored
 )
 

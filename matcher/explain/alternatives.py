@@ -10,7 +10,14 @@ from matcher.explain import job_conditions, rewrites
 from matcher.explain.job_conditions import ClassCondition, JobDemand, RequirementCondition
 from matcher.explain.queue_columns import QueueView
 from matcher.explain.queue_set import QueueSet
-from matcher.explain.rewrites import ExplanationBudget, smaller_steps
+from matcher.explain.rewrites import (
+    LEFT_OUT,
+    OTHER,
+    SPELLING,
+    ExplanationBudget,
+    nearness,
+    smaller_steps,
+)
 from matcher.explain.unmet_conditions import UnmetCondition
 from requirements import evaluator
 from requirements.canonical import Requirements
@@ -20,8 +27,8 @@ from requirements.record.record import Record
 from requirements.values import Scalar, Value, as_number, fold, format_value, key, lookup
 from taskqueue.task_queues.requirement_class import RequirementClass
 
-#: A description of a change, and the changed demand.
-Alternative = tuple[str, JobDemand]
+#: The effort of a change (see `rewrites.SPELLING`), its description, and the changed demand.
+Alternative = tuple[float, str, JobDemand]
 
 
 def list_alternatives(
@@ -37,11 +44,11 @@ def list_alternatives(
         yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, budget)
     elif isinstance(part, ClassCondition):  # only the queue's configuration can change other conditions
         find = _BY_KIND[part.kind.requirement]
-        for text, asked in find(part, demand.asked, survey.members(queues), survey):
-            yield text, replace(demand, asked=asked)
+        for effort, text, asked in find(part, demand.asked, survey.members(queues), survey):
+            yield effort, text, replace(demand, asked=asked)
 
 
-_Found = Iterator[tuple[str, RequirementClass]]
+_Found = Iterator[tuple[float, str, RequirementClass]]
 _AlternativeFinder = Callable[[ClassCondition, RequirementClass, list[QueueView], QueueSet], _Found]
 
 
@@ -54,7 +61,8 @@ def _cpu_time(
         if (fitting := [each for each in survey.segments if each <= queue.offered.cpu_time])
     ]
     for time in smaller_steps(each for each in times if each < asked.cpu_time):
-        yield f"lower CPUTime from {asked.cpu_time} to {time} s", replace(asked, cpu_time=int(time))
+        text = f"lower CPUTime from {asked.cpu_time} to {time} s"
+        yield nearness(asked.cpu_time, time), text, replace(asked, cpu_time=int(time))
 
 
 def _ram(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
@@ -66,7 +74,8 @@ def _ram(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], _
         own = min(asked.min_ram, int(ram) - per_core * cores)
         lowered = ("MinRAM", asked.min_ram, own), ("MinRAMPerCore", asked.min_ram_per_core, per_core)
         texts = (f"lower {name} from {old} to {new} MB" for name, old, new in lowered if new < old)
-        yield " and ".join(texts), replace(asked, min_ram=own, min_ram_per_core=per_core)
+        lower = replace(asked, min_ram=own, min_ram_per_core=per_core)
+        yield nearness(needed, ram), " and ".join(texts), lower
 
 
 def _processors(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
@@ -77,12 +86,14 @@ def _processors(_: ClassCondition, asked: RequirementClass, offered: list[QueueV
         changed = replace(
             asked, processors_min=min(asked.processors_min, cores), processors_max=most, tags=frozenset(tags)
         )
-        yield f"lower NumberOfProcessors from {asked.processors_min} to {cores}", changed
+        text = f"lower NumberOfProcessors from {asked.processors_min} to {cores}"
+        yield nearness(asked.processors_min, cores), text, changed
 
 
 def _gpus(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
     for number in smaller_steps(queue.offered.gpus for queue in offered):
-        yield f"lower GPUs from {asked.gpus} to {number:.0f}", replace(asked, gpus=int(number))
+        text = f"lower GPUs from {asked.gpus} to {number:.0f}"
+        yield nearness(asked.gpus, number), text, replace(asked, gpus=int(number))
 
 
 def _whole_node(_: ClassCondition, asked: RequirementClass, __: list[QueueView], ___: QueueSet) -> _Found:
@@ -93,7 +104,7 @@ def _whole_node(_: ClassCondition, asked: RequirementClass, __: list[QueueView],
         for tag in asked.tags
         if fold(tag) != "wholenode" and not (any_number and job_conditions.is_core_tag(tag))
     )
-    yield "do without WholeNode", replace(asked, whole_node=False, tags=tags)
+    yield LEFT_OUT, "do without WholeNode", replace(asked, whole_node=False, tags=tags)
 
 
 def _tag(part: ClassCondition, asked: RequirementClass, _: list[QueueView], survey: QueueSet) -> _Found:
@@ -101,8 +112,8 @@ def _tag(part: ClassCondition, asked: RequirementClass, _: list[QueueView], surv
     rest = asked.tags - {tag}
     similar = did_you_mean(tag, [name for queue in survey.queues for name in _list_values(queue, "Tag")])
     if similar:
-        yield f"write the tag {similar} instead of {tag}", replace(asked, tags=rest | {similar})
-    yield f"leave out the tag {tag}", replace(asked, tags=rest)
+        yield SPELLING, f"write the tag {similar} instead of {tag}", replace(asked, tags=rest | {similar})
+    yield LEFT_OUT, f"leave out the tag {tag}", replace(asked, tags=rest)
 
 
 def _required_tag(
@@ -113,7 +124,7 @@ def _required_tag(
     for missing, _count in wanted.most_common(2):
         names = frozenset(_find_spelling(offered, "RequiredTag", missing))
         if names:
-            yield f"add the tag {', '.join(sorted(names))}", replace(asked, tags=asked.tags | names)
+            yield OTHER, f"add the tag {', '.join(sorted(names))}", replace(asked, tags=asked.tags | names)
 
 
 def _banned_sites(
@@ -123,9 +134,9 @@ def _banned_sites(
     for site, _count in here.most_common(3):
         left = frozenset(name for name in asked.banned_sites if fold(name) != site)
         spelled = next(name for name in asked.banned_sites if fold(name) == site)
-        yield f"take {spelled} off BannedSites", replace(asked, banned_sites=left)
+        yield OTHER, f"take {spelled} off BannedSites", replace(asked, banned_sites=left)
     if len(here) > 1:
-        yield "leave out BannedSites", replace(asked, banned_sites=frozenset())
+        yield LEFT_OUT, "leave out BannedSites", replace(asked, banned_sites=frozenset())
 
 
 def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) -> _AlternativeFinder:
@@ -145,10 +156,10 @@ def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) 
             similar = None if fold(name) in folded else did_you_mean(name, known)
             if similar:
                 changed = names - {name} | {similar}
-                yield f"write {keyword} {similar} instead of {name}", change(asked, changed)
+                yield SPELLING, f"write {keyword} {similar} instead of {name}", change(asked, changed)
         for other, _count in Counter(name for queue in offered for name in has(queue)).most_common(1):
-            yield f"allow {keyword} {other} as well", change(asked, names | {other})
-        yield f"leave out {keyword}", change(asked, frozenset())
+            yield OTHER, f"allow {keyword} {other} as well", change(asked, names | {other})
+        yield LEFT_OUT, f"leave out {keyword}", change(asked, frozenset())
 
     return find
 
@@ -182,22 +193,24 @@ def _requirement_alternatives(
     if not isinstance(requirements, Record) or not isinstance(part, Record):
         whole = requirements or part
         size = len(evaluator.format_requirement(whole, survey.declarations))
-        for text, new in (
+        for effort, text, new in (
             () if budget.over else rewrites.rewrite_condition(failure.wanted, queues, survey, budget)
         ):
             if not budget.spend(size):
                 break
-            yield (text, replace(demand, requirements=evaluator.replace_operand(whole, failure.wanted, new)))
+            changed = evaluator.replace_operand(whole, failure.wanted, new)
+            yield effort, text, replace(demand, requirements=changed)
         budget.spend(size)
         left = evaluator.replace_operand(whole, failure.wanted, None)
-        yield f"leave out `{failure.wanted}` of the Requirements", replace(demand, requirements=left)
+        text = f"leave out `{failure.wanted}` of the Requirements"
+        yield LEFT_OUT, text, replace(demand, requirements=left)
         return
     [(name, wanted)] = part.values
-    for text, entry in _entry_alternatives(name, wanted, queues, survey):
+    for effort, text, entry in _entry_alternatives(name, wanted, queues, survey):
         kept = [each for each in requirements.values if each[0] != name]
         values = tuple(sorted([*kept, *([entry] if entry else [])], key=lambda each: fold(each[0])))
         if len({fold(each[0]) for each in values}) == len(values):
-            yield text, replace(demand, requirements=Record(values=values) if values else None)
+            yield effort, text, replace(demand, requirements=Record(values=values) if values else None)
 
 
 _Entry = tuple[str, Value]
@@ -205,7 +218,7 @@ _Entry = tuple[str, Value]
 
 def _entry_alternatives(
     name: str, wanted: Value, queues: int, survey: QueueSet
-) -> Iterator[tuple[str, _Entry | None]]:
+) -> Iterator[tuple[float, str, _Entry | None]]:
     declaration = survey.declarations.get(name)
     [parameter] = evaluator.parameters(Record(values=((name, wanted),)), survey.declarations)
     there = survey.distinct(parameter, survey.candidates)
@@ -213,22 +226,23 @@ def _entry_alternatives(
         known = [*survey.names, *survey.declarations.names()]
         similar = None if declaration else did_you_mean(name, known)
         if similar and fold(similar) != fold(name):
-            yield f"write {similar} instead of {name}", (similar, wanted)
+            yield SPELLING, f"write {similar} instead of {name}", (similar, wanted)
     else:
         if declaration and declaration.kind is ValueKind.NUMBER and isinstance(wanted, str):
             wanted = as_number(wanted)
         yield from _value_alternatives(name, wanted, there, survey.distinct(parameter, queues))
-    yield f"leave out {name}", None
+    yield LEFT_OUT, f"leave out {name}", None
 
 
 def _value_alternatives(
     name: str, wanted: Value, there: Mapping[Value, int], winnable: Mapping[Value, int]
-) -> Iterator[tuple[str, _Entry]]:
+) -> Iterator[tuple[float, str, _Entry]]:
     number = _number(wanted)
     if number is not None:
         offered = (_number(value) for value, mask in winnable.items() for _ in range(mask.bit_count()))
         for step in smaller_steps(each for each in offered if each is not None and each < number):
-            yield f"lower {name} from {format_value(wanted)} to {format_value(step)}", (name, step)
+            text = f"lower {name} from {format_value(wanted)} to {format_value(step)}"
+            yield nearness(number, step), text, (name, step)
         return
     known = {key(item): item for value in there for item in rewrites.list_items(value)}
     texts = [item for item in known.values() if isinstance(item, str)]
@@ -238,13 +252,15 @@ def _value_alternatives(
             changed = tuple(
                 similar if key(each) == key(item) else each for each in rewrites.list_items(wanted)
             )
-            yield f"write {name} {similar} instead of {format_value(item)}", (name, _value(changed))
+            text = f"write {name} {similar} instead of {format_value(item)}"
+            yield SPELLING, text, (name, _value(changed))
     gains: Counter[tuple[int, float, str]] = Counter()
     for value, mask in winnable.items():
         gains.update({key(item): mask.bit_count() for item in rewrites.list_items(value)})
     for best, _ in gains.most_common(1):
         other = known[best]
-        yield f"allow {name} {format_value(other)} as well", (name, (*rewrites.list_items(wanted), other))
+        text = f"allow {name} {format_value(other)} as well"
+        yield OTHER, text, (name, (*rewrites.list_items(wanted), other))
 
 
 def _number(value: Value) -> int | float | None:

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from cs_config.tree.address import QueueAddress
-from matcher.explain import alternatives
+from matcher.explain import alternatives, rewrites
 from matcher.explain.alternatives import Alternative
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
@@ -156,6 +156,7 @@ class SuggestedChange:
     """A change that makes queues eligible."""
 
     text: str
+    effort: float  #: of the change: `rewrites.SPELLING`, …; of several together, their sum
     gains: int  #: newly eligible queues, without those that are closed now
     example: QueueAddress  #: one of them
     demand: JobDemand | None  #: the changed demand; None: an admin must change something
@@ -164,7 +165,7 @@ class SuggestedChange:
 def suggest_changes(
     survey: QueueSet, vo: str, demand: JobDemand, budget: ExplanationBudget | None = None, *, closed: int = 0
 ) -> list[SuggestedChange]:
-    """Changes that make queues eligible, the largest gain first.
+    """Changes that make queues eligible, the smallest change first.
 
     If the budget is exceeded afterwards, better changes may exist. `closed` is the set of queues that block
     the job now; they count as gain only if no others are left.
@@ -183,18 +184,18 @@ def suggest_changes(
             if budget.over:
                 break
             failing = [failures[number] for number in which]
-            for text, changed in _combine_alternatives(failing, demand, mask, survey, budget):
+            for effort, text, changed in _combine_alternatives(failing, demand, mask, survey, budget):
                 gained = survey.eligible(changed) & ~eligible & ~closed
                 if gained.bit_count() > (found[text].gains if text in found else 0):
-                    found[text] = _build_suggestion(survey, text, gained, changed)
+                    found[text] = _build_suggestion(survey, text, gained, changed, effort)
     if not eligible and (demand.asked.sites or demand.asked.grid_ces or not found):
         found |= {each.text: each for each in _changes_by_admins(survey, vo, failures)}
     return sorted(found.values(), key=_order)[:_MOST]
 
 
-def _order(change: SuggestedChange) -> tuple[int, bool, int, str]:
-    """Largest gain first; corrections of misspellings before other changes of equal gain."""
-    return -change.gains, not change.text.startswith("write "), len(change.text), change.text
+def _order(change: SuggestedChange) -> tuple[object, ...]:
+    """Smallest change first; of equal ones that with the largest gain."""
+    return change.effort, -change.gains, len(change.text), change.text
 
 
 def _group_queues(failures: Sequence[UnmetCondition], queues: int) -> dict[tuple[int, ...], int]:
@@ -223,11 +224,11 @@ def _combine_alternatives(
     if not others:
         yield from found
         return
-    for index, (text, changed) in enumerate(found):
+    for index, (effort, text, changed) in enumerate(found):
         if index == _TRIED or (index and budget.over):
             return
-        for further, changed_again in _combine_alternatives(others, changed, queues, survey, budget):
-            yield f"{text}, and {further}", changed_again
+        for more, further, changed_again in _combine_alternatives(others, changed, queues, survey, budget):
+            yield effort + more, f"{text}, and {further}", changed_again
 
 
 def _changes_by_admins(
@@ -241,9 +242,11 @@ def _changes_by_admins(
         ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),
     ):
         if gained:
-            yield _build_suggestion(survey, text, gained, None)
+            yield _build_suggestion(survey, text, gained, None, rewrites.BY_OTHERS)
 
 
-def _build_suggestion(survey: QueueSet, text: str, gained: int, demand: JobDemand | None) -> SuggestedChange:
+def _build_suggestion(
+    survey: QueueSet, text: str, gained: int, demand: JobDemand | None, effort: float
+) -> SuggestedChange:
     example = survey.first(gained).address
-    return SuggestedChange(text=text, gains=gained.bit_count(), example=example, demand=demand)
+    return SuggestedChange(text=text, effort=effort, gains=gained.bit_count(), example=example, demand=demand)

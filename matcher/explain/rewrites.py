@@ -10,6 +10,17 @@ from requirements.classad.edit_expression import AttributeComparison
 from requirements.errors import did_you_mean
 from requirements.values import Scalar, Value, as_number, fold
 
+#: How much a change demands of the author of a job: it is listed the earlier, the less. A nearer value is
+#: between `NEARER` and `OTHER`, by the share of the old value that is given up.
+SPELLING, NEARER, OTHER, LEFT_OUT, BY_OTHERS = 0.0, 1.0, 2.0, 3.0, 4.0
+
+
+def nearness(old: object, new: object) -> float:
+    """The effort of another number in place of an old one."""
+    if not isinstance(old, int | float) or not isinstance(new, int | float) or not old:
+        return OTHER
+    return NEARER + min(1.0, abs(old - new) / max(abs(old), abs(new)))
+
 
 def smaller_steps(values: Iterable[float | None]) -> list[float]:
     """Up to three of the offered values: the highest, the median and the lowest, each winning more queues."""
@@ -43,8 +54,8 @@ class ExplanationBudget:
 _AT_LEAST = frozenset({">", ">="})
 _AT_MOST = frozenset({"<", "<="})
 
-#: A description of the change, and the new condition.
-Rewrite = tuple[str, str]
+#: The effort of the change, its description, and the new condition.
+Rewrite = tuple[float, str, str]
 
 
 def rewrite_condition(
@@ -60,9 +71,9 @@ def rewrite_condition(
         if not budget.spend(SEARCH):
             return
         present = condition[each.whole.start : each.whole.end]
-        for changed in _values(each, queues, survey):
+        for effort, changed in _values(each, queues, survey):
             new = edit_expression.replace_part(condition, each.whole, changed)
-            yield f"write `{changed}` instead of `{present}`", new
+            yield effort, f"write `{changed}` instead of `{present}`", new
 
 
 def _names(condition: str, survey: QueueSet, budget: ExplanationBudget) -> Iterator[Rewrite]:
@@ -76,11 +87,12 @@ def _names(condition: str, survey: QueueSet, budget: ExplanationBudget) -> Itera
         similar = did_you_mean(name, survey.names)
         if similar:
             new = attribute.removesuffix(name) + similar
-            yield f"write {new} instead of {attribute}", edit_expression.replace_part(condition, place, new)
+            changed = edit_expression.replace_part(condition, place, new)
+            yield SPELLING, f"write {new} instead of {attribute}", changed
 
 
-def _values(comparison: AttributeComparison, queues: int, survey: QueueSet) -> Iterator[str]:
-    """Comparisons of the same attribute that some queues fulfil."""
+def _values(comparison: AttributeComparison, queues: int, survey: QueueSet) -> Iterator[tuple[float, str]]:
+    """Comparisons of the same attribute that some queues fulfil, each with its effort."""
     here = survey.distinct(comparison.name, queues)
     wanted = _unquoted_number(comparison.value, here)
     if comparison.operator in _AT_LEAST | _AT_MOST:
@@ -90,20 +102,23 @@ def _values(comparison: AttributeComparison, queues: int, survey: QueueSet) -> I
     there = survey.distinct(comparison.name, survey.candidates)
     texts = [item for value in there for item in list_items(value) if isinstance(item, str)]
     if wanted != comparison.value:
-        yield edit_expression.render_comparison(comparison, comparison.operator, wanted)
+        yield SPELLING, edit_expression.render_comparison(comparison, comparison.operator, wanted)
     similar = did_you_mean(wanted, texts) if isinstance(wanted, str) else None
     offered: Counter[tuple[type, Scalar]] = Counter()
     for value, mask in here.items():
         offered.update({(type(item), item): mask.bit_count() for item in list_items(value)})
     common = [item for (_, item), _ in offered.most_common(1)]
     for value in dict.fromkeys([*([similar] if similar else []), *common]):
-        yield edit_expression.render_comparison(comparison, comparison.operator, value)
+        changed = edit_expression.render_comparison(comparison, comparison.operator, value)
+        yield SPELLING if value == similar else nearness(wanted, value), changed
 
 
-def _numbers(comparison: AttributeComparison, wanted: float, here: dict[Value, int]) -> Iterator[str]:
+def _numbers(
+    comparison: AttributeComparison, wanted: float, here: dict[Value, int]
+) -> Iterator[tuple[float, str]]:
     """The same bound at values that queues offer; each value counts once per queue."""
     if wanted != comparison.value:
-        yield edit_expression.render_comparison(comparison, comparison.operator, wanted)
+        yield SPELLING, edit_expression.render_comparison(comparison, comparison.operator, wanted)
     offered = [
         value
         for value, mask in here.items()
@@ -112,10 +127,10 @@ def _numbers(comparison: AttributeComparison, wanted: float, here: dict[Value, i
     ]
     if comparison.operator in _AT_LEAST:
         for step in smaller_steps(each for each in offered if each <= wanted):
-            yield edit_expression.render_comparison(comparison, ">=", step)
+            yield nearness(wanted, step), edit_expression.render_comparison(comparison, ">=", step)
     else:
         for step in smaller_steps(-each for each in offered if each >= wanted):
-            yield edit_expression.render_comparison(comparison, "<=", -step)
+            yield nearness(wanted, -step), edit_expression.render_comparison(comparison, "<=", -step)
 
 
 def _unquoted_number(wanted: Scalar, here: dict[Value, int]) -> Scalar:

@@ -319,7 +319,11 @@ class _Reader:
         if fold(name) == "submitpool":
             self.problem(name, "is set by the system, from the Requirements")
             return
-        names = (*keywords.NAMES, *self.operations.job_description.extra)
+        options = self.operations.job_description
+        if any(fold(name) == fold(each) for each in options.declarations.names()):
+            self.problem(name, f"is no keyword: it belongs into the Requirements = [ {name} = … ]")
+            return
+        names = (*keywords.NAMES, *options.extra)
         message = "unknown keyword (the configuration may allow it under Operations/JobDescription/Extra)"
         self.problem(name, message, did_you_mean(name, names) if len(self.problems) < MOST_HINTS else None)
 

@@ -50,6 +50,9 @@ class Accepted:
     job_ids: list[int]  #: in the order of the sources
     due: list[int] = field(default_factory=list)  #: those for the optimizers: notify them after the commit
     decided: BatchResult = field(default_factory=BatchResult)  #: result of the optimizers for the others
+    stuck: Mapping[str, int] = field(
+        default_factory=dict
+    )  #: pools without a known eligible queue, one job of each
 
 
 def submit(
@@ -310,15 +313,20 @@ def _drop_outdated_failures(conn: Connection, new: _NewJobs) -> Sequence[ChainRe
 def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids: Sequence[int]) -> Accepted:
     """Return the same result as if the optimizers had processed the jobs."""
     by_status: defaultdict[JobStatus, list[int]] = defaultdict(list)
+    stuck: dict[str, int] = {}
     counts: Counter[int] = Counter()
     for job_id, state, chain_result in zip(job_ids, states, new.results, strict=True):
         by_status[state.update.status if state else JobStatus.RECEIVED].append(job_id)
         if state:
             counts[id(chain_result)] += 1
+        pool = chain_result.candidate.pool if chain_result and chain_result.candidate else None
+        if pool and (state is None or state.update.minor_status == chain.NO_ELIGIBLE_QUEUE):
+            stuck.setdefault(pool.pool_id, job_id)
     results = {id(each): each for each in new.results if each}
     return Accepted(
         job_ids=list(job_ids),
         due=by_status[JobStatus.RECEIVED],
+        stuck=stuck,
         decided=BatchResult(
             waiting=tuple(by_status[JobStatus.WAITING]),
             held=tuple(by_status[JobStatus.CHECKING]),

@@ -40,11 +40,8 @@ def resolve_ownership(raw: Mapping[str, object], submitter: Submitter, config: C
     known = config.registry.groups.get(named["OwnerGroup"])
     vo = fold(named["VO"] or (known.vo if known and known.vo else "") or submitter.vo)
     owner = named["Owner"] or submitter.owner
-    problems = [
-        Problem(path=name, message="is missing")
-        for name, value in (("VO", vo), ("Owner", owner))
-        if not value
-    ]
+    missing = {"VO": "" if vo else _list_vos(config), "Owner": "" if owner else "is missing"}
+    problems = [Problem(path=name, message=message) for name, message in missing.items() if message]
     if vo and submitter.operator:
         problems += _unknown(vo, config)
     if problems:
@@ -62,6 +59,17 @@ def _require_own(named: Mapping[str, str], submitter: Submitter) -> None:
     ]
     if others:
         raise NotAllowed(f"only an operator submits for others ({'; '.join(others)})")
+
+
+#: VOs that a message names.
+_MOST_NAMED = 20
+
+
+def _list_vos(config: Configuration) -> str:
+    """The problem of a description without a VO, which only operators need to name."""
+    named = sorted(config.vos)[:_MOST_NAMED]
+    more = f" and {len(config.vos) - len(named)} more" if len(config.vos) > len(named) else ""
+    return f"is missing; there are {', '.join(named)}{more}" if named else "is missing"
 
 
 def _unknown(vo: str, config: Configuration) -> Iterator[Problem]:

@@ -47,6 +47,8 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "log": "job_show:log",
             "explain": "job_show:explain",
             "queues": "job_show:list_queues",
+            "logs": "job_show:logs",
+            "resubmit": "job_submit:resubmit",
             "kill": "job:kill",
             "reschedule": "job:reschedule",
             "output": "job:fetch_output",
@@ -144,6 +146,10 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
     "login": Command(
         "commands.login:login",
         "Print a link that signs a browser in to the web pages; valid once, for five minutes.",
+    ),
+    "whoami": Command("commands.login:whoami", "Show the role, VOs and sites of your token."),
+    "revoke": Command(
+        "commands.login:revoke", "Revoke a token, for operators: it is refused within seconds."
     ),
     "key": CommandGroup(
         "List, rotate and retire the keys that sign tokens.",

@@ -103,6 +103,16 @@ class JobFilters:
     owner: OwnerFilter = None
     site: SiteFilter = None
     pool: Annotated[str | None, option("ID", "Only jobs of this SubmitPool.")] = None
+    job_name: Annotated[str | None, option("NAME", "Only jobs with this name.", "--name")] = None
+    job_group: Annotated[str | None, option("NAME", "Only jobs of this JobGroup.", "--group")] = None
+    job_type: Annotated[str | None, option("TYPE", "Only jobs of this type.", "--type")] = None
+    minor_status: Annotated[
+        str | None, option("TEXT", "Only jobs with this minor status.", "--minor-status")
+    ] = None
+    submitted_since: Annotated[
+        str | None, option("TIME", "Only jobs submitted then or later; UTC without a zone.", "--since")
+    ] = None
+    submitted_before: Annotated[str | None, option("TIME", "Only jobs submitted before.", "--before")] = None
 
 
 def given_options(group: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 import typer
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -67,8 +67,54 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
         is_utf8 = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
         sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8) + "\n")
     else:
-        rendered = render()
-        console().print(harmless(rendered) if isinstance(rendered, str) else rendered)
+        rendered, shown = render(), console()
+        _fit_tables(rendered, shown.width)
+        shown.print(harmless(rendered) if isinstance(rendered, str) else rendered)
+
+
+def numbered(count: int, noun: str) -> str:
+    """A number of things: `1 job`, `3 jobs`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+#: Characters of the longest word that is never broken, such as the shortened id of a pool.
+_LONGEST_WHOLE = 16
+#: Characters between two columns.
+_GAP = 3
+
+
+def _fit_tables(rendered: RenderableType, width: int) -> None:
+    """Make tables fit: words stay whole, and columns on the right are left out where there is no room."""
+    if isinstance(rendered, Group):
+        for each in rendered.renderables:
+            _fit_tables(each, width)
+    if not isinstance(rendered, Table):
+        return
+    texts = {id(each): [str(each.header), *map(str, each.cells)] for each in rendered.columns}
+    whole = {
+        key: max(len(line) for text in found for line in (text.splitlines() or [""]))
+        for key, found in texts.items()
+    }
+    least = {
+        key: min(_LONGEST_WHOLE, max(len(word) for text in found for word in (text.split() or [""])))
+        for key, found in texts.items()
+    }
+    if sum(whole.values()) + _GAP * len(whole) <= width:
+        return
+    left_out: list[str] = []
+    while len(rendered.columns) > 1 and sum(least.values()) + _GAP * len(least) > width:
+        column = rendered.columns.pop()
+        del least[id(column)]
+        left_out.insert(0, str(column.header))
+    room = max(0, width - sum(least.values()) - _GAP * len(least))
+    wanted = sum(whole[key] - number for key, number in least.items())
+    for column in rendered.columns:
+        key = id(column)
+        column.width = least[key] + min(
+            whole[key] - least[key], (whole[key] - least[key]) * room // max(1, wanted)
+        )
+    if left_out:
+        sys.stderr.write(f"Left out for the width of the terminal: {', '.join(left_out)}; --json shows all\n")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:

@@ -126,15 +126,19 @@ class ServiceClient:
         jobs: Sequence[Mapping[str, object]] = (),
         sandbox: str | None = None,
         idempotency_key: str,
+        warn: Callable[[str], object] = lambda _: None,
     ) -> list[int]:
         """Submit descriptions, JDL or YAML texts or JSON objects; all or none is stored.
 
-        The same `idempotency_key` again gives the same ids, not more jobs.
+        The same `idempotency_key` again gives the same ids, not more jobs. `warn` gets each warning, such as
+        of a job that no queue is eligible for.
         """
         body: Json = {"jdls": list(jdls)} if jdls else {"jobs": list(jobs)}
         if sandbox is not None:
             body["sandbox"] = sandbox
         answer = self._call("POST", "/jobs", json=body, headers={"Idempotency-Key": idempotency_key})
+        for warning in answer.get("warnings", ()):
+            warn(warning)
         return [int(job_id) for job_id in answer["job_ids"]]
 
     def job(self, job_id: int) -> Json:
@@ -204,6 +208,21 @@ class ServiceClient:
         """Write the output archive of a job to a file."""
         for chunk in self._stream(f"/jobs/{job_id}/output"):
             to.write(chunk)
+
+    def resubmit(self, job_id: int, *, warn: Callable[[str], object] = lambda _: None) -> list[int]:
+        """Submit a copy of a job; `warn` as for `submit`."""
+        answer = self._call("POST", f"/jobs/{job_id}/resubmit")
+        for warning in answer["warnings"]:
+            warn(warning)
+        return [int(each) for each in answer["job_ids"]]
+
+    def whoami(self) -> Json:
+        """The bearer of the token."""
+        return self._call("GET", "/tokens/me")
+
+    def revoke(self, token: str) -> None:
+        """Revoke a token, given itself or by its id."""
+        self._call("POST", "/tokens/revoke", json={"token" if token.count(".") == 2 else "jti": token})
 
     def login_link(self, wishes: Mapping[str, str]) -> Json:
         """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""

@@ -1,6 +1,7 @@
 """Errors as HTTP: one table from types to statuses, one shape of body."""
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,15 @@ from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.pages import templating
 from pilotage.service.services import Services
-from requirements.errors import InvalidInput, InvalidRequest, NotAllowed, NotFound, PilotageError, Problem
+from requirements.errors import (
+    InvalidInput,
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    PilotageError,
+    Problem,
+    did_you_mean,
+)
 from taskqueue import errors as taskqueue_errors
 from taskqueue.db import database
 
@@ -65,6 +74,7 @@ _REFUSED_CHANGES = (config_errors.ConfigError, config_errors.VersionConflict, gu
 _RETRY_AFTER = {429: 30, 503: 5}
 #: Error codes for statuses that the framework itself answers.
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
+_QUOTED = re.compile("'([^']*)'")
 #: Characters of a rejected value repeated in the message.
 _SHOWN = 200
 
@@ -153,11 +163,16 @@ def _audit(request: Request, error: PilotageError) -> None:
 
 async def _validation(request: Request, error: RequestValidationError) -> Response:
     """Answer pydantic's errors as any other invalid request."""
-    problems = [
-        Problem(path=_path(each["loc"]), message=f"{each['msg']}, not {each.get('input')!r:.{_SHOWN}}")
-        for each in error.errors()
-    ]
-    return await _ours(request, InvalidRequest(problems))
+    return await _ours(request, InvalidRequest([_problem(each) for each in error.errors()]))
+
+
+def _problem(each: Mapping[str, Any]) -> Problem:
+    path, seen = _path(each["loc"]), each.get("input")
+    names = _QUOTED.findall(str(each.get("ctx", {}).get("expected", "")))
+    if names and isinstance(seen, str):
+        message = f"{seen!r:.{_SHOWN}} is none of {', '.join(names)}"
+        return Problem(path=path, message=message, suggestion=did_you_mean(seen, names))
+    return Problem(path=path, message=f"{each['msg']}, not {seen!r:.{_SHOWN}}")
 
 
 async def _framework(request: Request, error: HTTPException) -> Response:

@@ -30,6 +30,7 @@ MOVES = (
     .where(job_flows.c.minute >= _SINCE)
     .group_by(*_BY)
 )
+FIRST = select(func.min(job_flows.c.minute, type_=job_flows.c.minute.type))
 _STOCKS = select(job_stocks.c.vo, job_stocks.c.status, job_stocks.c.jobs)
 _is_final = job_stocks.c.status.in_(sorted(FINAL))
 STOCKS = _STOCKS.where(~_is_final, job_stocks.c.jobs != 0)
@@ -42,7 +43,8 @@ class StatusSeries:
 
     step: timedelta
     begins: Sequence[datetime]  #: of each step
-    jobs: Mapping[JobStatus, Sequence[int]]  #: at the end of each step, for statuses that are not final
+    #: At the end of each step, for statuses that are not final; None before the first change of any job.
+    jobs: Mapping[JobStatus, Sequence[int | None]]
     came: Mapping[JobStatus, Sequence[int]]  #: arrivals in each step; for Matched: the matches
 
 
@@ -76,11 +78,19 @@ def read_series(
     present: Counter[JobStatus] = Counter()
     for of_vo in count_current(conn, vos).values():
         present.update(of_vo)
+    first: datetime | None = conn.execute(FIRST).scalar_one()
+    unknown = sum(first is None or begin + step <= first for begin in begins)
     living = [status for status in JobStatus if status not in FINAL and status in present.keys() | gained]
     return StatusSeries(
         step=step,
         begins=begins,
-        jobs={status: _compute_levels(present[status], gained[status], len(begins)) for status in living},
+        jobs={
+            status: [
+                *[None] * unknown,
+                *_compute_levels(present[status], gained[status], len(begins))[unknown:],
+            ]
+            for status in living
+        },
         came={status: [jobs[place] for place in range(len(begins))] for status, jobs in came.items()},
     )
 

@@ -126,6 +126,36 @@ def read_page(
     return _cut_page(page, end, limit, oldest_first=oldest_first)
 
 
+#: Columns that a list may be sorted by, beside the id.
+SORT_COLUMNS = (
+    *("job_name", "job_type", "job_group", "status", "minor_status", "vo", "owner", "owner_group", "site"),
+    *("priority", "submitted_at", "updated_at", "started_at", "ended_at"),
+)
+
+
+def read_sorted(
+    conn: Connection, which: JobSelector, *, by: str, descending: bool, limit: int, skip: int = 0
+) -> SearchPage:
+    """A page of jobs by one of `SORT_COLUMNS`, without a value last; `next` is the `skip` of the next page.
+
+    Only the first `MAX_SCANNED_ROWS` rows of the search are sorted: `is_cut` if there may be more.
+    """
+    require_names("sort", [by], SORT_COLUMNS)
+    found = plan_paths(conn, which)
+    if not found.ways:
+        return SearchPage(jobs=(), next=None, is_cut=False)
+    stretches = [_select_stretch(way, None, oldest_first=False) for way in found.ways]
+    rows = max(1, MAX_SCANNED_ROWS // len(stretches))
+    seen = union_all(*[_select_page(each, found.rest, rows, rows) for each in stretches]).subquery()
+    column = seen.c[by]
+    order = [column.is_(None), column.desc() if descending else column, seen.c.job_id.desc()]
+    statement = select(seen).order_by(*order).offset(skip).limit(limit + 1)
+    page = [jobs.from_row(dict(row)) for row in conn.execute(statement).mappings()]
+    last = [each.with_only_columns(table.c.job_id).offset(rows).limit(1).subquery() for each in stretches]
+    is_cut = conn.execute(union_all(*[select(each) for each in last]).limit(1)).first() is not None
+    return SearchPage(jobs=page[:limit], next=skip + limit if len(page) > limit else None, is_cut=is_cut)
+
+
 def plan_paths(conn: Connection, which: JobSelector) -> IndexPaths:
     """Choose the indexes that cover most of a filter; without paths no job can match."""
     if which.is_met_by_none:

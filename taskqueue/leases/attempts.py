@@ -98,6 +98,43 @@ class Attempt:
     claim_number: int | None  #: of the pilot's claims; None: not claimed with a pilot's token
 
 
+#: Jobs of a pilot, the latest first.
+OF_PILOT = (
+    select(
+        *(attempts.c.job_id, attempts.c.epoch, attempts.c.opened_at, attempts.c.closed_at),
+        *(attempts.c.closed_as, attempts.c.exit_code),
+        *(jobs.c.vo, jobs.c.owner, jobs.c.job_name, jobs.c.status, jobs.c.site),
+    )
+    .join(jobs, jobs.c.job_id == attempts.c.job_id)
+    .where(attempts.c.stamp == bindparam("stamp"))
+    .order_by(attempts.c.opened_at.desc())
+    .limit(bindparam("most"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotJob:
+    """A job that a pilot took, with its present status."""
+
+    job_id: int
+    epoch: int
+    opened_at: datetime
+    closed_at: datetime | None
+    closed_as: str | None
+    exit_code: int | None
+    vo: str
+    owner: str
+    job_name: str
+    status: str
+    site: str
+
+
+def list_of_pilot(conn: Connection, stamp: str, *, limit: int) -> list[PilotJob]:
+    """The jobs that a pilot took, the latest first."""
+    rows = conn.execute(OF_PILOT, {"stamp": stamp, "most": limit})
+    return [PilotJob(**row._asdict()) for row in rows]
+
+
 def get_attempt(conn: Connection, lease: str) -> Attempt:
     """The attempt with this lease; LeaseNotFound if there never was one."""
     row = conn.execute(GET, {"lease": lease}).one_or_none()

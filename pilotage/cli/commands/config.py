@@ -128,7 +128,8 @@ def check(
 
 def _count_nodes(config: "Configuration") -> str:
     ces = {(address.site, address.ce) for address in config.addresses}
-    return f"{len(config.sites)} sites, {len(ces)} CEs, {len(config.addresses)} queues, {len(config.vos)} VOs"
+    sizes = {"site": config.sites, "CE": ces, "queue": config.addresses, "VO": config.vos}
+    return ", ".join(output.numbered(len(each), noun) for noun, each in sizes.items())
 
 
 def diff(

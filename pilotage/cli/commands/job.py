@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from pilotage.cli import options, output
 from pilotage.cli.commands import job_show
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage
+from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage, harmless
 from pilotage.cli.options import JobFilters
 from pilotage.cli.output import Entry
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient, is_passing
@@ -106,7 +106,8 @@ def wait(
         statuses = until_final(client, wanted, timeout=timeout)
     counts = Counter(statuses.values())
     summary = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    service.emit({"jobs": statuses, "counts": counts}, lambda: summary or "no jobs")
+    jobs = output.numbered(len(statuses), "job")
+    service.emit({"jobs": statuses, "counts": counts}, lambda: f"{jobs}: {summary}" if summary else "no jobs")
     if set(counts) - {JobStatus.DONE}:
         raise typer.Exit(REFUSED)
 
@@ -268,9 +269,19 @@ def _fetch(
         except ApiError as error:
             if len(targets) == 1 and error.code != "blob_not_found":
                 raise
-            message = "has no output" if error.code == "blob_not_found" else str(error)
+            message = _no_output(client, job_id) if error.code == "blob_not_found" else str(error)
             refused.append(f"job {job_id}: {message}")
     return found, refused
+
+
+def _no_output(client: ServiceClient, job_id: int) -> str:
+    """Why a job has no output."""
+    found = client.job(job_id)
+    status, minor = found["status"], harmless(found["minor_status"])
+    if status in FINAL:
+        return f"has no output: it ended as {status}{f' ({minor})' if minor else ''}"
+    seen = f"is {status}{f' ({minor})' if minor else ''}"
+    return f"has no output yet: it {seen}; `pilotage job wait {job_id}` waits until it has ended"
 
 
 def _refuse_taken(job_id: int, target: Path) -> None:

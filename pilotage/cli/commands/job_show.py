@@ -1,5 +1,6 @@
-"""`pilotage job list`, `show`, `log` and `explain`, and the tables of explanations."""
+"""`pilotage job list`, `show`, `log`, `logs` and `explain`, and the tables of explanations."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.cli.output import Column, Entry, PagedList
 from pilotage.fabric.client import ServiceClient
+from taskqueue.states import FINAL
 
 #: Characters of an expression or a proposed change in a table.
 _SHOWN = 400
@@ -159,6 +161,49 @@ def log(job_id: options.JobId, *, service: ServiceOptions) -> None:
         lambda client: {"job_id": job_id, "log": client.job_log(job_id)},
         lambda found: output.list_table(_LOG, found["log"]),
     )
+
+
+#: Seconds between two looks at a running job.
+_PAUSE = 2.0
+
+
+def logs(
+    job_id: options.JobId,
+    *,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on until the job has ended, with new lines as they come."),
+    ] = False,
+    service: ServiceOptions,
+) -> None:
+    """Show the last lines that a job wrote, as of its last heartbeat.
+
+    `pilotage job output` downloads all of it when the job has ended.
+    """
+    shown = ""
+    with service.connect() as client:
+        while True:
+            job = client.job(job_id)
+            tail = (job["attempt"] or {}).get("output_tail", "")
+            if service.as_json:
+                service.emit({"job_id": job_id, "status": job["status"], "output_tail": tail}, str)
+            elif new := new_lines(shown, tail):
+                typer.echo(harmless(new), nl=not new.endswith("\n"))
+            shown = tail or shown
+            if not follow or job["status"] in FINAL:
+                break
+            time.sleep(_PAUSE)
+    if not shown and not service.as_json:
+        typer.echo(f"job {job_id} is {job['status']}: nothing was reported of its output", err=True)
+
+
+def new_lines(before: str, after: str) -> str:
+    """The part of `after` that follows the longest end of `before` with which it begins."""
+    if before and before in after:
+        return after.rpartition(before)[2]
+    lines = before.splitlines(keepends=True)
+    ends = ("".join(lines[first:]) for first in range(len(lines)))
+    return next((after.removeprefix(end) for end in ends if after.startswith(end)), after)
 
 
 def explain(

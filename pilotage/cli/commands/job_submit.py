@@ -18,7 +18,7 @@ from cs_config.options import keywords
 from optimizers.description import jdl, parametric
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import WrongUsage
+from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.fabric.client import ServiceClient
 from requirements.classad.classad_files import Unevaluated
 
@@ -238,6 +238,16 @@ def submit(
         output.console().print(f"{len(ids)} jobs: {options.format_ids(ids)}")
 
 
+def resubmit(ids: options.JobIds = None, *, service: ServiceOptions) -> None:
+    """Submit copies of jobs, with their input sandboxes, and print the ids of the new jobs."""
+    wanted = options.parse_ids(ids)
+    if not wanted:
+        raise WrongUsage("give at least one job id")
+    with service.connect() as client:
+        new = [job_id for old in wanted for job_id in client.resubmit(old, warn=_warn)]
+    service.emit({"job_ids": new}, lambda: "\n".join(map(str, new)))
+
+
 def _read(file: str) -> list[JobDraft]:
     if file == "-":
         return read_drafts(sys.stdin.read(), file="standard input", directory=Path())
@@ -273,6 +283,10 @@ def _post(client: ServiceClient, drafts: list[JobDraft], digest: str | None) -> 
     key = str(uuid.uuid4())
     texts = [draft.text for draft in drafts if draft.text is not None]
     if len(texts) == len(drafts):
-        return client.submit(jdls=texts, sandbox=digest, idempotency_key=key)
+        return client.submit(jdls=texts, sandbox=digest, idempotency_key=key, warn=_warn)
     contents = [description_as_json(draft.content) for draft in drafts]
-    return client.submit(jobs=contents, sandbox=digest, idempotency_key=key)
+    return client.submit(jobs=contents, sandbox=digest, idempotency_key=key, warn=_warn)
+
+
+def _warn(warning: str) -> None:
+    typer.echo(f"pilotage: warning: {harmless(warning)}", err=True)

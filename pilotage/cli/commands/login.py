@@ -1,14 +1,15 @@
-"""`pilotage login`: a link that signs a browser in.
+"""`pilotage login`, a link that signs a browser in; `whoami`; `revoke`.
 
 A user who can read the signing key needs no token: the command signs one.
 """
 
+import sys
 from getpass import getuser
 from typing import Annotated
 
 import typer
 
-from pilotage.cli import home_directory, options, settings
+from pilotage.cli import home_directory, options, output, settings
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import ServiceClient
@@ -51,6 +52,28 @@ def login(
         link = f"{client.url}{answer['path']}"
     data = {"link": link, "expires_at": answer["expires_at"]}
     service.emit(data, lambda: link)
+
+
+def whoami(*, service: ServiceOptions) -> None:
+    """Show the role, VOs and sites of your token."""
+    with service.connect() as client:
+        found = {**client.whoami(), "service": client.url}
+    service.emit(found, lambda: output.facts(found, title="You are"))
+
+
+def revoke(
+    token: Annotated[str, options.argument("TOKEN", "The token, or its id (jti); - reads standard input.")],
+    *,
+    service: ServiceOptions,
+) -> None:
+    """Revoke a token, for operators: it is refused within seconds.
+
+    A token in the arguments of a command can be seen by others on this machine: rather use `-`.
+    """
+    given = sys.stdin.read().strip() if token == "-" else token  # noqa: S105 - a sign, not a password
+    with service.connect() as client:
+        client.revoke(given)
+    service.emit({"revoked": True}, lambda: "revoked")
 
 
 def _signing_client(service: ServiceOptions) -> ServiceClient:

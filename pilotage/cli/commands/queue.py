@@ -7,6 +7,7 @@ from typing import Annotated
 
 from rich.console import RenderableType
 
+from cs_config.source.sections import format_origin
 from cs_config.source.yaml_reader import resolve_word
 from cs_config.tree.address import QueueAddress
 from pilotage.cli import options, output
@@ -59,7 +60,10 @@ def show(
     listed += [
         (name, each, f"expired, it was {output.cell(each['value'])}") for name, each in expired.items()
     ]
-    rows = ((name, value, each["level"], f"{each['file']}:{each['line']}") for name, each, value in listed)
+    rows = (
+        (name, value, each["level"], format_origin(each["file"], each["line"]))
+        for name, each, value in listed
+    )
     headings = ("Parameter", "Value", "Level", "Written in")
     service.emit(data, lambda: output.table(headings, rows))
 

@@ -45,8 +45,9 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
     config = parts.live.current
     lines = [f"{url}  (interface: {url}/docs)", f"home: {chosen.home}"]
     if config.addresses:
-        size = f"{len(config.addresses)} queues of {len(config.sites)} sites"
-        lines.append(f"configuration: version {config.version}, {size}")
+        queues = output.numbered(len(config.addresses), "queue")
+        sites = output.numbered(len(config.sites), "site")
+        lines.append(f"configuration: version {config.version}, {queues} of {sites}")
     else:
         lines.append("no queues yet: pilotage config apply FILE, or start with --resources FILE")
     lines.append(_describe_optimizers(chosen, parts))
@@ -59,7 +60,7 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
     if chosen.site is None:
         lines.append(f"pilotage pilot{home} --site S --ce C --queue Q")
-    return [*lines, "", "Ctrl-C ends it; started again it goes on."]
+    return [*lines, "", "Ctrl-C stops it. Nothing is lost: run the same command to continue."]
 
 
 def _describe_optimizers(chosen: Settings, parts: Services) -> str:

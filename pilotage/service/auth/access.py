@@ -121,12 +121,18 @@ def name_stranger(request: Request) -> str:
     return f"address:{address(request)}"
 
 
+def _list_roles(roles: frozenset[Role]) -> str:
+    return ", ".join(sorted(role.value.replace("_", " ") for role in roles | {Role.OPERATOR}))
+
+
 def require(request: Request, caller: Caller, roles: frozenset[Role]) -> Caller:
     """Return the caller with only its allowed roles; `NotAllowed` if none is left."""
     allowed = caller.within(roles)
     if allowed is None:
         own = ", ".join(one.role for one in caller.each)
-        raise NotAllowed(f"the role {own} may not {request.method} {request.url.path}")
+        raise NotAllowed(
+            f"the role {own} may not {request.method} {request.url.path}; it is for {_list_roles(roles)}"
+        )
     return allowed
 
 

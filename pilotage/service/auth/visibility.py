@@ -140,6 +140,8 @@ def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter) -> JobSelecto
         job_name=wanted.job_name,
         job_type=wanted.job_type,
         job_group=wanted.job_group,
+        submitted_since=wanted.submitted_since,
+        submitted_before=wanted.submitted_before,
         any_of=any_of,
     )
 

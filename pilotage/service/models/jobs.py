@@ -2,11 +2,12 @@
 
 import json
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
 from fastapi import Path
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -192,6 +193,10 @@ Statuses = Annotated[Annotated[list[JobStatus], _Most] | None, BeforeValidator(w
 JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
 
 
+#: A time without a zone is UTC.
+Moment = Annotated[datetime, AfterValidator(lambda at: at.replace(tzinfo=UTC) if at.tzinfo is None else at)]
+
+
 class JobFilter(StrictInput):
     """Filter of jobs; several values, separated by commas, mean any of them."""
 
@@ -206,6 +211,8 @@ class JobFilter(StrictInput):
     job_name: str | None = None
     job_type: str | None = None
     job_group: str | None = None
+    submitted_since: Moment | None = Field(default=None, description="Submitted then or later.")
+    submitted_before: Moment | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -271,3 +278,6 @@ class SubmittedJobs(BaseModel):
     """Ids of the new jobs, in the order of their descriptions."""
 
     job_ids: list[int]
+    warnings: list[str] = Field(
+        default_factory=list, description="Jobs that no queue is eligible for, and what would help them most."
+    )

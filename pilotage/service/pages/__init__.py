@@ -4,11 +4,13 @@ from pilotage.service.pages import (
     accounting,
     configuration,
     configuration_changes,
+    groups,
     interface,
     job,
     jobs,
     lists,
     overview,
+    search,
     sign_in,
     sites,
 )
@@ -18,6 +20,8 @@ ROUTERS = (
     overview.router,
     jobs.router,
     job.router,  # ids after the fixed names
+    groups.router,
+    search.router,
     lists.pools_router,
     sites.router,
     lists.router,

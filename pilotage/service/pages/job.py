@@ -107,6 +107,7 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         ],
         has_output=latest is not None and latest.output is not None,
         is_over=job.status in FINAL,
+        has_failed=job.status is JobStatus.FAILED,
         is_waiting=job.status in PREPARING | {JobStatus.WAITING},
         may_be_killed=job.status is not JobStatus.KILLED and may_become(job.status, JobStatus.KILLED),
         may_be_rescheduled=may_become(job.status, JobStatus.RESCHEDULED)
@@ -122,6 +123,25 @@ def output(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     return page.render(
         "jobs/output.html", job_id=job_id, listing=jobs.listing(page.parts, page.caller, job_id)
     )
+
+
+#: Lines of the standard error on the page of a failed job.
+_LAST_LINES = 20
+#: The file of the standard error unless the description names another.
+_STDERR = "std.err"
+
+
+@router.get("/jobs/{job_id}/stderr")
+@allow(Role.USER, Role.VO_ADMIN)
+def show_stderr(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
+    """Show the end of the standard error, for the page of a failed job."""
+    with database.reading(page.parts.engine) as conn:
+        story = jobs.read(conn, page.parts.live.current, page.caller, job_id, now=page.parts.clock())
+    name = str(story.description.body.get("StdError") or _STDERR)
+    members = jobs.listing(page.parts, page.caller, job_id).members
+    file = next((each for each in members if each.name.removeprefix("./") == name), None)
+    lines = (file.head or "").splitlines()[-_LAST_LINES:] if file else []
+    return page.render("jobs/stderr.html", job_id=job_id, file=file, lines=lines)
 
 
 @router.get("/jobs/{job_id}/output.tar", response_class=StreamingResponse)

@@ -1,31 +1,37 @@
 """Pages of many jobs: the filtered list, killing or rescheduling a selection, and the form for a new job."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 from uuid import uuid4
 
 from fastapi import APIRouter, Form, Query
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from pydantic import Field, model_validator
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from pydantic import BeforeValidator, Field, model_validator
+from sqlalchemy import Connection
 
 from optimizers.submit import dry_run
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
-from pilotage.service.models.jobs import MAX_ID, JobFilter
+from pilotage.service.models.jobs import MAX_ID, JobAnswer, JobFilter, words
 from pilotage.service.pages import job
 from pilotage.service.pages.job import ExplainedJob
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
-from pilotage.service.queries import explanations, jobs
+from pilotage.service.queries import accounting, explanations, jobs
 from pilotage.service.queries.jobs import submitter_of
 from requirements.errors import InvalidInput, InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
-from taskqueue.jobs import search
-from taskqueue.jobs.search import JobSelector
+from taskqueue.jobs import descriptions, search
+from taskqueue.jobs import jobs as stored_jobs
+from taskqueue.jobs.descriptions import Description
+from taskqueue.jobs.jobs import Job
+from taskqueue.jobs.search import JobSelector, SearchPage
 from taskqueue.states import JobStatus, may_come_from
 
 _ALL = frozenset({Role.USER, Role.VO_ADMIN, Role.OPERATOR})
@@ -53,9 +59,41 @@ FIELDS = (
     FilterField(name="pool", title="SubmitPool", hint="its id", is_rare=True),
     FilterField(name="job_type", title="Type", is_rare=True),
     FilterField(name="job_group", title="Job group", is_rare=True),
+    FilterField(name="submitted_since", title="Submitted since (UTC)", hint="2026-03-28 12:00", is_rare=True),
+    FilterField(name="submitted_before", title="Submitted before (UTC)", is_rare=True),
     FilterField(name="minor_status", title="Minor status", hint="No eligible queue"),
 )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobColumn:
+    """A column of the list that can be chosen."""
+
+    name: str  #: of the job
+    title: str
+    roles: frozenset[Role] = _ALL  #: roles whose lists have it by default
+    is_number: bool = False
+
+
+_NOBODY = frozenset[Role]()
+COLUMNS = (
+    JobColumn(name="job_name", title="Name"),
+    JobColumn(name="status", title="Status"),
+    JobColumn(name="minor_status", title="Minor status"),
+    JobColumn(name="vo", title="VO", roles=frozenset({Role.OPERATOR})),
+    JobColumn(name="owner", title="Owner", roles=_ADMINS),
+    JobColumn(name="owner_group", title="Group", roles=_NOBODY),
+    JobColumn(name="job_type", title="Type", roles=_NOBODY),
+    JobColumn(name="job_group", title="Job group", roles=_NOBODY),
+    JobColumn(name="site", title="Site"),
+    JobColumn(name="submit_pool", title="SubmitPool", roles=_NOBODY),
+    JobColumn(name="priority", title="Priority", roles=_NOBODY, is_number=True),
+    JobColumn(name="reschedules", title="Rescheduled", roles=_NOBODY, is_number=True),
+    JobColumn(name="submitted_at", title="Submitted"),
+    JobColumn(name="updated_at", title="Last change"),
+    JobColumn(name="started_at", title="Started", roles=_NOBODY),
+    JobColumn(name="ended_at", title="Ended", roles=_NOBODY),
+)
 
 router = APIRouter(route_class=PageRoute)
 
@@ -102,9 +140,24 @@ def _clean_value(name: str, value: object) -> object:
 class ListQuery(FilledFilter):
     """Query of the list."""
 
-    sort: Literal["job", "-job"] = "-job"
+    sort: str = Field(default="-job", max_length=40, description="`job` or a column; `-` reverses.")
+    columns: Annotated[list[str], BeforeValidator(words), Field(max_length=50)] = Field(default_factory=list)
     limit: int = Field(default=50, ge=1, le=200)
     after: int | None = Field(default=None, ge=1, le=MAX_ID)
+
+    @property
+    def is_by_id(self) -> bool:
+        """Whether the order is that of the ids."""
+        return self.sort in ("job", "-job")
+
+
+def _read_page(conn: Connection, wanted: JobSelector, query: ListQuery) -> SearchPage:
+    if query.is_by_id:
+        oldest_first = query.sort == "job"
+        return search.read_page(conn, wanted, limit=query.limit, after=query.after, oldest_first=oldest_first)
+    by, descending = query.sort.removeprefix("-"), query.sort.startswith("-")
+    skip = min(query.after or 0, search.MAX_SCANNED_ROWS)
+    return search.read_sorted(conn, wanted, by=by, descending=descending, limit=query.limit, skip=skip)
 
 
 @router.get("/jobs")
@@ -114,20 +167,72 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
     """List jobs, newest first: users their own, VO admins those of the VO."""
     wanted = visibility.visible_jobs(page.caller, query)
     every_status = visibility.visible_jobs(page.caller, query.model_copy(update={"status": None}))
-    oldest_first = query.sort == "job"
     with database.reading(page.parts.engine) as conn:
-        seen = search.read_page(conn, wanted, limit=query.limit, after=query.after, oldest_first=oldest_first)
+        seen = _read_page(conn, wanted, query)
         counts = search.count_by_status(conn, every_status)
+    role = page.caller.role
+    chosen = [each for each in COLUMNS if each.name in query.columns]
     return page.render(
         "jobs/part.html" if page.is_fragment else "jobs/list.html",
         seen=seen,
         counts=[(status, counts[status]) for status in JobStatus if status in counts],
         total=search.sum_counts(counts),
         query=query,
+        is_sorted=not query.is_by_id,
+        columns=chosen or [each for each in COLUMNS if role in each.roles],
+        every_column=COLUMNS,
+        sortable=frozenset(search.SORT_COLUMNS),
         fields=[field for field in FIELDS if page.caller.role in field.roles],
         filters=dict(query.fields),
         matching=urlencode(query.fields),
     )
+
+
+class DownloadQuery(ListQuery):
+    """Query of a download: the filter of the list and the format."""
+
+    format: Literal["csv", "json"] = "csv"
+
+
+#: Most jobs of a download.
+_MOST_DOWNLOADED = 100_000
+_PAGE = 1000
+
+
+@router.get("/jobs/download", response_class=StreamingResponse)
+@allow(Role.USER, Role.VO_ADMIN)
+def download(page: PageOf, query: Annotated[DownloadQuery, Query()]) -> StreamingResponse:
+    """Download the jobs that match the filter, newest first: at most 100,000."""
+    wanted = visibility.visible_jobs(page.caller, query)
+    rows = (JobAnswer.model_validate(each).model_dump(mode="json") for each in _iterate(page, wanted))
+    headers = {
+        "Content-Disposition": f'attachment; filename="jobs.{query.format}"',
+        "Cache-Control": "no-store",
+    }
+    if query.format == "json":
+        lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+        text = chain(["[\n"], (f"{',' if n else ''}{line}\n" for n, line in enumerate(lines)), ["]\n"])
+        return StreamingResponse(text, media_type="application/json", headers=headers)
+    return StreamingResponse(_as_csv(rows), media_type=accounting.MEDIA_TYPE, headers=headers)
+
+
+def _iterate(page: PageContext, wanted: JobSelector) -> Iterator[Job]:
+    """Jobs page by page, each in a transaction of its own: a download may take long."""
+    left, after = _MOST_DOWNLOADED, None
+    while left > 0:
+        with database.reading(page.parts.engine) as conn:
+            seen = search.read_page(conn, wanted, limit=min(_PAGE, left), after=after)
+        yield from seen.jobs
+        left, after = left - max(1, len(seen.jobs)), seen.next
+        if after is None:
+            return
+
+
+def _as_csv(rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    names = list(JobAnswer.model_fields)
+    yield accounting.csv_line(names)
+    for row in rows:
+        yield accounting.csv_line(["" if row[name] is None else row[name] for name in names])
 
 
 #: Most jobs changed by a page, since a browser does not wait for millions; the command line has no limit.
@@ -214,24 +319,39 @@ Key = Annotated[str, Form(max_length=64, pattern="^[0-9a-f-]*$")]
 @router.get("/jobs/new")
 @router.get("/explain")
 @allow(Role.USER, Role.VO_ADMIN)
-def show_new_job_form(page: PageOf) -> HTMLResponse:
-    """Show an empty form."""
-    return _form(page, _EXAMPLE)
+def show_new_job_form(
+    page: PageOf, copied: Annotated[int | None, Query(alias="from", ge=1, le=MAX_ID)] = None
+) -> HTMLResponse:
+    """Show an empty form, or one with the description of an earlier job."""
+    if copied is None:
+        return _form(page, _EXAMPLE)
+    return _form(page, _read_copied(page, copied).source, copied=copied)
+
+
+def _read_copied(page: PageContext, job_id: int) -> Description:
+    with database.reading(page.parts.engine) as conn:
+        visibility.require_job(page.caller, stored_jobs.get_job(conn, job_id))
+        return descriptions.read_description(conn, job_id)
 
 
 @router.post("/jobs/new")
 @allow(Role.USER, Role.VO_ADMIN)
 def submit_form(
-    page: PageOf, do: Annotated[Literal["explain", "submit"], Form()], jdl: Text = "", key: Key = ""
+    page: PageOf,
+    do: Annotated[Literal["explain", "submit"], Form()],
+    jdl: Text = "",
+    key: Key = "",
+    copied: Annotated[str, Form(max_length=19, pattern="^[0-9]*$")] = "",
 ) -> Response:
     """Explain where the job would run; or submit it, only once even if the form is sent again."""
+    job_id = int(copied) if copied else None
     try:
         if do == "explain":
-            return _form(page, jdl, explained=_dry_run(page, jdl), key=key)
-        return _submit(page, jdl, key)
+            return _form(page, jdl, explained=_dry_run(page, jdl), key=key, copied=job_id)
+        return _submit(page, jdl, key, copied=job_id)
     except (InvalidInput, QuotaExceeded, IdempotencyConflict) as error:
         new_key = "" if isinstance(error, IdempotencyConflict) else key
-        return _form(page, jdl, refused=error, key=new_key, status=400)
+        return _form(page, jdl, refused=error, key=new_key, status=400, copied=job_id)
 
 
 def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
@@ -245,8 +365,11 @@ def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
     return ExplainedJob(found=found, ranked=ranked[: job.LISTED_QUEUES])
 
 
-def _submit(page: PageContext, jdl: str, key: str) -> RedirectResponse:
-    job_ids = jobs.submit(page.parts, page.caller, [jdl], key=f"page:{key}" if key else None)
+def _submit(page: PageContext, jdl: str, key: str, *, copied: int | None) -> RedirectResponse:
+    sandbox = None if copied is None else jobs.name_sandbox(_read_copied(page, copied))
+    job_ids = jobs.submit(
+        page.parts, page.caller, [jdl], key=f"page:{key}" if key else None, sandbox=sandbox
+    ).job_ids
     if len(job_ids) == 1:
         return RedirectResponse(f"/jobs/{job_ids[0]}", 303)
     query = {"ids": ",".join(map(str, job_ids[:_LISTED]))}
@@ -261,6 +384,7 @@ def _form(
     refused: Exception | None = None,
     key: str = "",
     status: int = 200,
+    copied: int | None = None,
 ) -> HTMLResponse:
     return page.render(
         "jobs/new.html",
@@ -269,4 +393,5 @@ def _form(
         explained=explained,
         refused=str(refused) if refused else None,
         key=key or str(uuid4()),
+        copied=copied,
     )

@@ -15,13 +15,16 @@ from matcher.explain import job_conditions
 from matcher.explain.job_conditions import ClassCondition, JobDemand
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
-from pilotage.service.auth.callers import Role
+from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import ListPage
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import sites as queries_sites
 from taskqueue.db import database
+from taskqueue.errors import PilotNotFound
 from taskqueue.jobs import grid_jobs
 from taskqueue.jobs.grid_jobs import LocalJobsStatus
+from taskqueue.leases import attempts
+from taskqueue.leases.attempts import PilotJob
 from taskqueue.pilots import pilots, search
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.pools import listing
@@ -179,15 +182,30 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
     )
 
 
+#: Jobs of a pilot that are listed.
+_PILOT_JOBS = 100
+
+
 @router.get("/pilots/{stamp}")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def show_pilot(page: PageOf, stamp: Annotated[str, Path(min_length=1, max_length=255)]) -> HTMLResponse:
-    """Show one pilot, with the end of its output."""
+    """Show one pilot with its jobs and the end of its output; users those that ran only their own jobs."""
     with database.reading(page.parts.engine) as conn:
         pilot = pilots.get_pilot(conn, stamp)
-        visibility.require_pilot(page.caller, pilot)
+        ran = attempts.list_of_pilot(conn, stamp, limit=_PILOT_JOBS)
+        may_see = {each.job_id for each in ran if _is_named(page.caller, each)}
+        if page.caller.role is not Role.USER:
+            visibility.require_pilot(page.caller, pilot)
+        elif not ran or len(may_see) < len({each.job_id for each in ran}):
+            raise PilotNotFound(stamp)
         wrote = pilots.get_output(conn, stamp)
-    return page.render("pilots/show.html", pilot=pilot, wrote=wrote)
+    return page.render(
+        "pilots/show.html", pilot=pilot, wrote=wrote, ran=ran, may_see=may_see, most=_PILOT_JOBS
+    )
+
+
+def _is_named(caller: Caller, job: PilotJob) -> bool:
+    return visibility.controls(caller, vo=job.vo, owner=job.owner)
 
 
 def _sums(counted: Counted, column: int) -> dict[str, PilotCounts]:

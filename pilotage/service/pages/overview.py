@@ -1,38 +1,50 @@
-"""Overview page: numbers and charts of jobs, and problems."""
+"""Overview page: numbers and charts of jobs, and problems; and the state of services and agents."""
 
+import socket
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib import metadata
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
+from agents import loop
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import overview as overviews
+from pilotage.service.routes import health
 from taskqueue.accounting.time_series import StatusSeries
+from taskqueue.db import agent_leases, database
 from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
 
 #: Periods in hours, with the minutes of a step.
-SPANS = {1: 1, 6: 2, 24: 10}
+SPANS = {1: 1, 6: 2, 24: 10, 168: 60}
 #: Colours of statuses in the charts, the lowest area first.
 _LIVING = {
-    JobStatus.RUNNING: 3,
-    JobStatus.COMPLETING: 6,
-    JobStatus.MATCHED: 1,
-    JobStatus.STALLED: 5,
-    JobStatus.RESCHEDULED: 7,
-    JobStatus.STAGING: 8,
-    JobStatus.WAITING: 4,
-    JobStatus.CHECKING: 2,
-    JobStatus.RECEIVED: 8,
+    JobStatus.RUNNING: "running",
+    JobStatus.COMPLETING: "running",
+    JobStatus.MATCHED: "matched",
+    JobStatus.STALLED: "stalled",
+    JobStatus.RESCHEDULED: "stalled",
+    JobStatus.STAGING: "received",
+    JobStatus.WAITING: "waiting",
+    JobStatus.CHECKING: "received",
+    JobStatus.RECEIVED: "received",
 }
-_MOVES = {JobStatus.MATCHED: 1, JobStatus.DONE: 3, JobStatus.FAILED: 5, JobStatus.KILLED: 7}
+_MOVES = {
+    JobStatus.MATCHED: "matched",
+    JobStatus.DONE: "done",
+    JobStatus.FAILED: "failed",
+    JobStatus.KILLED: "killed",
+}
+_UNIT = "number of jobs; times are UTC"
 #: Sites listed by name.
 _LISTED = 8
 
@@ -40,7 +52,8 @@ _LISTED = 8
 class OverviewQuery(BaseModel):
     """Query of the page."""
 
-    hours: int = Field(default=1, ge=1, le=24)
+    hours: int = Field(default=1, ge=1, le=168)
+    vo: str = Field(default="", max_length=255, description="VO of the charts; empty: all visible.")
     part: Literal["", "numbers", "course"] = ""
 
     @property
@@ -56,22 +69,73 @@ def overview(page: PageOf, query: Annotated[OverviewQuery, Query()]) -> HTMLResp
     """Show numbers, charts and problems; the parts of the page refresh themselves."""
     part = query.part if page.is_fragment else ""
     numbers = {} if part == "course" else _numbers(page)
-    course = {} if part == "numbers" else _course(page, query.span)
+    course = {} if part == "numbers" else _course(page, query.span, query.vo)
     return page.render(
-        f"overview/{part or 'overview'}.html", hours=query.span, spans=SPANS, **numbers, **course
+        f"overview/{part or 'overview'}.html",
+        hours=query.span,
+        spans=SPANS,
+        vo=query.vo,
+        **numbers,
+        **course,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """An agent with its latest cycle."""
+
+    name: str
+    last_at: datetime | None
+    is_overdue: bool
+    broken: Sequence[str]  #: VOs whose work failed
+
+
+@router.get("/services")
+@add_to_navigation("Services")
+@allow()
+def show_services(page: PageOf) -> HTMLResponse:
+    """Show whether the service, the database and the agents work."""
+    now = page.parts.clock()
+    checks = health.run_checks(page.parts)
+    with database.reading(page.parts.engine) as conn:
+        latest, broken = agent_leases.list_last_cycles(conn), agent_leases.list_broken(conn)
+        schema = database.schema_state(page.parts.engine)
+    overdue = loop.list_overdue(latest, now=now)
+    agents = [
+        AgentState(
+            name=name,
+            last_at=latest.get(name),
+            is_overdue=name in overdue,
+            broken=broken.get(name, ()),
+        )
+        for name in sorted(loop.INTERVALS)
+    ]
+    config = page.parts.live.current
+    return page.render(
+        "overview/services_live.html" if page.is_fragment else "overview/services.html",
+        checks=checks,
+        agents=agents,
+        schema=schema,
+        config=config,
+        problem=page.parts.live.problem,
+        version=metadata.version("pilotage"),
+        host=socket.gethostname(),
+        dialect=page.parts.engine.dialect.name,
     )
 
 
 def _numbers(page: PageContext) -> dict[str, Any]:
     standing = overviews.standing(page.parts, page.caller, now=page.parts.clock())
     shown = [status for status in _LIVING if any(status in of_vo for of_vo in standing.by_vo.values())]
-    return {"standing": standing, "shown": shown}
+    sites = sorted(page.caller.own_sites)
+    glances = overviews.list_glances(page.parts, page.caller, sites) if sites else []
+    return {"standing": standing, "shown": shown, "glances": glances}
 
 
-def _course(page: PageContext, hours: int) -> dict[str, Any]:
+def _course(page: PageContext, hours: int, vo: str) -> dict[str, Any]:
     now, caller = page.parts.clock(), page.caller
     step = timedelta(minutes=SPANS[hours])
-    found = overviews.course(page.parts, caller, hours=hours, step=step, now=now)
+    found = overviews.course(page.parts, caller, vo=vo, hours=hours, step=step, now=now)
     return {
         "charts": _charts(found),
         "troubles": overviews.troubles(page.parts, caller, now=now),
@@ -87,13 +151,13 @@ def _charts(found: StatusSeries) -> list[Chart]:
     # The last step is incomplete and would look like a decline.
     moves = _lines(_MOVES, {status: values[:-1] for status, values in found.came.items()})
     return [
-        Chart(title="Jobs by status", times=found.begins, lines=living, kind="area"),
-        Chart(title=f"Matched and ended, {every}", times=found.begins[:-1], lines=moves),
+        Chart(title="Jobs by status", note=_UNIT, times=found.begins, lines=living, kind="area"),
+        Chart(title=f"Matched and ended, {every}", note=_UNIT, times=found.begins[:-1], lines=moves),
     ]
 
 
 def _lines(
-    tones: Mapping[JobStatus, int], values: Mapping[JobStatus, Sequence[float | None]]
+    tones: Mapping[JobStatus, str], values: Mapping[JobStatus, Sequence[float | None]]
 ) -> list[ChartLine]:
     return [
         ChartLine(label=status, tone=tone, values=values[status])

@@ -109,24 +109,23 @@ class PageContext:
         headers = self.request.headers
         return headers.get("hx-request") == "true" and headers.get("hx-boosted") != "true"
 
+    @property
+    def frame(self) -> dict[str, object]:
+        """The variables that every page needs."""
+        return {
+            "caller": self.caller,
+            "csrf": self.csrf,
+            "csrf_header": HEADER,
+            "here": here(self.request),
+            "navigation": [
+                each for each in self.request.app.state.navigation if self.caller.role in each.roles
+            ],
+            "now": self.parts.clock(),
+        }
+
     def render(self, template: str, *, status: int = 200, **context: object) -> HTMLResponse:
-        """Render a template (a path below `templates/`) with the variables that every page needs."""
-        return templating.respond(
-            template,
-            status,
-            _HEADERS,
-            **{
-                "caller": self.caller,
-                "csrf": self.csrf,
-                "csrf_header": HEADER,
-                "here": here(self.request),
-                "navigation": [
-                    each for each in self.request.app.state.navigation if self.caller.role in each.roles
-                ],
-                "now": self.parts.clock(),
-                **context,
-            },
-        )
+        """Render a template (a path below `templates/`)."""
+        return templating.respond(template, status, _HEADERS, **{**self.frame, **context})
 
     def render_list(
         self,

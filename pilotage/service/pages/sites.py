@@ -95,12 +95,14 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
         return page.render("sites/live.html", site=site, state=state, glance=glance, jobs=jobs)
     selected = fold(vo) or caller.vo or ""
     queues = [address for address in config.addresses if address.site == site]
+    occupied = overview.count_at_queues(page.parts, caller, site)
     return page.render(
         "sites/show.html",
         site=site,
         state=state,
         glance=glance,
         jobs=jobs,
+        occupied=occupied,
         ces=[(ce, list(there)) for ce, there in groupby(queues, key=lambda queue: queue.ce)],
         values=history.blame_at_queues(page.editor, config, queues, vo=selected),
         config=config,

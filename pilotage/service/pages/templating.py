@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import sha256
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Literal
 
@@ -168,7 +169,7 @@ class ChartLine:
     """One quantity."""
 
     label: str
-    tone: int  #: 1 to 8, a colour of the style sheet; 0: the sum of others
+    tone: int | str  #: a colour of the style sheet: 1 to 8, a state; 0: the sum of others
     values: Sequence[float | None]  #: one for each time of the chart
 
 
@@ -261,6 +262,13 @@ _TITLES = {
 }
 
 
+#: What a person can do about an error.
+_ADVICE = {
+    403: "The navigation has the pages of your role; an operator can give you another one.",
+    404: "It may have been removed because of its age, or belong to somebody else.",
+}
+
+
 def is_wanted(request: Request) -> bool:
     """Whether the client is a browser that expects a page."""
     wants_html = "text/html" in request.headers.get("accept", "")
@@ -268,13 +276,17 @@ def is_wanted(request: Request) -> bool:
 
 
 def render(request: Request, status: int, message: str, headers: Mapping[str, str]) -> HTMLResponse:
-    """Render the error page; it needs neither a session nor the database."""
+    """Render the error page; it needs neither a session nor the database, but has the navigation of one."""
+    page = getattr(request.state, "page", None)
+    is_plain = message == HTTPStatus(status).phrase
     return respond(
         "error.html",
         status,
         {**_NOT_STORED, **headers},
         status=status,
         heading=_TITLES.get(status, "An error of the service" if status >= 500 else "Refused"),
-        message=message,
+        message="There is no such page." if is_plain and status == HTTPStatus.NOT_FOUND else message,
+        advice=_ADVICE.get(status, "") if page else "",
         path=request.url.path,
+        **(page.frame if page else {}),
     )

@@ -6,7 +6,7 @@ Visibility as in `auth.visibility`: sums by VO and place cover countable jobs, s
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -200,15 +200,20 @@ def text(answer: AccountingAnswer) -> str:
     """Format as CSV: one line per row, one column per cause of waiting, in seconds."""
     causes = sorted({cause for row in answer.rows for cause in row.waited})
     names = [*(["at"] if answer.bucket else []), *answer.by]
-    written = io.StringIO()
-    lines = csv.writer(written, lineterminator="\r\n")
-    lines.writerow([*names, *_SUMS, *(f"waited_seconds: {cause}" for cause in causes)])
+    lines = [csv_line([*names, *_SUMS, *(f"waited_seconds: {cause}" for cause in causes)])]
     for row in answer.rows:
         cells = row.model_dump(mode="json")
-        values = [_escape_formula(cells[name]) for name in names] + [cells[name] for name in _SUMS]
-        lines.writerow(values + [row.waited.get(cause, 0) for cause in causes])
+        waited = [row.waited.get(cause, 0) for cause in causes]
+        lines.append(csv_line([cells[name] for name in (*names, *_SUMS)] + waited))
+    return "".join(lines)
+
+
+def csv_line(values: Iterable[object]) -> str:
+    """One line of CSV; texts that a spreadsheet would take for a formula are quoted."""
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\r\n").writerow(map(_escape_formula, values))
     return written.getvalue()
 
 
-def _escape_formula(value: str) -> str:
-    return f"'{value}" if value.startswith(_FORMULA) else value
+def _escape_formula(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

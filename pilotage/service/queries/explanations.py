@@ -1,13 +1,16 @@
 """Explanations of jobs (submitted or not) and of queues."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
+from itertools import islice
 from random import Random
 from typing import Any
 
 from sqlalchemy import Connection
 
+from cs_config.cache import Cache
 from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
@@ -41,6 +44,7 @@ from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
+from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.jobs import Job
 from taskqueue.pools import pools
 from taskqueue.task_queues import listing
@@ -189,6 +193,35 @@ def _demand(foreseen: DryRun) -> JobDemand:
     stated = foreseen.description.requirements
     requirements = None if stated is None else canonical.pool_form(stated)
     return JobDemand(asked=replace(asked, **named), requirements=requirements)
+
+
+#: Pools of one submission that are looked at.
+_MOST_WARNINGS = 3
+#: By pool: whether no queue is eligible, and what would help most.
+_STUCK: Cache[str, tuple[bool, str]] = Cache(1000)
+
+
+def warn_of_stuck_jobs(parts: Services, stuck: Mapping[str, int]) -> list[str]:
+    """Warnings of submitted jobs that no queue is eligible for; `stuck` has one job of each pool in doubt."""
+    config = parts.live.current
+    warnings: list[str] = []
+    for pool_id, job_id in islice(stuck.items(), _MOST_WARNINGS):
+        is_stuck, advice = _STUCK.get(pool_id, partial(_advise, parts, config, job_id), config.version)
+        if is_stuck:
+            warnings.append(f"job {job_id}: no queue is eligible{advice}")
+    return warnings
+
+
+def _advise(parts: Services, config: Configuration, job_id: int) -> tuple[bool, str]:
+    now = parts.clock()
+    with database.reading(parts.engine) as conn:
+        question = ask_about_job(conn, config, stored_jobs.get_job(conn, job_id), now=now)
+        found = explain_job(conn, config, question, now=now)
+    if found.eligible_queues or not found.changes:
+        return not found.eligible_queues, ""
+    first = found.changes[0]
+    queues = "1 queue" if first.gains == 1 else f"{first.gains} queues"
+    return True, f"; what would help: {first.change} ({queues})"
 
 
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:

@@ -12,6 +12,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.submit import submission
 from optimizers.submit.checking import Source
+from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.callers import Caller
@@ -20,6 +21,7 @@ from pilotage.service.queries import archives
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
+from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
 from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
@@ -204,8 +206,8 @@ def submitter_of(caller: Caller) -> Submitter:
 
 def submit(
     parts: Services, caller: Caller, sources: Sequence[Source], *, key: str | None, sandbox: str | None = None
-) -> list[int]:
-    """Store the jobs of a submission, notify the optimizers and return the ids."""
+) -> Accepted:
+    """Store the jobs of a submission, and notify the optimizers."""
     parts.blobs.check_space()
     accepted = submission.submit(
         parts.engine,
@@ -218,4 +220,21 @@ def submit(
     )
     parts.metrics.optimized(accepted.decided)
     parts.ring(accepted.due)
-    return accepted.job_ids
+    return accepted
+
+
+def resubmit(parts: Services, caller: Caller, job_id: int) -> Accepted:
+    """Submit a copy of a job for its owner; `JobNotFound` if the caller may not control it."""
+    with database.reading(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+        description = descriptions.read_description(conn, job_id)
+    whose = {"VO": job.vo, "Owner": job.owner, "OwnerGroup": job.owner_group}
+    named = {fold(name) for name in whose}
+    body = {name: value for name, value in description.body.items() if fold(name) not in named}
+    sandbox = name_sandbox(description)
+    return submit(parts, caller, [{**body, **whose}], key=None, sandbox=sandbox)
+
+
+def name_sandbox(description: Description) -> str | None:
+    """The input sandbox of a job, as submissions name it."""
+    return None if description.sandbox is None else f"sha256:{description.sandbox}"

@@ -19,6 +19,7 @@ from pilotage.service.queries import explanations
 from pilotage.service.queries import sites as queries_sites
 from pilotage.service.queries.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.services import Services
+from requirements.values import fold
 from taskqueue.accounting import time_series
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import agent_leases, database
@@ -26,6 +27,7 @@ from taskqueue.jobs import search, unmatchable
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
 from taskqueue.sites import bans, occupancy, scopes
+from taskqueue.sites.occupancy import QueueOccupancy
 from taskqueue.states import FINAL, JobStatus
 
 #: Minutes over which matches are averaged, without the current minute.
@@ -146,11 +148,16 @@ def standing(parts: Services, caller: Caller, *, now: datetime) -> OverviewCount
     )
 
 
-def course(parts: Services, caller: Caller, *, hours: int, step: timedelta, now: datetime) -> StatusSeries:
-    """Numbers of jobs of the caller's VOs over time."""
+def course(
+    parts: Services, caller: Caller, *, vo: str = "", hours: int, step: timedelta, now: datetime
+) -> StatusSeries:
+    """Numbers of jobs of the caller's VOs over time, or of one of them."""
+    vos = caller.visible_vos
+    if vo:
+        vos = frozenset({fold(vo)}) if vos is None else vos & {fold(vo)}
     with database.reading(parts.engine) as conn:
         since = now - timedelta(hours=hours)
-        return time_series.read_series(conn, vos=caller.visible_vos, since=since, until=now, step=step)
+        return time_series.read_series(conn, vos=vos, since=since, until=now, step=step)
 
 
 def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroubles:
@@ -204,6 +211,19 @@ def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[
         )
         for state in queries_sites.briefly(parts, caller, sites)
     ]
+
+
+def count_at_queues(parts: Services, caller: Caller, site: str) -> Mapping[QueueAddress, QueueOccupancy]:
+    """Jobs and pilots at the queues of a site now, of the VOs that the caller may count there."""
+    own = visibility.vos_at(caller, site)
+    with database.reading(parts.engine) as conn:
+        there = occupancy.count_by_queue(conn)
+    found: dict[QueueAddress, QueueOccupancy] = {}
+    for (vo, address), more in there.items():
+        if address.site == site and (own is None or vo in own):
+            seen = found.get(address, QueueOccupancy(jobs=0, pilots=0))
+            found[address] = QueueOccupancy(jobs=seen.jobs + more.jobs, pilots=seen.pilots + more.pilots)
+    return found
 
 
 def jobs_there(

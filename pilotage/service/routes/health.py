@@ -64,8 +64,9 @@ async def ready(request: Request) -> JSONResponse:
     return await readiness.check()
 
 
-def _check(parts: Services) -> JSONResponse:
-    checks = {
+def run_checks(parts: Services) -> dict[str, str]:
+    """What has to hold for this process to be ready, each `ok` or what is wrong."""
+    return {
         "database": _database(parts),
         "claimer": "ok" if parts.claimer.alive else "has ended",
         "index": "ok" if parts.matcher.is_loaded else "is being loaded",
@@ -73,6 +74,10 @@ def _check(parts: Services) -> JSONResponse:
         # The fault itself is shown to operators only: this route needs no token.
         "configuration": "the newest version cannot be read" if parts.live.problem else "ok",
     }
+
+
+def _check(parts: Services) -> JSONResponse:
+    checks = run_checks(parts)
     is_ready = all(result == "ok" for result in checks.values())
     body = {"status": "ok" if is_ready else "not ready", "checks": checks}
     return JSONResponse(body, 200 if is_ready else 503, headers={} if is_ready else {"Retry-After": "5"})

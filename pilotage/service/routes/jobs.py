@@ -28,7 +28,7 @@ from pilotage.service.models.jobs import (
     SubmittedJobs,
     SummaryQuery,
 )
-from pilotage.service.queries import jobs
+from pilotage.service.queries import explanations, jobs
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
@@ -150,8 +150,18 @@ def submit(
     """
     if idempotency_key is not None:
         routing.check_text("Idempotency-Key", idempotency_key)
-    job_ids = jobs.submit(parts, caller, sources_of(body), key=idempotency_key, sandbox=body.sandbox)
-    return SubmittedJobs(job_ids=job_ids)
+    accepted = jobs.submit(parts, caller, sources_of(body), key=idempotency_key, sandbox=body.sandbox)
+    warnings = explanations.warn_of_stuck_jobs(parts, accepted.stuck)
+    return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
+
+
+@submission_router.post("/{job_id}/resubmit", status_code=201)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
+def resubmit(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> SubmittedJobs:
+    """Submit a copy of a job, with its input sandbox, as a new job; the old one is left as it is."""
+    accepted = jobs.resubmit(parts, caller, job_id)
+    warnings = explanations.warn_of_stuck_jobs(parts, accepted.stuck)
+    return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
 
 
 def sources_of(body: Submission) -> list[Source]:

@@ -44,8 +44,8 @@ class ParameterAnswer(AnswerModel):
     value: Value
     level: str = Field(description="`Site`, `CE` or `Queue`; with `VOs/<vo>` for the value of a VO.")
     path: str
-    file: str
-    line: int
+    file: str = Field(description="File in which it is written; `version 7`: an edit outside of files.")
+    line: int = Field(description="0: not of a file.")
 
 
 class QueueAnswer(BaseModel):

@@ -43,6 +43,33 @@ class Revocation(StrictInput):
     jti: str | None = Field(default=None, min_length=1, max_length=255, description="Its id.")
 
 
+class WhoAmI(BaseModel):
+    """The bearer of a token."""
+
+    subject: str
+    role: Role
+    also: list[Role] = Field(description="Further roles; any of them suffices for a request.")
+    user: str
+    group: str
+    vos: list[str] = Field(description="Of an operator: the default VO of submissions.")
+    sites: list[str]
+
+
+@router.get("/me")
+@allow(*Role)
+def show_own(caller: CallerOf) -> WhoAmI:
+    """Show whose token the request has, and its roles."""
+    return WhoAmI(
+        subject=caller.subject,
+        role=caller.role,
+        also=[each.role for each in caller.also],
+        user=caller.user,
+        group=caller.group,
+        vos=sorted(caller.vos),
+        sites=sorted(caller.sites),
+    )
+
+
 class MintedToken(BaseModel):
     """A token of its bearer; that of a broker's pilot has no queue until the pilot states one."""
 

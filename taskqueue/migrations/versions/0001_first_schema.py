@@ -195,6 +195,7 @@ def upgrade() -> None:
         sa.Column("author", sa.Text(), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("created_at", _TIME, nullable=False),
+        sa.Column("origins", sa.LargeBinary()),
         sa.Column("changed", sa.Text()),
         sa.PrimaryKeyConstraint("version", name=op.f("pk_config_versions")),
     )

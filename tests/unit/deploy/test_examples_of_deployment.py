@@ -1,5 +1,6 @@
 """The files in deploy/ name commands, settings, files and metrics that exist."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import typer.main
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from cs_config import validate
 from pilotage.cli.application import application
 from pilotage.cli.settings import PREFIX, Settings
 from pilotage.service.metrics import Metrics, StateMetrics
@@ -29,7 +31,12 @@ def _units() -> Iterator[tuple[str, list[str]]]:
         yield unit.stem, shlex.split(line)
 
 
-STARTED = [*_units(), *((name, service["command"]) for name, service in OURS.items())]
+HOST = yaml.safe_load((DEPLOY / "compose" / "host.yaml").read_text())["services"]
+STARTED = [
+    *_units(),
+    *((name, service["command"]) for name, service in OURS.items()),
+    *((f"host {name}", service["command"]) for name, service in HOST.items()),
+]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +54,7 @@ def test_what_is_started_is_a_command_with_its_options(arguments: list[str]) -> 
 
 def test_variables_are_settings() -> None:
     names = {PREFIX + name.upper() for name in Settings.model_fields}
-    said = {name for service in OURS.values() for name in service["environment"]}
+    said = {name for service in (*OURS.values(), *HOST.values()) for name in service["environment"]}
     units = "".join(unit.read_text() for unit in (DEPLOY / "systemd").glob("*.service"))
     readme = (DEPLOY / "README.md").read_text()
     assert said
@@ -58,7 +65,10 @@ def test_services_of_compose_wait_for_services_and_share_volumes_that_it_has() -
     services, volumes = COMPOSE["services"], COMPOSE["volumes"]
     for service in services.values():
         assert set(service.get("depends_on", ())) <= set(services)
-        assert {each.partition(":")[0] for each in service.get("volumes", ())} <= set(volumes)
+        mounted = {each.partition(":")[0] for each in service.get("volumes", ())}
+        files = {each for each in mounted if each.startswith("./")}
+        assert mounted - files <= set(volumes)
+        assert all((DEPLOY / "compose" / each).is_file() for each in files)
     build = OURS["serve"]["build"]
     context = (DEPLOY / "compose" / build["context"]).resolve()
     assert (context / build["dockerfile"]) == DEPLOY / "Dockerfile"
@@ -106,3 +116,56 @@ def test_pgbouncer_gives_each_transaction_a_session() -> None:
 def test_units_allow_more_open_files_than_the_default() -> None:
     for unit in (DEPLOY / "systemd").glob("*.service"):
         assert "\nLimitNOFILE=65536\n" in unit.read_text(), unit.name
+
+
+def test_the_service_of_compose_becomes_ready_with_the_configuration_beside_it() -> None:
+    command = OURS["serve"]["command"]
+    inside = command[command.index("--resources") + 1]
+    [file] = (each.split(":")[0] for each in OURS["serve"]["volumes"] if each.split(":")[1] == inside)
+    assert validate.load_file(DEPLOY / "compose" / file).addresses
+    for services in (OURS, HOST):
+        assert "/readyz" in services["serve"]["healthcheck"]["test"][-1]
+
+
+def test_the_image_is_built_in_stages_so_that_an_edit_installs_no_dependency_again() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    dependencies = next(n for n, line in enumerate(lines) if "--require-hashes" in line)
+    whole = lines.index("COPY . /source")
+    assert dependencies < whole
+    last = max(n for n, line in enumerate(lines) if line.startswith("FROM"))
+    assert whole < last, "the source is not in the image"
+
+
+#: What a process of the installation needs none of.
+CLOSED = (
+    "ProtectHome=true",
+    "PrivateDevices=true",
+    "CapabilityBoundingSet=",
+    "SystemCallFilter=@system-service",
+)
+
+
+@pytest.mark.parametrize("name", ["serve", "worker", "agent", "up"])
+def test_units_close_what_the_program_does_not_need(name: str) -> None:
+    lines = (DEPLOY / "systemd" / f"pilotage-{name}.service").read_text().splitlines()
+    assert set(CLOSED) <= set(lines)
+
+
+BOARD = json.loads((DEPLOY / "grafana" / "pilotage.json").read_text())
+
+
+@pytest.mark.parametrize("panel", BOARD["panels"], ids=lambda panel: panel["title"])
+def test_panels_of_the_dashboard_show_metrics_and_labels_that_there_are(panel: dict[str, Any]) -> None:
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    for target in panel["targets"]:
+        expression = target["expr"]
+        named = set(re.findall(r"\bpilotage_\w+", expression))
+        assert named
+        assert named <= set(_metrics())
+        assert expression.count("(") == expression.count(")")
+        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set(re.findall(r"\w+", expression))
+
+
+def test_no_two_panels_of_the_dashboard_have_one_place() -> None:
+    places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in BOARD["panels"]]
+    assert len(set(places)) == len(places) == len({each["id"] for each in BOARD["panels"]})

@@ -8,7 +8,7 @@ const grouped = (value) => (value == null ? "–" : Number(value).toLocaleString
 // Each line on top of those before it; the raw numbers stay for the legend.
 function stacked(lines) {
   const sum = lines[0].values.map(() => 0);
-  return lines.map((line) => line.values.map((value, place) => (sum[place] += value ?? 0)));
+  return lines.map((line) => line.values.map((value, place) => (value == null ? null : (sum[place] += value))));
 }
 
 function axis(extra) {
@@ -46,15 +46,15 @@ const FILLS = {
   bars: (colour, tone) => (tone && tone % 2 === 0 ? hatched(colour) : colour),
 };
 
-function series(line, chart, paths) {
+function series(line, chart, paths, place) {
   const colour = style(`--series-${line.tone}`);
   return {
     label: line.label,
     stroke: colour,
     width: { line: 2, area: 1, bars: 0 }[chart.kind],
-    dash: chart.kind === "line" ? DASHES[(line.tone + 3) % DASHES.length] : undefined,
+    dash: chart.kind === "line" ? DASHES[place % DASHES.length] : undefined,
     fill: FILLS[chart.kind](colour, line.tone),
-    points: { show: chart.times.length === 1 || line.values.includes(null) }, // a value between two gaps is no line
+    points: { show: chart.times.length === 1 || (chart.kind === "line" && line.values.includes(null)) }, // a value between two gaps is no line
     paths,
     value: (_, __, ___, index) => grouped(index == null ? line.values.at(-1) : line.values[index]),
   };
@@ -79,8 +79,8 @@ function draw(figure) {
     width: place.clientWidth,
     height: 220,
     series: [
-      { value: (_, seconds) => (seconds == null ? "" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")) },
-      ...order.map((number) => series(chart.lines[number], chart, paths)),
+      { label: "UTC", value: (_, seconds) => new Date((seconds ?? chart.times.at(-1)) * 1000).toISOString().slice(0, 16).replace("T", " ") },
+      ...order.map((number) => series(chart.lines[number], chart, paths, number)),
     ],
     axes: [
       axis({

@@ -9,7 +9,11 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import proposals, show
 from cs_config.versions import store as versions_store
+from cs_config.versions.patch import Edit
+from cs_config.versions.permissions import Rights
 from taskqueue.db import database
 
 TEXT = "Resources: {Sites: {S: {MaxRAM: %d, CEs: {C: {Queues: {Q: }}}}}}\n"
@@ -197,3 +201,27 @@ def test_the_real_grid_is_stored_and_loaded(engine: Engine, now: datetime) -> No
     assert import_file(engine, path, now) == 1
     with database.reading(engine) as conn:
         assert len(versions_store.load_version(conn).addresses) == 980
+
+
+def test_an_edit_keeps_the_origins_of_all_other_values(engine: Engine, now: datetime) -> None:
+    """The lines of people's file stay named, whatever moves them; an edit is named by its version."""
+    text = "Resources:\n  Sites:\n    A.B.c:\n      Tag: [a]\n      CEs: {ce: {Queues: {q: {CPUTime: 9}}}}\n"
+    rights = Rights(everything=True)
+    store(engine, text, now, source="r.yaml")
+    for name, value in (("Country", "CH"), ("MaxRAM", 8000)):
+        with database.writing(engine) as conn:
+            before = versions_store.load_version(conn)
+            edits = [Edit(names=("Resources", "Sites", "A.B.c", name), value=value)]
+            after = proposals.propose_edits(before, before, edits, rights).after
+            versions_store.store_checked(conn, after, author="", message="", expected=before.version, now=now)
+    with database.reading(engine) as conn:
+        found = versions_store.load_version(conn)
+        first = proposals.propose_rollback(found, versions_store.load_version(conn, 1), rights).after
+    expected = ["Country Site, version 2", "CPUTime Queue, r.yaml:5"]
+    expected += ["MaxRAM Site, version 3", "Tag Site, r.yaml:4"]
+    assert origins_of(found) == expected
+    assert origins_of(first) == ["CPUTime Queue, r.yaml:5", "Tag Site, r.yaml:4"]
+
+
+def origins_of(config: Configuration) -> list[str]:
+    return [f"{line.path} {line.origin}" for line in show.list_lines(config, "A.B.c/ce/q", "")]

@@ -109,7 +109,7 @@ def test_a_change_makes_as_many_queues_eligible_as_it_says(config: Configuration
     whole = queue_set.some_queues(config, "cms", config.addresses)
     before = eligible_by_the_rules(config, demand)
     told = explanation.suggest_changes(whole, "cms", demand)
-    assert [each.gains for each in told] == sorted((each.gains for each in told), reverse=True)
+    assert [each.effort for each in told] == sorted(each.effort for each in told)
     for each in told:
         assert each.gains > 0
         if each.demand is not None:
@@ -191,3 +191,29 @@ def test_nobody_is_sent_to_a_closed_site_while_another_is_open():
     }
     shut = explanation.suggest_changes(whole, "cms", JobDemand(asked=here), closed=whole.everything)
     assert "leave out Site" in {each.text for each in shut}
+
+
+def test_the_smallest_change_comes_first_and_leaving_out_comes_last():
+    """The cure of a misspelling, then the nearest number; whatever gains most queues."""
+    queues = {
+        f"{name}{number}": {"CPUModel": name, "MaxRAM": ram}
+        for name, count, ram in (("Intel Xeon", 1, 64_000), ("AMD EPYC", 5, 2000))
+        for number in range(count)
+    }
+    config = validate.parse(repr({"Resources": {"Sites": {"A.B.org": {"CEs": {"ce": {"Queues": queues}}}}}}))
+    whole = queue_set.all_queues(config, "cms")
+
+    def changes(expression: str) -> list[str]:
+        demand = JobDemand(
+            asked=RequirementClass(vo="cms", cpu_time=3600), requirements=Expression(text=expression)
+        )
+        return [each.text for each in explanation.suggest_changes(whole, "cms", demand)]
+
+    assert [each.split("`")[1] for each in changes('other.CPUModel == "Intel Xenon"')] == [
+        'other.CPUModel == "Intel Xeon"',
+        'other.CPUModel == "AMD EPYC"',
+        'other.CPUModel == "Intel Xenon"',
+    ]
+    steps = changes("other.MaxRAM >= 900000")
+    assert [each.partition(" ")[0] for each in steps] == ["write", "write", "leave"]
+    assert steps[0].startswith("write `other.MaxRAM >= 64000`")

@@ -126,3 +126,27 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(
         assert json.loads(text) == {"name": name}
     else:
         assert r"größe \u2013 \u8a9e" in text
+
+
+@pytest.mark.parametrize(("width", "columns"), [(200, 8), (80, 7), (60, 5)])
+def test_narrow_tables_break_no_short_word_and_leave_out_columns_instead(
+    width: int, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("#ID", "Status", "Minor status", "VO", "Owner", "Site", "Pool", "Age")
+    row = (
+        123456,
+        "Waiting",
+        "Pilot Agent Submission",
+        "cms",
+        "operator",
+        "OSG.CERN.ch",
+        "93788a6f38f7",
+        "2 s",
+    )
+    monkeypatch.setattr(output, "console", lambda: Console(width=width))
+    output.emit({}, as_json=False, render=lambda: output.table(names, [row]))
+    shown = capsys.readouterr()
+    words = {word for value in row[:columns] for word in str(value).split()}
+    assert words <= set(shown.out.split())
+    assert max(map(len, shown.out.splitlines())) <= width
+    assert ("Left out" in shown.err) == (columns < len(names))

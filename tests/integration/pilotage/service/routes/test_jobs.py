@@ -365,3 +365,56 @@ def test_a_description_of_megabytes_is_refused_before_it_is_read(service: Servic
     answer = service.user().post("/api/v1/jobs", json={"jobs": [{**JOB, "Arguments": "x" * 10_000_000}, JOB]})
     assert answer.status_code == 400
     assert "characters, allowed are 10000000" in error(answer)["message"]
+
+
+def test_a_submission_warns_of_jobs_without_a_queue_and_names_the_smallest_change(service: Service):
+    user = service.user()
+    for _ in range(2):  # of a new pool and of a known one
+        answer = user.post("/api/v1/jobs", json={"jobs": [JOB, STUCK, STUCK]}).json()
+        [warning] = answer["warnings"]
+        assert warning.startswith(f"job {answer['job_ids'][1]}: no queue is eligible; what would help: ")
+        assert "lower Memory from 64000 to" in warning
+
+
+def test_a_copy_of_a_job_has_its_description_sandbox_and_owner(service: Service):
+    user = service.user()
+    sandbox = user.post("/api/v1/sandboxes", content=b"files").json()["sandbox"]
+    jobs = [{**JOB, "Arguments": "%(n)s", "Parameters.n": ["a", "b"]}]
+    ids = user.post("/api/v1/jobs", json={"jobs": jobs, "sandbox": sandbox}).json()["job_ids"]
+    answer = user.post(f"/api/v1/jobs/{ids[1]}/resubmit")
+    assert answer.status_code == 201, answer.text
+    [copy] = answer.json()["job_ids"]
+    new, old = (user.get(f"/api/v1/jobs/{job_id}").json() for job_id in (copy, ids[1]))
+    assert new["description"]["Arguments"] == old["description"]["Arguments"] == "b"
+    assert new["description"] == old["description"]
+    assert (new["vo"], new["owner"], new["status"]) == ("cms", "ada", "Waiting")
+    [again] = service.operator().post(f"/api/v1/jobs/{copy}/resubmit").json()["job_ids"]
+    assert user.get(f"/api/v1/jobs/{again}").json()["owner"] == "ada"
+    assert service.user("bob").post(f"/api/v1/jobs/{copy}/resubmit").status_code == 404
+
+
+def test_jobs_are_filtered_by_the_time_of_submission(service: Service):
+    user = service.user("tim")
+    [job_id] = submit(user)
+    at = user.get(f"/api/v1/jobs/{job_id}").json()["submitted_at"]
+    found = [
+        [each["job_id"] for each in user.get("/api/v1/jobs", params=wanted).json()["jobs"]]
+        for wanted in ({"submitted_since": at}, {"submitted_before": at}, {"submitted_since": "2020-01-01"})
+    ]
+    assert found == [[job_id], [], [job_id]]
+
+
+def test_the_bearer_of_a_token_is_shown(service: Service):
+    answer = service.user().get("/api/v1/tokens/me").json()
+    assert (answer["role"], answer["user"], answer["vos"], answer["group"]) == (
+        "user",
+        "ada",
+        ["cms"],
+        "cms_user",
+    )
+
+
+def test_a_misspelt_status_is_answered_with_the_one_that_was_meant(service: Service):
+    answer = service.user().get("/api/v1/jobs", params={"status": "Waitin"})
+    assert answer.status_code == 400
+    assert "did you mean Waiting?" in error(answer)["message"]

@@ -87,13 +87,18 @@ class SomeOutputs(Outputs):
         else:
             super().output(job_id, stream)
 
+    def job(self, _job_id: int) -> dict[str, str]:
+        return {"status": "Waiting", "minor_status": "No eligible queue"}
+
 
 def test_a_job_without_an_output_stops_no_other(tmp_path: Path):
     targets = {job_id: tmp_path / str(job_id) for job_id in (7, 8, 9, 10, 11)}
     outputs: Any = SomeOutputs(file("a"))
     found, refused = job._fetch(outputs, targets, most=1000)
     assert found == {7: [tmp_path / "7" / "a"], 11: [tmp_path / "11" / "a"]}
-    assert refused[:2] == ["job 8: has no output", "job 9: 9 does not exist"]
+    waits = "job 8: has no output yet: it is Waiting (No eligible queue); "
+    waits += "`pilotage job wait 8` waits until it has ended"
+    assert refused[:2] == [waits, "job 9: 9 does not exist"]
     assert refused[2].startswith("job 10: its output is no readable tar archive")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["11", "7"]
     with pytest.raises(ApiError, match="9 does not exist"):

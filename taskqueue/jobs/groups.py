@@ -1,0 +1,144 @@
+"""Groups of jobs: failed ones by place and cause, and the progress of job groups.
+
+Both look at the newest jobs only, so that their cost does not grow with the history: `GroupCounts.is_cut`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Subquery, case, func, select, union_all
+
+from taskqueue.jobs import jobs, search
+from taskqueue.jobs.search import JobSelector
+from taskqueue.schema.tables import attempts
+from taskqueue.schema.tables import jobs as table
+from taskqueue.states import FINAL, JobStatus
+
+Group = TypeVar("Group")
+
+#: Newest failed jobs that are grouped, and newest jobs of each status that are counted for job groups.
+MAX_FAILED = 20_000
+MAX_OF_STATUS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Failed jobs with the same site, exit code and minor status."""
+
+    site: str
+    exit_code: int | None  #: of the latest attempt; None: the payload did not end
+    minor_status: str
+    count: int
+    vos: int  #: number of VOs
+    newest: int  #: id of the newest of them
+    last_at: datetime  #: when the latest one failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobGroupProgress:
+    """Jobs of one owner with the same `JobGroup`."""
+
+    vo: str
+    owner: str
+    job_group: str
+    count: int
+    waiting: int  #: not started, and not ended
+    running: int
+    done: int
+    failed: int
+    killed: int
+    ended_lately: int  #: since the time that was asked for
+    first_at: datetime  #: earliest submission
+    last_at: datetime  #: latest change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCounts(Generic[Group]):
+    """Groups, the largest or latest first."""
+
+    groups: Sequence[Group]
+    is_cut: bool  #: there are older jobs that were not looked at
+
+
+def group_failures(
+    conn: Connection, which: JobSelector, *, since: datetime, limit: int
+) -> GroupCounts[FailureGroup]:
+    """The newest failed jobs that failed since then, by site, exit code and minor status."""
+    seen, rest = _newest(conn, replace(which, statuses=frozenset({JobStatus.FAILED})), MAX_FAILED)
+    if seen is None:
+        return GroupCounts(groups=[], is_cut=False)
+    by = (seen.c.site, attempts.c.exit_code, seen.c.minor_status)
+    latest = (attempts.c.job_id == seen.c.job_id) & (attempts.c.epoch == seen.c.epoch)
+    number = func.count().label("count")
+    statement = (
+        select(
+            *by,
+            number,
+            func.count(seen.c.vo.distinct()).label("vos"),
+            func.max(seen.c.job_id).label("newest"),
+            func.max(seen.c.updated_at, type_=seen.c.updated_at.type).label("last_at"),
+        )
+        .select_from(seen.outerjoin(attempts, latest))
+        .where(seen.c.updated_at >= since, *rest.clauses(seen))
+        .group_by(*by)
+        .order_by(number.desc())
+        .limit(limit)
+    )
+    found = [FailureGroup(**row._asdict()) for row in conn.execute(statement)]
+    return GroupCounts(groups=found, is_cut=_is_cut(conn, seen, MAX_FAILED))
+
+
+def list_progress(
+    conn: Connection, which: JobSelector, *, since: datetime, limit: int
+) -> GroupCounts[JobGroupProgress]:
+    """Progress of the job groups with the latest changes; `since` is for `ended_lately`."""
+    seen, rest = _newest(conn, replace(which, statuses=frozenset(JobStatus)), MAX_OF_STATUS)
+    if seen is None:
+        return GroupCounts(groups=[], is_cut=False)
+    by = (seen.c.vo, seen.c.owner, seen.c.job_group)
+    status, at = seen.c.status, seen.c.updated_at.type
+    running = (JobStatus.RUNNING, JobStatus.COMPLETING, JobStatus.STALLED)
+    over = (*FINAL, JobStatus.COMPLETED)
+    last = func.max(seen.c.updated_at, type_=at)
+    statement = (
+        select(
+            *by,
+            func.count().label("count"),
+            _sum(status.not_in([*running, *over])).label("waiting"),
+            _sum(status.in_(running)).label("running"),
+            _sum(status.in_([JobStatus.DONE, JobStatus.COMPLETED])).label("done"),
+            _sum(status == JobStatus.FAILED.value).label("failed"),
+            _sum(status.in_([JobStatus.KILLED, JobStatus.DELETED])).label("killed"),
+            _sum(seen.c.ended_at >= since).label("ended_lately"),
+            func.min(seen.c.submitted_at, type_=at).label("first_at"),
+            last.label("last_at"),
+        )
+        .where(seen.c.job_group != "", *rest.clauses(seen))
+        .group_by(*by)
+        .order_by(last.desc())
+        .limit(limit)
+    )
+    found = [JobGroupProgress(**row._asdict()) for row in conn.execute(statement)]
+    return GroupCounts(groups=found, is_cut=_is_cut(conn, seen, MAX_OF_STATUS))
+
+
+def _newest(conn: Connection, which: JobSelector, most: int) -> tuple[Subquery | None, JobSelector]:
+    """The newest rows of each index path, and the conditions that are still to be tested."""
+    found = search.plan_paths(conn, which)
+    if not found.ways:
+        return None, which
+    order = table.c.job_id.desc()
+    along = [select(*jobs.COLUMNS).where(way).order_by(order).limit(most).subquery() for way in found.ways]
+    return union_all(*map(select, along)).subquery(), found.rest
+
+
+def _is_cut(conn: Connection, seen: Subquery, most: int) -> bool:
+    by_status = select(func.count().label("rows")).select_from(seen).group_by(seen.c.status).subquery()
+    rows: int | None = conn.execute(select(func.max(by_status.c.rows))).scalar_one()
+    return (rows or 0) >= most
+
+
+def _sum(condition: ColumnElement[Any]) -> ColumnElement[int]:
+    return func.sum(case((condition, 1), else_=0))

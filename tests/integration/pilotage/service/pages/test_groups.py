@@ -1,0 +1,181 @@
+"""Failures, campaigns, search; the list of jobs with columns, orders and downloads; pilots and their jobs."""
+
+import csv
+import io
+
+import pytest
+from playwright.sync_api import expect
+
+from tests import archives
+from tests.browser import SignedIn, Windows, picture
+from tests.running_service import Service
+
+pytestmark = pytest.mark.debian("chromium")
+
+QUEUE = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000, "PilotStamp": "walker"}
+HOSTILE = "<img src=x onerror=document.title='taken'>"
+
+
+@pytest.fixture(scope="module")
+def failed(service: Service) -> int:
+    """A job of ada's that failed with exit code 17, beside two of her campaign that wait."""
+    user = service.user("ada", vo="cms")
+    jobs = [{"Executable": "x", "JobName": f"b{HOSTILE}", "JobGroup": "calibration", "Site": "LCG.A.org"}]
+    [job_id] = user.post("/api/v1/jobs", json={"jobs": jobs}).raise_for_status().json()["job_ids"]
+    pilot = service.as_role("pilot", vo="cms", queue="LCG.A.org/ce1/long", stamp="walker")
+    [match] = pilot.post("/api/v1/matcher/requestJob", json=QUEUE).raise_for_status().json()["matches"]
+    lease = f"/api/v1/leases/{match['lease']}"
+    pilot.post(f"{lease}/start", json={}).raise_for_status()
+    wrote = archives.tar({"std.err": b"begin\nno such calibration file\n"})
+    pilot.put(f"{lease}/output", content=wrote).raise_for_status()
+    done = {"status": "Failed", "exit_code": 17, "minor_status": "Application Finished With Errors"}
+    pilot.post(f"{lease}/finish", json=done).raise_for_status()
+    more = [{"Executable": "x", "JobName": name, "JobGroup": "calibration"} for name in ("a", "c")]
+    user.post("/api/v1/jobs", json={"jobs": more}).raise_for_status()
+    service.user("ida", vo="dune").post(
+        "/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}
+    ).raise_for_status()
+    return job_id
+
+
+def test_failures_are_grouped_by_site_and_exit_code_and_lead_to_the_jobs(
+    service: Service, signed_in: SignedIn, failed: int
+) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/failures")
+    row = page.get_by_role("row").filter(has_text="LCG.A.org")
+    assert row.get_by_role("cell", name="17", exact=True).is_visible()
+    picture(page, "groups/failures")
+    row.get_by_role("link", name="Application Finished With Errors").click()
+    assert page.get_by_role("link", name=str(failed), exact=True).is_visible()
+    other = signed_in(service, role="vo_admin", vo="dune", user="kim")
+    other.goto("/failures")
+    assert other.get_by_text("No job failed").is_visible()
+
+
+def test_site_admins_see_what_fails_at_their_site_without_names(
+    service: Service, signed_in: SignedIn, failed: int
+) -> None:
+    page = signed_in(service, role="site_admin", site="LCG.A.org", user="maria")
+    page.goto("/failures")
+    assert page.get_by_role("row").filter(has_text="17").count() == 1
+    assert not page.get_by_role("link", name=str(failed), exact=True).count()
+    assert "ada" not in (page.locator("main").text_content() or "")
+    page.goto("/")
+    assert page.get_by_text("Nothing to report at LCG.A.org").is_visible()
+    page = signed_in(service, role="site_admin", site="LCG.B.org", user="otto")
+    page.goto("/failures")
+    assert page.get_by_text("No job failed").is_visible()
+
+
+def test_a_campaign_is_one_line(service: Service, signed_in: SignedIn, failed: int) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/campaigns")
+    row = page.get_by_role("row").filter(has_text="calibration")
+    cells = row.get_by_role("cell").all_text_contents()
+    assert [cells[2], cells[4], cells[7]] == ["3", "2", "1"], cells
+    picture(page, "groups/campaigns")
+    row.get_by_role("link", name="2", exact=True).click()
+    assert page.locator("#jobs tbody tr").count() == 2
+
+
+def test_a_failed_job_shows_its_standard_error_and_leads_to_its_pilot_and_back(
+    service: Service, signed_in: SignedIn, failed: int
+) -> None:
+    for role in ({"role": "user", "user": "ada"}, {"role": "vo_admin", "user": "eve"}):
+        page = signed_in(service, vo="cms", **role)
+        page.goto(f"/jobs/{failed}")
+        expect(page.get_by_text("no such calibration file")).to_be_visible()
+        page.get_by_role("link", name="walker").click()
+        page.get_by_role("link", name=str(failed), exact=True).click()
+        assert page.url.endswith(f"/jobs/{failed}")
+    other = signed_in(service, role="user", vo="cms", user="bob")
+    other.goto("/pilots/walker")
+    assert other.get_by_role("heading", level=1).text_content() == "Not found"
+    assert other.get_by_role("navigation", name="Pages").is_visible(), "an error keeps the frame"
+
+
+def test_the_search_box_finds_jobs_people_places_and_pilots(
+    service: Service, signed_in: SignedIn, failed: int
+) -> None:
+    page = signed_in(service, role="operator", user="root")
+    for word, end in (
+        (str(failed), f"/jobs/{failed}"),
+        ("walker", "/pilots/walker"),
+        ("ada", "/jobs?owner=ada"),
+        ("calibration", "/jobs?job_group=calibration"),
+        ("lcg.b", "/sites/LCG.B.org"),
+    ):
+        page.goto("/")
+        page.get_by_role("searchbox", name="Search").fill(word)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**{end}")
+    page.goto(f"/search?q={HOSTILE}")
+    assert page.get_by_text("Nothing has this name").is_visible()
+    user = signed_in(service, role="user", vo="dune", user="ida")
+    user.goto(f"/search?q={failed}")
+    assert user.get_by_role("heading", name="Search").is_visible()
+    assert not user.locator(f"a[href='/jobs/{failed}']").count()
+
+
+def test_the_list_of_jobs_has_the_columns_and_the_order_that_are_chosen(
+    service: Service, signed_in: SignedIn, failed: int
+) -> None:
+    page = signed_in(service, role="operator", user="root")
+    page.goto("/jobs")
+    assert page.get_by_role("columnheader", name="VO").is_visible()
+    page.goto("/jobs?columns=job_name&columns=job_group&vo=cms")
+    assert page.get_by_role("columnheader", name="Site").count() == 0
+    names = page.locator("#jobs tbody td:nth-child(3)")
+    for _ in range(2):
+        page.get_by_role("columnheader", name="Name").get_by_role("link").click()
+        expect(page.get_by_role("columnheader", name="Name")).to_have_attribute(
+            "aria-sort", "ascending" if not _ else "descending"
+        )
+        shown = [text[0] for text in names.all_text_contents()]
+        assert shown == sorted("abc", reverse=bool(_))
+    page.goto("/jobs?vo=cms&sort=-job_name&limit=2")
+    page.get_by_role("link", name="Next page").click()
+    assert page.locator("#jobs tbody tr").count() == 1
+    page.get_by_label("All on this page").check()
+    assert page.get_by_text("1 ticked.").is_visible()
+
+
+def test_the_jobs_of_a_filter_are_downloaded(service: Service, signed_in: SignedIn, failed: int) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs?job_group=calibration")
+    with page.expect_download() as started:
+        page.get_by_role("link", name="CSV").click()
+    text = started.value.path().read_text()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [int(row["job_id"]) for row in rows][-1] == failed
+    assert {row["owner"] for row in rows} == {"ada"}
+    answer = page.request.get("/jobs/download?format=json&job_group=calibration")
+    assert [each["job_id"] for each in answer.json()] == [int(row["job_id"]) for row in rows]
+
+
+def test_views_are_kept_and_the_page_tells_when_it_is_not_live(
+    service: Service, signed_in: SignedIn, windows: Windows, failed: int
+) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs?job_group=calibration&submitted_since=2026-01-01")
+    page.on("dialog", lambda dialog: dialog.accept("mine"))
+    page.get_by_role("button", name="Save this view…").click()
+    page.goto("/jobs")
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("link", name="mine", exact=True).click()
+    page.wait_for_url("**job_group=calibration**")
+    page.route("**/jobs?*", lambda route: route.abort())
+    page.evaluate("htmx.ajax('GET', '/jobs?x=1', '#jobs').catch(() => {})")
+    expect(page.get_by_text("Not live since")).to_be_visible()
+    windows.wrong.clear()  # the request that failed
+
+
+def test_operators_see_which_agents_run_and_what_the_service_lacks(
+    service: Service, signed_in: SignedIn
+) -> None:
+    page = signed_in(service, role="operator", user="root")
+    page.goto("/services")
+    assert page.get_by_role("row").filter(has_text="lost-jobs").get_by_text("not running").is_visible()
+    assert page.get_by_text("Claimer").is_visible()
+    picture(page, "overview/services")
