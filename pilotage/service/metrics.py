@@ -101,7 +101,7 @@ class StateMetrics(Collector):
         )
         yield _build_gauge(
             "pilotage_queue_quality",
-            "Share of pilots with a job among those that had one, were empty or failed in six hours.",
+            "Share of pilots at which a job ended, among these, empty and failed ones of six hours.",
             ("vo", "queue"),
             {where: all_.quality for where, all_ in at_queue.items() if all_.quality is not None},
         )

@@ -524,8 +524,12 @@ pilots = _table(
     Column("landings", Text),  # JSON list of Site/CE/Queue: possible queues if a broker picks
     Column("empty_reason", String(40), nullable=False, server_default=""),  # why it got no job, in a word
     Column("processors", Integer),  # of its slot, as its first request for jobs stated them
+    Column("ended_jobs", Integer, nullable=False, server_default="0"),  # as `jobs`, whose payload ended
+    Column("node", String(255), nullable=False, server_default=""),  # name of its host, as it reported
+    Column("host_trouble", Boolean, nullable=False, server_default=false()),  # it ended because of its node
     Index("ix_pilots_status_updated_at", "status", "updated_at"),
     Index("ix_pilots_vo_site", "vo", "site"),
+    _index_where("node <> ''", "ix_pilots_node", "site", "node"),
 )
 
 #: Last part of stdout and stderr of failed pilots.

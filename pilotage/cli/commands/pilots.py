@@ -85,7 +85,7 @@ def summary(
 ) -> None:
     """Count pilots by status and outcome.
 
-    Quality is the share of ended pilots that ran a job, among all that ran one, ended empty, or broke before.
+    Quality is the share of pilots at which a job ended, among these and those that were empty or broke before.
     """
     names = [name.strip() for name in by.split(",") if name.strip()]
     since = datetime.now(UTC) - timedelta(hours=hours)

@@ -133,7 +133,7 @@ class Director:
         )
         changed, actions = self._following.follow(followed, snapshots, summary)
         self._following.give_up(own, (request for request, _ in followed.values()), summary)
-        found = [replace(each, status=changed.get(each.stamp, each.status)) for each in own]
+        found = [replace(each, status=changed[each.stamp]) if each.stamp in changed else each for each in own]
         stamps = {pilot.stamp for pilot in own} | self._submitting.keys()
         for vo, client in self.clients.items():
             if vo not in summary.refusals:  # any VO will do
@@ -260,7 +260,7 @@ class Director:
     ) -> Mapping[TargetGroup, int]:
         pause = self.sites.options.back_off
         found = {
-            group: targets.most_to_send(director_pilots.list_trials(pilots), pause, summary.at)
+            group: targets.most_to_send(director_pilots.list_trials(pilots, summary.at), pause, summary.at)
             for group, pilots in by_group.items()
         }
         summary.paused += sorted({group.where for group, most in found.items() if most == 0})

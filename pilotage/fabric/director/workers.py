@@ -6,13 +6,13 @@ example in a frozen file system, costs its own system's pilots a delay and the d
 are daemons, and no process waits for them. After failures a system is skipped for 1, 2, 4 … cycles.
 """
 
+import _thread
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from pilotage.fabric.batch.batch_system import (
@@ -203,7 +203,8 @@ class SystemWorker:
             except BaseException as error:  # noqa: BLE001 - for the director's thread, which takes the result
                 future.set_exception(error)
 
-        Thread(target=run, name=f"system {self.name}", daemon=True).start()
+        # A daemon. Unlike `Thread.start` this does not wait until it runs: there are hundreds of them.
+        _thread.start_new_thread(run, ())
         return _Task(future=future, began=began)
 
     def _note_failure(self, problem: str, problems: list[str]) -> None:
@@ -339,7 +340,9 @@ def _take_snapshots(workers: Iterable[SystemWorker], summary: DirectorSummary) -
 def wait_for(workers: Iterable[SystemWorker], seconds: float) -> None:
     """Wait for the tasks of workers that were in time before; those of the others are taken when they end."""
     workers = list(workers)
-    pending: list[Future[Any]] = [future for each in workers if not each.is_slow for future in each.pending()]
+    pending: list[Future[Any]] = [
+        future for each in workers if not (each.is_slow or each.failures) for future in each.pending()
+    ]
     futures.wait(pending, timeout=seconds)
     for each in workers:
         each.is_slow = any(not future.done() for future in each.pending())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import sys
 import time
 import uuid
@@ -15,7 +16,17 @@ from pilotage.fabric.pilot import arguments, offer
 from pilotage.fabric.pilot.agent import Agent, PilotControl
 from pilotage.fabric.pilot.allotment import SlotRoom
 from pilotage.fabric.pilot.attempt import AttemptContext
-from pilotage.fabric.pilot.errors import AWAY, FINE, HOST, REFUSED, TWIN, USAGE, Ending, HostTrouble
+from pilotage.fabric.pilot.errors import (
+    AWAY,
+    FINE,
+    HOST,
+    REFUSED,
+    TWIN,
+    USAGE,
+    Ending,
+    HostTrouble,
+    NodeExcluded,
+)
 from pilotage.fabric.pilot.node import discovery, linux
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import isolation
@@ -99,12 +110,15 @@ class Pilot:
         """Work until there is a reason to end; return the reason."""
         try:
             self._introduce()
+            self._report_node()
             care = self._settings.care
             isolation.check_isolation(care.isolation, below=care.work_dir, own=self._environment)
             self._slot = discovery.complete_slot(self._settings.slot, self._environment, now=time.time())
             offered = self._patiently(self._offer)
         except HostTrouble as error:
-            ending = Ending(HOST, f"trouble with this host: {error}")
+            ending = Ending(HOST, f"trouble with this host: {error}", host_trouble=True)
+        except NodeExcluded as error:
+            ending = Ending(HOST, f"this host is {error}")
         except Refused as error:
             is_twin = error.code == _TWIN
             ending = Ending(
@@ -132,6 +146,20 @@ class Pilot:
             lambda: _call_first(lambda: self._service.exchange_secret(stamp, request_id=request_id))
         )
         self._claims, self._life = credentials.read_claims(token.text), token.life
+
+    def _report_node(self) -> None:
+        """Report where this pilot is; NodeExcluded if the pilots before had trouble with this host."""
+        stamp = self._claims.get("stamp")
+        if not isinstance(stamp, str):
+            return
+        node = socket.gethostname()[:255]
+        try:
+            why = self._service.report_node(stamp, node)
+        except (Away, Refused) as error:  # by an earlier release, or the pilot is not registered yet
+            log.info("the node is not recorded: %s", error)
+            return
+        if why:
+            raise NodeExcluded(why)
 
     def _patiently(self, request: Callable[[], T]) -> T:
         return service_client.retry_while_away(
@@ -184,7 +212,11 @@ class Pilot:
         status = "Done" if ending.exit_status == FINE else "Failed"
         try:
             self._service.report_pilot(
-                stamp, status=status, reason=ending.reason, empty_reason=self._why_empty
+                stamp,
+                status=status,
+                reason=ending.reason,
+                empty_reason=self._why_empty,
+                host_trouble=ending.host_trouble,
             )
         except (Away, Refused) as error:
             log.info("could not report the end of the pilot: %s", error)

@@ -313,10 +313,14 @@ def upgrade() -> None:
         sa.Column("landings", sa.Text()),
         sa.Column("empty_reason", sa.String(length=40), server_default="", nullable=False),
         sa.Column("processors", sa.Integer()),
+        sa.Column("ended_jobs", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("node", sa.String(length=255), server_default="", nullable=False),
+        sa.Column("host_trouble", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.PrimaryKeyConstraint("stamp", name=op.f("pk_pilots")),
     )
     op.create_index("ix_pilots_status_updated_at", "pilots", ["status", "updated_at"])
     op.create_index("ix_pilots_vo_site", "pilots", ["vo", "site"])
+    op.create_index("ix_pilots_node", "pilots", ["site", "node"], **_where("node <> ''"))
     op.create_table(
         "queue_class_versions",
         sa.Column("vo", sa.Text(), nullable=False),

@@ -114,6 +114,7 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     secret = service.client(registered["secret"])
     token = walk.go(secret, "POST", "/pilots/s1/token", json={"request_id": REQUEST}).json()["token"]
     pilot = service.client(token)
+    walk.go(pilot, "POST", "/pilots/s1/node", json={"node": "n1"})
     leases = [_request_job(walk, pilot) for _ in range(2)]
     walk.go(pilot, "POST", f"/leases/{leases[1]}/release", json={})
     walk.go(pilot, "POST", f"/leases/{leases[0]}/start", json={})
