@@ -131,6 +131,14 @@ ROUTES = [
     ("GET", "/pilots/nope", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("GET", "/pilots/nope/output", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("POST", "/pilots/nope/output", {"stdout": "x"}, {"director"}),
+    ("POST", "/pilots/nope/log", {"log": "x"}, {"pilot"}),
+    (
+        "POST",
+        "/site-processes",
+        {"kind": "director", "name": "north", "holder": "h:1:2", "every": 60},
+        {"director"},
+    ),
+    ("GET", "/site-processes", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("GET", "/pilots/summary", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("POST", "/pilots/standings", {"stamps": ["s1"]}, {"director"}),
     ("POST", "/sites/LCG.A.org/ban", {"reason": "x"}, {"site_admin"}),
@@ -143,7 +151,7 @@ ROUTES = [
     ("POST", "/sites/LCG.A.org/ces/ce1/queues/long/advertisement", {}, {"site_admin", "gateway"}),
     # Whoever shows no good secret is nobody, whatever its role: 401.
     ("POST", "/pilots/nope/token", {"request_id": str(uuid4())}, set(TOKENS)),
-    ("POST", "/tokens/renew", None, {"gateway", "pilot"}),
+    ("POST", "/tokens/renew", None, {"director", "gateway", "pilot"}),
     ("POST", "/login-links", {}, {"user", "vo_admin", "site_admin"}),
     ("POST", "/tokens/revoke", {"jti": "x"}, set()),
 ]

@@ -8,7 +8,7 @@ pick.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, or_, select, update
@@ -20,7 +20,7 @@ from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
 from taskqueue.schema.tables import attempts, pilot_outputs
 from taskqueue.schema.tables import pilots as table
-from taskqueue.states import PILOT_ENDS, PilotStatus, pilot_may_become
+from taskqueue.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus, pilot_may_become
 
 # No IN: its list is made for each execution, so that no statement for many rows can have one.
 _ENDED = or_(*(table.c.status == each.value for each in sorted(PILOT_ENDS)))
@@ -72,7 +72,8 @@ ENDED_JOBS = case((_ENDED, table.c.ended_jobs), else_=_FINISHED)
 REGISTER = sql.insert_or_skip(table, "stamp")
 CONTACT = Upsert(table, _contact)
 
-_has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
+_has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.stored_at.is_not(None))
+_has_log = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.logged_at.is_not(None))
 ALL = select(
     *(each for each in table.c if each.name not in ("jobs", "ended_jobs", "processors")),
     JOBS.label("jobs"),
@@ -80,6 +81,7 @@ ALL = select(
     OPEN_JOBS.label("open_jobs"),
     USED_CORES.label("used_cores"),
     _has_output.label("has_output"),
+    _has_log.label("has_log"),
 )
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
 ALL_AMONG = ALL.where(table.c.stamp.in_(sql.IDS))
@@ -150,7 +152,8 @@ class Pilot:
     last_seen_at: datetime | None  #: last request of the pilot itself
     landings: tuple[str, ...] = ()  #: possible `Site/CE/Queue` if a broker picks the queue
     empty_reason: str = ""  #: why it got no job, in a word, as it reported
-    has_output: bool = False  #: the last part of its output was stored
+    has_output: bool = False  #: the last part of its output was stored by its director
+    has_log: bool = False  #: the last part of its log was stored by itself
     open_jobs: int = 0  #: that it has now
     used_cores: int = 0  #: of these jobs
     ended_jobs: int = 0  #: number of jobs whose payload ended there
@@ -262,6 +265,33 @@ def set_status(
     }
     if not conn.execute(SET_STATUS[wanted], values).rowcount:
         raise IllegalTransition(stamp, current=get_pilot(conn, stamp).status, wanted=wanted)
+
+
+LOST = (
+    select(table.c.stamp)
+    .where(
+        or_(*(table.c.status == each.value for each in sorted(PILOT_ACTIVE))),
+        table.c.updated_at < bindparam("before"),
+        or_(table.c.last_seen_at.is_(None), table.c.last_seen_at < bindparam("before")),
+        ~exists().where(
+            attempts.c.stamp == table.c.stamp,
+            attempts.c.closed_at.is_(None),
+            func.coalesce(attempts.c.heartbeat_at, attempts.c.opened_at) >= bindparam("before"),
+        ),
+    )
+    .order_by(table.c.stamp)
+    .limit(bindparam("most"))
+)
+
+
+def abort_lost(conn: Connection, *, before: datetime, now: datetime, most: int) -> list[str]:
+    """Mark pilots Aborted that neither their director nor themselves reported on since then; their stamps."""
+    found = list(conn.execute(LOST, {"before": before, "most": most}).scalars())
+    days = (now - before) // timedelta(days=1)
+    reason = f"nobody has reported on it for {days} days"
+    reports = [StatusReport(stamp=each, status=PilotStatus.ABORTED, reason=reason) for each in found]
+    unchanged = set_all(conn, reports, now=now) if reports else frozenset()
+    return [stamp for stamp in found if stamp not in unchanged]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -526,24 +556,35 @@ def store_node(conn: Connection, stamp: str, node: str, *, now: datetime) -> Nod
 
 
 STORE_OUTPUT = sql.insert_or_update(pilot_outputs, "stdout", "stderr", "stored_at")
+STORE_LOG = sql.insert_or_update(pilot_outputs, "log", "logged_at")
 GET_OUTPUT = select(pilot_outputs).where(pilot_outputs.c.stamp == bindparam("the_stamp"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotOutput:
-    """Last part of stdout and stderr of a pilot."""
+    """Last parts of stdout and stderr of a pilot as its director fetched them, and of its own log."""
 
-    stdout: str
-    stderr: str
-    stored_at: datetime
+    stdout: str = ""
+    stderr: str = ""
+    stored_at: datetime | None = None  #: None: the director has stored nothing
+    log: str = ""
+    logged_at: datetime | None = None  #: None: the pilot has sent nothing
 
 
-def store_output(conn: Connection, stamp: str, output: PilotOutput) -> None:
-    """Store the output of an existing pilot; replaces an earlier one."""
-    conn.execute(STORE_OUTPUT.to_statement(conn), {"stamp": stamp, **asdict(output)})
+def store_output(conn: Connection, stamp: str, *, stdout: str, stderr: str, now: datetime) -> None:
+    """Store the output of an existing pilot; replaces an earlier one, and leaves its log."""
+    values = {"stamp": stamp, "stdout": stdout, "stderr": stderr, "stored_at": now}
+    conn.execute(STORE_OUTPUT.to_statement(conn), values)
+
+
+def store_log(conn: Connection, stamp: str, log: str, *, now: datetime) -> None:
+    """Store the log of an existing pilot; replaces an earlier one."""
+    conn.execute(STORE_LOG.to_statement(conn), {"stamp": stamp, "log": log, "logged_at": now})
 
 
 def get_output(conn: Connection, stamp: str) -> PilotOutput | None:
     """Stored output of a pilot, if any."""
     row = conn.execute(GET_OUTPUT, {"the_stamp": stamp}).one_or_none()
-    return None if row is None else PilotOutput(stdout=row.stdout, stderr=row.stderr, stored_at=row.stored_at)
+    if row is None:
+        return None
+    return PilotOutput(**{each.name: getattr(row, each.name) for each in fields(PilotOutput)})

@@ -154,3 +154,25 @@ def test_a_job_on_several_cores_whose_pilot_is_cancelled_in_slurm_is_given_back_
         director.stop()
     way = ["Waiting", "Matched", "Running"]
     assert field.statuses(job_id) == ["Received", *way, "Rescheduled", *way, "Done"]
+
+
+@pytest.mark.timeout(180)
+def test_eight_jobs_of_one_core_get_two_pilots_of_four_cores_and_none_is_empty(
+    field: Field, tmp_path: Path
+) -> None:
+    field.tell({"LCG.A.org/slurm/long": "long"}, "--processors=4", cores=4)
+    begun = tmp_path / "begun"
+    begun.mkdir(mode=0o777)
+    begun.chmod(0o777)
+    # Each waits for all others: they have to run at the same time.
+    script = f"touch {begun}/$$; until [ $(ls {begun} | wc -l) -ge 8 ]; do sleep 0.1; done"
+    field.submit("cms", 8, Executable="/bin/sh", Arguments=["-c", script])
+    assert field.once()["submitted"] == 2
+    director = field.director()
+    director.start()
+    try:
+        field.wait_until_done(director, seconds=150)
+    finally:
+        director.stop()
+
+    assert [pilot["jobs"] for pilot in field.pilots()] == [4, 4]

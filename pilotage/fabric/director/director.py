@@ -19,16 +19,18 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
+from pilotage.fabric import presence
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources
-from pilotage.fabric.client import ServiceClient
+from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import demand, matcher_client, targets, workers
 from pilotage.fabric.director import pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
-from pilotage.fabric.director.matcher_client import VoDemand
+from pilotage.fabric.director.matcher_client import TooSmallSlot, VoDemand
 from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, PilotSlot, Status
 from pilotage.fabric.director.targets import DirectorTargets, TargetGroup
 from pilotage.fabric.director.tracking import CleaningActions, OrphanTracking, PilotTracking
@@ -40,9 +42,12 @@ from pilotage.fabric.director.workers import (
     SystemWorker,
 )
 from pilotage.fabric.node_script import PilotScript
+from pilotage.fabric.presence import Presence
 from requirements.nodes import lrms_vocabulary
 
-_Pools = Mapping[TargetGroup, tuple[str, ...]]
+#: The code of the service's refusal while another process of this director works.
+_OTHER_PROCESS = "other_process"
+_UNKNOWN_ROUTE = 404
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +62,11 @@ class Director:
     chance: random.Random = field(default_factory=random.Random)
     clock: Callable[[], float] = time.monotonic  #: seconds; one that is not set by anybody
     patience: float = 10.0  #: seconds that a cycle waits for batch systems, twice
+    every: float = 60.0  #: seconds between two cycles
+    expected: float | None = None  #: seconds until the next cycle, if that is another process; None: `every`
+    holder: str = field(default_factory=presence.identify_process)
+    _last: DirectorSummary | None = None
+    _too_small: Mapping[str, Sequence[TooSmallSlot]] = field(default_factory=dict)  #: by VO, last known
     _pilots: Mapping[str, Pilots] = field(init=False)
     _workers: Mapping[str, SystemWorker] = field(init=False)
     _following: PilotTracking = field(init=False)
@@ -81,6 +91,7 @@ class Director:
         `ApiError` if it refuses something of every VO. A batch system that fails or hangs is left out, too.
         """
         summary = DirectorSummary(at=now)
+        self._report_presence(summary)
         self._take_results(summary)
         pilots, actions = self._follow(self._refresh(summary), summary)
         running = [director_pilots.is_running(each) for each in pilots if each.status in ACTIVE]
@@ -89,9 +100,49 @@ class Director:
         summary.wanted = sum(new.values())
         self._act(actions, self._intend(new, demands, summary))
         self._take_results(summary)
+        self._last = summary
         if summary.refusals and summary.refusals.keys() == self.clients.keys():
             raise next(iter(summary.refusals.values()))
         return summary
+
+    def end(self) -> None:
+        """Let another process of this director work at once; the service may be away."""
+        for vo, client in self.clients.items():
+            with suppress(ApiError, ServiceAway):
+                self._report(vo, client, ends=True)
+
+    def _report_presence(self, summary: DirectorSummary) -> None:
+        """Report that this process works; a VO for which another one does is left out."""
+        for vo, client in self.clients.items():
+            with summary.noting_refusals(vo):
+                client.renew_token()
+                try:
+                    self._report(vo, client)
+                except ApiError as error:
+                    holder = str(error.details.get("holder", ""))
+                    if error.status == _UNKNOWN_ROUTE:  # a service of an earlier release
+                        continue
+                    if error.code != _OTHER_PROCESS or not presence.has_ended(holder):
+                        raise
+                    self._report(vo, client, replaces=holder)
+
+    def _report(self, vo: str, client: ServiceClient, *, ends: bool = False, replaces: str = "") -> None:
+        last = self._last
+        here = Presence(
+            kind="director",
+            name=self.sites.options.name,
+            sites=sorted({each.queue.partition("/")[0] for each in self.sites.all_targets(vo)}),
+            every=self.every,
+            expected=self.expected,
+            holder=self.holder,
+        )
+        report = here.build_report(
+            vo,
+            problems=() if last is None else (*last.away, *last.problems),
+            too_small=[asdict(each) for each in self._too_small.get(vo, ())],
+            ends=ends,
+        )
+        client.report_process(report | ({"replaces": replaces} if replaces else {}))
 
     def check_slots(self, *, with_unknown: bool = False) -> list[str]:
         """Contradictions between the file and the queues, for any VO; also queues that do not exist."""
@@ -165,7 +216,8 @@ class Director:
         summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
         demands = self._fetch_demand(bad, summary)
         for each in demands:
-            summary.unserved |= each.unserved
+            self._too_small = {**self._too_small, each.vo: each.too_small}
+            summary.unserved |= {f"{slot.queue}: {slot.slot}": slot.jobs for slot in each.too_small}
         summary.problems += sorted({problem for each in demands for problem in each.problems})
         work = [each for of_vo in demands for each in of_vo.work]
         summary.jobs = sum(each.jobs for each in work)

@@ -43,6 +43,7 @@ class GatewayFile(ManagerOptions):
     work_every: Seconds = 5  #: between two rounds of the job manager
     gone: Evidence = Evidence()
     authorities: Path | None = None  #: file or directory of CA certificates; none: the system's
+    proxy: str | None = None  #: HTTP proxy to the service, or `none`; none stated: that of the environment
 
     def scopes(self) -> tuple[str, ...]:
         """Scopes to advertise: sites before their CEs, and CEs before their queues."""

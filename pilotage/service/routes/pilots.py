@@ -125,6 +125,7 @@ class PilotAnswer(AnswerModel):
     node: str = Field(description="Name of its host; empty: not reported.")
     host_trouble: bool = Field(description="It ended because of its host.")
     has_output: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its output.")
+    has_log: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its own log.")
 
 
 class RegisteredPilot(PilotAnswer):

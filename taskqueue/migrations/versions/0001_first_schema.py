@@ -426,6 +426,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("site", name=op.f("pk_site_bans")),
     )
     op.create_table(
+        "site_processes",
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("name", sa.String(length=255), nullable=False),
+        sa.Column("vo", sa.Text(), nullable=False),
+        sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("expires_at", _TIME, nullable=False),
+        sa.Column("seen_at", _TIME, nullable=False),
+        sa.Column("every", sa.Float(), nullable=False),
+        sa.Column("sites", sa.Text(), nullable=False),
+        sa.Column("problems", sa.Text(), nullable=False),
+        sa.Column("too_small", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("kind", "name", "vo", name=op.f("pk_site_processes")),
+        postgresql_with=_BUSY,
+    )
+    op.create_table(
         "submit_pools",
         sa.Column("pool_id", sa.String(length=64), nullable=False),
         sa.Column("vo", sa.Text(), nullable=False),
@@ -487,9 +502,11 @@ def upgrade() -> None:
     op.create_table(
         "pilot_outputs",
         sa.Column("stamp", sa.Text(), nullable=False),
-        sa.Column("stdout", sa.Text(), nullable=False),
-        sa.Column("stderr", sa.Text(), nullable=False),
-        sa.Column("stored_at", _TIME, nullable=False),
+        sa.Column("stdout", sa.Text(), server_default="", nullable=False),
+        sa.Column("stderr", sa.Text(), server_default="", nullable=False),
+        sa.Column("stored_at", _TIME),
+        sa.Column("log", sa.Text(), server_default="", nullable=False),
+        sa.Column("logged_at", _TIME),
         sa.ForeignKeyConstraint(
             ["stamp"], ["pilots.stamp"], name=op.f("fk_pilot_outputs_stamp"), ondelete="CASCADE"
         ),

@@ -163,6 +163,12 @@ class Service:
         answer = self._transport.upload(f"/leases/{quote(lease)}/output", archive, size=size)
         return answer.body.get("output")
 
+    def keep_log(self, stamp: str, log: str) -> None:
+        """Send the end of this pilot's log; replaces what was sent before."""
+        self._transport.call(
+            "POST", f"/pilots/{quote(stamp, safe='')}/log", {"log": log}, timeout=_WAIT_FOR_NEWS
+        )
+
     def report_node(self, stamp: str, node: str) -> str:
         """Report the name of this host; why this pilot is to take no jobs here, empty: it may."""
         answer = self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/node", {"node": node}).body
