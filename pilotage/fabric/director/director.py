@@ -115,7 +115,7 @@ class Director:
         """Report that this process works; a VO for which another one does is left out."""
         for vo, client in self.clients.items():
             with summary.noting_refusals(vo):
-                client.renew_token()
+                self._renew_token(vo, client, summary)
                 try:
                     self._report(vo, client)
                 except ApiError as error:
@@ -125,6 +125,13 @@ class Director:
                     if error.code != _OTHER_PROCESS or not presence.has_ended(holder):
                         raise
                     self._report(vo, client, replaces=holder)
+
+    def _renew_token(self, vo: str, client: ServiceClient, summary: DirectorSummary) -> None:
+        """Renew the token if it is due; if that is refused, it still serves until it expires."""
+        try:
+            client.renew_token()
+        except ApiError as error:
+            summary.problems.append(f"the token for the VO {vo} is not renewed: {error}")
 
     def _report(self, vo: str, client: ServiceClient, *, ends: bool = False, replaces: str = "") -> None:
         last = self._last

@@ -85,7 +85,6 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     pilot = Pilot(settings, Service(transport), environment, credential, tail)
     pilot.orders.listen()
     ending = pilot.run()
-    log.info("%d jobs; exit status %d", len(pilot.jobs), ending.exit_status)
     if options.json:
         summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
         sys.stdout.write(json.dumps(summary) + "\n")
@@ -185,6 +184,7 @@ class Pilot:
             )
         else:
             ending = self._work(offered)
+        log.info("the pilot ends: %s (%d jobs)", ending.reason, len(self.jobs))
         self._report_end(ending)
         return ending
 
@@ -268,7 +268,6 @@ class Pilot:
         stamp = self._claims.get("stamp")
         if not isinstance(stamp, str) or ending.exit_status == AWAY:
             return
-        log.info("the pilot ends: %s", ending.reason)
         LogSending(self._service, stamp, self._tail).send()
         status = "Done" if ending.exit_status == FINE else "Failed"
         try:
