@@ -30,7 +30,7 @@ from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import demand, matcher_client, targets, workers
 from pilotage.fabric.director import pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
-from pilotage.fabric.director.matcher_client import TooSmallSlot, VoDemand
+from pilotage.fabric.director.matcher_client import UnservedWork, VoDemand
 from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, PilotSlot, Status
 from pilotage.fabric.director.targets import DirectorTargets, TargetGroup
 from pilotage.fabric.director.tracking import CleaningActions, OrphanTracking, PilotTracking
@@ -66,7 +66,7 @@ class Director:
     expected: float | None = None  #: seconds until the next cycle, if that is another process; None: `every`
     holder: str = field(default_factory=presence.identify_process)
     _last: DirectorSummary | None = None
-    _too_small: Mapping[str, Sequence[TooSmallSlot]] = field(default_factory=dict)  #: by VO, last known
+    _too_small: Mapping[str, Sequence[UnservedWork]] = field(default_factory=dict)  #: by VO, last known
     _pilots: Mapping[str, Pilots] = field(init=False)
     _workers: Mapping[str, SystemWorker] = field(init=False)
     _following: PilotTracking = field(init=False)

@@ -133,7 +133,7 @@ def _groups(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TooSmallSlot:
+class UnservedWork:
     """Waiting jobs that a queue allows, and for which the slot that the file states is too small."""
 
     queue: str
@@ -153,7 +153,7 @@ class VoDemand:
     ]  #: of every group that may get pilots; a broker's ask themselves
     limits: Mapping[str, QueueLimits]  #: by queue
     slots: Mapping[tuple[str, str], JobResources]  #: by broker, empty for none, and queue
-    too_small: tuple[TooSmallSlot, ...] = ()
+    too_small: tuple[UnservedWork, ...] = ()
     problems: tuple[str, ...] = ()
 
     def slot_of(self, group: TargetGroup) -> JobResources:
@@ -287,14 +287,14 @@ def _fetch_demand(
 
 def _list_too_small(
     found: Sequence[TargetWork], parameters: Mapping[str, Mapping[str, object]]
-) -> Iterator[TooSmallSlot]:
+) -> Iterator[UnservedWork]:
     """Work that a queue allows and no slot has room for."""
     served = {task_queue.number for each in found for task_queue in each.task_queues}
     for each in found:
         left = [task_queue for task_queue in each.beyond if task_queue.number not in served]
         if left:
             differences = targets.list_differences(each.target, parameters[each.target.queue])
-            yield TooSmallSlot(
+            yield UnservedWork(
                 queue=each.target.queue,
                 slot=", ".join(f"{name} {amount} of {most}" for name, (amount, most) in differences.items()),
                 jobs=sum(task_queue.waiting for task_queue in left),
