@@ -268,7 +268,6 @@ class Pilot:
         stamp = self._claims.get("stamp")
         if not isinstance(stamp, str) or ending.exit_status == AWAY:
             return
-        LogSending(self._service, stamp, self._tail).send()
         status = "Done" if ending.exit_status == FINE else "Failed"
         try:
             self._service.report_pilot(
@@ -280,6 +279,7 @@ class Pilot:
             )
         except (Away, Refused) as error:
             log.info("could not report the end of the pilot: %s", error)
+        LogSending(self._service, stamp, self._tail).send()
 
 
 def _call_first(request: Callable[[], T]) -> T:
