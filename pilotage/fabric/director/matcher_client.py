@@ -4,7 +4,7 @@ The service computes it, since only its matcher implements the rules; all queues
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pilotage.fabric.batch.batch_system import JobResources
