@@ -73,7 +73,7 @@ class SiteProcesses(BaseModel):
 
 @router.post("", status_code=204, response_class=Response)
 @allow(Role.DIRECTOR, Role.GATEWAY)
-def report(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> None:
+def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> None:
     """Store the report of a process; 409 `other_process`: another one works under this name."""
     if not caller.is_operator and all(one.role != body.kind for one in caller.each):
         raise NotAllowed(f"the token is not that of a {body.kind}")
@@ -96,7 +96,7 @@ def report(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> None:
 
 @router.get("")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
-def list_all(parts: PartsOf, caller: CallerOf) -> SiteProcesses:
+def list_processes(parts: PartsOf, caller: CallerOf) -> SiteProcesses:
     """List the directors and gateways of the caller's VOs, or that serve its sites."""
     now = parts.clock()
     with database.reading(parts.engine) as conn:
