@@ -26,6 +26,7 @@ from taskqueue import ownership
 from taskqueue.db import database
 from taskqueue.leases import expiry, uptime
 from taskqueue.leases.uptime import Uptime
+from taskqueue.pilots import pilots
 
 NAME: Final = "lost-jobs"
 #: Jobs per transaction, and transactions per rule and cycle.
@@ -35,6 +36,8 @@ _ROUNDS: Final = 100
 _ENDED_GRACE: Final = 60.0
 #: Multiple of `RunOnTime` after which a silent pilot has ended its payload: that takes time.
 _RUN_ON_MARGIN: Final = 1.1
+#: Longer than a director may let a pilot wait.
+_LOST_PILOTS: Final = timedelta(days=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class LostResult:
     stalled: int = 0
     rescheduled: int = 0
     failed: int = 0
+    pilots: int = 0  #: that nobody has reported on for days
     broken: tuple[str, ...] = ()  #: VOs whose work failed
 
     def __bool__(self) -> bool:
@@ -85,7 +89,17 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
                 leadership.repeat(partial(_count, apply, some, now, changed), most=_MOST, rounds=_ROUNDS)
 
             leadership.serve_together(rules, serve)
+        changed["pilots"] += leadership.repeat(
+            partial(_abort_lost_pilots, now=now), most=_MOST, rounds=_ROUNDS
+        )
         return LostResult(**changed, broken=tuple(sorted(leadership.broken)))
+
+
+def _abort_lost_pilots(conn: Connection, *, now: datetime) -> int:
+    """End pilots of directors that were taken out of service, with the jobs that they may have."""
+    stamps = pilots.abort_lost(conn, before=now - _LOST_PILOTS, now=now, most=_MOST)
+    expiry.mark_pilots_ended(conn, stamps, now=now)
+    return len(stamps)
 
 
 def _build_rules(config: Configuration, up: Uptime, vo: str, now: datetime) -> SilenceRules:

@@ -21,6 +21,7 @@ from taskqueue import blobs, ownership, retention
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.leases import uptime
+from taskqueue.sites import processes
 from taskqueue.task_queues import change_feed, task_queues
 
 NAME: Final = "retention"
@@ -94,6 +95,9 @@ def cycle(
             lambda conn: change_feed.trim_changes(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
             most=_CHANGES_LIMIT,
             rounds=_ROUNDS,
+        )
+        removed["site processes"] += _repeat_step(
+            leadership, partial(processes.remove_forgotten, before=now - processes.FORGOTTEN)
         )
         removed["configuration texts"] += _remove_config_texts(leadership, config)
         removed["uptime"] += _remove_uptime(leadership, config, vos)

@@ -6,30 +6,25 @@ of 500 classes wait, and 40,000 pilots ended today. The director is a process of
 """
 
 import json
-import os
-import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import httpx
 import yaml
 from sqlalchemy import insert
 
 from benchmarks import servers, services
+from benchmarks.director_process import KINDS
 from benchmarks.results import Result
 from cs_config import validate
 from cs_config.tree.configuration import Configuration
-from pilotage.cli import process_setup
-from pilotage.cli.processes.director import open_director, read_director_file
-from pilotage.fabric.director import demand, targets
+from pilotage.fabric.director import targets
 from taskqueue.db import database
 from taskqueue.schema.tables import pilots as pilots_table
 
@@ -38,9 +33,6 @@ _EXAMPLE = Path(__file__).parents[1] / "examples/osg/resources.yaml"
 _JOBS, _CLASSES, _ENDED = 10_500, 500, 40_000
 _NAME = "bench"
 _PART = 500  #: jobs in one submission
-_CYCLES = 4
-#: How a CE behaves, by its number modulo 100.
-_KINDS: Mapping[int, str] = {7: "hangs", 57: "hangs", 33: "lies", 81: "freezes"}
 #: One program for all commands; a job is a line of a file.
 _COMMANDS = """\
 #!/bin/sh
@@ -67,7 +59,7 @@ def run(*, quick: bool) -> Iterator[Result]:
         servers.postgres() as server,
         servers.fresh_database(server, "director") as url,
         services.serving(url, _EXAMPLE.read_text()) as service,
-        tempfile.TemporaryDirectory(prefix="pilotage-bench-") as name,
+        tempfile.TemporaryDirectory(prefix="pilotage-bench-", ignore_cleanup_errors=True) as name,
     ):
         _submit_jobs(service)
         if not quick:
@@ -156,7 +148,7 @@ def _write_file(directory: Path, service: services.Service, config: Configuratio
                 "directory": str(directory / "jobs" / str(number)),
                 "environment": {
                     "PATH": f"{commands}:/usr/bin:/bin",
-                    "CE_KIND": _KINDS.get(number % 100, "works"),
+                    "CE_KIND": KINDS.get(number % 100, "works"),
                     "CE_JOBS": str(directory / f"jobs-{number}"),
                     "CE_QUEUES": " ".join(names),
                 },
@@ -175,7 +167,7 @@ def _write_file(directory: Path, service: services.Service, config: Configuratio
 def _run_director(file: Path) -> Iterator[Result]:
     """The cycles of a director that is a process of its own, as it measures them."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.director", str(file)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "benchmarks.director_process", str(file)], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
@@ -184,6 +176,7 @@ def _run_director(file: Path) -> Iterator[Result]:
     finally:
         process.kill()
         process.wait()
+        time.sleep(1)  # the last commands write to our directory
 
 
 def _to_result(values: Mapping[str, Any]) -> Result:
@@ -196,59 +189,3 @@ def _to_result(values: Mapping[str, Any]) -> Result:
             "director requests": values["requests a VO"],
         },
     )
-
-
-class _Frozen:
-    """A batch system whose worker never comes back, as in a frozen file system."""
-
-    def survey(self, *_: object) -> NoReturn:
-        threading.Event().wait()
-        raise AssertionError
-
-
-def main(file: Path) -> None:
-    """Run the cycles of a director and print each as a line of JSON."""
-    process_setup.raise_file_limit()
-    seconds: list[float] = []
-    decide = demand.decide_pilots
-
-    def timed(*of_decision: Any) -> Mapping[targets.TargetGroup, int]:
-        began = time.perf_counter()
-        try:
-            return decide(*of_decision)
-        finally:
-            seconds.append(time.perf_counter() - began)
-
-    demand.decide_pilots = timed  # type: ignore[assignment]
-    with open_director(read_director_file(file)) as director:
-        requests = Counter[str]()
-        for vo, client in director.clients.items():
-            hooks = {"request": [lambda _, vo=vo: requests.update([vo])]}
-            client._http.event_hooks = hooks  # noqa: SLF001 - nothing else counts requests on this side
-        for number, system in enumerate(director.sites.systems.values()):
-            if _KINDS.get(number % 100) == "freezes":
-                system.system = _Frozen()  # type: ignore[assignment]
-        for cycle in range(_CYCLES):
-            requests.clear()
-            began, worked = time.perf_counter(), time.process_time()
-            summary = director.cycle(datetime.now(UTC))
-            values = {
-                "what": f"cycle {cycle + 1}",
-                "cycle s": round(time.perf_counter() - began, 2),
-                "CPU s": round(time.process_time() - worked, 2),
-                "decision s": round(seconds[-1], 2),
-                "requests a VO": max(requests.values()),
-                "memory MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
-                "jobs": summary.jobs,
-                "wanted": summary.wanted,
-                "submitted": summary.submitted,
-                "systems polled": summary.polled,
-            }
-            sys.stdout.write(json.dumps(values) + "\n")
-            sys.stdout.flush()
-            time.sleep(2)
-    os._exit(0)  # without the threads that hang
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -96,6 +96,21 @@ class SecretUsed(PilotageError):
         super().__init__(f"the secret of the pilot {stamp} was already used by another process")
 
 
+class OtherProcess(PilotageError):
+    """Another process of the same director or gateway is at work."""
+
+    code = "other_process"
+
+    def __init__(self, what: str, *, holder: str) -> None:
+        super().__init__(f"another process of the {what} is at work: {holder}")
+        self.holder = holder
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """The process that holds the lease."""
+        return {"holder": self.holder}
+
+
 class IdempotencyConflict(PilotageError):
     """The idempotency key was used for another request."""
 

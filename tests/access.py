@@ -127,10 +127,19 @@ ROUTES = [
     ("POST", "/pilots/registrations", {"pilots": [{"stamp": "s2", "queue": QUEUE}]}, {"director"}),
     ("POST", "/pilots/statuses", {"reports": [{"stamp": "nope", "status": "Done"}]}, {"director"}),
     ("POST", "/pilots/nope/status", {"status": "Done"}, {"director", "pilot"}),
+    ("POST", "/pilots/nope/node", {"node": "n1"}, {"pilot"}),
     ("GET", "/pilots", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("GET", "/pilots/nope", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("GET", "/pilots/nope/output", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("POST", "/pilots/nope/output", {"stdout": "x"}, {"director"}),
+    ("POST", "/pilots/nope/log", {"log": "x"}, {"pilot"}),
+    (
+        "POST",
+        "/site-processes",
+        {"kind": "director", "name": "north", "holder": "h:1:2", "every": 60},
+        {"director"},
+    ),
+    ("GET", "/site-processes", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("GET", "/pilots/summary", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("POST", "/pilots/standings", {"stamps": ["s1"]}, {"director"}),
     ("POST", "/sites/LCG.A.org/ban", {"reason": "x"}, {"site_admin"}),
@@ -144,7 +153,7 @@ ROUTES = [
     # Whoever shows no good secret is nobody, whatever its role: 401.
     ("POST", "/pilots/nope/token", {"request_id": str(uuid4())}, set(TOKENS)),
     ("GET", "/tokens/me", None, set(TOKENS)),
-    ("POST", "/tokens/renew", None, {"gateway", "pilot"}),
+    ("POST", "/tokens/renew", None, {"director", "gateway", "pilot"}),
     ("POST", "/login-links", {}, {"user", "vo_admin", "site_admin"}),
     ("POST", "/tokens/revoke", {"jti": "x"}, set()),
 ]

@@ -34,6 +34,8 @@ REQUESTS: Final = 1_000_000
 FEWEST_REQUESTS: Final = 0.001
 #: Attempts of one job.
 TRIES: Final = 10_000
+#: Times that a job may be given back before its start until that counts as one rescheduling.
+RELEASES: Final = 10
 #: Matches at once after a pause.
 BURST: Final = 1_000_000
 

@@ -24,7 +24,7 @@ from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.values import fold
 from taskqueue.jobs.jobs import Job
 from taskqueue.pilots import pilots
-from taskqueue.sites import bans, scopes
+from taskqueue.sites import bans, processes, scopes
 from taskqueue.sites.bans import Ban
 from taskqueue.states import PREPARING, JobStatus
 from taskqueue.task_queues import listing
@@ -240,6 +240,19 @@ def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
     )
 
 
+def _slots(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """Queues that allow the job, and whose director sends pilots that are too small for it."""
+    vo, number = situation.demand.asked.vo, situation.job.task_queue_id if situation.job else None
+    for process in processes.list_processes(conn, [vo]) if number is not None else ():
+        if not process.is_overdue(situation.now):
+            yield from (
+                f"the pilots that the director {process.name} sends to {slot.queue} are too small for it: "
+                f"its file states {slot.slot}"
+                for slot in process.too_small
+                if number in slot.task_queues
+            )
+
+
 def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
     if not situation.eligible:
         return
@@ -309,5 +322,5 @@ def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
-    *(_closures, _nodes, _pilots, _queue_position),
+    *(_closures, _nodes, _slots, _pilots, _queue_position),
 )

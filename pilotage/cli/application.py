@@ -79,6 +79,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "ban": "site:ban",
             "allow": "site:allow",
             "limits": "site:show_limits",
+            "processes": "site:list_processes",
         },
     ),
     "config": CommandGroup(

@@ -33,7 +33,12 @@ def connect(*, url: str | None, home: Path | None, token: str | None = None) -> 
         )
     authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
     try:
-        return ServiceClient(address, shown, authorities=Path(authorities) if authorities else None)
+        return ServiceClient(
+            address,
+            shown,
+            authorities=Path(authorities) if authorities else None,
+            proxy=chosen.proxy or written.get("PILOTAGE_PROXY"),
+        )
     except ValueError as error:
         raise WrongUsage(str(error)) from None
 

@@ -97,9 +97,10 @@ class ClientSettings:
     url: str | None = None
     token: str | None = None
     authorities: Path | None = None
+    proxy: str | None = None
 
 
-_VARIABLES = {PREFIX + name.upper(): name for name in ("home", "url", "token", "authorities")}
+_VARIABLES = {PREFIX + name.upper(): name for name in ("home", "url", "token", "authorities", "proxy")}
 
 
 def default_home(environment: Mapping[str, str]) -> Path:
@@ -123,6 +124,7 @@ def load_client_settings(
         url=own.get("url") if url is None else url,
         token=own.get("token"),
         authorities=None if authorities is None else Path(authorities),
+        proxy=own.get("proxy"),
     )
 
 
@@ -131,5 +133,9 @@ def _load_all(home: Path | None, url: str | None, environment: Mapping[str, str]
 
     chosen = settings.load({"home": home, "url": url}, environment)
     return ClientSettings(
-        home=chosen.home, url=chosen.url, token=chosen.token, authorities=chosen.authorities
+        home=chosen.home,
+        url=chosen.url,
+        token=chosen.token,
+        authorities=chosen.authorities,
+        proxy=chosen.proxy,
     )

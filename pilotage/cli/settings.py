@@ -187,6 +187,7 @@ class Settings(BaseModel):
     ] = Field(default="warning", pattern="^(debug|info|warning|error)$")
     url: str | None = None  #: for clients: the service
     authorities: Path | None = None  #: for clients: CA certificates of the service
+    proxy: str | None = None  #: for clients: HTTP proxy to the service, or `none`; else HTTPS_PROXY
     token: str | None = Field(default=None, repr=False)  #: for clients
 
     @field_validator("trusted_proxies", mode="before")

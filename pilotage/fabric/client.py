@@ -1,11 +1,12 @@
 """Client of the HTTP interface: one method per request, returning the parsed JSON, and its errors."""
 
+import os
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Protocol, Self
 from urllib.parse import quote
 
 import httpx
@@ -58,7 +59,43 @@ _NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 #: Answers of a service, or of a proxy before it, that is overloaded or not up.
 _PASSING: Final = frozenset({429, 502, 503, 504})
 #: By these a service refuses whoever asks.
-_ABOUT_THE_TOKEN: Final = frozenset({401, 403})
+_UNAUTHORIZED: Final = 401
+_ABOUT_THE_TOKEN: Final = frozenset({_UNAUTHORIZED, 403})
+
+
+class RenewableToken(Protocol):
+    """A token that may be another one for each request."""
+
+    def __call__(self) -> str:
+        """The token to use now."""
+
+    def reject(self, token: str) -> None:
+        """The service has refused this token."""
+
+    def keep(self, token: str) -> None:
+        """Use this one, which was renewed, from now on."""
+
+    def is_due(self) -> bool:
+        """Whether it is to be renewed."""
+
+
+class _TokenAuth(httpx.Auth):
+    """Shows the token; if it is refused, and there is another one by then, the request is sent again."""
+
+    def __init__(self, token: str | RenewableToken) -> None:
+        self._token = token
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Send the request, at most twice."""
+        token = self._token if isinstance(self._token, str) else self._token()
+        request.headers["Authorization"] = f"Bearer {token}"
+        response = yield request
+        if response.status_code != _UNAUTHORIZED or isinstance(self._token, str):
+            return
+        self._token.reject(token)
+        if (other := self._token()) != token:
+            request.headers["Authorization"] = f"Bearer {other}"
+            yield request
 
 
 class ServiceClient:
@@ -70,26 +107,31 @@ class ServiceClient:
     def __init__(
         self,
         url: str,
-        token: str | Callable[[], str],
+        token: str | RenewableToken,
         *,
         whose: str = "",
         timeout: float = 30.0,
         authorities: Path | None = None,
+        proxy: str | None = None,
     ) -> None:
-        """With the token, or a function that returns it, and `whose` it is, for messages if it is refused.
+        """With the token, and `whose` it is, for messages if it is refused.
+
+        `proxy` is its address or `none`; None: the environment's HTTPS_PROXY and NO_PROXY for HTTPS, where a
+        proxy never sees the token.
 
         Raises:
-            ValueError: There are no such CA certificates.
+            ValueError: There are no such CA certificates, or the address of the proxy is invalid.
         """
         self.url = url.rstrip("/")
         self._token = token
         self._whose = whose
         self._http = httpx.Client(
             base_url=self.url,
-            auth=self._show,
+            auth=_TokenAuth(token),
+            proxy=_choose_proxy(url, proxy),
             timeout=timeout,
             verify=trust.tls_context(authorities) if url.startswith("https:") else _NO_AUTHORITIES,
-            trust_env=False,  # a proxy of the environment must not see the token
+            trust_env=False,
         )
 
     def __enter__(self) -> Self:
@@ -343,6 +385,19 @@ class ServiceClient:
         answer = self._call("POST", "/pilots/statuses", json={"reports": list(reports)})
         return frozenset(map(str, answer["unchanged"]))
 
+    def report_process(self, report: Mapping[str, object]) -> None:
+        """Report that a director works; `ApiError` `other_process` if another process does under its name."""
+        self._request("POST", "/site-processes", json=dict(report))
+
+    def renew_token(self) -> None:
+        """Exchange the token for one that expires later, if it is due and can be kept."""
+        if not isinstance(self._token, str) and self._token.is_due():
+            self._token.keep(str(self._call("POST", "/tokens/renew")["token"]))
+
+    def site_processes(self) -> list[Json]:
+        """The directors and gateways, with their last reports."""
+        return self._rows("GET", "/site-processes", "processes")
+
     def set_pilot_status(
         self, stamp: str, status: str, *, reference: str | None = None, reason: str = ""
     ) -> Json:
@@ -432,11 +487,6 @@ class ServiceClient:
         cursor = {} if after is None else {"after": str(after)}
         return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
 
-    def _show(self, request: httpx.Request) -> httpx.Request:
-        token = self._token if isinstance(self._token, str) else self._token()
-        request.headers["Authorization"] = f"Bearer {token}"
-        return request
-
     def _call(self, method: str, path: str, **request: Any) -> Json:
         answer: Json = self._request(method, path, **request).json()
         return answer
@@ -477,6 +527,13 @@ class ServiceClient:
             raise ServiceAway(f"{self.url} does not answer in time") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
+
+
+def _choose_proxy(url: str, said: str | None) -> httpx.Proxy | None:
+    if said is None and not url.startswith("https:"):
+        return None
+    found = trust.choose_proxy(url, said, os.environ)
+    return None if found is None else httpx.Proxy(f"http://{found.host}:{found.port}", headers=found.headers)
 
 
 def _refusal(response: httpx.Response, whose: str) -> ApiError:

@@ -49,6 +49,7 @@ STATUS: dict[type[Exception], int] = {
     taskqueue_errors.RescheduleLimit: 409,
     taskqueue_errors.IdempotencyConflict: 409,
     taskqueue_errors.SecretUsed: 409,
+    taskqueue_errors.OtherProcess: 409,
     taskqueue_errors.QuotaExceeded: 429,
     taskqueue_errors.TooLarge: 413,
     taskqueue_errors.StorageAway: 503,

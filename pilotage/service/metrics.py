@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -11,6 +12,7 @@ from prometheus_client.registry import Collector
 from optimizers.chain.batch import BatchResult
 from optimizers.workers.queue_state import OptimizerQueueState
 from taskqueue.pilots.search import PilotCounts
+from taskqueue.sites.processes import SiteProcess
 from taskqueue.states import JobStatus
 
 #: Numbers by VO and status.
@@ -30,6 +32,9 @@ class StateMetrics(Collector):
     broken: Mapping[str, Sequence[str]]  #: VOs whose work failed in the last cycle, by agent
     mended: int  #: counters of limits that had to be set right
     place_lookups: Mapping[str, int]  #: see `Matcher.place_lookups`
+    processes: Sequence[SiteProcess]  #: directors and gateways
+    advertised: Mapping[str, float]  #: time of the last advertisement by scope, in seconds since 1970
+    now: datetime
     pilots: Mapping[tuple[str, ...], PilotCounts]  #: counted by `BY`; no queue until a broker has picked one
     optimizer_queue: OptimizerQueueState | None = None  #: None: there is no Redis
 
@@ -75,9 +80,42 @@ class StateMetrics(Collector):
         for result, requests in self.place_lookups.items():
             lookups.add_metric((result,), requests)
         yield lookups
+        yield from self._collect_processes()
         yield from self._collect_pilots()
         if self.optimizer_queue is not None:
             yield from _collect_optimizers(self.optimizer_queue)
+
+    def _collect_processes(self) -> Iterator[GaugeMetricFamily]:
+        keys = {(each.kind, each.name, each.vo): each for each in self.processes}
+        labels = ("kind", "name", "vo")
+        yield _build_gauge(
+            "pilotage_site_process_last_seen_timestamp_seconds",
+            "When a director or gateway last reported.",
+            labels,
+            {key: each.seen_at.timestamp() for key, each in keys.items()},
+        )
+        yield _build_gauge(
+            "pilotage_site_process_overdue",
+            "Whether a director or gateway has missed several reports.",
+            labels,
+            {key: each.is_overdue(self.now) for key, each in keys.items()},
+        )
+        yield _build_gauge(
+            "pilotage_jobs_without_slot",
+            "Waiting jobs that queues allow, and for which the slots of a director are too small.",
+            ("name", "vo", "queue"),
+            {
+                (each.name, each.vo, slot.queue): slot.jobs
+                for each in self.processes
+                for slot in each.too_small
+            },
+        )
+        yield _build_gauge(
+            "pilotage_advertised_timestamp_seconds",
+            "When the state of a site, CE or queue was last advertised.",
+            ("scope",),
+            {(scope,): at for scope, at in self.advertised.items()},
+        )
 
     def _collect_pilots(self) -> Iterator[GaugeMetricFamily]:
         by_status, empty = collections.Counter[tuple[str, ...]](), collections.Counter[tuple[str, ...]]()
@@ -101,7 +139,7 @@ class StateMetrics(Collector):
         )
         yield _build_gauge(
             "pilotage_queue_quality",
-            "Share of pilots with a job among those that had one, were empty or failed in six hours.",
+            "Share of pilots at which a job ended, among these, empty and failed ones of six hours.",
             ("vo", "queue"),
             {where: all_.quality for where, all_ in at_queue.items() if all_.quality is not None},
         )

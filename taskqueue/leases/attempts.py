@@ -6,12 +6,12 @@ may be reopened, by its own holder (`expiry.resume`). Locks are taken attempt fi
 `transitions`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkUpdate
@@ -20,6 +20,8 @@ from taskqueue.schema.tables import attempts, jobs
 
 #: `closed_as` of an attempt that was started and whose pilot was silent for too long.
 LOST: Final = "lost"
+#: `closed_as` of an attempt whose job the pilot gave back.
+RELEASED: Final = "released"
 
 _OPEN = attempts.c.closed_at.is_(None)
 
@@ -36,6 +38,11 @@ CLOSE_OF_JOBS = (
     update(attempts)
     .where(attempts.c.job_id.in_(sql.IDS), _OPEN)
     .values(closed_at=bindparam("now"), closed_as=bindparam("as_what"))
+)
+RELEASES = (
+    select(attempts.c.job_id, func.count().label("number"))
+    .where(attempts.c.job_id.in_(sql.IDS), attempts.c.closed_as == RELEASED, attempts.c.started_at.is_(None))
+    .group_by(attempts.c.job_id)
 )
 REQUEST_END = update(attempts).where(attempts.c.job_id.in_(sql.IDS), _OPEN).values(ending=True)
 REOPEN = (
@@ -188,6 +195,11 @@ def close_attempts(conn: Connection, job_ids: Collection[int], *, closed_as: str
     """Close the jobs' open attempts; later reports of their pilots are refused."""
     for ids in sql.split_batches(job_ids):
         conn.execute(CLOSE_OF_JOBS, {"ids": ids, "as_what": closed_as, "now": now})
+
+
+def count_releases(conn: Connection, job_ids: Collection[int]) -> Mapping[int, int]:
+    """How often each of the jobs was given back before its start; without those that never were."""
+    return {row.job_id: row.number for row in sql.read_batches(conn, RELEASES, job_ids)}
 
 
 def request_end(conn: Connection, job_ids: Collection[int]) -> None:

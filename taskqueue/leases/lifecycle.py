@@ -63,9 +63,8 @@ def recall(conn: Connection, lease: str, *, reason: str, now: datetime) -> bool:
     if attempt.closed_at is not None or attempt.started_at is not None:
         return False
     rules = LeaseRules(lease_times={"": timedelta()}, max_reschedulings={"": 0})
-    [outcome] = record(
-        conn, [ReleaseReport(lease=lease, sender=Sender(subject=None), reason=reason)], rules=rules, now=now
-    )
+    report = ReleaseReport(lease=lease, sender=Sender(subject=None), reason=reason, is_undelivered=True)
+    [outcome] = record(conn, [report], rules=rules, now=now)
     if isinstance(outcome, PilotageError):
         raise outcome
     return True
@@ -76,8 +75,16 @@ def _record_distinct(
 ) -> list[ReportOutcome]:
     """Record reports on different leases."""
     held = _lock(conn, reports, now)
+    given_back = {each.lease for each in reports if isinstance(each, ReleaseReport)}
+    releases = attempts.count_releases(
+        conn, {each.job_id for lease, each in held.items() if lease in given_back and each.started_at is None}
+    )
     jobs = {
-        row.job_id: JobState(status=read_status(row.status), reschedules=row.reschedules)
+        row.job_id: JobState(
+            status=read_status(row.status),
+            reschedules=row.reschedules,
+            releases=releases.get(row.job_id, 0),
+        )
         for row in sql.read_batches(conn, transitions.LOCK_JOBS, {each.job_id for each in held.values()})
     }
     outcomes: list[ReportOutcome] = []

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal
 
+from cs_config.options import bounds
 from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import attempts
@@ -19,7 +20,6 @@ from taskqueue.leases.attempts import Attempt
 from taskqueue.states import JobStatus, may_come_from
 
 FINISHED: Final = "finished"
-RELEASED: Final = "released"
 
 STARTED: Final = "Job Initialization"
 RUNNING_AGAIN: Final = "Application"
@@ -152,6 +152,7 @@ class JobState:
 
     status: JobStatus
     reschedules: int = 0
+    releases: int = 0  #: attempts that were given back before their start
 
 
 def _refuse(_: Attempt) -> bool:
@@ -266,24 +267,33 @@ class ReleaseReport(LeaseReport):
     """The pilot gives the job back."""
 
     reason: str = ""
+    is_undelivered: bool = False  #: the pilot never received the job
 
     kind = "release"
     resumes = False
 
     def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:
-        """Let a job that was not started wait again; reschedule another one, the last time let it fail."""
+        """Let a job that was not started wait again; reschedule another one, the last time let it fail.
+
+        A job that is given back again and again before its start is rescheduled now and then, so that nodes
+        that can start nothing do not take it for ever.
+        """
         request = _to_json({"release": self.reason})
         if (answer := _find_previous_answer(attempt, request)) is not None:
             return Decision(answer=answer)
         attempts.check_open(attempt)
         moves = () if attempt.ending else self._return_job(attempt, job, rules.max_rescheduling(attempt.vo))
         return replace(
-            _close(attempt, RELEASED, request, moves[-1].status if moves else job.status, now), moves=moves
+            _close(attempt, attempts.RELEASED, request, moves[-1].status if moves else job.status, now),
+            moves=moves,
         )
+
+    def _is_too_often(self, job: JobState) -> bool:
+        return not self.is_undelivered and (job.releases + 1) % bounds.RELEASES == 0
 
     def _return_job(self, attempt: Attempt, job: JobState, maximum: int) -> tuple[Move, ...]:
         application = self.reason or RELEASED_BY_PILOT
-        if attempt.started_at is None:
+        if attempt.started_at is None and not self._is_too_often(job):
             return _move(attempt, job, JobStatus.WAITING, RELEASED_BY_PILOT, application)
         moves = _revive(attempt, job)
         reached = replace(job, status=moves[-1].status) if moves else job

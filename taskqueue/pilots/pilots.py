@@ -8,8 +8,8 @@ pick.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, or_, select, update
 from sqlalchemy.sql.dml import Insert, Update
@@ -20,7 +20,7 @@ from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
 from taskqueue.schema.tables import attempts, pilot_outputs
 from taskqueue.schema.tables import pilots as table
-from taskqueue.states import PILOT_ENDS, PilotStatus, pilot_may_become
+from taskqueue.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus, pilot_may_become
 
 # No IN: its list is made for each execution, so that no statement for many rows can have one.
 _ENDED = or_(*(table.c.status == each.value for each in sorted(PILOT_ENDS)))
@@ -52,6 +52,12 @@ def _contact(insert: DialectInsert) -> Insert:
 _IN_ATTEMPTS = (
     select(func.count()).select_from(attempts).where(attempts.c.stamp == table.c.stamp).scalar_subquery()
 )
+_FINISHED = (
+    select(func.count())
+    .select_from(attempts)
+    .where(attempts.c.stamp == table.c.stamp, attempts.c.closed_as == "finished")
+    .scalar_subquery()
+)
 _has_it_open = (attempts.c.stamp == table.c.stamp, attempts.c.closed_at.is_(None))
 #: What an active pilot has at the moment; an attempt without a record of its processors has one.
 _OPEN = select(func.count()).select_from(attempts).where(*_has_it_open).scalar_subquery()
@@ -60,17 +66,22 @@ OPEN_JOBS = case((_ENDED, 0), else_=_OPEN)
 USED_CORES = case((_ENDED, 0), else_=_USED.scalar_subquery())
 #: Number of jobs that a pilot got: counted in its attempts while it is active, and stored when it ends.
 JOBS = case((_ENDED, table.c.jobs), else_=_IN_ATTEMPTS)
+#: Number of jobs whose payload ended at a pilot, in the same way; the others were given back, or are open.
+ENDED_JOBS = case((_ENDED, table.c.ended_jobs), else_=_FINISHED)
 
 REGISTER = sql.insert_or_skip(table, "stamp")
 CONTACT = Upsert(table, _contact)
 
-_has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
+_has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.stored_at.is_not(None))
+_has_log = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.logged_at.is_not(None))
 ALL = select(
-    *(each for each in table.c if each.name not in ("jobs", "processors")),
+    *(each for each in table.c if each.name not in ("jobs", "ended_jobs", "processors")),
     JOBS.label("jobs"),
+    ENDED_JOBS.label("ended_jobs"),
     OPEN_JOBS.label("open_jobs"),
     USED_CORES.label("used_cores"),
     _has_output.label("has_output"),
+    _has_log.label("has_log"),
 )
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
 ALL_AMONG = ALL.where(table.c.stamp.in_(sql.IDS))
@@ -108,7 +119,9 @@ def _set_status_to(wanted: PilotStatus) -> Update:
             status=wanted.value,
             # Its attempts are removed before the pilot is: a later count may be lower.
             jobs=case((table.c.jobs < _IN_ATTEMPTS, _IN_ATTEMPTS), else_=table.c.jobs),
+            ended_jobs=case((table.c.ended_jobs < _FINISHED, _FINISHED), else_=table.c.ended_jobs),
             status_reason=bindparam("reason"),
+            host_trouble=bindparam("by_host"),
             empty_reason=func.coalesce(bindparam("why_empty"), table.c.empty_reason),
             reference=func.coalesce(bindparam("new_reference"), table.c.reference),
             updated_at=bindparam("now"),
@@ -139,9 +152,13 @@ class Pilot:
     last_seen_at: datetime | None  #: last request of the pilot itself
     landings: tuple[str, ...] = ()  #: possible `Site/CE/Queue` if a broker picks the queue
     empty_reason: str = ""  #: why it got no job, in a word, as it reported
-    has_output: bool = False  #: the last part of its output was stored
+    has_output: bool = False  #: the last part of its output was stored by its director
+    has_log: bool = False  #: the last part of its log was stored by itself
     open_jobs: int = 0  #: that it has now
     used_cores: int = 0  #: of these jobs
+    ended_jobs: int = 0  #: number of jobs whose payload ended there
+    node: str = ""  #: name of its host, as it reported; empty: not known
+    host_trouble: bool = False  #: it ended because of its host, as it reported
 
     def may_be_at(self, sites: Collection[str]) -> bool:
         """Whether it is at one of the sites, or may be sent there by a broker."""
@@ -231,18 +248,50 @@ def set_status(
     reason: str = "",
     reference: str | None = None,
     empty_reason: str | None = None,
+    host_trouble: bool = False,
     now: datetime,
 ) -> None:
-    """Store the status of a pilot, with its reference and the reason why it got no job, if known."""
+    """Store the status of a pilot, with its reference and the reason why it got no job, if known.
+
+    `host_trouble`: it ends because of its host, which is counted for its node.
+    """
     values = {
         "the_stamp": stamp,
         "reason": reason,
         "new_reference": reference,
         "why_empty": empty_reason,
+        "by_host": host_trouble,
         "now": now,
     }
     if not conn.execute(SET_STATUS[wanted], values).rowcount:
         raise IllegalTransition(stamp, current=get_pilot(conn, stamp).status, wanted=wanted)
+
+
+LOST = (
+    select(table.c.stamp)
+    .where(
+        or_(*(table.c.status == each.value for each in sorted(PILOT_ACTIVE))),
+        table.c.updated_at < bindparam("before"),
+        or_(table.c.last_seen_at.is_(None), table.c.last_seen_at < bindparam("before")),
+        ~exists().where(
+            attempts.c.stamp == table.c.stamp,
+            attempts.c.closed_at.is_(None),
+            func.coalesce(attempts.c.heartbeat_at, attempts.c.opened_at) >= bindparam("before"),
+        ),
+    )
+    .order_by(table.c.stamp)
+    .limit(bindparam("most"))
+)
+
+
+def abort_lost(conn: Connection, *, before: datetime, now: datetime, most: int) -> list[str]:
+    """Mark pilots Aborted that neither their director nor themselves reported on since then; their stamps."""
+    found = list(conn.execute(LOST, {"before": before, "most": most}).scalars())
+    days = (now - before) // timedelta(days=1)
+    reason = f"nobody has reported on it for {days} days"
+    reports = [StatusReport(stamp=each, status=PilotStatus.ABORTED, reason=reason) for each in found]
+    unchanged = set_all(conn, reports, now=now) if reports else frozenset()
+    return [stamp for stamp in found if stamp not in unchanged]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +311,13 @@ def set_all(conn: Connection, reports: Collection[StatusReport], *, now: datetim
     """
     rows: dict[PilotStatus, list[dict[str, object]]] = defaultdict(list)
     for each in sorted(reports, key=lambda each: each.stamp):
-        values = {"reason": each.reason, "new_reference": each.reference, "why_empty": None, "now": now}
+        values = {
+            "reason": each.reason,
+            "new_reference": each.reference,
+            "why_empty": None,
+            "by_host": False,
+            "now": now,
+        }
         rows[each.status].append({"the_stamp": each.stamp, **values})
     for status in sorted(rows):
         conn.execute(SET_STATUS[status], rows[status])
@@ -462,25 +517,74 @@ def record_contacts(
     return frozenset(bound)
 
 
+#: Pilots in a row that end because of their node before it is excluded, and for how long it is.
+_MOST_TROUBLES = 3
+EXCLUDED_FOR = timedelta(hours=1)
+
+STORE_NODE = update(table).where(table.c.stamp == bindparam("the_stamp")).values(node=bindparam("the_node"))
+#: One that ended without a job, and not because of its node, shows nothing about it.
+LAST_AT_NODE = (
+    select(table.c.host_trouble, table.c.status_reason, table.c.updated_at)
+    .where(
+        table.c.site == bindparam("the_site"),
+        table.c.node == bindparam("the_node"),
+        table.c.updated_at >= bindparam("since"),
+        or_(table.c.host_trouble, ENDED_JOBS > 0),
+    )
+    .order_by(table.c.updated_at.desc())
+    .limit(_MOST_TROUBLES)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeExclusion:
+    """A node that gets no jobs for a while."""
+
+    until: datetime
+    reason: str  #: of the last pilot's end
+
+
+def store_node(conn: Connection, stamp: str, node: str, *, now: datetime) -> NodeExclusion | None:
+    """Store the node of a pilot; why it is to take no jobs there, if the last pilots ended because of it."""
+    conn.execute(STORE_NODE, {"the_stamp": stamp, "the_node": node})
+    site = get_pilot(conn, stamp).site
+    values = {"the_site": site, "the_node": node, "since": now - EXCLUDED_FOR}
+    found = conn.execute(LAST_AT_NODE, values).all() if site and node else []
+    if len(found) < _MOST_TROUBLES or not all(row.host_trouble for row in found):
+        return None
+    return NodeExclusion(until=found[0].updated_at + EXCLUDED_FOR, reason=found[0].status_reason)
+
+
 STORE_OUTPUT = sql.insert_or_update(pilot_outputs, "stdout", "stderr", "stored_at")
+STORE_LOG = sql.insert_or_update(pilot_outputs, "log", "logged_at")
 GET_OUTPUT = select(pilot_outputs).where(pilot_outputs.c.stamp == bindparam("the_stamp"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotOutput:
-    """Last part of stdout and stderr of a pilot."""
+    """Last parts of stdout and stderr of a pilot as its director fetched them, and of its own log."""
 
-    stdout: str
-    stderr: str
-    stored_at: datetime
+    stdout: str = ""
+    stderr: str = ""
+    stored_at: datetime | None = None  #: None: the director has stored nothing
+    log: str = ""
+    logged_at: datetime | None = None  #: None: the pilot has sent nothing
 
 
-def store_output(conn: Connection, stamp: str, output: PilotOutput) -> None:
-    """Store the output of an existing pilot; replaces an earlier one."""
-    conn.execute(STORE_OUTPUT.to_statement(conn), {"stamp": stamp, **asdict(output)})
+def store_output(conn: Connection, stamp: str, *, stdout: str, stderr: str, now: datetime) -> None:
+    """Store the output of an existing pilot; replaces an earlier one, and leaves its log."""
+    values = {"stamp": stamp, "stdout": stdout, "stderr": stderr, "stored_at": now}
+    conn.execute(STORE_OUTPUT.to_statement(conn), values)
+
+
+def store_log(conn: Connection, stamp: str, log: str, *, now: datetime) -> None:
+    """Store the log of an existing pilot; replaces an earlier one."""
+    conn.execute(STORE_LOG.to_statement(conn), {"stamp": stamp, "log": log, "logged_at": now})
 
 
 def get_output(conn: Connection, stamp: str) -> PilotOutput | None:
     """Stored output of a pilot, if any."""
     row = conn.execute(GET_OUTPUT, {"the_stamp": stamp}).one_or_none()
-    return None if row is None else PilotOutput(stdout=row.stdout, stderr=row.stderr, stored_at=row.stored_at)
+    if row is None:
+        return None
+    return PilotOutput(**{each.name: getattr(row, each.name) for each in fields(PilotOutput)})

@@ -69,6 +69,7 @@ def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
 
 _is_active = table.c.status.in_(sorted(PILOT_ACTIVE))
 _had_job = pilots.JOBS > 0
+_was_good = or_(pilots.ENDED_JOBS > 0, and_(table.c.status == PilotStatus.DONE.value, table.c.jobs > 0))
 _is_broken = table.c.status.in_(sorted((PilotStatus.FAILED, PilotStatus.ABORTED)))
 #: Of pilots that have ended.
 _ended_without_job = table.c.jobs == 0
@@ -109,7 +110,8 @@ _NUMBERS = (
     _count_where(_had_job).label("with_jobs"),
     _count_where(_was_empty).label("empty"),
     _count_where(_is_broken).label("broken"),
-    _count_where(and_(_is_broken, _ended_without_job)).label("broken_without_job"),
+    _count_where(_was_good).label("good"),
+    _count_where(and_(_is_broken, table.c.ended_jobs == 0)).label("bad"),
 )
 
 
@@ -123,7 +125,8 @@ class PilotCounts:
     with_jobs: int  #: got at least one job
     empty: int  #: ended normally, without a job
     broken: int  #: Failed or Aborted
-    broken_without_job: int
+    good: int  #: at which a job ended, or that ended normally after jobs
+    bad: int  #: Failed or Aborted, and no job ended there
 
     def __add__(self, other: "PilotCounts") -> "PilotCounts":
         return PilotCounts(
@@ -132,9 +135,9 @@ class PilotCounts:
 
     @property
     def quality(self) -> float | None:
-        """Fraction of pilots that got a job, among those that got one, ended empty or broke before."""
-        known = self.with_jobs + self.empty + self.broken_without_job
-        return self.with_jobs / known if known else None
+        """Fraction of good pilots among those of which it is known: good, empty and bad ones."""
+        known = self.good + self.empty + self.bad
+        return self.good / known if known else None
 
 
 def count_pilots(

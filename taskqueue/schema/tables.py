@@ -467,6 +467,23 @@ site_bans = _table(
     Column("until", UtcTime),  # None: until the ban is lifted
 )
 
+#: Directors and gateways by VO: their last report, and the lease of the process that works under the name.
+site_processes = _table(
+    "site_processes",
+    Column("kind", String(16), nullable=False),  # director, gateway
+    Column("name", String(255), nullable=False),
+    Column("vo", Text, nullable=False),
+    Column("holder", Text, nullable=False),  # the process
+    Column("expires_at", UtcTime, nullable=False),  # until then no other process may report
+    Column("seen_at", UtcTime, nullable=False),
+    Column("every", Float, nullable=False),  # seconds between two reports
+    Column("sites", Text, nullable=False),  # JSON list
+    Column("problems", Text, nullable=False),  # JSON list: texts of the last cycle
+    Column("too_small", Text, nullable=False),  # JSON list of processes.TooSmallSlot
+    PrimaryKeyConstraint("kind", "name", "vo"),
+    postgresql_with=_BUSY,
+)
+
 #: Token buckets of the matching delays: the fill level at the last withdrawal.
 matching_delays = _table(
     "matching_delays",
@@ -524,17 +541,23 @@ pilots = _table(
     Column("landings", Text),  # JSON list of Site/CE/Queue: possible queues if a broker picks
     Column("empty_reason", String(40), nullable=False, server_default=""),  # why it got no job, in a word
     Column("processors", Integer),  # of its slot, as its first request for jobs stated them
+    Column("ended_jobs", Integer, nullable=False, server_default="0"),  # as `jobs`, whose payload ended
+    Column("node", String(255), nullable=False, server_default=""),  # name of its host, as it reported
+    Column("host_trouble", Boolean, nullable=False, server_default=false()),  # it ended because of its node
     Index("ix_pilots_status_updated_at", "status", "updated_at"),
     Index("ix_pilots_vo_site", "vo", "site"),
+    _index_where("node <> ''", "ix_pilots_node", "site", "node"),
 )
 
-#: Last part of stdout and stderr of failed pilots.
+#: Last part of stdout and stderr of failed pilots, and of the logs of all.
 pilot_outputs = _table(
     "pilot_outputs",
     Column("stamp", Text, ForeignKey("pilots.stamp", ondelete="CASCADE"), primary_key=True),
-    Column("stdout", Text, nullable=False),
-    Column("stderr", Text, nullable=False),
-    Column("stored_at", UtcTime, nullable=False),
+    Column("stdout", Text, nullable=False, server_default=""),
+    Column("stderr", Text, nullable=False, server_default=""),
+    Column("stored_at", UtcTime),  # by its director; null: not yet
+    Column("log", Text, nullable=False, server_default=""),  # last part of the log that the pilot sent itself
+    Column("logged_at", UtcTime),
 )
 
 #: One-time secrets of registered pilots, each exchanged for a token at the pilot's first contact.

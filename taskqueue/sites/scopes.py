@@ -20,6 +20,7 @@ from taskqueue.schema.tables import scopes as table
 INSERT = sql.insert_or_skip(table)
 READ: Select[Any] = select(table).where(table.c.scope.in_(sql.IDS))
 LOCK = READ.order_by(table.c.scope).with_for_update()
+ADVERTISED = select(table.c.scope, table.c.advertised_at).where(table.c.advertised_at.is_not(None))
 LIMIT_WAIT = select(func.set_config("lock_timeout", bindparam("most"), literal_column("true")))
 ADVERTISED_AT_SITES: Select[Any] = (
     select(table).where(table.c.site.in_(sql.IDS), table.c.advertisement.is_not(None)).order_by(table.c.scope)
@@ -63,6 +64,11 @@ def read_advertised(conn: Connection, sites: Collection[str]) -> list[Scope]:
     """The scopes at these sites that have an advertisement, with folded names, the site before its CEs."""
     some = sql.split_batches(sorted(map(fold, sites)))
     return [build_scope(row) for ids in some for row in conn.execute(ADVERTISED_AT_SITES, {"ids": ids})]
+
+
+def list_advertised(conn: Connection) -> Mapping[str, datetime]:
+    """When each scope that ever advertised did so last."""
+    return {row.scope: row.advertised_at for row in conn.execute(ADVERTISED)}
 
 
 def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:

@@ -206,3 +206,25 @@ def test_jobs_are_not_stuck_in_front_of_a_full_partition_beside_an_idle_one(fiel
         director.stop()
     assert all(field.statuses(each)[-1] == "Done" for each in job_ids)
     assert "long" in {partition for _, _, partition in field.batch_jobs()}
+
+
+@pytest.mark.timeout(180)
+def test_eight_jobs_of_one_core_get_two_pilots_of_four_cores_and_none_is_empty(
+    field: Field, tmp_path: Path
+) -> None:
+    field.tell({"LCG.A.org/slurm/long": "long"}, "--processors=4", cores=4)
+    begun = tmp_path / "begun"
+    begun.mkdir(mode=0o777)
+    begun.chmod(0o777)
+    # Each waits for all others: they have to run at the same time.
+    script = f"touch {begun}/$$; until [ $(ls {begun} | wc -l) -ge 8 ]; do sleep 0.1; done"
+    field.submit("cms", 8, Executable="/bin/sh", Arguments=["-c", script])
+    assert field.once()["submitted"] == 2
+    director = field.director()
+    director.start()
+    try:
+        field.wait_until_done(director, seconds=150)
+    finally:
+        director.stop()
+
+    assert [pilot["jobs"] for pilot in field.pilots()] == [4, 4]

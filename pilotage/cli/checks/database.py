@@ -17,7 +17,7 @@ from pilotage.cli.settings import Settings
 from requirements.errors import PilotageError
 from taskqueue.db import agent_leases, clock, database, postgresql
 from taskqueue.db.database import SchemaState
-from taskqueue.sites import rule_check
+from taskqueue.sites import processes, rule_check
 
 #: The oldest supported PostgreSQL.
 _POSTGRESQL = 130000
@@ -46,6 +46,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
             yield _configuration(engine)
             yield _agents(engine, now)
             yield _counters(engine)
+            yield from _site_processes(engine, now)
     except PilotageError as error:
         yield Finding(subject, Health.BAD, one_line(str(error)))
 
@@ -151,6 +152,28 @@ def _counters(engine: Engine) -> Finding:
         return Finding("counters", Health.BAD, message)
     message = "limits count what runs" + (f"; {mended} counters were mended so far" if mended else "")
     return Finding("counters", Health.WARNING if mended else Health.GOOD, message)
+
+
+def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
+    """Check that directors and gateways still report, and that their slots have room for the jobs."""
+    subject = "directors and gateways"
+    with database.reading(engine) as conn:
+        found = processes.list_processes(conn)
+        now = clock.read_time(conn, now)
+    late = [each for each in found if each.is_overdue(now)]
+    for each in late:
+        hours = (now - each.seen_at).total_seconds() / 3600
+        message = f"the {each.kind} {each.name} ({each.holder}) last reported for {each.vo} {hours:.1f} h ago"
+        yield Finding(subject, Health.WARNING, message)
+    for each in found:
+        for slot in each.too_small if each not in late else ():
+            message = (
+                f"{slot.jobs} jobs of {each.vo} fit {slot.queue}, but not the slots of the director "
+                f"{each.name}: {slot.slot}"
+            )
+            yield Finding(subject, Health.WARNING, message)
+    if found and not late:
+        yield Finding(subject, Health.GOOD, f"{len({(each.kind, each.name) for each in found})} at work")
 
 
 def _clock(engine: Engine) -> Finding:

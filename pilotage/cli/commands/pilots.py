@@ -64,10 +64,10 @@ def list_pilots(
 def show(
     stamp: Annotated[str, options.argument("STAMP", "Stamp of the pilot.")], *, service: ServiceOptions
 ) -> None:
-    """Show one pilot, and if it failed the end of its output."""
+    """Show one pilot, the end of its log, and if it failed the end of its output."""
     with service.connect() as client:
         pilot = client.pilot(stamp)
-        wrote = client.pilot_output(stamp) if pilot["has_output"] else None
+        wrote = client.pilot_output(stamp) if pilot["has_output"] or pilot.get("has_log") else None
     service.emit({**pilot, "output": wrote}, lambda: _details(pilot, wrote))
 
 
@@ -85,7 +85,7 @@ def summary(
 ) -> None:
     """Count pilots by status and outcome.
 
-    Quality is the share of ended pilots that ran a job, among all that ran one, ended empty, or broke before.
+    Quality is the share of pilots at which a job ended, among these, empty ones and those that broke before.
     """
     names = [name.strip() for name in by.split(",") if name.strip()]
     since = datetime.now(UTC) - timedelta(hours=hours)
@@ -128,12 +128,12 @@ _PILOTS: Mapping[str, Column] = {
 
 
 def _details(pilot: Entry, wrote: Mapping[str, Any] | None) -> RenderableType:
-    left_out = {"site", "ce", "queue", "has_output"}
+    left_out = {"site", "ce", "queue", "has_output", "has_log"}
     facts = {name: value for name, value in pilot.items() if name not in left_out}
     return Group(output.facts(facts | {"queue": _queue_text(pilot)}, title="Pilot"), *_output_lines(wrote))
 
 
 def _output_lines(wrote: Mapping[str, Any] | None) -> Iterator[RenderableType]:
-    for name, title in (("stdout", "Standard output"), ("stderr", "Standard error")):
-        if wrote is not None and wrote[name]:
+    for name, title in (("stdout", "Standard output"), ("stderr", "Standard error"), ("log", "Log")):
+        if wrote is not None and wrote.get(name):
             yield Text(f"End of the {title.lower()}:\n{harmless(wrote[name])}")

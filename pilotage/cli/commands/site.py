@@ -220,6 +220,24 @@ def list_sites(*, service: ServiceOptions) -> None:
     service.emit({"sites": found.entries, "next": found.next}, lambda: output.list_table(_SCOPES, rows))
 
 
+def list_processes(*, service: ServiceOptions) -> None:
+    """List directors and gateways, when they last reported, and the problems of their last cycle."""
+    service.show(
+        lambda client: {"processes": client.site_processes()},
+        lambda found: output.list_table(_PROCESSES, found["processes"]),
+    )
+
+
+_PROCESSES: Mapping[str, Column] = {
+    "Name": "name",
+    "Kind": "kind",
+    "VO": "vo",
+    "Last report": lambda each: f"{output.ago(each['seen_at'])}{', overdue' if each['is_overdue'] else ''}",
+    "#Too large jobs": lambda each: sum(slot["jobs"] for slot in each["too_small"]),
+    "Problems": lambda each: "; ".join(each["problems"])[:200],
+}
+
+
 def show(site: options.Site, *, service: ServiceOptions) -> None:
     """Show the ban, throttles, latest advertisements and handled job types of a site."""
     service.show(lambda client: client.site(site), _details)

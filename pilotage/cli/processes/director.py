@@ -19,6 +19,7 @@ import typer
 from pilotage.cli import errors, options, output, process_setup, settings
 from pilotage.cli.errors import REFUSED
 from pilotage.cli.processes import batch, site_file
+from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric import node_script
 from pilotage.fabric.batch.reliable import ReliableSystem
@@ -79,14 +80,21 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
             options=described,
             script=_script(described),
         )
-        yield Director(sites=sites, clients=clients)
+        yield Director(sites=sites, clients=clients, every=described.polling_time)
 
 
 def _client(described: DirectorFile, vo: str, file: Path) -> ServiceClient:
-    shown = site_file.token_reader(file, InvalidDirector)
-    return ServiceClient(
-        described.url, shown, whose=f"vos/{vo}/token_file: {file}", authorities=described.authorities
-    )
+    tokens = TokenFile(file=file, kept=file.with_name(f"{file.name}.renewed"), invalid=InvalidDirector)
+    try:
+        return ServiceClient(
+            described.url,
+            tokens,
+            whose=f"vos/{vo}/token_file: {file}",
+            authorities=described.authorities,
+            proxy=described.proxy,
+        )
+    except ValueError as error:
+        raise InvalidDirector([Problem(path="authorities, proxy", message=str(error))]) from None
 
 
 def _script(described: DirectorFile) -> Callable[[PilotScript], str]:
@@ -108,6 +116,8 @@ log = logging.getLogger(__name__)
 _LAST_CYCLE = 30.0
 #: Seconds between two looks at the queues of the resource tree.
 _TREE_SECONDS = 600.0
+#: Seconds until a director that runs single cycles is overdue.
+_ONCE = 86_400.0
 
 
 @settings.command_with("log_level")
@@ -165,8 +175,9 @@ def _check(described: DirectorFile, file: Path, *, as_json: bool) -> int:
 def _once(described: DirectorFile, file: Path, *, as_json: bool) -> int:
     with open_director(find_tree_queues(described, file)) as made:
         _require_slots(made, file)
-        made.patience = described.system_timeout
+        made.patience, made.expected = described.system_timeout, _ONCE
         summary = made.cycle(datetime.now(UTC))
+        made.end()
     output.report_cycle(summary, as_json=as_json)
     return REFUSED if summary.has_failed else 0
 
@@ -241,3 +252,4 @@ def _run(
         except Exception:
             log.exception("the cycle failed")
         stop.wait(every)
+    made.end()

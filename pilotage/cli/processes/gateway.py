@@ -4,6 +4,8 @@ Builds the parts of a gateway from its file: the service, batch systems, the job
 """
 
 import logging
+import os
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ import typer
 from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.errors import REFUSED
 from pilotage.cli.processes import batch, site_file
+from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.settings import Connections, open_system
@@ -28,16 +31,18 @@ from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.pulling import GridJobPulling
-from pilotage.fabric.gateway.service import GatewayService, KeptToken
+from pilotage.fabric.gateway.service import GatewayService, GatewayTransport
 from pilotage.fabric.manager import handlers
 from pilotage.fabric.manager.context import ManagerContext
 from pilotage.fabric.manager.handlers import Handler
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.manager.shared_area import SharedBatchSystem
-from pilotage.fabric.pilot.service import credentials, heartbeat, transport
+from pilotage.fabric.pilot.service import credentials, heartbeat
+from pilotage.fabric.pilot.service import transport as service_transport
 from pilotage.fabric.pilot.service.credentials import TokenRenewal
-from pilotage.fabric.pilot.service.transport import Away, Transport
+from pilotage.fabric.pilot.service.transport import Away, Proxy
+from pilotage.fabric.presence import Presence
 from requirements.errors import Problem, did_you_mean
 
 
@@ -53,9 +58,13 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
     with ExitStack() as stack:
         journal = Journal(described.directory)
         stack.callback(journal.close)
-        kept = KeptToken(file=described.directory / "token")
-        token = kept.later_of(site_file.read_token(described.token_file, InvalidGateway))
-        service = GatewayService(Transport(described.url, token, context=_tls(described, file)), kept.write)
+        tokens = TokenFile(
+            file=described.token_file, kept=described.directory / "token", invalid=InvalidGateway
+        )
+        transport = GatewayTransport(
+            described.url, tokens, context=_tls(described, file), proxy=_proxy(described, file)
+        )
+        service = GatewayService(transport, tokens.keep)
         permits = Permits()
         context = ManagerContext(
             options=described,
@@ -71,7 +80,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
             may_gather=permits.may_gather,
         )
         manager = Manager(context)
-        life = credentials.life_left(credentials.read_claims(token), time.time())
+        life = credentials.life_left(credentials.read_claims(tokens()), time.time())
         stack.enter_context(TokenRenewal(service, life=life).going_on())
         leases = GatewayLeases(service=service, manager=manager, permits=permits)
         yield Gateway(
@@ -93,6 +102,12 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
                 queues=described.queues,
                 vos=described.vos,
                 job_types=tuple(sorted(known)),
+            ),
+            presence=Presence(
+                kind="gateway",
+                name=f"{socket.gethostname()}:{described.directory}",
+                sites=sorted({each.queue.partition("/")[0] for each in described.queues}),
+                every=described.polling_time,
             ),
         )
 
@@ -130,9 +145,16 @@ def _handlers(described: GatewayFile, file: Path) -> Mapping[str, Handler]:
 
 def _tls(described: GatewayFile, file: Path) -> ssl.SSLContext:
     try:
-        return transport.tls_context(described.authorities)
+        return service_transport.tls_context(described.authorities)
     except ValueError as error:
         raise InvalidGateway([Problem(path="authorities", message=str(error), file=str(file))]) from None
+
+
+def _proxy(described: GatewayFile, file: Path) -> Proxy | None:
+    try:
+        return service_transport.choose_proxy(described.url, described.proxy, os.environ)
+    except ValueError as error:
+        raise InvalidGateway([Problem(path="proxy", message=str(error), file=str(file))]) from None
 
 
 log = logging.getLogger(__name__)

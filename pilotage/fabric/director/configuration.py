@@ -119,6 +119,7 @@ class DirectorFile(DirectorOptions):
     lost_after: Evidence = Evidence()  #: that a batch job is gone
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
+    proxy: str | None = None  #: HTTP proxy to the service, or `none`; none stated: that of the environment
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
 
     @model_validator(mode="before")

@@ -19,16 +19,18 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
+from pilotage.fabric import presence
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources
-from pilotage.fabric.client import ServiceClient
+from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import demand, matcher_client, targets, workers
 from pilotage.fabric.director import pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
-from pilotage.fabric.director.matcher_client import VoDemand
+from pilotage.fabric.director.matcher_client import UnservedWork, VoDemand
 from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, PilotSlot, Status
 from pilotage.fabric.director.targets import DirectorTargets, TargetGroup
 from pilotage.fabric.director.tracking import CleaningActions, OrphanTracking, PilotTracking
@@ -40,9 +42,12 @@ from pilotage.fabric.director.workers import (
     SystemWorker,
 )
 from pilotage.fabric.node_script import PilotScript
+from pilotage.fabric.presence import Presence
 from requirements.nodes import lrms_vocabulary
 
-_Pools = Mapping[TargetGroup, tuple[str, ...]]
+#: The code of the service's refusal while another process of this director works.
+_OTHER_PROCESS = "other_process"
+_UNKNOWN_ROUTE = 404
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +62,11 @@ class Director:
     chance: random.Random = field(default_factory=random.Random)
     clock: Callable[[], float] = time.monotonic  #: seconds; one that is not set by anybody
     patience: float = 10.0  #: seconds that a cycle waits for batch systems, twice
+    every: float = 60.0  #: seconds between two cycles
+    expected: float | None = None  #: seconds until the next cycle, if that is another process; None: `every`
+    holder: str = field(default_factory=presence.identify_process)
+    _last: DirectorSummary | None = None
+    _too_small: Mapping[str, Sequence[UnservedWork]] = field(default_factory=dict)  #: by VO, last known
     _pilots: Mapping[str, Pilots] = field(init=False)
     _workers: Mapping[str, SystemWorker] = field(init=False)
     _following: PilotTracking = field(init=False)
@@ -81,6 +91,7 @@ class Director:
         `ApiError` if it refuses something of every VO. A batch system that fails or hangs is left out, too.
         """
         summary = DirectorSummary(at=now)
+        self._report_presence(summary)
         self._take_results(summary)
         pilots, actions = self._follow(self._refresh(summary), summary)
         running = [director_pilots.is_running(each) for each in pilots if each.status in ACTIVE]
@@ -89,9 +100,56 @@ class Director:
         summary.wanted = sum(new.values())
         self._act(actions, self._intend(new, demands, summary))
         self._take_results(summary)
+        self._last = summary
         if summary.refusals and summary.refusals.keys() == self.clients.keys():
             raise next(iter(summary.refusals.values()))
         return summary
+
+    def end(self) -> None:
+        """Let another process of this director work at once; the service may be away."""
+        for vo, client in self.clients.items():
+            with suppress(ApiError, ServiceAway):
+                self._report(vo, client, ends=True)
+
+    def _report_presence(self, summary: DirectorSummary) -> None:
+        """Report that this process works; a VO for which another one does is left out."""
+        for vo, client in self.clients.items():
+            with summary.noting_refusals(vo):
+                self._renew_token(vo, client, summary)
+                try:
+                    self._report(vo, client)
+                except ApiError as error:
+                    holder = str(error.details.get("holder", ""))
+                    if error.status == _UNKNOWN_ROUTE:  # a service of an earlier release
+                        continue
+                    if error.code != _OTHER_PROCESS or not presence.has_ended(holder):
+                        raise
+                    self._report(vo, client, replaces=holder)
+
+    def _renew_token(self, vo: str, client: ServiceClient, summary: DirectorSummary) -> None:
+        """Renew the token if it is due; if that is refused, it still serves until it expires."""
+        try:
+            client.renew_token()
+        except ApiError as error:
+            summary.problems.append(f"the token for the VO {vo} is not renewed: {error}")
+
+    def _report(self, vo: str, client: ServiceClient, *, ends: bool = False, replaces: str = "") -> None:
+        last = self._last
+        here = Presence(
+            kind="director",
+            name=self.sites.options.name,
+            sites=sorted({each.queue.partition("/")[0] for each in self.sites.all_targets(vo)}),
+            every=self.every,
+            expected=self.expected,
+            holder=self.holder,
+        )
+        report = here.build_report(
+            vo,
+            problems=() if last is None else (*last.away, *last.problems),
+            too_small=[asdict(each) for each in self._too_small.get(vo, ())],
+            ends=ends,
+        )
+        client.report_process(report | ({"replaces": replaces} if replaces else {}))
 
     def check_slots(self, *, with_unknown: bool = False) -> list[str]:
         """Contradictions between the file and the queues, for any VO; also queues that do not exist."""
@@ -133,7 +191,7 @@ class Director:
         )
         changed, actions = self._following.follow(followed, snapshots, summary)
         self._following.give_up(own, (request for request, _ in followed.values()), summary)
-        found = [replace(each, status=changed.get(each.stamp, each.status)) for each in own]
+        found = [replace(each, status=changed[each.stamp]) if each.stamp in changed else each for each in own]
         stamps = {pilot.stamp for pilot in own} | self._submitting.keys()
         for vo, client in self.clients.items():
             if vo not in summary.refusals:  # any VO will do
@@ -165,7 +223,8 @@ class Director:
         summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
         demands = self._fetch_demand(bad, summary)
         for each in demands:
-            summary.unserved |= each.unserved
+            self._too_small = {**self._too_small, each.vo: each.too_small}
+            summary.unserved |= {f"{slot.queue}: {slot.slot}": slot.jobs for slot in each.too_small}
         summary.problems += sorted({problem for each in demands for problem in each.problems})
         work = [each for of_vo in demands for each in of_vo.work]
         summary.jobs = sum(each.jobs for each in work)
@@ -260,7 +319,7 @@ class Director:
     ) -> Mapping[TargetGroup, int]:
         pause = self.sites.options.back_off
         found = {
-            group: targets.most_to_send(director_pilots.list_trials(pilots), pause, summary.at)
+            group: targets.most_to_send(director_pilots.list_trials(pilots, summary.at), pause, summary.at)
             for group, pilots in by_group.items()
         }
         summary.paused += sorted({group.where for group, most in found.items() if most == 0})

@@ -133,6 +133,16 @@ def _groups(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnservedWork:
+    """Waiting jobs that a queue allows, and for which the slot that the file states is too small."""
+
+    queue: str
+    slot: str  #: what the file states, with what the queue has
+    jobs: int
+    task_queues: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VoDemand:
     """Waiting jobs of a VO for all queues of a director."""
 
@@ -143,7 +153,7 @@ class VoDemand:
     ]  #: of every group that may get pilots; a broker's ask themselves
     limits: Mapping[str, QueueLimits]  #: by queue
     slots: Mapping[tuple[str, str], JobResources]  #: by broker, empty for none, and queue
-    unserved: Mapping[str, int] = field(default_factory=dict)  #: jobs, by queue and what its file states
+    too_small: tuple[UnservedWork, ...] = ()
     problems: tuple[str, ...] = ()
 
     def slot_of(self, group: TargetGroup) -> JobResources:
@@ -183,7 +193,7 @@ def fetch_demand(
         pools=pools,
         limits={queue: _limits(values) for queue, values in parameters.items()},
         slots={(each.target.broker, each.target.queue): each.target.resources for each in found},
-        unserved=_count_unserved(found, parameters),
+        too_small=tuple(_list_too_small(found, parameters)),
         problems=tuple(problems),
     )
 
@@ -275,19 +285,21 @@ def _fetch_demand(
             yield tuple(known[number] for number in numbers), ranked
 
 
-def _count_unserved(
+def _list_too_small(
     found: Sequence[TargetWork], parameters: Mapping[str, Mapping[str, object]]
-) -> Mapping[str, int]:
-    """Jobs that a queue allows and no slot has room for, by queue and what its file states."""
+) -> Iterator[UnservedWork]:
+    """Work that a queue allows and no slot has room for."""
     served = {task_queue.number for each in found for task_queue in each.task_queues}
-    counted = {}
     for each in found:
-        jobs = sum(task_queue.waiting for task_queue in each.beyond if task_queue.number not in served)
-        if jobs:
+        left = [task_queue for task_queue in each.beyond if task_queue.number not in served]
+        if left:
             differences = targets.list_differences(each.target, parameters[each.target.queue])
-            stated = ", ".join(f"{name} {amount} of {most}" for name, (amount, most) in differences.items())
-            counted[f"{each.target.queue}: {stated}"] = jobs
-    return counted
+            yield UnservedWork(
+                queue=each.target.queue,
+                slot=", ".join(f"{name} {amount} of {most}" for name, (amount, most) in differences.items()),
+                jobs=sum(task_queue.waiting for task_queue in left),
+                task_queues=[task_queue.number for task_queue in left[:_MOST]],
+            )
 
 
 def _build_offer(target: QueueTarget, vo: str, parameters: Mapping[str, object]) -> dict[str, object]:

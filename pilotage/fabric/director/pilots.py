@@ -1,5 +1,6 @@
 """Pilots of a director as recorded by the service, their counts, and reports about them."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -65,6 +66,7 @@ class DirectorPilot:
     has_output: bool = False  #: the service has the end of what it wrote
     open_jobs: int = 0  #: that it has now
     used_cores: int = 0  #: of these jobs
+    ended_jobs: int = 0  #: whose payload ended there
     empty_reason: str = ""  #: why it got no job, in a word
 
     @property
@@ -161,7 +163,8 @@ _PILOT = TypeAdapter(DirectorPilot)
 
 
 def _pilot(said: Mapping[str, Any]) -> DirectorPilot:
-    queue = f"{said['site']}/{said['ce']}/{said['queue']}" if said["site"] else ""
+    # Thousands have the same.
+    queue = sys.intern(f"{said['site']}/{said['ce']}/{said['queue']}") if said["site"] else ""
     return _PILOT.validate_python({**said, "queue": queue})
 
 
@@ -225,7 +228,9 @@ def bad_landings(
         if sent is not None and sent.broker and len(pilot.queues) == 1:
             of_landing[pilot.vo, sent.broker, pilot.queues[0]].append(pilot)
     return frozenset(
-        landing for landing, there in of_landing.items() if most_to_send(list_trials(there), pause, now) == 0
+        landing
+        for landing, there in of_landing.items()
+        if most_to_send(list_trials(there, now), pause, now) == 0
     )
 
 
@@ -312,11 +317,26 @@ def count_slots(pilots: Iterable[DirectorPilot], slot: PilotSlot, now: datetime)
     return there + round(prompt), float(round(late))
 
 
-def list_trials(pilots: Iterable[DirectorPilot]) -> Iterable[Trial]:
-    """How pilots fared: those that had a job, that failed, or that ended without one."""
+#: A job that has run for so long shows that jobs can run where it is.
+_PROVEN = timedelta(minutes=10)
+
+
+def list_trials(pilots: Iterable[DirectorPilot], now: datetime) -> Iterable[Trial]:
+    """How pilots fared: those where jobs could run, that failed, or that ended without one.
+
+    A job that was given to a pilot proves nothing: on a node that can run none, each is given back at once.
+    """
     for pilot in pilots:
         is_empty = pilot.status is Status.DONE and not pilot.jobs
-        if pilot.jobs or is_empty or pilot.status in _BAD:
-            yield Trial(
-                sent_at=pilot.created_at, known_at=pilot.updated_at, good=pilot.jobs > 0, empty=is_empty
-            )
+        is_good = _could_run_jobs(pilot, now)
+        if is_good or is_empty or pilot.status in _BAD:
+            yield Trial(sent_at=pilot.created_at, known_at=pilot.updated_at, good=is_good, empty=is_empty)
+
+
+def _could_run_jobs(pilot: DirectorPilot, now: datetime) -> bool:
+    """Whether a job ended at a pilot, or runs there for a while; else whether it ended well after jobs."""
+    if pilot.ended_jobs:
+        return True
+    if pilot.status in ACTIVE:
+        return pilot.open_jobs > 0 and is_running(pilot) and now - pilot.updated_at >= _PROVEN
+    return pilot.status is Status.DONE and pilot.jobs > 0

@@ -99,7 +99,7 @@ class Trial:
 
     sent_at: datetime
     known_at: datetime
-    good: bool  #: it had a job; else it failed, or ended without one
+    good: bool  #: jobs could run there; else it failed, or ended without one
     empty: bool = False  #: it ended normally, without a job
 
 

@@ -66,10 +66,12 @@ class PilotTracking:
         """
         by_system: dict[str, list[DirectorPilot]] = {name: [] for name in self.sites.systems}
         for pilot in own:
+            if pilot.stamp in self._cleared:
+                continue
             name = self.sites.system_of(pilot.stamp, pilot.queue)
             if name is None:
                 name = next((name for name, each in last.items() if pilot.stamp in each.stamps), None)
-            if name is not None and pilot.stamp not in self._cleared:
+            if name is not None:
                 by_system[name].append(pilot)
         return {name: (self._build_request(pilots), pilots) for name, pilots in by_system.items()}
 

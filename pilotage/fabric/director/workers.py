@@ -6,13 +6,13 @@ example in a frozen file system, costs its own system's pilots a delay and the d
 are daemons, and no process waits for them. After failures a system is skipped for 1, 2, 4 … cycles.
 """
 
+import _thread
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from pilotage.fabric.batch.batch_system import (
@@ -113,7 +113,7 @@ class SystemWorker:
     snapshot: SystemSnapshot | None = None  #: of the last poll that succeeded
     failures: int = 0  #: in a row
     skipped: int = 0  #: cycles that it is still skipped
-    is_slow: bool = False  #: its last task was not over when the director went on
+    is_slow: bool = False  #: a task was not over when the director went on, and none has succeeded since
     _polling: _Task[SystemSnapshot] | None = None
     _acting: _Task[ActionResults] | None = None
     _capacity: Mapping[str, Capacity] = field(default_factory=dict)
@@ -176,7 +176,7 @@ class SystemWorker:
             log.exception("%s: the poll failed", self.name)
             self._note_failure(f"{self.name}: a fault of its adapter: {error!r:.300}", problems)
             return None
-        self.failures = 0
+        self.failures, self.is_slow = 0, False
         problems += self.snapshot.problems
         return self.snapshot
 
@@ -203,7 +203,8 @@ class SystemWorker:
             except BaseException as error:  # noqa: BLE001 - for the director's thread, which takes the result
                 future.set_exception(error)
 
-        Thread(target=run, name=f"system {self.name}", daemon=True).start()
+        # A daemon. Unlike `Thread.start` this does not wait until it runs: there are hundreds of them.
+        _thread.start_new_thread(run, ())
         return _Task(future=future, began=began)
 
     def _note_failure(self, problem: str, problems: list[str]) -> None:
@@ -338,8 +339,9 @@ def _take_snapshots(workers: Iterable[SystemWorker], summary: DirectorSummary) -
 
 def wait_for(workers: Iterable[SystemWorker], seconds: float) -> None:
     """Wait for the tasks of workers that were in time before; those of the others are taken when they end."""
-    workers = list(workers)
-    pending: list[Future[Any]] = [future for each in workers if not each.is_slow for future in each.pending()]
-    futures.wait(pending, timeout=seconds)
-    for each in workers:
-        each.is_slow = any(not future.done() for future in each.pending())
+    tasks = {each.name: (each, list(each.pending())) for each in workers}
+    waited = [future for each, pending in tasks.values() if not each.is_slow for future in pending]
+    futures.wait(waited, timeout=seconds)
+    for each, pending in tasks.values():
+        if pending:
+            each.is_slow = any(not future.done() for future in pending)

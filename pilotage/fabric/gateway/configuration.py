@@ -51,6 +51,7 @@ class GatewayFile(ManagerOptions):
     job_polling_time: Seconds = 5  #: between two cycles of the job manager
     lost_after: Evidence = Evidence()  #: that a local job is gone
     authorities: Path | None = None  #: file or directory of CA certificates; none: the system's
+    proxy: str | None = None  #: HTTP proxy to the service, or `none`; none stated: that of the environment
 
     def scopes(self) -> tuple[str, ...]:
         """Scopes to advertise: sites before their CEs, and CEs before their queues."""

@@ -6,6 +6,7 @@ upload must not delay heartbeats. All state that has to outlive the process is i
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -16,7 +17,8 @@ from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.pulling import GridJobPulling
 from pilotage.fabric.manager.grid_job import GridJob
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.pilot.service.transport import Away
+from pilotage.fabric.pilot.service.transport import Away, Refused
+from pilotage.fabric.presence import Presence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +30,27 @@ class Gateway:
     leases: GatewayLeases
     advertising: GatewayAdvertising
     pulling: GridJobPulling
+    presence: Presence
 
     def talk(self, now: datetime) -> GatewaySummary:
         """Run one cycle with the service: heartbeats, advertisements, new grid jobs."""
         summary = GatewaySummary(at=now)
         try:
             self._talk(summary)
+            self._report(summary)
         except Away as error:
             summary.away.append(str(error))
         grid_jobs = self.manager.grid_jobs()
         _count([replace(each, phase=self.leases.phase_of(each)) for each in grid_jobs], summary)
         return summary
+
+    def _report(self, summary: GatewaySummary) -> None:
+        """Report that this gateway works; a service of an earlier release has no use for it."""
+        for vo in self.pulling.vos:
+            with suppress(Refused):
+                self.advertising.service.report_process(
+                    self.presence.build_report(vo, problems=summary.problems)
+                )
 
     def _talk(self, summary: GatewaySummary) -> None:
         grid_jobs = self.manager.grid_jobs()

@@ -1,19 +1,57 @@
-"""Client of the service's API for gateways, and the file with the gateway's renewed token."""
+"""Client of the service's API for gateways."""
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import http.client
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote
 
 from pilotage.fabric.client import scope_path
-from pilotage.fabric.pilot import job_files
-from pilotage.fabric.pilot.service import credentials
 from pilotage.fabric.pilot.service.service_client import Service, Token
-from pilotage.fabric.pilot.service.transport import Transport
+from pilotage.fabric.pilot.service.transport import Refused, TokenNotAccepted, Transport
 
-log = logging.getLogger(__name__)
+
+class TokenSource(Protocol):
+    """The tokens of a gateway."""
+
+    def __call__(self) -> str:
+        """The token to use now."""
+
+    def reject(self, token: str) -> None:
+        """The service has refused this token."""
+
+
+class GatewayTransport(Transport):
+    """Requests with the token that is the right one at the moment."""
+
+    def __init__(self, url: str, tokens: TokenSource, **more: Any) -> None:
+        super().__init__(url, tokens(), **more)
+        self._tokens = tokens
+
+    @contextmanager
+    def _response(
+        self,
+        method: str,
+        path: str,
+        data: bytes | BinaryIO | None,
+        headers: Mapping[str, str],
+        timeout: float | None,
+    ) -> Iterator[http.client.HTTPResponse]:
+        token = self._tokens()
+        self.use_token(token)
+        try:
+            with super()._response(method, path, data, headers, timeout) as response:
+                yield response
+        except TokenNotAccepted:
+            self._tokens.reject(token)
+            raise
+        except Refused as error:
+            if error.status == _UNAUTHORIZED:
+                self._tokens.reject(token)
+            raise
+
+
+_UNAUTHORIZED = 401
 
 
 class GatewayService(Service):
@@ -39,36 +77,12 @@ class GatewayService(Service):
         """Advertise the number of jobs at a site, `Site/CE` or `Site/CE/Queue`."""
         self._http.call("POST", f"{scope_path(scope)}/advertisement", said)
 
+    def report_process(self, report: Mapping[str, object]) -> None:
+        """Report that this gateway works."""
+        self._http.call("POST", "/site-processes", report)
+
     def throttles(self, site: str) -> Sequence[Mapping[str, Any]]:
         """The throttles at a site and below: `scope`, `policy`, `limits` by name."""
         throttles: Sequence[Mapping[str, Any]]
         throttles = self._http.call("GET", f"/sites/{quote(site, safe='')}").body["throttles"]
         return throttles
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptToken:
-    """The file of the renewed token."""
-
-    file: Path
-
-    def later_of(self, given: str) -> str:
-        """The later to expire of `given` and the stored token, if both have the same identity."""
-        try:
-            kept = self.file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError):
-            return given
-        ours, theirs = credentials.read_claims(kept), credentials.read_claims(given)
-        same = all(ours.get(name) == theirs.get(name) for name in ("sub", "role", "vos", "sites"))
-        return kept if same and _expiry(ours.get("exp")) > _expiry(theirs.get("exp")) else given
-
-    def write(self, token: str) -> None:
-        """Store a renewed token, readable by its owner only; on failure the given one stays in use."""
-        try:
-            job_files.write(str(self.file.parent), self.file.name, token.encode())
-        except OSError as error:
-            log.warning("the renewed token cannot be stored: %s: %s", self.file, error.strerror)
-
-
-def _expiry(claim: object) -> float:
-    return float(claim) if isinstance(claim, int | float) else 0.0

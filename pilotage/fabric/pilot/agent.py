@@ -20,6 +20,7 @@ from pilotage.fabric.pilot import allotment, attempt
 from pilotage.fabric.pilot.allotment import Allotment, SlotRoom
 from pilotage.fabric.pilot.attempt import AttemptContext, AttemptOutcome
 from pilotage.fabric.pilot.errors import AWAY, FINE, HOST, REFUSED, Ending, HostTrouble
+from pilotage.fabric.pilot.payload import work_area
 from pilotage.fabric.pilot.service import service_client
 from pilotage.fabric.pilot.service.service_client import Match, Work
 from pilotage.fabric.pilot.service.transport import Away, Refused
@@ -184,7 +185,8 @@ class Agent:
 
     def _trouble(self) -> Ending | None:
         if self._host_trouble is not None:
-            return Ending(HOST, f"trouble with this host: {self._host_trouble}")
+            reason = f"trouble with this host: {self._host_trouble}"
+            return Ending(HOST, reason, host_trouble=True)
         if refusal := self._refusal():
             return Ending(REFUSED, f"the service does not renew our token: {refusal}")
         return None
@@ -213,6 +215,12 @@ class Agent:
 
     def _ask(self) -> None:
         freed, alone = self._freed, self._room.is_empty
+        care = self._around.care
+        if missing := work_area.missing_space(care.work_dir, care.least_space):
+            self._ask_at = time.monotonic() + _POLL
+            if alone:  # else the payloads that run may use the space
+                self._host_trouble = HostTrouble(missing)
+            return
         try:
             work = self._answer()
         except Refused as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 #: Tag of jobs that need a whole node, and of queues that offer one.
@@ -21,6 +21,7 @@ class Allotment:
     ram_mb: int | None = None  #: None: the slot's memory is unknown
     gpus: tuple[str, ...] = ()  #: the devices, as in CUDA_VISIBLE_DEVICES
     whole_node: bool = False  #: no other job is on the node
+    cpus: tuple[int, ...] = ()  #: of the kernel, to which it is bound; none: the slot itself is bound to none
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,26 @@ class SlotRoom:
                 processors=free.processors + share.processors,
                 ram_mb=None if free.ram_mb is None else free.ram_mb + (share.ram_mb or 0),
                 gpus=(*free.gpus, *share.gpus),
+                cpus=(*free.cpus, *share.cpus),
             )
 
     def _take(self, need: JobNeed) -> Allotment:
         free = self._free
         if need.whole_node:
-            taken = Allotment(free.processors, free.ram_mb, free.gpus, whole_node=True)
+            taken = replace(free, whole_node=True)
         else:
             processors = min(need.processors, free.processors)
-            taken = Allotment(processors, _memory(need, free, processors), free.gpus[: need.gpus])
+            taken = Allotment(
+                processors,
+                _memory(need, free, processors),
+                free.gpus[: need.gpus],
+                cpus=free.cpus[: processors * len(self.whole.cpus) // self.whole.processors],
+            )
         self._free = Allotment(
             processors=free.processors - taken.processors,
             ram_mb=None if free.ram_mb is None else free.ram_mb - (taken.ram_mb or 0),
             gpus=free.gpus[len(taken.gpus) :],
+            cpus=free.cpus[len(taken.cpus) :],
         )
         return taken
 

@@ -143,6 +143,8 @@ _ENDS: _Options = {
 _PAYLOAD: _Options = {
     _Option("--work-dir", "DIR", Path): "each job gets a new directory in it; default: the directory for "
     "temporary files",
+    _Option("--least-space", "MB", _counting): "request jobs only while so much is free there, else end "
+    "(default %(default)g)",
     _Option("--keep-work", kind=bool): "do not remove the jobs' directories",
     _Option("--pass-env", "NAME", list, "passed_on"): "variable to pass on to jobs",
     _Option("--heartbeat", "S", _seconds): "maximum seconds between two heartbeats (default %(default)g)",

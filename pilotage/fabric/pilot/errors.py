@@ -27,6 +27,10 @@ class NotPossibleHere(HostTrouble):
     """This host does not allow what is wanted, and will not tomorrow."""
 
 
+class NodeExcluded(Exception):
+    """The service excludes this host for a while: the pilots before had trouble with it."""
+
+
 def is_to_blame(error: OSError) -> bool:
     """Whether an error is due to the state of the host, not to the request."""
     return error.errno in _TROUBLES
@@ -46,3 +50,4 @@ class Ending:
 
     exit_status: int
     reason: str
+    host_trouble: bool = False  #: counts for the node

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import random
+import socket
 import sys
 import time
 import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Callable, TypeVar
 
@@ -15,13 +19,23 @@ from pilotage.fabric.pilot import arguments, offer
 from pilotage.fabric.pilot.agent import Agent, PilotControl
 from pilotage.fabric.pilot.allotment import SlotRoom
 from pilotage.fabric.pilot.attempt import AttemptContext
-from pilotage.fabric.pilot.errors import AWAY, FINE, HOST, REFUSED, TWIN, USAGE, Ending, HostTrouble
+from pilotage.fabric.pilot.errors import (
+    AWAY,
+    FINE,
+    HOST,
+    REFUSED,
+    TWIN,
+    USAGE,
+    Ending,
+    HostTrouble,
+    NodeExcluded,
+)
 from pilotage.fabric.pilot.node import discovery, linux
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import isolation
 from pilotage.fabric.pilot.payload.monitor import SlotMemory
 from pilotage.fabric.pilot.payload.preparation import Preparer
-from pilotage.fabric.pilot.service import credentials, service_client
+from pilotage.fabric.pilot.service import credentials, heartbeat, service_client
 from pilotage.fabric.pilot.service import transport as service_transport
 from pilotage.fabric.pilot.service.credentials import Credential, TokenRenewal
 from pilotage.fabric.pilot.service.service_client import Service
@@ -34,6 +48,9 @@ T = TypeVar("T")
 
 #: The service's error code when another process has exchanged the secret.
 _TWIN = "secret_used"
+_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+#: Lines and characters of the log that are kept for the service, and seconds between two sendings.
+_LOG_LINES, _LOG_CHARACTERS, _LOG_EVERY = 400, 16_000, 300.0
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -44,8 +61,10 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if options.verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
+        format=_FORMAT,
     )
+    tail = LogTail()
+    logging.getLogger().addHandler(tail)
     try:
         settings = arguments.read_settings(options, environment)
         tls = service_transport.tls_context(settings.authorities)
@@ -63,14 +82,56 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return USAGE
     linux.wipe_variable(credentials.VARIABLE)
     linux.adopt_orphans()
-    pilot = Pilot(settings, Service(transport), environment, credential)
+    pilot = Pilot(settings, Service(transport), environment, credential, tail)
     pilot.orders.listen()
     ending = pilot.run()
-    log.info("the pilot ends: %s (%d jobs)", ending.reason, len(pilot.jobs))
     if options.json:
         summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
         sys.stdout.write(json.dumps(summary) + "\n")
     return ending.exit_status
+
+
+class LogTail(logging.Handler):
+    """The last part of the log of this process, in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter(_FORMAT))
+        self._lines: deque[str] = deque(maxlen=_LOG_LINES)
+        self.count = 0  #: lines so far
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self._lines.append(self.format(record))
+        self.count += 1
+
+    def text(self) -> str:
+        """The last lines."""
+        return "\n".join(self._lines)[-_LOG_CHARACTERS:].replace("\0", "")
+
+
+class LogSending:
+    """Sends the end of the log to the service, where it can be read while the pilot runs (`going_on`)."""
+
+    def __init__(self, service: Service, stamp: str, tail: LogTail) -> None:
+        self._service, self._stamp, self._tail = service, stamp, tail
+        self._sent = 0
+
+    def going_on(self) -> AbstractContextManager[None]:
+        """Send it while in a `with` block, as often as it changes but not too often."""
+        return heartbeat.call_periodically(self._turn, name="log", first=_LOG_EVERY)
+
+    def send(self) -> None:
+        """Send it if it has changed."""
+        count = self._tail.count
+        if count != self._sent:
+            with suppress(Away, Refused, OSError):  # it is for people only
+                self._service.keep_log(self._stamp, self._tail.text())
+                self._sent = count
+
+    def _turn(self) -> float:
+        self.send()
+        return _LOG_EVERY * random.uniform(0.9, 1.2)
 
 
 class Pilot:
@@ -82,6 +143,7 @@ class Pilot:
         service: Service,
         environment: Mapping[str, str],
         credential: Credential,
+        tail: LogTail,
     ) -> None:
         self._began = time.monotonic()
         self.orders = PilotControl(settings.ends.drain_file)
@@ -90,6 +152,7 @@ class Pilot:
         self._service = service
         self._environment = environment
         self._credential = credential
+        self._tail = tail
         self._claims: Mapping[str, object] = {}  #: claims of the token, once there is one
         self._why_empty: str | None = None  #: the service's last reason, if it sent no job
         self._slot = settings.slot
@@ -99,12 +162,15 @@ class Pilot:
         """Work until there is a reason to end; return the reason."""
         try:
             self._introduce()
+            self._report_node()
             care = self._settings.care
             isolation.check_isolation(care.isolation, below=care.work_dir, own=self._environment)
             self._slot = discovery.complete_slot(self._settings.slot, self._environment, now=time.time())
             offered = self._patiently(self._offer)
         except HostTrouble as error:
-            ending = Ending(HOST, f"trouble with this host: {error}")
+            ending = Ending(HOST, f"trouble with this host: {error}", host_trouble=True)
+        except NodeExcluded as error:
+            ending = Ending(HOST, f"this host is {error}")
         except Refused as error:
             is_twin = error.code == _TWIN
             ending = Ending(
@@ -118,6 +184,7 @@ class Pilot:
             )
         else:
             ending = self._work(offered)
+        log.info("the pilot ends: %s (%d jobs)", ending.reason, len(self.jobs))
         self._report_end(ending)
         return ending
 
@@ -132,6 +199,20 @@ class Pilot:
             lambda: _call_first(lambda: self._service.exchange_secret(stamp, request_id=request_id))
         )
         self._claims, self._life = credentials.read_claims(token.text), token.life
+
+    def _report_node(self) -> None:
+        """Report where this pilot is; NodeExcluded if the pilots before had trouble with this host."""
+        stamp = self._claims.get("stamp")
+        if not isinstance(stamp, str):
+            return
+        node = socket.gethostname()[:255]
+        try:
+            why = self._service.report_node(stamp, node)
+        except (Away, Refused) as error:  # by an earlier release, or the pilot is not registered yet
+            log.info("the node is not recorded: %s", error)
+            return
+        if why:
+            raise NodeExcluded(why)
 
     def _patiently(self, request: Callable[[], T]) -> T:
         return service_client.retry_while_away(
@@ -170,11 +251,17 @@ class Pilot:
             around, SlotRoom(whole), settings.ends, self.orders, renewing.refusal, began=self._began
         )
         try:
-            with renewing.going_on():
+            with renewing.going_on(), self._send_log():
                 return agent.run()
         finally:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
             self._why_empty = agent.why_empty
+
+    def _send_log(self) -> AbstractContextManager[None]:
+        stamp = self._claims.get("stamp")
+        if not isinstance(stamp, str):
+            return nullcontext()
+        return LogSending(self._service, stamp, self._tail).going_on()
 
     def _report_end(self, ending: Ending) -> None:
         """Report the end to the service, if the pilot has a stamp; else its leases expire."""
@@ -184,10 +271,15 @@ class Pilot:
         status = "Done" if ending.exit_status == FINE else "Failed"
         try:
             self._service.report_pilot(
-                stamp, status=status, reason=ending.reason, empty_reason=self._why_empty
+                stamp,
+                status=status,
+                reason=ending.reason,
+                empty_reason=self._why_empty,
+                host_trouble=ending.host_trouble,
             )
         except (Away, Refused) as error:
             log.info("could not report the end of the pilot: %s", error)
+        LogSending(self._service, stamp, self._tail).send()
 
 
 def _call_first(request: Callable[[], T]) -> T:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pilotage.fabric.pilot.allotment import DEVICES, WHOLE_NODE, Allotment
-from pilotage.fabric.pilot.node import facts
+from pilotage.fabric.pilot.node import facts, slot_limits
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
 #: CPU time offered if the length of the slot is unknown: three days.
@@ -59,7 +59,8 @@ class Offer:
         """The whole slot as an allotment; GPUs are named as in the pilot's own environment."""
         named = [name for name in environment.get(DEVICES, "").split(",") if name]
         known = named if len(named) >= self.gpus else [str(number) for number in range(self.gpus)]
-        return Allotment(self.processors, self.max_ram, tuple(known[: self.gpus]))
+        cpus = slot_limits.list_bound_cpus(self.processors)
+        return Allotment(self.processors, self.max_ram, tuple(known[: self.gpus]), cpus=cpus)
 
     def _room(self, free: Allotment | None) -> dict[str, object]:
         """The free resources; a whole node is offered only while it is all free."""

@@ -77,6 +77,7 @@ class PayloadOptions:
     """Options for the execution of payloads."""
 
     work_dir: Path  #: each job gets a new directory in it
+    least_space: int = 500  #: MB that must be free there before a job is requested
     keep_work: bool = False  #: do not remove the jobs' directories
     heartbeat: float = 20.0  #: maximum seconds between two heartbeats
     grace: float = 10.0  #: seconds between TERM and KILL

@@ -36,6 +36,7 @@ from taskqueue.pilots.search import PilotFilter
 from taskqueue.pools import listing, pools
 from taskqueue.pools.pools import Pool
 from taskqueue.sites import scopes
+from taskqueue.sites.processes import SiteProcess
 from taskqueue.states import PilotStatus
 from taskqueue.task_queues import listing as task_queues_listing
 
@@ -267,6 +268,19 @@ def has_pilot(caller: Caller, pilot: Pilot) -> bool:
     if caller.role is Role.PILOT:
         return caller.stamp == pilot.stamp
     return any(_has(each, pilot) for each in may_count(caller))
+
+
+def visible_processes(caller: Caller, found: Sequence[SiteProcess]) -> list[SiteProcess]:
+    """The directors and gateways of the caller's VOs, and those that serve its sites."""
+    return [
+        each
+        for each in found
+        if any(
+            (filter_.vos is None or each.vo in filter_.vos)
+            and (filter_.sites is None or not filter_.sites.isdisjoint(each.sites))
+            for filter_ in may_count(caller)
+        )
+    ]
 
 
 def _has(each: OwnershipFilter, pilot: Pilot) -> bool:

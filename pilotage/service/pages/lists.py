@@ -28,6 +28,7 @@ from taskqueue.leases.attempts import PilotJob
 from taskqueue.pilots import pilots, search
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.pools import listing
+from taskqueue.sites import processes
 from taskqueue.states import PilotStatus
 from taskqueue.task_queues import listing as task_queues_listing
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -166,6 +167,7 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
     since = page.parts.clock() - timedelta(hours=query.hours)
     with database.reading(page.parts.engine) as conn:
         counted = search.count_pilots(conn, ["queue", "status", "empty_reason"], which, ended_since=since)
+        at_work = visibility.visible_processes(page.caller, processes.list_processes(conn))
         found = search.list_latest(conn, which, limit=query.enough, after=query.after or None)
     by_queue = sorted(_sums(counted, 0).items(), key=lambda each: (-each[1].count, each[0]))
     return page.render_list(
@@ -178,6 +180,8 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
         by_status=_sums(counted, 1),
         by_reason={reason: fared for reason, fared in _sums(counted, 2).items() if reason},
         by_queue=by_queue[:_QUEUES],
+        processes=at_work,
+        now=page.parts.clock(),
         left=len(by_queue[_QUEUES:]),
     )
 

@@ -12,6 +12,7 @@ from pilotage.service.routes import (
     pilots,
     pools,
     resources,
+    site_processes,
     sites,
     tokens,
 )
@@ -35,6 +36,7 @@ ROUTERS = (
     archives.pilot_output_router,
     tokens.exchange_router,
     sites.router,
+    site_processes.router,
     tokens.router,
     accounting.router,
     tokens.login_router,

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
@@ -184,21 +184,36 @@ class PilotOutputNews(StrictInput):
     stderr: str = Field(default="", max_length=16_000)
 
 
+class PilotLog(StrictInput):
+    """The end of a pilot's log, sent by itself."""
+
+    log: str = Field(max_length=16_000)
+
+
 @pilot_output_router.post("/{stamp}/output")
 @allow(Role.DIRECTOR, most_bytes=SMALL)
 def keep_output(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutput:
     """Store the end of a pilot's output; replaces what was stored before."""
-    output = PilotOutput(stdout=body.stdout, stderr=body.stderr, stored_at=parts.clock())
+    now = parts.clock()
     with database.writing(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
-        pilots.store_output(conn, stamp, output)
-    return output
+        pilots.store_output(conn, stamp, stdout=body.stdout, stderr=body.stderr, now=now)
+    return PilotOutput(stdout=body.stdout, stderr=body.stderr, stored_at=now)
+
+
+@pilot_output_router.post("/{stamp}/log", status_code=204, response_class=Response)
+@allow(Role.PILOT, most_bytes=SMALL)
+def keep_log(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotLog) -> None:
+    """Store the end of a pilot's log while it runs; replaces what was stored before."""
+    with database.writing(parts.engine) as conn:
+        visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
+        pilots.store_log(conn, stamp, body.log, now=parts.clock())
 
 
 @pilot_output_router.get("/{stamp}/output")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def show_output(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotOutput:
-    """Show the end of a pilot's output, if its director has fetched it."""
+    """Show the end of a pilot's log, and of its output if its director has fetched it."""
     with database.reading(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         output = pilots.get_output(conn, stamp)

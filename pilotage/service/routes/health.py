@@ -19,7 +19,7 @@ from taskqueue.db import agent_leases, clock, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotFilter
-from taskqueue.sites import rule_check
+from taskqueue.sites import processes, rule_check, scopes
 
 router = APIRouter(tags=["health"])
 
@@ -111,6 +111,9 @@ def metrics(parts: PartsOf) -> Response:
             broken=agent_leases.list_broken(conn),
             mended=rule_check.count_mended(conn),
             place_lookups=parts.matcher.place_lookups,
+            processes=processes.list_processes(conn),
+            advertised={scope: at.timestamp() for scope, at in scopes.list_advertised(conn).items()},
+            now=parts.clock(),
             cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
             pilots=search.count_pilots(conn, BY, PilotFilter(), ended_since=parts.clock() - _RECENT),
             optimizer_queue=parts.optimizer_queue(),

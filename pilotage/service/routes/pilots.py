@@ -61,6 +61,22 @@ class PilotNews(StrictInput):
         pattern=r"^[a-z_]{1,40}$",
         description="For a pilot without a job: the last reason it received, such as `no_task_queue`.",
     )
+    host_trouble: bool = Field(default=False, description="It ends because of its host.")
+
+
+class PilotNode(StrictInput):
+    """The node that a pilot runs on."""
+
+    node: str = Field(min_length=1, max_length=255, description="Name of the host.")
+
+
+class NodeAnswer(BaseModel):
+    """Whether a pilot is to take jobs on its node."""
+
+    excluded_until: datetime | None = Field(
+        default=None, description="Null: it may; else the last pilots there ended because of their host."
+    )
+    reason: str = Field(default="", description="Why the last of these pilots ended.")
 
 
 class StampsQuestion(StrictInput):
@@ -105,7 +121,11 @@ class PilotAnswer(AnswerModel):
     empty_reason: str = Field(description="Code for why it got no job; empty: not reported.")
     open_jobs: int = Field(description="Number of jobs that it has now.")
     used_cores: int = Field(description="Cores of these jobs.")
+    ended_jobs: int = Field(description="Number of jobs whose payload ended there.")
+    node: str = Field(description="Name of its host; empty: not reported.")
+    host_trouble: bool = Field(description="It ended because of its host.")
     has_output: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its output.")
+    has_log: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its own log.")
 
 
 class RegisteredPilot(PilotAnswer):
@@ -136,7 +156,7 @@ class PilotSummaryRow(AnswerModel):
     empty: int = Field(description="Pilots that ended normally without a job.")
     broken: int = Field(description="Failed or Aborted.")
     quality: float | None = Field(
-        description="Share of pilots with a job among those with a job, empty or failed; null: none ended."
+        description="Share of pilots at which a job ended, among these, empty and failed ones; null: none."
     )
 
 
@@ -274,8 +294,22 @@ def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNe
             reason=body.reason,
             reference=body.reference,
             empty_reason=body.empty_reason,
+            host_trouble=body.host_trouble,
             now=now,
         )
         if body.status in PILOT_ENDS:
             expiry.mark_pilots_ended(conn, [stamp], now=now)
         return PilotAnswer.model_validate(pilots.get_pilot(conn, stamp))
+
+
+@router.post("/{stamp}/node")
+@allow(Role.PILOT, most_bytes=SMALL)
+def set_node(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNode) -> NodeAnswer:
+    """Store the node of a pilot, reported before its first request; the answer may exclude the node.
+
+    A node is excluded for an hour after three pilots in a row ended because of their host.
+    """
+    with database.writing(parts.engine) as conn:
+        visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
+        found = pilots.store_node(conn, stamp, body.node, now=parts.clock())
+    return NodeAnswer() if found is None else NodeAnswer(excluded_until=found.until, reason=found.reason)

@@ -78,9 +78,9 @@ class MintedToken(BaseModel):
 
 
 @router.post("/renew")
-@allow(Role.PILOT, Role.GATEWAY)
+@allow(Role.PILOT, Role.GATEWAY, Role.DIRECTOR)
 def renew(parts: PartsOf, token: TokenOf) -> MintedToken:
-    """Renew the token of a gateway, or of a running pilot that was heard within `StalledTime`."""
+    """Renew the token of a gateway or director, or of a running pilot heard within `StalledTime`."""
     caller = token.caller
     if caller.role is Role.PILOT:
         _require_running(parts, caller)

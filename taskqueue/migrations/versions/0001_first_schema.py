@@ -314,10 +314,14 @@ def upgrade() -> None:
         sa.Column("landings", sa.Text()),
         sa.Column("empty_reason", sa.String(length=40), server_default="", nullable=False),
         sa.Column("processors", sa.Integer()),
+        sa.Column("ended_jobs", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("node", sa.String(length=255), server_default="", nullable=False),
+        sa.Column("host_trouble", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.PrimaryKeyConstraint("stamp", name=op.f("pk_pilots")),
     )
     op.create_index("ix_pilots_status_updated_at", "pilots", ["status", "updated_at"])
     op.create_index("ix_pilots_vo_site", "pilots", ["vo", "site"])
+    op.create_index("ix_pilots_node", "pilots", ["site", "node"], **_where("node <> ''"))
     op.create_table(
         "queue_class_versions",
         sa.Column("vo", sa.Text(), nullable=False),
@@ -423,6 +427,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("site", name=op.f("pk_site_bans")),
     )
     op.create_table(
+        "site_processes",
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("name", sa.String(length=255), nullable=False),
+        sa.Column("vo", sa.Text(), nullable=False),
+        sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("expires_at", _TIME, nullable=False),
+        sa.Column("seen_at", _TIME, nullable=False),
+        sa.Column("every", sa.Float(), nullable=False),
+        sa.Column("sites", sa.Text(), nullable=False),
+        sa.Column("problems", sa.Text(), nullable=False),
+        sa.Column("too_small", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("kind", "name", "vo", name=op.f("pk_site_processes")),
+        postgresql_with=_BUSY,
+    )
+    op.create_table(
         "submit_pools",
         sa.Column("pool_id", sa.String(length=64), nullable=False),
         sa.Column("vo", sa.Text(), nullable=False),
@@ -484,9 +503,11 @@ def upgrade() -> None:
     op.create_table(
         "pilot_outputs",
         sa.Column("stamp", sa.Text(), nullable=False),
-        sa.Column("stdout", sa.Text(), nullable=False),
-        sa.Column("stderr", sa.Text(), nullable=False),
-        sa.Column("stored_at", _TIME, nullable=False),
+        sa.Column("stdout", sa.Text(), server_default="", nullable=False),
+        sa.Column("stderr", sa.Text(), server_default="", nullable=False),
+        sa.Column("stored_at", _TIME),
+        sa.Column("log", sa.Text(), server_default="", nullable=False),
+        sa.Column("logged_at", _TIME),
         sa.ForeignKeyConstraint(
             ["stamp"], ["pilots.stamp"], name=op.f("fk_pilot_outputs_stamp"), ondelete="CASCADE"
         ),

@@ -14,6 +14,7 @@ from agents import loop, lost_jobs, retention, sweep
 from agents.leader import LeadershipLostError
 from agents.lost_jobs import LostResult
 from agents.retention import RetentionResult
+from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from taskqueue import blobs
@@ -431,3 +432,27 @@ def test_a_loop_ends_while_it_waits(now: datetime) -> None:
     stop.set()
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_pilots_that_nobody_reports_on_for_days_are_aborted(engine: Engine, now: datetime) -> None:
+    def contact(stamp: str, at: datetime) -> None:
+        with database.writing(engine) as conn:
+            pilots.record_contact(conn, stamp=stamp, vo="lhcb", queue=None, now=at)
+
+    for stamp in ("gone", "alive"):
+        contact(stamp, now)
+    with database.writing(engine) as conn:
+        place = QueueAddress(site="A.B.ch", ce="ce", queue="big")
+        pilots.register(conn, stamp="waits", vo="lhcb", queue=place, submitted_by="dora", now=now)
+    assert not look(engine, now + 3 * DAY)
+    contact("alive", now + 3 * DAY)
+
+    assert look(engine, now + 5 * DAY) == LostResult(pilots=2)
+
+    with database.reading(engine) as conn:
+        found = pilots.read_pilots(conn, ["gone", "alive", "waits"])
+    assert {each.stamp: each.status.value for each in found} == {
+        "gone": "Aborted",
+        "alive": "Running",
+        "waits": "Aborted",
+    }

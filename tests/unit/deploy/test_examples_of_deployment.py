@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from configparser import ConfigParser
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,17 @@ def test_the_password_of_the_database_is_the_one_that_the_program_uses() -> None
 
 def _metrics() -> Iterator[str]:
     state = StateMetrics(
-        living={}, ended={}, unmatchable={}, mended=0, place_lookups={}, pilots={}, cycles={}, broken={}
+        living={},
+        ended={},
+        unmatchable={},
+        mended=0,
+        place_lookups={},
+        pilots={},
+        cycles={},
+        broken={},
+        processes=(),
+        advertised={},
+        now=datetime.now(UTC),
     )
     text = Metrics().render(state).decode()
     for family in text_string_to_metric_families(text):

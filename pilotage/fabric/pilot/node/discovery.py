@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -176,8 +176,21 @@ def slot_seconds_left(environment: Mapping[str, str], now: float) -> int | None:
     """Seconds until the slot ends; None: unlimited, or unknown from the batch system."""
     ends = [number - now for name in _ENDS if (number := _variable_number(environment, name))]
     lengths = [number for name in _LENGTHS if (number := _variable_number(environment, name))]
-    known = [int(left) for left in (*ends, *lengths) or _ask_slurm(environment) if left < _FOREVER]
+    features = list(_features_left(environment, now))
+    known = [
+        int(left) for left in (*ends, *lengths) or _ask_slurm(environment) or features if left < _FOREVER
+    ]
+    known += [
+        int(each - now) for each in slot_limits.read_feature(environment, "MACHINEFEATURES", "shutdowntime")
+    ]
     return max(1, min(known)) if known else None
+
+
+def _features_left(environment: Mapping[str, str], now: float) -> Iterator[float]:
+    """Seconds left by the features of the job. Source: HSF-TN-2016-02, Machine/Job Features."""
+    for length in slot_limits.read_feature(environment, "JOBFEATURES", "wall_limit_secs"):
+        for began in slot_limits.read_feature(environment, "JOBFEATURES", "jobstart_secs") or [int(now)]:
+            yield began + length - now
 
 
 def _variable_number(environment: Mapping[str, str], name: str) -> float | None:

@@ -28,8 +28,34 @@ def measure_limits(environment: Mapping[str, str], root: Path = _ROOT) -> SlotLi
     """The smallest limits of the slot; `root` is the directory of /proc and /sys."""
     ad = _read_machine_ad(environment)
     cores = [*_cores_of_variables(environment), *_cores_of_kernel(root), *ad.get("cpus", ())]
+    cores += read_feature(environment, "JOBFEATURES", "allocated_cpu")
     memory = [*_memory_of_variables(environment, cores), *_memory_of_kernel(root), *ad.get("memory", ())]
+    memory += [
+        each >> 20 for each in read_feature(environment, "JOBFEATURES", "mem_limit_bytes") if each >> 20
+    ]
     return SlotLimits(processors=min(cores, default=None), max_ram=min(memory, default=None))
+
+
+def read_feature(environment: Mapping[str, str], variable: str, name: str) -> list[int]:
+    """A number that the site states about the slot or its node; empty: none.
+
+    The variable names a directory. Source: HSF-TN-2016-02, Machine/Job Features.
+    """
+    directory = environment.get(variable, "")
+    return list(_positive(_read(Path(directory) / name).strip())) if directory.startswith("/") else []
+
+
+def list_bound_cpus(processors: int) -> tuple[int, ...]:
+    """The processors of the kernel that the slot is bound to; empty: to none, or to no multiple of its own.
+
+    In a slot that is bound to none, others may run on each of them.
+    """
+    try:
+        allowed = sorted(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return ()
+    is_bound = len(allowed) < (os.cpu_count() or 0) and len(allowed) >= processors
+    return tuple(allowed) if is_bound and len(allowed) % processors == 0 else ()
 
 
 def _cores_of_variables(environment: Mapping[str, str]) -> Iterator[int]:

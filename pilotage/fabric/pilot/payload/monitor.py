@@ -258,6 +258,7 @@ def run_payload(
         output=files[output],
         error=files[error],
         area=str(area.top),
+        cpus=ready.cpus,
     )
     try:
         with closing(Payload(order)) as payload:

@@ -38,6 +38,7 @@ class Prepared:
     description: PayloadDescription
     words: tuple[str, ...]  #: the command, including the isolation's wrapper
     environment: Mapping[str, str]  #: of that command
+    cpus: tuple[int, ...] = ()  #: of the kernel, to which it is bound; none: all of the slot's
 
 
 class Sandboxes(Protocol):
@@ -84,7 +85,8 @@ class Preparer:
         except description.NotFound as error:
             raise CannotRun(payload.failure_report(payload.NOT_FOUND, str(error))) from None
         words = (program, *asked.arguments)
-        return Prepared(asked, *self.care.isolation.wrapped(words, variables, self.environment, area))
+        wrapped = self.care.isolation.wrapped(words, variables, self.environment, area)
+        return Prepared(asked, *wrapped, cpus=share.cpus)
 
     def _unpack_sandbox(self, match: Match, asked: PayloadDescription, area: WorkArea) -> None:
         limit = self.care.sandbox_limit

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -43,6 +44,7 @@ class SupervisorOrder:
     output: int  #: descriptor
     error: int  #: descriptor
     area: str  #: directory to remove if the pilot has died
+    cpus: tuple[int, ...] = ()  #: of the kernel, to which it is bound; none: all that we may use
 
 
 def main() -> int:
@@ -191,6 +193,9 @@ def _become(order: SupervisorOrder, failure: int) -> NoReturn:
         os.closerange(3, failure)
         os.closerange(failure + 1, 256)
         os.chdir(order.directory)
+        if order.cpus:
+            with suppress(OSError):  # the batch system has taken one away meanwhile
+                os.sched_setaffinity(0, order.cpus)
         _execute(order)
     except OSError as error:
         os.write(failure, (error.strerror or str(error)).encode())

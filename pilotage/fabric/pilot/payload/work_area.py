@@ -40,6 +40,19 @@ class WorkArea:
         archives.remove_tree(self.top)
 
 
+def missing_space(below: Path, least: int) -> str:
+    """Why jobs cannot be run below a directory: less than `least` MB are free, or no file can be created."""
+    try:
+        below.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=below) as file:
+            file.write(b"0")
+        found = os.statvfs(below)
+    except OSError as error:
+        return f"{below}: {error.strerror}"
+    free = found.f_bavail * found.f_frsize >> 20
+    return f"{below}: {free} MB are free, less than {least} MB" if free < least else ""
+
+
 def make_work_area(below: Path, *, job_id: int, epoch: int) -> WorkArea:
     """Create a new area that only this user may enter; raises OSError if this host has no space for it."""
     below.mkdir(parents=True, exist_ok=True)

@@ -163,9 +163,31 @@ class Service:
         answer = self._transport.upload(f"/leases/{quote(lease)}/output", archive, size=size)
         return answer.body.get("output")
 
-    def report_pilot(self, stamp: str, *, status: str, reason: str, empty_reason: str | None = None) -> None:
+    def keep_log(self, stamp: str, log: str) -> None:
+        """Send the end of this pilot's log; replaces what was sent before."""
+        self._transport.call(
+            "POST", f"/pilots/{quote(stamp, safe='')}/log", {"log": log}, timeout=_WAIT_FOR_NEWS
+        )
+
+    def report_node(self, stamp: str, node: str) -> str:
+        """Report the name of this host; why this pilot is to take no jobs here, empty: it may."""
+        answer = self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/node", {"node": node}).body
+        until = answer.get("excluded_until")
+        return f"excluded until {until}: {answer.get('reason')}" if until else ""
+
+    def report_pilot(
+        self,
+        stamp: str,
+        *,
+        status: str,
+        reason: str,
+        empty_reason: str | None = None,
+        host_trouble: bool = False,
+    ) -> None:
         """Report the end of this pilot; if it got no job, also the reason in a word."""
-        body = {"status": status, "reason": reason}
+        body: dict[str, object] = {"status": status, "reason": reason}
+        if host_trouble:
+            body["host_trouble"] = True
         if empty_reason is not None:
             body["empty_reason"] = empty_reason
         self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/status", body, timeout=_WAIT_FOR_NEWS)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, select
 
+from cs_config.options import bounds
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, LeaseNotFound, StaleLease
 from taskqueue.jobs import control, jobs, log
@@ -419,6 +420,15 @@ def test_a_finish_after_a_release_is_refused(hand: Hand) -> None:
 def test_a_released_matched_job_waits_again_at_its_place(hand: Hand) -> None:
     assert hand.release(hand.claim())["status"] == S.WAITING
     assert (hand.job.status, hand.job.reschedules, hand.waits) == (S.WAITING, 0, True)
+
+
+def test_a_job_that_is_given_back_again_and_again_before_its_start_is_rescheduled_now_and_then(
+    hand: Hand,
+) -> None:
+    statuses = [hand.release(hand.claim())["status"] for _ in range(bounds.RELEASES)]
+
+    assert statuses == [S.WAITING] * (bounds.RELEASES - 1) + [S.RESCHEDULED]
+    assert hand.job.reschedules == 1
 
 
 def test_a_released_running_job_is_rescheduled_and_due_for_the_optimizers(hand: Hand) -> None:

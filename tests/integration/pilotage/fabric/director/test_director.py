@@ -1,6 +1,8 @@
 """A director's cycles: a real service, this host as batch system, and what may go wrong between them."""
 
+import os
 import random
+import socket
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -286,6 +288,30 @@ def test_a_director_whose_every_vo_is_refused_says_so(ground: Ground) -> None:
         ground.cycle(director)
 
 
+def test_a_second_process_of_a_director_sends_nothing_while_the_first_one_works(ground: Ground) -> None:
+    ground.submit(3)
+    first, second = ground.director(), ground.director()
+    second.holder = "elsewhere:1:2"
+    ground.cycle(first)
+    ground.submit(3)
+
+    with pytest.raises(ApiError, match="another process of the director north is at work"):
+        ground.cycle(second)
+    assert len(ground.pilots()) == 3
+
+    first.end()
+    assert ground.cycle(second).submitted == 3
+
+
+def test_a_director_replaces_a_process_of_its_host_that_has_ended(ground: Ground) -> None:
+    ground.submit(3)
+    killed, director = ground.director(), ground.director()
+    killed.holder = f"{socket.gethostname()}:{os.getpid()}:1"  # another one has its number now
+    ground.cycle(killed)
+
+    assert ground.cycle(director).polled == 1
+
+
 def test_no_pilot_is_sent_where_nothing_waits_or_the_site_is_banned(ground: Ground) -> None:
     director = ground.director()
     assert ground.cycle(director).submitted == 0
@@ -518,6 +544,15 @@ def test_jobs_that_the_queue_allows_and_no_slot_has_room_for_are_shown(ground: G
     assert (summary.jobs, summary.submitted) == (0, 0)
     assert summary.unserved == {f"{LONG}: memory 1000 of 4000": 3}
     assert "slots too small: 3 jobs fit" in str(summary)
+    ground.cycle(small)  # which reports it
+    [process] = ground.service.operator().get("/api/v1/site-processes").json()["processes"]
+    assert (process["kind"], process["name"], process["is_overdue"]) == ("director", "north", False)
+    [slot] = process["too_small"]
+    assert (slot["queue"], slot["slot"], slot["jobs"]) == (LONG, "memory 1000 of 4000", 3)
+    explained = ground.service.user().get("/api/v1/jobs/1/explain").json()["now"]
+    assert any(f"sends to {LONG} are too small for it" in text for text in explained)
+    metrics = ground.service.as_role("monitor").get("/metrics").text
+    assert 'pilotage_site_process_overdue{kind="director",name="north",vo="cms"} 0.0' in metrics
 
 
 def test_a_pilot_that_waits_too_long_is_removed(ground: Ground) -> None:

@@ -336,7 +336,7 @@ def test_a_token_that_expired_is_told_and_what_is_here_goes_on(ground: Ground) -
     with ground.gateway() as gateway:
         talk(gateway)
         assert ground.line is not None
-        ground.line.use_token("no.such.token")
+        (ground.directory / "given").write_text("no.such.token")
         assert "not one of ours" in str(gateway.talk(utc_now()).away)
         assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
 
@@ -462,7 +462,7 @@ def test_a_site_whose_limits_are_not_told_keeps_those_it_had(ground: Ground) -> 
         talk(gateway)
         talk(gateway)
         assert ground.line is not None
-        ground.line.use_token("no.such.token")
+        (ground.directory / "given").write_text("no.such.token")
         gateway.talk(utc_now())
         here = {each.taken.job_id: each.taken for each in gateway.manager.grid_jobs()}
         assert gateway.permits.may_gather(here[first])

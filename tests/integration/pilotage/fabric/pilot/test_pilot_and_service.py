@@ -248,3 +248,32 @@ def test_jobs_fill_a_pilot_and_together_have_no_more_than_it(
     assert memory[:2] == [1000, 1500]
     assert sum(memory[:3]) <= 4000
     assert memory[3] == 3900
+
+
+def test_pilots_without_space_take_no_job_and_their_node_is_excluded(
+    service: Service, user: httpx.Client, tmp_path: Path
+) -> None:
+    job_id = submit(user, Executable="/bin/true")
+    director = service.as_role("director", vo="cms")
+
+    def send(number: int, *words: str) -> dict[str, object]:
+        stamp = f"north.any.{number}"
+        answer = director.post("/api/v1/pilots", json={"stamp": stamp, "queue": QUEUE, "secret": True})
+        file = tmp_path / stamp
+        file.write_text(answer.json()["secret"])
+        secret = ("--secret-file", str(file), "--stamp", stamp)
+        return run(service.url, tmp_path / "work", *secret, *words)
+
+    ended = [send(number, "--least-space", "1000000000") for number in range(3)]
+    excluded = send(3)
+
+    assert [each["returncode"] for each in (*ended, excluded)] == [4] * 4
+    assert "MB are free, less than 1000000000 MB" in str(ended[0]["reason"])
+    assert str(excluded["reason"]).startswith("this host is excluded until ")
+    job = user.get(f"/jobs/{job_id}").json()
+    assert (job["status"], job["epoch"]) == ("Waiting", 0)
+    shown = director.get("/api/v1/pilots/north.any.3").json()
+    assert (shown["status"], shown["host_trouble"]) == ("Failed", False)
+    log = director.get("/api/v1/pilots/north.any.3/output").json()
+    assert "this host is excluded until" in log["log"]
+    assert (log["stdout"], log["stored_at"]) == ("", None)

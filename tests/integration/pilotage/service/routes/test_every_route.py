@@ -114,6 +114,8 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     secret = service.client(registered["secret"])
     token = walk.go(secret, "POST", "/pilots/s1/token", json={"request_id": REQUEST}).json()["token"]
     pilot = service.client(token)
+    walk.go(pilot, "POST", "/pilots/s1/node", json={"node": "n1"})
+    walk.go(pilot, "POST", "/pilots/s1/log", json={"log": "x"})
     leases = [_request_job(walk, pilot) for _ in range(2)]
     walk.go(pilot, "POST", f"/leases/{leases[1]}/release", json={})
     walk.go(pilot, "POST", f"/leases/{leases[0]}/start", json={})
@@ -127,6 +129,9 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     walk.go(service.user(), "GET", f"/jobs/{ids[states.index('Done')]}/output")
     walk.go(director, "POST", "/pilots/s1/output", json={"stdout": "x"})
     walk.go(director, "POST", "/pilots/s1/status", json={"status": "Done"})
+    report = {"kind": "director", "name": "north", "holder": "h:1:2", "every": 60}
+    walk.go(director, "POST", "/site-processes", json=report)
+    assert walk.go(director, "GET", "/site-processes").json()["processes"]
     walk.go(director, "POST", "/pilots/standings", json={"stamps": ["s1"]})
     for page in ("", "/summary", "/s1", "/s1/output"):
         walk.go(director, "GET", f"/pilots{page}")

@@ -125,7 +125,7 @@ def test_pilots_are_counted_by_queue_with_why_they_were_empty_and_what_their_que
 
     [row] = by_queue
     expected = {"count": 6, "jobs": 1, "active": 2, "with_jobs": 1, "empty": 3, "broken": 1}
-    assert row == {**expected, "queue": LONG, "quality": 0.2}
+    assert row == {**expected, "queue": LONG, "quality": 0.0}  # its only job has not ended
     assert {row["empty_reason"]: row["empty"] for row in by_reason} == {
         "": 0,
         "limits": 2,
@@ -134,7 +134,43 @@ def test_pilots_are_counted_by_queue_with_why_they_were_empty_and_what_their_que
     text = service.as_role("monitor").get("/metrics").text
     assert f'pilotage_pilots{{queue="{LONG}",status="Done",vo="cms"}} 3.0' in text
     assert f'pilotage_empty_pilots{{queue="{LONG}",reason="limits",vo="cms"}} 2.0' in text
-    assert f'pilotage_queue_quality{{queue="{LONG}",vo="cms"}} 0.2' in text
+    assert f'pilotage_queue_quality{{queue="{LONG}",vo="cms"}} 0.0' in text
+
+
+def report_end(service: Service, number: int, *, node: str = "n1", host_trouble: bool = True) -> None:
+    """A pilot that tells its node and ends."""
+    stamp = f"north.any.{number}"
+    pilot = service.client(send(service, stamp, LONG))
+    pilot.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [LONG]})  # where it landed
+    assert pilot.post(f"/api/v1/pilots/{stamp}/node", json={"node": node}).status_code == 200
+    news = {"status": "Failed", "reason": "no space left", "host_trouble": host_trouble}
+    assert pilot.post(f"/api/v1/pilots/{stamp}/status", json=news).status_code == 200
+
+
+def ask_for_node(service: Service, stamp: str, node: str) -> dict[str, object]:
+    pilot = service.client(send(service, stamp, LONG))
+    pilot.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [LONG]})
+    answer = pilot.post(f"/api/v1/pilots/{stamp}/node", json={"node": node})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, object] = answer.json()
+    return found
+
+
+def test_a_node_is_excluded_after_three_pilots_in_a_row_ended_because_of_it(service: Service):
+    for number in range(2):
+        report_end(service, number)
+    report_end(service, 2, host_trouble=False)  # it shows nothing
+    assert ask_for_node(service, "north.any.7", "n1")["excluded_until"] is None
+    report_end(service, 3)
+    report_end(service, 4, node="n2")
+
+    excluded = ask_for_node(service, "north.any.8", "n1")
+
+    assert excluded["reason"] == "no space left"
+    assert str(excluded["excluded_until"]) > utc_now().isoformat()
+    assert ask_for_node(service, "north.any.9", "n2")["excluded_until"] is None
+    shown = service.operator().get("/api/v1/pilots/north.any.0").json()
+    assert (shown["node"], shown["host_trouble"]) == ("n1", True)
 
 
 def test_a_summary_leaves_out_what_ended_before_and_other_peoples_pilots(service: Service):

@@ -60,3 +60,33 @@ def test_a_waiting_pilot_counts_as_late_where_no_core_is_free_and_less_with_age(
     assert pilots.count_slots([waiting(5)] * 3, FOUR, NOW) == (3, 0)
     assert pilots.count_slots([waiting(30)] * 4, FOUR, NOW) == (0, 2)
     assert pilots.count_slots([replace(waiting(1), status=Status.DONE)], FOUR, NOW) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("one", "good"),
+    [
+        (replace(running(5, jobs=1, open_jobs=1, used_cores=1), updated_at=NOW), None),
+        (
+            replace(running(30, jobs=1, open_jobs=1, used_cores=1), updated_at=NOW - timedelta(minutes=20)),
+            True,
+        ),
+        (replace(running(5, jobs=2, open_jobs=0, used_cores=0), ended_jobs=1), True),
+        (replace(running(5, jobs=1, open_jobs=0, used_cores=0), status=Status.FAILED), False),
+        (replace(running(5, jobs=3, open_jobs=0, used_cores=0), status=Status.FAILED, ended_jobs=1), True),
+        (replace(running(5, jobs=1, open_jobs=0, used_cores=0), status=Status.DONE), True),
+        (replace(waiting(5), status=Status.DONE), False),
+    ],
+    ids=[
+        "its first job has just begun",
+        "its first job runs for a while",
+        "a job ended there",
+        "it gave its job back and failed",
+        "it failed after a job had ended",
+        "it had to end while its job ran",
+        "it got no job",
+    ],
+)
+def test_a_pilot_is_a_good_experience_if_jobs_could_run_there(one: DirectorPilot, good: bool | None) -> None:
+    trials = list(pilots.list_trials([one], NOW))
+
+    assert [each.good for each in trials] == ([] if good is None else [good])

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric.pilot import offer
-from pilotage.fabric.pilot.node import facts, slot_limits
+from pilotage.fabric.pilot.allotment import Allotment, JobNeed, SlotRoom
+from pilotage.fabric.pilot.node import discovery, facts, slot_limits
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot, SlotLimits
 
 PLACE = QueuePlace("A.B.ch", "ce", "long")
@@ -122,3 +123,37 @@ def test_a_slot_of_unknown_memory_offers_its_part_of_the_machine(monkeypatch: py
     assert offered(Slot(), {})["MaxRAM"] == 4000
     assert offered(Slot(processors=16), {})["MaxRAM"] == 64_000
     assert offered(Slot(whole_node=True), {})["MaxRAM"] == 256_000
+
+
+def test_a_site_states_what_a_slot_has_by_machine_job_features(root: Path, tmp_path: Path) -> None:
+    features = tmp_path / "features"
+    features.mkdir()
+    for name, value in {"allocated_cpu": 1, "mem_limit_bytes": 1500 << 20, "wall_limit_secs": 7200}.items():
+        (features / name).write_text(f"{value}\n")
+    (features / "jobstart_secs").write_text("1000")
+    environment = {"JOBFEATURES": str(features), "MACHINEFEATURES": "https://features.example.org"}
+
+    found = slot_limits.measure_limits(environment, root)
+
+    assert (found.processors, found.max_ram) == (1, 1500)
+    assert discovery.slot_seconds_left(environment, 2000.0) == 6200
+    (features / "shutdowntime").write_text("2500")
+    assert discovery.slot_seconds_left({**environment, "MACHINEFEATURES": str(features)}, 2000.0) == 500
+
+
+@pytest.mark.parametrize(
+    ("allowed", "processors", "bound"),
+    [({4, 5, 6, 7}, 4, (4, 5, 6, 7)), ({4, 5, 6, 7}, 2, (4, 5, 6, 7)), ({4, 5, 6}, 2, ()), ({4}, 2, ())],
+)
+def test_payloads_are_bound_to_processors_where_their_slot_is(
+    monkeypatch: pytest.MonkeyPatch, allowed: set[int], processors: int, bound: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: allowed)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+
+    assert slot_limits.list_bound_cpus(processors) == bound
+    room = SlotRoom(Allotment(processors, cpus=bound))
+    first, second = room.take({"a": JobNeed(), "b": JobNeed()}).values()
+    assert not set(first.cpus) & set(second.cpus)
+    room.give_back(first)
+    assert len(room.free.cpus) == len(bound) - len(second.cpus)

@@ -1,0 +1,77 @@
+"""The director of the benchmark `director`: a process of its own, which imports nothing but what it needs."""
+
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pilotage.cli import process_setup
+from pilotage.cli.processes.director import open_director, read_director_file
+from pilotage.fabric.director import demand, targets
+
+_CYCLES = 4
+#: How a CE behaves, by its number modulo 100.
+KINDS: Mapping[int, str] = {7: "hangs", 57: "hangs", 33: "lies", 81: "freezes"}
+
+
+class _Frozen:
+    """A batch system whose worker never comes back, as in a frozen file system."""
+
+    def survey(self, *_: object) -> NoReturn:
+        threading.Event().wait()
+        raise AssertionError
+
+
+def main(file: Path) -> None:
+    """Run the cycles of a director and print each as a line of JSON."""
+    process_setup.raise_file_limit()
+    seconds: list[float] = []
+    decide = demand.decide_pilots
+
+    def timed(*of_decision: Any) -> Mapping[targets.TargetGroup, int]:
+        began = time.perf_counter()
+        try:
+            return decide(*of_decision)
+        finally:
+            seconds.append(time.perf_counter() - began)
+
+    demand.decide_pilots = timed  # type: ignore[assignment]
+    with open_director(read_director_file(file)) as director:
+        requests = Counter[str]()
+        for vo, client in director.clients.items():
+            hooks = {"request": [lambda _, vo=vo: requests.update([vo])]}
+            client._http.event_hooks = hooks  # noqa: SLF001 - nothing else counts requests on this side
+        for number, system in enumerate(director.sites.systems.values()):
+            if KINDS.get(number % 100) == "freezes":
+                system.system = _Frozen()  # type: ignore[assignment]
+        for cycle in range(_CYCLES):
+            requests.clear()
+            began, worked = time.perf_counter(), time.process_time()
+            summary = director.cycle(datetime.now(UTC))
+            values = {
+                "what": f"cycle {cycle + 1}",
+                "cycle s": round(time.perf_counter() - began, 2),
+                "CPU s": round(time.process_time() - worked, 2),
+                "decision s": round(seconds[-1], 2),
+                "requests a VO": max(requests.values()),
+                "memory MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+                "jobs": summary.jobs,
+                "wanted": summary.wanted,
+                "submitted": summary.submitted,
+                "systems polled": summary.polled,
+            }
+            sys.stdout.write(json.dumps(values) + "\n")
+            sys.stdout.flush()
+            time.sleep(2)
+    os._exit(0)  # without the threads that hang
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

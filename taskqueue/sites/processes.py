@@ -1,0 +1,115 @@
+"""Processes of the sites: directors and gateways, when they reported last, and what they cannot do.
+
+A process reports in every cycle. Its row is also a lease, so that two processes of one director do not both
+send pilots: the second one is refused until the lease has expired.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, or_, select
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.errors import OtherProcess
+from taskqueue.schema.tables import site_processes as table
+
+#: A process that did not report for so long is not expected any more: it was taken out of service.
+FORGOTTEN = timedelta(days=7)
+#: Reports that may be missed until a process is overdue, and the time in addition.
+_MISSED, _MARGIN = 3, timedelta(minutes=1)
+
+_REPORTED = ("holder", "expires_at", "seen_at", "every", "sites", "problems", "too_small")
+
+
+def _store(insert: DialectInsert) -> Insert:
+    return insert.on_conflict_do_update(
+        index_elements=table.primary_key,
+        set_={name: insert.excluded[name] for name in _REPORTED},
+        where=or_(
+            table.c.holder.in_((insert.excluded.holder, bindparam("replaced"))),
+            table.c.expires_at <= insert.excluded.seen_at,
+        ),
+    ).returning(table.c.holder)
+
+
+STORE = Upsert(table, _store)
+GET_HOLDER = select(table.c.holder).where(
+    table.c.kind == bindparam("kind"), table.c.name == bindparam("name"), table.c.vo == bindparam("vo")
+)
+ALL = select(table).order_by(table.c.kind, table.c.name, table.c.vo)
+REMOVE_FORGOTTEN = delete(table).where(table.c.seen_at < bindparam("before", type_=table.c.seen_at.type))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooSmallSlot:
+    """Waiting jobs that a queue allows, and for which the slots of its pilots are too small."""
+
+    queue: str  #: `Site/CE/Queue`
+    slot: str  #: what the file of the director states
+    jobs: int
+    task_queues: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteProcess:
+    """The last report of a process, for one VO."""
+
+    kind: str  #: `director` or `gateway`
+    name: str
+    vo: str
+    holder: str  #: the process itself
+    every: float  #: seconds between two reports
+    sites: Sequence[str] = ()
+    problems: Sequence[str] = ()  #: of its last cycle
+    too_small: Sequence[TooSmallSlot] = ()
+    seen_at: datetime
+
+    def is_overdue(self, now: datetime) -> bool:
+        """Whether it has missed several reports."""
+        return now - self.seen_at > _MISSED * timedelta(seconds=self.every) + _MARGIN
+
+
+def report(
+    conn: Connection, process: SiteProcess, *, lease: timedelta, replaces: str = "", now: datetime
+) -> None:
+    """Store a report, and extend the lease.
+
+    Raises:
+        OtherProcess: The lease is held by another process, which is not the one that is replaced.
+    """
+    row = {
+        **{name: getattr(process, name) for name in ("kind", "name", "vo", "holder", "every")},
+        "seen_at": now,
+        "expires_at": now + lease,
+        "sites": json.dumps(sorted(process.sites)),
+        "problems": json.dumps(list(process.problems)),
+        "too_small": json.dumps([asdict(each) for each in process.too_small]),
+    }
+    if conn.execute(STORE.to_statement(conn), {**row, "replaced": replaces}).first() is None:
+        key = {"kind": process.kind, "name": process.name, "vo": process.vo}
+        holder = conn.execute(GET_HOLDER, key).scalar_one()
+        raise OtherProcess(f"{process.kind} {process.name}", holder=holder)
+
+
+def list_processes(conn: Connection, vos: Collection[str] | None = None) -> list[SiteProcess]:
+    """All processes that have reported lately, of some VOs or all."""
+    rows = conn.execute(ALL).mappings()
+    return [_read(row) for row in rows if vos is None or row["vo"] in vos]
+
+
+def remove_forgotten(conn: Connection, *, before: datetime) -> int:
+    """Delete the rows of processes that reported last before that time; how many."""
+    return conn.execute(REMOVE_FORGOTTEN, {"before": before}).rowcount
+
+
+def _read(row: Mapping[Any, Any]) -> SiteProcess:
+    return SiteProcess(
+        **{name: row[name] for name in ("kind", "name", "vo", "holder", "every", "seen_at")},
+        sites=tuple(json.loads(row["sites"])),
+        problems=tuple(json.loads(row["problems"])),
+        too_small=tuple(TooSmallSlot(**each) for each in json.loads(row["too_small"])),
+    )
