@@ -60,7 +60,7 @@ _CHANGES = (
         "    gpus: int = 0\n    later_need: int = 0\n",
     ),
     (
-        "optimizers/steps/job_scheduling.py",
+        "taskqueue/task_queues/requirement_class.py",
         "        gpus=asked.gpus,\n",
         f'        gpus=asked.gpus,\n        later_need=int(asked.job_type == "{DEMANDING}"),\n',
     ),

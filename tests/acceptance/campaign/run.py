@@ -114,9 +114,7 @@ class Campaign:
         self.context.disturbing.set()
         for thread in (*self._watching, *threads, faults):
             thread.start()
-        self._go_on()
-        self.faults.end()
-        faults.join(_SLOW_MACHINE)
+        self._disturb(faults)
         self.context.disturbing.clear()
         for thread in threads:  # what they have under way may still change the configuration
             if thread.name in self._disturbers:
@@ -159,14 +157,26 @@ class Campaign:
 
     # While it runs
 
-    def _go_on(self) -> None:
-        """Run as planned; on a slow machine until each site had a job and each chosen fault was there."""
-        began, shown = time.monotonic(), 0.0
+    def _disturb(self, faults: threading.Thread) -> None:
+        """Cause faults as long as planned; on a slow machine until each chosen one was there.
+
+        Then players make trouble alone until each site had a job.
+        """
         chosen = self.plan.kinds or frozenset()
-        while (passed := time.monotonic() - began) < self.plan.seconds + _SLOW_MACHINE:
-            sites = {held.site for held in self.context.helds}
-            seen = sites == set(site.BOUNDS) and chosen <= set(self.faults.done)
-            if passed >= self.plan.seconds and (seen or self.context.flaws):
+        began = time.monotonic()
+        self._wait(
+            lambda: time.monotonic() > began + self.plan.seconds and chosen <= set(self.faults.done),
+            self.plan.seconds + _SLOW_MACHINE,
+        )
+        self.faults.end()
+        faults.join(_SLOW_MACHINE)
+        self._wait(lambda: {held.site for held in self.context.helds} == set(site.BOUNDS), _SLOW_MACHINE)
+
+    def _wait(self, reached: Callable[[], bool], most: float) -> None:
+        """Wait for so many seconds at most, and no longer when there are flaws; log numbers."""
+        began, shown = time.monotonic(), 0.0
+        while (passed := time.monotonic() - began) < most and not reached():
+            if passed > self.plan.seconds and self.context.flaws:
                 return
             if passed >= shown + 60:
                 shown = passed
