@@ -245,11 +245,8 @@ def _run(target: Callable[[], None]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         target()
-    except ModuleNotFoundError as error:
-        missing = errors.explain_missing(error)
-        if missing is None:
-            raise
-        sys.exit(errors.show_error(missing, as_json=False))
+    except Exception as error:
+        sys.exit(errors.show(error, as_json=False))
 
 
 def _end_with_parent() -> None:

@@ -1,8 +1,11 @@
 """When a process that died is started again."""
 
+import multiprocessing
+
 import pytest
 
-from pilotage.cli.errors import CommandRefused
+from pilotage.cli import process_setup
+from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.cli.process_setup import ProcessSlot
 
 
@@ -72,3 +75,17 @@ def test_one_that_always_breaks_rests_longer_each_time_and_not_for_ever(caplog: 
     assert "restart in 60 s" in caplog.text
     nursery.ends(1, after=31)
     assert nursery.started[-1] == nursery.now, "it had lived well"
+
+
+def _refuse() -> None:
+    raise CommandRefused("the database cannot be used: connection failed")
+
+
+def test_a_process_that_is_refused_while_it_starts_ends_with_one_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    child = multiprocessing.get_context("spawn").Process(target=process_setup._run, args=(_refuse,))
+    child.start()
+    child.join()
+    assert child.exitcode == REFUSED
+    assert capfd.readouterr().err == "pilotage: the database cannot be used: connection failed\n"
