@@ -245,7 +245,7 @@ def _run(target: Callable[[], None]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         target()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - printed as in the main process
         sys.exit(errors.show(error, as_json=False))
 
 
