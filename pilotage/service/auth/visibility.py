@@ -264,7 +264,7 @@ def require_pilot(caller: Caller, pilot: Pilot) -> None:
 
 
 def has_pilot(caller: Caller, pilot: Pilot) -> bool:
-    """Whether a pilot is the caller's: itself, or of its VOs and sites."""
+    """Whether a pilot is the caller's: itself, or of its VOs and sites; users have none."""
     if caller.role is Role.PILOT:
         return caller.stamp == pilot.stamp
     return any(_has(each, pilot) for each in may_count(caller))
@@ -285,7 +285,7 @@ def visible_processes(caller: Caller, found: Sequence[SiteProcess]) -> list[Site
 
 def _has(each: OwnershipFilter, pilot: Pilot) -> bool:
     is_there = each.sites is None or pilot.may_be_at(each.sites)
-    return is_there and (each.vos is None or pilot.vo in each.vos)
+    return each.owner is None and is_there and (each.vos is None or pilot.vo in each.vos)
 
 
 def _statuses(words: Sequence[str]) -> frozenset[PilotStatus]:

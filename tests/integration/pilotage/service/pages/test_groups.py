@@ -116,6 +116,13 @@ def test_the_search_box_finds_jobs_people_places_and_pilots(
     user.goto(f"/search?q={failed}")
     assert user.get_by_role("heading", name="Search").is_visible()
     assert not user.locator(f"a[href='/jobs/{failed}']").count()
+    for wanted in ("walk", "walker"):  # users find no pilots but those that ran only their own jobs
+        user = signed_in(service, role="user", vo="cms", user="bob")
+        user.goto(f"/search?q={wanted}")
+        assert user.get_by_text("Nothing has this name").is_visible()
+    user = signed_in(service, role="user", vo="cms", user="ada")
+    user.goto("/search?q=walker")
+    assert user.url.endswith("/pilots/walker")
 
 
 def test_the_list_of_jobs_has_the_columns_and_the_order_that_are_chosen(
