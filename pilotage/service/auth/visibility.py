@@ -252,9 +252,13 @@ def vo_of(caller: Caller, named: str | None) -> str:
 
 def require_pilot_site(caller: Caller, vo: str, queue: QueueAddress) -> None:
     """Raise `NotAllowed` unless one of the caller's roles may send pilots of the VO to the site."""
-    may = (one for one in caller.each if one.may_read(vo))
-    if not any(not one.sites or queue.site in one.sites for one in may):
+    if not may_serve(caller, vo, queue.site):
         raise NotAllowed(f"the token is not for pilots of {vo} at {queue.site}")
+
+
+def may_serve(caller: Caller, vo: str, site: str) -> bool:
+    """Whether one of the caller's roles may send pilots or jobs of the VO to the site."""
+    return any(not one.sites or site in one.sites for one in caller.each if one.may_read(vo))
 
 
 def require_pilot(caller: Caller, pilot: Pilot) -> None:
