@@ -205,7 +205,7 @@ def show_pilot(page: PageOf, stamp: Annotated[str, Path(min_length=1, max_length
 
 
 def read_pilot(conn: Connection, caller: Caller, stamp: str) -> tuple[Pilot, Sequence[PilotJob]]:
-    """A pilot and its latest jobs; `PilotNotFound` unless it is the caller's, or ran only the caller's jobs."""
+    """A pilot and its latest jobs; `PilotNotFound` unless it is the caller's, or ran only its jobs."""
     pilot = pilots.get_pilot(conn, stamp)
     ran = attempts.list_of_pilot(conn, stamp, limit=_PILOT_JOBS)
     is_all = 0 < len(ran) < _PILOT_JOBS and all(_is_controlled(caller, each) for each in ran)
