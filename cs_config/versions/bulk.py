@@ -61,10 +61,11 @@ def expand_edits(
             condition = " that fulfils the condition" if where else ""
             raise InvalidRequest([Problem(path=edit.pattern, message=f"there is no such place{condition}")])
         for names in places:
-            before = patch.find_entry(config.tree, names)
+            path = "/".join(names)
+            before = values.get(path, patch.find_entry(config.tree, names))
             after = edit.value if edit.operator == "=" else _changed_list(config, names, before, edit)
             if after is not ABSENT and (before is ABSENT or before != after):
-                values["/".join(names)] = after
+                values[path] = after
     return values
 
 

@@ -174,7 +174,8 @@ def check_differences(config: Configuration, rights: Rights, differences: Iterab
 def check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
     """Refuse a tree in which a group changes its VO, or the groups of a VO have larger shares together.
 
-    They may have what they have now, or up to `Limits/JobShares`, so that a VO takes nothing from others.
+    They may have what they have now, or up to `Limits/JobShares`, so that a VO takes nothing from others. The
+    group of jobs that name none counts with the default share, even if it is not configured.
     """
     if rights.everything:
         return
@@ -214,6 +215,8 @@ def _sum_of_shares(groups: Mapping[str, Tree], vo: str) -> float:
         {fold(name): each for name, each in group.items()} for group in groups.values() if _vo_of(group) == vo
     ]
     shares = [group.get("jobshare", DEFAULT_SHARE) for group in own]
+    if f"{vo}_user" not in map(fold, groups):
+        shares.append(DEFAULT_SHARE)
     return sum(each for each in shares if isinstance(each, int | float))
 
 

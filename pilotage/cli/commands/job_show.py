@@ -199,8 +199,6 @@ def logs(
 
 def new_lines(before: str, after: str) -> str:
     """The part of `after` that follows the longest end of `before` with which it begins."""
-    if before and before in after:
-        return after.rpartition(before)[2]
     lines = before.splitlines(keepends=True)
     ends = ("".join(lines[first:]) for first in range(len(lines)))
     return next((after.removeprefix(end) for end in ends if after.startswith(end)), after)

@@ -252,9 +252,13 @@ def vo_of(caller: Caller, named: str | None) -> str:
 
 def require_pilot_site(caller: Caller, vo: str, queue: QueueAddress) -> None:
     """Raise `NotAllowed` unless one of the caller's roles may send pilots of the VO to the site."""
-    may = (one for one in caller.each if one.may_read(vo))
-    if not any(not one.sites or queue.site in one.sites for one in may):
+    if not may_serve(caller, vo, queue.site):
         raise NotAllowed(f"the token is not for pilots of {vo} at {queue.site}")
+
+
+def may_serve(caller: Caller, vo: str, site: str) -> bool:
+    """Whether one of the caller's roles may send pilots or jobs of the VO to the site."""
+    return any(not one.sites or site in one.sites for one in caller.each if one.may_read(vo))
 
 
 def require_pilot(caller: Caller, pilot: Pilot) -> None:
@@ -264,7 +268,7 @@ def require_pilot(caller: Caller, pilot: Pilot) -> None:
 
 
 def has_pilot(caller: Caller, pilot: Pilot) -> bool:
-    """Whether a pilot is the caller's: itself, or of its VOs and sites."""
+    """Whether a pilot is the caller's: itself, or of its VOs and sites; users have none."""
     if caller.role is Role.PILOT:
         return caller.stamp == pilot.stamp
     return any(_has(each, pilot) for each in may_count(caller))
@@ -285,7 +289,7 @@ def visible_processes(caller: Caller, found: Sequence[SiteProcess]) -> list[Site
 
 def _has(each: OwnershipFilter, pilot: Pilot) -> bool:
     is_there = each.sites is None or pilot.may_be_at(each.sites)
-    return is_there and (each.vos is None or pilot.vo in each.vos)
+    return each.owner is None and is_there and (each.vos is None or pilot.vo in each.vos)
 
 
 def _statuses(words: Sequence[str]) -> frozenset[PilotStatus]:

@@ -212,7 +212,7 @@ class JobFilter(StrictInput):
     job_type: str | None = None
     job_group: str | None = None
     submitted_since: Moment | None = Field(default=None, description="Submitted then or later.")
-    submitted_before: Moment | None = None
+    submitted_before: Moment | None = Field(default=None, description="Submitted earlier.")
 
     @property
     def is_empty(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
 from pydantic import Field
+from sqlalchemy import Connection
 
 from cs_config.options.registry import DEFAULT_SHARE
 from matcher.explain import job_conditions
@@ -20,12 +21,12 @@ from pilotage.service.models import ListPage
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import sites as queries_sites
 from taskqueue.db import database
-from taskqueue.errors import PilotNotFound
 from taskqueue.jobs import grid_jobs
 from taskqueue.jobs.grid_jobs import LocalJobsStatus
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import PilotJob
 from taskqueue.pilots import pilots, search
+from taskqueue.pilots.pilots import Pilot
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.pools import listing
 from taskqueue.sites import processes
@@ -195,20 +196,25 @@ _PILOT_JOBS = 100
 def show_pilot(page: PageOf, stamp: Annotated[str, Path(min_length=1, max_length=255)]) -> HTMLResponse:
     """Show one pilot with its jobs and the end of its output; users those that ran only their own jobs."""
     with database.reading(page.parts.engine) as conn:
-        pilot = pilots.get_pilot(conn, stamp)
-        ran = attempts.list_of_pilot(conn, stamp, limit=_PILOT_JOBS)
-        may_see = {each.job_id for each in ran if _is_named(page.caller, each)}
-        if page.caller.role is not Role.USER:
-            visibility.require_pilot(page.caller, pilot)
-        elif not ran or len(may_see) < len({each.job_id for each in ran}):
-            raise PilotNotFound(stamp)
+        pilot, ran = read_pilot(conn, page.caller, stamp)
         wrote = pilots.get_output(conn, stamp)
+    may_see = {each.job_id for each in ran if _is_controlled(page.caller, each)}
     return page.render(
         "pilots/show.html", pilot=pilot, wrote=wrote, ran=ran, may_see=may_see, most=_PILOT_JOBS
     )
 
 
-def _is_named(caller: Caller, job: PilotJob) -> bool:
+def read_pilot(conn: Connection, caller: Caller, stamp: str) -> tuple[Pilot, Sequence[PilotJob]]:
+    """A pilot and its latest jobs; `PilotNotFound` unless it is the caller's, or ran only its jobs."""
+    pilot = pilots.get_pilot(conn, stamp)
+    ran = attempts.list_of_pilot(conn, stamp, limit=_PILOT_JOBS)
+    is_all = 0 < len(ran) < _PILOT_JOBS and all(_is_controlled(caller, each) for each in ran)
+    if not is_all:
+        visibility.require_pilot(caller, pilot)
+    return pilot, ran
+
+
+def _is_controlled(caller: Caller, job: PilotJob) -> bool:
     return visibility.controls(caller, vo=job.vo, owner=job.owner)
 
 

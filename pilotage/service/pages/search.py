@@ -20,7 +20,6 @@ from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound, PilotNotFound, PoolNotFound
 from taskqueue.jobs import jobs, search
-from taskqueue.pilots import pilots
 from taskqueue.pilots import search as pilot_search
 from taskqueue.pools import listing
 
@@ -97,12 +96,13 @@ def _ids(conn: Connection, page: PageContext, wanted: str) -> Iterator[Hit]:
     for pool in listing.list_pools(conn, visibility.visible_pools(caller), limit=_MOST, after=wanted):
         if pool.pool_id.startswith(wanted):
             yield _pool_hit(pool.pool_id)
-    if caller.role not in allowed_roles(lists.show_pilot):
+    if (reader := caller.within(allowed_roles(lists.show_pilot))) is None:
         return
     with suppress(PilotNotFound):
-        visibility.require_pilot(caller, found := pilots.get_pilot(conn, wanted))
-        yield _pilot_hit(found.stamp)
-    which = visibility.visible_pilots(caller, vo=None, site=None, status=None)
+        yield _pilot_hit(lists.read_pilot(conn, reader, wanted)[0].stamp)
+    if (lister := caller.within(allowed_roles(lists.list_pilots))) is None:
+        return
+    which = visibility.visible_pilots(lister, vo=None, site=None, status=None)
     for pilot in pilot_search.list_pilots(conn, which, limit=_MOST, after=wanted):
         if pilot.stamp.startswith(wanted):
             yield _pilot_hit(pilot.stamp)

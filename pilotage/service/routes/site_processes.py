@@ -74,7 +74,10 @@ class SiteProcesses(BaseModel):
 @router.post("", status_code=204, response_class=Response)
 @allow(Role.DIRECTOR, Role.GATEWAY)
 def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> None:
-    """Store the report of a process; 409 `other_process`: another one works under this name."""
+    """Store the report of a process; 409 `other_process`: another one works under this name.
+
+    Sites that the token is not for are left out, since their admins would see it.
+    """
     if not caller.is_operator and all(one.role != body.kind for one in caller.each):
         raise NotAllowed(f"the token is not that of a {body.kind}")
     vo, now = visibility.vo_of(caller, body.vo), parts.clock()
@@ -84,7 +87,7 @@ def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> Non
         vo=vo,
         holder=body.holder,
         every=body.every,
-        sites=body.sites,
+        sites=[site for site in body.sites if visibility.may_serve(caller, vo, site)],
         problems=body.problems,
         too_small=[TooSmallSlot(**each.model_dump()) for each in body.too_small],
         seen_at=now,

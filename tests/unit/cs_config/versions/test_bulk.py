@@ -57,6 +57,12 @@ def test_what_has_the_value_already_is_left_out() -> None:
     assert expand(f"{SITES}/OSG.C.org/SoftwareTag", "v7", "+=") == {}
 
 
+def test_several_edits_of_one_list_add_up() -> None:
+    words = [("+=", "v7"), ("+=", "v8"), ("-=", "v5")]
+    edits = [BulkEdit(pattern=f"{SITES}/*.A.org/SoftwareTag", value=v, operator=by) for by, v in words]
+    assert bulk.expand_edits(CONFIG, edits) == {f"{SITES}/LCG.A.org/SoftwareTag": ["v6", "v7", "v8"]}
+
+
 def test_values_are_taken_away_only_where_they_are_written() -> None:
     assert expand(f"{SITES}/*/SoftwareTag", "v6", "-=") == {f"{SITES}/LCG.A.org/SoftwareTag": ["v5"]}
 

@@ -284,6 +284,15 @@ def test_shares_grow_only_up_to_what_an_operator_sets() -> None:
         of_groups({"production/JobShare": 901}, limit="1500")
 
 
+def test_the_group_of_all_who_name_none_is_not_removed_for_a_larger_default_share() -> None:
+    source = GROUPED.source.replace("JobShare: 600, Properties: [NormalUser]", "JobShare: 6")
+    config = validate.parse(source, "test.yaml", 3)
+    rights = Rights(vos=frozenset({"cms"}), groups={"cms_user": "cms", "production": "cms"})
+    edits = patch.read_edits({}, ["Registry/Groups/cms_user"])
+    with pytest.raises(NotAllowed, match="would be 1400 together, allowed are 406"):
+        proposals.propose_edits(config, config, edits, rights)
+
+
 @pytest.mark.parametrize(
     "values",
     [

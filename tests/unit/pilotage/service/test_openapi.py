@@ -61,6 +61,12 @@ def test_errors_are_listed_with_codes_that_exist() -> None:
     assert {"stale_lease", "job_not_found", "version_conflict", "idempotency_conflict"} <= listed
     assert "`illegal_transition`" in OPERATIONS["jobs_kill"]["responses"]["409"]["description"]
     assert "409" not in OPERATIONS["jobs_get"]["responses"]
+    for name, status, code in (
+        ("sandboxes_store", "503", "storage_away"),
+        ("jobs_resubmit", "429", "quota_exceeded"),
+        ("site_processes_report_process", "409", "other_process"),
+    ):
+        assert f"`{code}`" in OPERATIONS[name]["responses"][status]["description"]
 
 
 @pytest.mark.parametrize("name", openapi.EXAMPLES)

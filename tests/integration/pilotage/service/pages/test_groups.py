@@ -6,6 +6,7 @@ import io
 import pytest
 from playwright.sync_api import expect
 
+from taskqueue.jobs import groups, search
 from tests import archives
 from tests.browser import SignedIn, Windows, picture
 from tests.running_service import Service
@@ -51,6 +52,22 @@ def test_failures_are_grouped_by_site_and_exit_code_and_lead_to_the_jobs(
     other = signed_in(service, role="vo_admin", vo="dune", user="kim")
     other.goto("/failures")
     assert other.get_by_text("No job failed").is_visible()
+
+
+def test_an_empty_page_states_that_only_the_newest_jobs_were_looked_at(
+    service: Service, signed_in: SignedIn, failed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "MAX_FAILED", 1)
+    monkeypatch.setattr(groups, "MAX_OF_STATUS", 1)
+    page = signed_in(service, role="vo_admin", vo="dune", user="kim")
+    page.goto("/failures")
+    assert page.get_by_text("among the newest 1 failed ones").is_visible()
+    page.goto("/campaigns")
+    assert page.get_by_text("None among the newest 1 jobs of each status.").is_visible()
+    monkeypatch.setattr(search, "MAX_SCANNED_ROWS", 1)
+    page.goto(f"/jobs?ids={failed},{failed + 1}&sort=status")
+    assert page.get_by_text("Only part of the jobs is sorted").is_visible()
+    assert not page.get_by_text("No such jobs").count()
 
 
 def test_site_admins_see_what_fails_at_their_site_without_names(
@@ -116,6 +133,13 @@ def test_the_search_box_finds_jobs_people_places_and_pilots(
     user.goto(f"/search?q={failed}")
     assert user.get_by_role("heading", name="Search").is_visible()
     assert not user.locator(f"a[href='/jobs/{failed}']").count()
+    for wanted in ("walk", "walker"):  # users find no pilots but those that ran only their own jobs
+        user = signed_in(service, role="user", vo="cms", user="bob")
+        user.goto(f"/search?q={wanted}")
+        assert user.get_by_text("Nothing has this name").is_visible()
+    user = signed_in(service, role="user", vo="cms", user="ada")
+    user.goto("/search?q=walker")
+    assert user.url.endswith("/pilots/walker")
 
 
 def test_the_list_of_jobs_has_the_columns_and_the_order_that_are_chosen(

@@ -319,3 +319,21 @@ def test_an_advertisement_that_each_match_would_read_slowly_is_refused(
     assert answer.status_code == 400
     assert problem in answer.json()["error"]["message"]
     assert throttle(gateway)["counters"]["CurrentJobs"] == 1
+
+
+def test_a_director_is_listed_for_the_sites_of_its_token_only(throttled: Service) -> None:
+    report = {
+        "kind": "director",
+        "name": "claims-more",
+        "holder": "h:1:2",
+        "every": 60,
+        "sites": [SITE, "LCG.B.org"],
+    }
+    director = throttled.as_role("director", vo="cms", site=SITE)
+    director.post("/api/v1/site-processes", json=report).raise_for_status()
+    seen = {
+        site: throttled.as_role("site_admin", site=site).get("/api/v1/site-processes").json()["processes"]
+        for site in (SITE, "LCG.B.org")
+    }
+    assert [each["sites"] for each in seen[SITE]] == [[SITE]]
+    assert seen["LCG.B.org"] == []

@@ -1,11 +1,15 @@
 """Of whose jobs each role is told, and how much."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from pilotage.service import configuring
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role, grant, union
 from taskqueue.ownership import OwnershipFilter
+from taskqueue.pilots.pilots import Pilot
+from taskqueue.states import PilotStatus
 
 CMS, DUNE = frozenset({"cms"}), frozenset({"dune"})
 A, B = frozenset({"A.org"}), frozenset({"B.org"})
@@ -92,3 +96,15 @@ def test_what_is_asked_for_narrows_what_is_ones_own():
     assert AT_A.narrow(sites=B).sites == frozenset()
     assert OWN.narrow(owner="ada") == OWN
     assert OWN.narrow(owner="bob").vos == frozenset()
+
+
+def test_a_user_with_a_role_in_another_vo_has_no_pilots_of_the_own() -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    pilot = Pilot(
+        stamp="s1", vo="cms", status=PilotStatus.RUNNING, status_reason="", site="B.org", ce="ce", queue="q",
+        reference=None, submitted_by="", jobs=0, created_at=now, updated_at=now, last_seen_at=None,
+    )  # fmt: skip
+    of_dune = caller("vo_admin", vo="dune", user="ada")
+    assert not visibility.has_pilot(bearer(of_dune, ADA), pilot)
+    assert not visibility.has_pilot(ADA, pilot)
+    assert visibility.has_pilot(bearer(ADA, EVE), pilot)
