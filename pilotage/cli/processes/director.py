@@ -206,7 +206,9 @@ def _run_shown(described: DirectorFile, file: Path, *, as_json: bool) -> int:
                 _compare_slots(made, file, is_start=is_start)
                 is_start = False
                 find_changed = _watch(described, found, file)
-                found = _run(made, stop, every=described.polling_time, as_json=as_json, find_changed=find_changed)
+                found = _run(
+                    made, stop, every=described.polling_time, as_json=as_json, find_changed=find_changed
+                )
     except Exception as error:  # noqa: BLE001 - the entry point of this process
         return errors.show(error, as_json=as_json)
     return 0
