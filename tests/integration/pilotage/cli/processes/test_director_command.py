@@ -150,7 +150,7 @@ def test_a_change_of_the_tree_that_contradicts_the_file_does_not_end_a_director(
     stop, statuses = Event(), list[int]()
     monkeypatch.setattr(process_setup, "stop_on_signals", lambda: stop)
     running = Thread(
-        target=lambda: statuses.append(director._run_shown(told, tmp_path / "director.yaml", as_json=True))  # noqa: SLF001
+        target=lambda: statuses.append(director._run_shown(told, tmp_path / "director.yaml", as_json=True))
     )
     running.start()
     try:
