@@ -74,7 +74,7 @@ class Presence:
         }
 
 
-def _bound_slots(too_small: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _bound_slots(too_small: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """No more slots, and task queues of all of them, than a report may have."""
     found, left = [], _MOST_TASK_QUEUES
     for each in too_small[:MOST_SLOTS]:
