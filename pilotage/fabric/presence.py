@@ -10,9 +10,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 #: Characters of a problem, and numbers of problems and too small slots, in one report.
 _LONGEST, _MOST_PROBLEMS, MOST_SLOTS = 500, 50, 1000
+#: Task queues of all too small slots of a report: the service stores and reads it whole.
+_MOST_TASK_QUEUES = 10_000
 #: Cycles that a lease outlasts, and seconds in addition.
 _CYCLES, _MARGIN = 2, 30.0
 
@@ -54,7 +57,7 @@ class Presence:
         vo: str,
         *,
         problems: Sequence[str] = (),
-        too_small: Sequence[Mapping[str, object]] = (),
+        too_small: Sequence[Mapping[str, Any]] = (),
         ends: bool = False,
     ) -> dict[str, object]:
         """The body of a report for a VO; `ends`: no other one follows."""
@@ -67,5 +70,15 @@ class Presence:
             "lease": 0 if ends else min(_CYCLES * self.every + _MARGIN, 86_400),
             "sites": list(self.sites)[:1000],
             "problems": [each[:_LONGEST] for each in problems[:_MOST_PROBLEMS]],
-            "too_small": list(too_small)[:MOST_SLOTS],
+            "too_small": _bound_slots(too_small),
         }
+
+
+def _bound_slots(too_small: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """No more slots, and task queues of all of them, than a report may have."""
+    found, left = [], _MOST_TASK_QUEUES
+    for each in too_small[:MOST_SLOTS]:
+        some = list(each["task_queues"])[:left]
+        left -= len(some)
+        found.append({**each, "task_queues": some})
+    return found

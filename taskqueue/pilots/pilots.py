@@ -120,8 +120,9 @@ def _set_status_to(wanted: PilotStatus) -> Update:
             # Its attempts are removed before the pilot is: a later count may be lower.
             jobs=case((table.c.jobs < _IN_ATTEMPTS, _IN_ATTEMPTS), else_=table.c.jobs),
             ended_jobs=case((table.c.ended_jobs < _FINISHED, _FINISHED), else_=table.c.ended_jobs),
-            status_reason=bindparam("reason"),
-            host_trouble=bindparam("by_host"),
+            # The director may report the end after the pilot itself, which knows more.
+            status_reason=case((table.c.host_trouble, table.c.status_reason), else_=bindparam("reason")),
+            host_trouble=or_(table.c.host_trouble, bindparam("by_host", type_=table.c.host_trouble.type)),
             empty_reason=func.coalesce(bindparam("why_empty"), table.c.empty_reason),
             reference=func.coalesce(bindparam("new_reference"), table.c.reference),
             updated_at=bindparam("now"),

@@ -199,17 +199,31 @@ def _run_shown(described: DirectorFile, file: Path, *, as_json: bool) -> int:
     """Run until a signal; errors are shown here, since this is a process of its own."""
     stop = process_setup.stop_on_signals()
     try:
-        while (found := _wait_for_queues(described, file, stop)) is not None:
+        found = _wait_for_queues(described, file, stop)
+        is_start = True
+        while found is not None:
             with open_director(found) as made:
-                try:
-                    _require_slots(made, file)
-                except (ServiceAway, ApiError) as error:
-                    log.warning("the slots cannot be compared with their queues yet: %s", error)
-                has_changed = _watch(described, found, file)
-                _run(made, stop, every=described.polling_time, as_json=as_json, has_changed=has_changed)
+                _compare_slots(made, file, is_start=is_start)
+                is_start = False
+                find_changed = _watch(described, found, file)
+                found = _run(
+                    made, stop, every=described.polling_time, as_json=as_json, find_changed=find_changed
+                )
     except Exception as error:  # noqa: BLE001 - the entry point of this process
         return errors.show(error, as_json=as_json)
     return 0
+
+
+def _compare_slots(made: Director, file: Path, *, is_start: bool) -> None:
+    """Refuse a file whose slots are larger than their queues; later such queues just get no pilots."""
+    try:
+        _require_slots(made, file)
+    except (ServiceAway, ApiError) as error:
+        log.warning("the slots cannot be compared with their queues yet: %s", error)
+    except InvalidDirector as error:
+        if is_start:
+            raise
+        log.warning("the tree has changed: %s", error)
 
 
 def _wait_for_queues(described: DirectorFile, file: Path, stop: Event) -> DirectorFile | None:
@@ -223,28 +237,36 @@ def _wait_for_queues(described: DirectorFile, file: Path, stop: Event) -> Direct
     return None
 
 
-def _watch(described: DirectorFile, found: DirectorFile, file: Path) -> Callable[[], bool]:
-    """Whether the selected part of the tree has changed, asked from time to time."""
+def _watch(described: DirectorFile, found: DirectorFile, file: Path) -> Callable[[], DirectorFile | None]:
+    """A function that returns the file with its queues when the selected part of the tree has changed."""
     looked_at = time.monotonic()
 
-    def has_changed() -> bool:
+    def find_changed() -> DirectorFile | None:
         nonlocal looked_at
         if described.from_tree is None or time.monotonic() - looked_at < _TREE_SECONDS:
-            return False
+            return None
         looked_at = time.monotonic()
         try:
-            return find_tree_queues(described, file) != found
+            now = find_tree_queues(described, file)
         except (ServiceAway, ApiError, InvalidDirector) as error:
             log.warning("the queues of the tree stay as they were: %s", error)
-            return False
+            return None
+        return None if now == found else now
 
-    return has_changed
+    return find_changed
 
 
 def _run(
-    made: Director, stop: Event, *, every: float, as_json: bool, has_changed: Callable[[], bool]
-) -> None:
-    while not stop.is_set() and not has_changed():
+    made: Director,
+    stop: Event,
+    *,
+    every: float,
+    as_json: bool,
+    find_changed: Callable[[], DirectorFile | None],
+) -> DirectorFile | None:
+    """Run cycles until the queues change, which are returned, or a signal comes: None."""
+    changed = None
+    while not stop.is_set() and (changed := find_changed()) is None:
         try:
             output.report_cycle(made.cycle(datetime.now(UTC)), as_json=as_json)
         except (ServiceAway, ApiError) as error:
@@ -253,3 +275,4 @@ def _run(
             log.exception("the cycle failed")
         stop.wait(every)
     made.end()
+    return changed

@@ -10,6 +10,7 @@ job ClassAd attributes; HTCondor-CE, remote job submission.
 import base64
 import inspect
 import json
+import re
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -86,7 +87,9 @@ class HTCondor(ListingSystem):
         """Put a job into the queue, with its script; its reference."""
         if self.schedd is None and job.queue != QUEUE:
             raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
-        lines = _appended(job.stamp, (*self.flags, *job.flags))
+        if not _QUEUE_NAME.fullmatch(job.queue):
+            raise SubmissionRefused(f"{job.stamp}: {job.queue!r} is no name of a queue")
+        lines = [*_appended(job.stamp, self.flags), *_appended(job.stamp, job.flags, is_ours=False)]
         self.areas.put_script(job)
         text = describe(job, self.areas.path(job.stamp), lines, is_remote=self.schedd is not None)
         try:
@@ -207,14 +210,42 @@ def describe(job: BatchJob, directory: str, lines: Sequence[str] = (), *, is_rem
     return "\n".join(parts) + "\n"
 
 
-def _appended(stamp: str, flags: Sequence[str]) -> list[str]:
-    """The lines that flags append to a description."""
+_QUEUE_NAME = re.compile(r"[\w.@:+/-]+", re.ASCII)
+#: A line that sets a command or an attribute. Others, such as `include command : …`, are executed here.
+_SETS = re.compile(r"(?P<attribute>\+|My\.)?(?P<name>[A-Za-z_]\w*)[ \t]*=[^\r\n\0]*(?<!\\)", re.IGNORECASE)
+#: Commands of flags that others state, and attributes that are none of them: those of files of this host.
+_COMMANDS = re.compile(
+    r"requirements|rank|priority|nice_user|environment|require_gpus|cuda_version|keep_claim_idle"
+    r"|(request|gpus)_\w+|accounting_group(_user)?|concurrency_limits(_expr)?|allowed_execute_duration",
+    re.IGNORECASE,
+)
+_OF_FILES = re.compile(
+    r"\w*(transfer|file|proxy|cred|oauth|spool|remap|image|plugin|log|destination)\w*"
+    r"|submit_\w+|pilotage\w*|cmd|iwd|in|out|err|args|arguments|owner|user",
+    re.IGNORECASE,
+)
+
+
+def _appended(stamp: str, flags: Sequence[str], *, is_ours: bool = True) -> list[str]:
+    """The lines that flags append to a description; not `is_ours`: the resource tree may state them."""
     if len(flags) % 2 or any(option != "-append" for option in flags[::2]):
         raise SubmissionRefused(
             f"{stamp}: flags of HTCondor are pairs of -append and a line of a submit description,"
             f" not {list(flags)!r}"
         )
-    return list(flags[1::2])
+    lines = [line.strip() for line in flags[1::2]]
+    for line in lines:
+        found = _SETS.fullmatch(line)
+        if found is None:
+            raise SubmissionRefused(f"{stamp}: flags: {line!r} does not set one value, as in 'name = value'")
+        name = found["name"]
+        is_safe = not _OF_FILES.fullmatch(name) if found["attribute"] else _COMMANDS.fullmatch(name)
+        if not is_ours and (not is_safe or "$" in line):
+            raise SubmissionRefused(
+                f"{stamp}: flags: {line!r} may read files or variables of this host: only the flags of a"
+                " system in its file may set this"
+            )
+    return lines
 
 
 def _resource_lines(resources: JobResources) -> Iterator[str]:

@@ -4,6 +4,7 @@ A kind is an entry point of the group `pilotage.batch`: its name is the `kind` o
 `BatchSystemKind`. Those that come with the program are registered like any others.
 """
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -159,6 +160,8 @@ class SystemSettings(BaseModel):
 
 #: In settings, the name of a CE of the resource tree and its endpoint.
 _CE, _ENDPOINT = "{ce}", "{endpoint}"
+#: What an endpoint may be: others than who runs the director write it.
+_ADDRESS = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]%~+-]*", re.ASCII)
 
 
 def is_template(told: SystemSettings) -> bool:
@@ -168,7 +171,9 @@ def is_template(told: SystemSettings) -> bool:
 
 
 def fill_template(told: SystemSettings, ce: str, endpoint: str) -> SystemSettings:
-    """The settings of one CE; a `ValidationError` if its endpoint is none for them."""
+    """The settings of one CE; a `ValueError` if its name or endpoint is none for them."""
+    if ce in (".", "..") or not _ADDRESS.fullmatch(endpoint):
+        raise ValueError(f"{ce!r} with the Endpoint {endpoint!r} is no CE that settings can be filled with")
     return SystemSettings(
         **{name: _fill(getattr(told, name), ce, endpoint) for name in told.model_fields_set}
     )

@@ -159,6 +159,7 @@ class SshShell:
             return await asyncssh.connect(
                 head.host,
                 **_login_options(head),
+                connect_timeout=_PATIENCE,
                 login_timeout=_PATIENCE,
                 keepalive_interval=_ASK_EVERY,
                 keepalive_count_max=_QUESTIONS,

@@ -256,6 +256,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         connection.row_factory = sqlite3.Row
         connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
+        if not any(each["name"] == "answer" for each in connection.execute("PRAGMA table_info(grid_jobs)")):
+            connection.execute("ALTER TABLE grid_jobs ADD COLUMN answer TEXT")  # of an earlier version
     except sqlite3.Error as error:
         connection.close()
         raise StateUnusable(f"{path}: {error}") from error

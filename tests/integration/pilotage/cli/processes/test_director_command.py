@@ -6,14 +6,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 import yaml
 
 from examples.servers.starting import wait_until
+from pilotage.cli import process_setup
 from pilotage.cli.processes import director
-from pilotage.fabric.director.configuration import DirectorFile
+from pilotage.fabric.director.configuration import DirectorFile, DirectorQueue
 from taskqueue.db import database
 from tests.acceptance.processes import PILOTAGE
 from tests.running_service import Service, running
@@ -136,6 +138,33 @@ def test_a_selection_without_queues_ends_a_director_at_its_start(service: Servic
         'no queue of the tree that the VOs of the director may use is at {"site":["LCG.B.org"]}'
         in done.stderr
     )
+
+
+def test_a_change_of_the_tree_that_contradicts_the_file_does_not_end_a_director(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(director, "_TREE_SECONDS", 0.0)
+    told = described(service, tmp_path, site="LCG.A.org")
+    listed = DirectorQueue(queue=QUEUE, system="ce1", batch_queue="local", memory=4000)
+    told = told.model_copy(update={"queues": (listed,), "polling_time": 0.1})
+    stop, statuses = Event(), list[int]()
+    monkeypatch.setattr(process_setup, "stop_on_signals", lambda: stop)
+    running = Thread(
+        target=lambda: statuses.append(director._run_shown(told, tmp_path / "director.yaml", as_json=True))
+    )
+    running.start()
+    try:
+        wait_until(lambda: service.operator().get("/api/v1/site-processes").json()["processes"])
+        queues = "Resources/Sites/LCG.A.org/CEs/ce1/Queues"
+        change = {"set": {f"{queues}/short/CPUTime": 300, f"{queues}/long/MaxRAM": 3000}}
+        answer = service.operator().patch("/api/v1/config", json=change, headers={"If-Match": '"1"'})
+        assert answer.status_code == 200, answer.text
+        wait_until(lambda: statuses or "the tree has changed: " in caplog.text)
+        assert not statuses
+    finally:
+        stop.set()
+        running.join(60)
+    assert statuses == [0]
 
 
 #: Runs a child that no TERM ends, and tells its process id.

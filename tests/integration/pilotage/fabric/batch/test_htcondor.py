@@ -165,3 +165,40 @@ def test_other_flags_are_refused_with_those_that_are_right(tmp_path: Path, flags
     job = replace(Bench(system=system, queue="htcondor").job("#!/bin/sh\n"), flags=flags)
     with pytest.raises(SubmissionRefused, match="pairs of -append and a line of a submit description"):
         system.submit(job)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "include command : touch x",
+        "rank = 1\ninclude command : touch x",
+        "rank = 1\\",
+        "queue 5",
+        "transfer_input_files = /etc/pilotage/cms.token",
+        '+TransferInput = "/etc/pilotage/cms.token"',
+        'MY.Iwd = "/etc"',
+        'environment = "A=$ENV(HOME)"',
+    ],
+)
+def test_flags_of_a_queue_reach_nothing_of_the_host_of_the_director(tmp_path: Path, line: str) -> None:
+    """The resource tree, which others write, may state them."""
+    job = Bench(system=answering(tmp_path, ""), queue="htcondor").job("#!/bin/sh\n")
+    with pytest.raises(SubmissionRefused, match="flags: "):
+        answering(tmp_path, "").submit(replace(job, flags=("-append", line)))
+
+
+def test_flags_of_a_system_may_set_any_command(tmp_path: Path) -> None:
+    system = replace(
+        answering(tmp_path, '{"answer": "7.0"}\n'), flags=("-append", "transfer_input_files = /etc/hostname")
+    )
+    job = Bench(system=system, queue="htcondor").job("#!/bin/sh\n")
+    flags = ("-append", "request_disk = 5", "-append", '+ProjectName = "P"')
+    assert system.submit(replace(job, flags=flags)) == "7.0"
+
+
+def test_a_queue_of_the_tree_is_no_line_of_a_description(tmp_path: Path) -> None:
+    system = answering(tmp_path, '{"answer": "7.0"}\n')
+    remote = replace(system, schedd=RemoteSchedd(name="ce01", token_file=tmp_path / "token"))
+    job = Bench(system=remote, queue='long"\ninclude command : touch x').job("#!/bin/sh\n")
+    with pytest.raises(SubmissionRefused, match="is no name of a queue"):
+        remote.submit(job)

@@ -1,6 +1,7 @@
 """A batch system behind a head node: its commands over a real SSH server, whose connections break."""
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -147,6 +148,31 @@ def test_a_transfer_that_stands_still_is_given_up(
     monkeypatch.setattr(ssh_shell, "_PYTHON", "sleep 300")
     with pytest.raises(NoAnswer, match="gave no answer in 1 s"):
         shell.read("file", below=str(tmp_path), last=10)
+
+
+def test_a_transfer_to_a_host_that_takes_no_connection_is_given_up(
+    server: SshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_shell, "_PATIENCE", 1.0)
+    with ExitStack() as stack:
+        host = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # now its queue is full: further ones get no answer
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(host.getsockname())
+        shell = stack.enter_context(closing(SshShell(server.host(port=host.getsockname()[1]))))
+        errors: list[Exception] = []
+
+        def read() -> None:
+            try:
+                shell.read("file", below="/", last=10)
+            except BatchSystemAway as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert errors
 
 
 def test_a_command_that_was_given_up_does_not_go_on(shell: SshShell, tmp_path: Path) -> None:

@@ -162,6 +162,9 @@ def test_a_node_is_excluded_after_three_pilots_in_a_row_ended_because_of_it(serv
     report_end(service, 2, host_trouble=False)  # it shows nothing
     assert ask_for_node(service, "north.any.7", "n1")["excluded_until"] is None
     report_end(service, 3)
+    late = {"reports": [{"stamp": "north.any.3", "status": "Failed", "reason": "its job ended"}]}
+    answer = service.as_role("director", vo="cms").post("/api/v1/pilots/statuses", json=late)
+    assert answer.status_code == 200, answer.text
     report_end(service, 4, node="n2")
 
     excluded = ask_for_node(service, "north.any.8", "n1")

@@ -140,3 +140,14 @@ def test_errors_in_a_selection_name_their_place(selection: object, message: str)
     with pytest.raises(InvalidDirector) as raised:
         read(selection, {"farm": SLURM})
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("ce", "endpoint"), [("..", "ce.a.us:9619"), ("ce1.a.us", "x; touch y"), ("ce1.a.us", "-oProxyCommand=x")]
+)
+def test_names_and_endpoints_that_are_no_addresses_are_refused(ce: str, endpoint: str) -> None:
+    slurm = {**SLURM, "directory": "/shared/{ce}", "ssh": {"host": "{endpoint}", "config": "/c"}}
+    with pytest.raises(InvalidDirector, match="no CE that settings can be filled with"):
+        configuration.add_tree_queues(
+            read({}, {"farm": slurm}), [queue(f"OSG.A.us/{ce}/one", Endpoint=endpoint)], "d"
+        )
