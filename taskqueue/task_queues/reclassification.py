@@ -39,7 +39,14 @@ _OF_CLASS = (
     .where(task_queues.c.class_id == bindparam("the_class"))
     .order_by(task_queues.c.task_queue_id)
 )
-LOCK_OF_CLASSES = (
+#: Until the commit no task queue of these is inserted, and none of them is removed.
+LOCK_CLASSES = (
+    select(requirement_classes.c.class_id)
+    .where(requirement_classes.c.class_id.in_(sql.IDS))
+    .order_by(requirement_classes.c.class_id)
+    .with_for_update()
+)
+LOCK_TASK_QUEUES = (
     select(task_queues.c.task_queue_id)
     .where(task_queues.c.class_id.in_(sql.IDS))
     .order_by(task_queues.c.task_queue_id)
@@ -63,14 +70,14 @@ MARK = (
 
 
 def _list_waiting(*differs: ColumnElement[bool]) -> Any:
-    """Select waiting jobs of a task queue that differ, without those that a claim has locked."""
+    """Select and lock waiting jobs of a task queue that differ, after the claims that have locked some."""
     return (
         select(waiting_jobs.c.job_id)
         .select_from(waiting_jobs.join(jobs, jobs.c.job_id == waiting_jobs.c.job_id))
         .where(waiting_jobs.c.task_queue_id == bindparam("the_task_queue"), *differs)
         .order_by(waiting_jobs.c.job_id)
         .limit(bindparam("most"))
-        .with_for_update(of=waiting_jobs, skip_locked=True)
+        .with_for_update(of=waiting_jobs)
     )
 
 
@@ -132,9 +139,9 @@ def derive_again(
         class_id: replace(before.derive_again(options), derived_with=options.class_digest)
         for class_id, before in known.items()
     }
-    ids = ensure_classes(conn, {new.digest: new for new in today.values()})
+    ids = _hold_classes(conn, {new.digest: new for new in today.values()})
     # In one order, in which arriving jobs lock them, too.
-    conn.execute(LOCK_OF_CLASSES, {"ids": sorted({*known, *ids.values()})}).all()
+    conn.execute(LOCK_TASK_QUEUES, {"ids": sorted({*known, *ids.values()})}).all()
     written = 0
     for class_id, before in known.items():
         # The columns first: their jobs are found by the class that they have.
@@ -147,6 +154,14 @@ def derive_again(
         if written == most:
             return written
     return written
+
+
+def _hold_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -> Mapping[str, int]:
+    while True:
+        ids = ensure_classes(conn, classes)
+        if len(sql.read_batches(conn, LOCK_CLASSES, ids.values())) == len(classes):
+            return ids
+        # An unused class was removed meanwhile: insert it again.
 
 
 def _list_columns(before: RequirementClass, options: VoOptions) -> Mapping[str, object]:
@@ -185,8 +200,8 @@ def _move_class(
 
     Jobs are moved only where their owner has a task queue of the new class already.
     """
-    conn.execute(MARK, {"the_class": new_id, "todays": new.derived_with})
     if new_id == class_id:
+        conn.execute(MARK, {"the_class": new_id, "todays": new.derived_with})
         return 0
     there = conn.execute(_OF_CLASS, {"the_class": class_id}).all()
     others = {
