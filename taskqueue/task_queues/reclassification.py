@@ -89,8 +89,7 @@ WITH_OTHER = {
     "sites": _list_waiting(jobs.c.site != _value),
 }
 ALL_WAITING = _list_waiting()
-_ITS_JOB: BindParameter[int] = bindparam("its_job")
-_STILL_WAITS = (jobs.c.job_id == _ITS_JOB, jobs.c.status == JobStatus.WAITING.value)
+_STILL_WAITS = (jobs.c.job_id.in_(sql.IDS), jobs.c.status == JobStatus.WAITING.value)
 SET_JOB = {
     PRIORITY: update(jobs).where(*_STILL_WAITS).values(priority=_value),
     "job_type": update(jobs).where(*_STILL_WAITS).values(job_type=_value),
@@ -98,9 +97,9 @@ SET_JOB = {
 }
 SET_TASK_QUEUE = update(jobs).where(*_STILL_WAITS).values(task_queue_id=bindparam("other"))
 PUT_IN = (
-    update(waiting_jobs).where(waiting_jobs.c.job_id == _ITS_JOB).values(task_queue_id=bindparam("other"))
+    update(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS)).values(task_queue_id=bindparam("other"))
 )
-SET_PRIORITY = update(waiting_jobs).where(waiting_jobs.c.job_id == _ITS_JOB).values(priority=_value)
+SET_PRIORITY = update(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS)).values(priority=_value)
 
 
 def list_digests(conn: Connection) -> Mapping[str, frozenset[str]]:
@@ -185,12 +184,11 @@ def _write_column(conn: Connection, class_id: int, attribute: str, value: object
         found += conn.execute(WITH_OTHER[attribute], values).scalars()
         if len(found) >= most:
             break
-    rows = [{"its_job": job_id, "value": value} for job_id in sorted(found)]
-    if rows and attribute == PRIORITY:
-        conn.execute(SET_PRIORITY, rows)
-    if rows:
-        conn.execute(SET_JOB[attribute], rows)
-    return len(rows)
+    for ids in sql.split_batches(found):
+        if attribute == PRIORITY:
+            conn.execute(SET_PRIORITY, {"ids": ids, "value": value})
+        conn.execute(SET_JOB[attribute], {"ids": ids, "value": value})
+    return len(found)
 
 
 def _move_class(
@@ -221,13 +219,13 @@ def _move_class(
 
 def _merge(conn: Connection, task_queue_id: int, other: int, *, now: datetime, most: int) -> int:
     found = conn.execute(ALL_WAITING, {"the_task_queue": task_queue_id, "most": most}).scalars().all()
-    rows = [{"its_job": job_id, "other": other} for job_id in found]
-    if rows:
-        conn.execute(PUT_IN, rows)
-        conn.execute(SET_TASK_QUEUE, rows)
+    for ids in sql.split_batches(found):
+        conn.execute(PUT_IN, {"ids": ids, "other": other})
+        conn.execute(SET_TASK_QUEUE, {"ids": ids, "other": other})
+    if found:
         conn.execute(OCCUPY, {"the_task_queue": other})
         _announce(conn, [task_queue_id, other], now)
-    return len(rows)
+    return len(found)
 
 
 def _announce(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> None:
