@@ -18,6 +18,7 @@ from taskqueue.schema.tables import jobs, waiting_jobs
 from taskqueue.schema.tables import task_queues as task_queue_table
 from taskqueue.task_queues import listing, reclassification, task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
+from tests import waiting
 from tests.submitted import ANN, GRID, grid, job
 
 SECOND = timedelta(seconds=1)
@@ -144,8 +145,7 @@ def finish_beside(engine: Engine, config: Configuration, now: datetime, end: Cal
     """Run a cycle that has to wait for a transaction, which ends meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(cycle, engine, config, now)
-        while not done.done() and not count_waits(engine):
-            pass
+        waiting.until(lambda: done.done() or count_waits(engine) > 0)
         end()
         return done.result()
 
