@@ -39,7 +39,14 @@ _OF_CLASS = (
     .where(task_queues.c.class_id == bindparam("the_class"))
     .order_by(task_queues.c.task_queue_id)
 )
-LOCK_OF_CLASSES = (
+#: Until the commit no task queue of these is inserted, and none of them is removed.
+LOCK_CLASSES = (
+    select(requirement_classes.c.class_id)
+    .where(requirement_classes.c.class_id.in_(sql.IDS))
+    .order_by(requirement_classes.c.class_id)
+    .with_for_update()
+)
+LOCK_TASK_QUEUES = (
     select(task_queues.c.task_queue_id)
     .where(task_queues.c.class_id.in_(sql.IDS))
     .order_by(task_queues.c.task_queue_id)
@@ -63,14 +70,14 @@ MARK = (
 
 
 def _list_waiting(*differs: ColumnElement[bool]) -> Any:
-    """Select waiting jobs of a task queue that differ, without those that a claim has locked."""
+    """Select and lock waiting jobs of a task queue that differ, after the claims that have locked some."""
     return (
         select(waiting_jobs.c.job_id)
         .select_from(waiting_jobs.join(jobs, jobs.c.job_id == waiting_jobs.c.job_id))
         .where(waiting_jobs.c.task_queue_id == bindparam("the_task_queue"), *differs)
         .order_by(waiting_jobs.c.job_id)
         .limit(bindparam("most"))
-        .with_for_update(of=waiting_jobs, skip_locked=True)
+        .with_for_update(of=waiting_jobs)
     )
 
 
@@ -82,8 +89,7 @@ WITH_OTHER = {
     "sites": _list_waiting(jobs.c.site != _value),
 }
 ALL_WAITING = _list_waiting()
-_ITS_JOB: BindParameter[int] = bindparam("its_job")
-_STILL_WAITS = (jobs.c.job_id == _ITS_JOB, jobs.c.status == JobStatus.WAITING.value)
+_STILL_WAITS = (jobs.c.job_id.in_(sql.IDS), jobs.c.status == JobStatus.WAITING.value)
 SET_JOB = {
     PRIORITY: update(jobs).where(*_STILL_WAITS).values(priority=_value),
     "job_type": update(jobs).where(*_STILL_WAITS).values(job_type=_value),
@@ -91,9 +97,9 @@ SET_JOB = {
 }
 SET_TASK_QUEUE = update(jobs).where(*_STILL_WAITS).values(task_queue_id=bindparam("other"))
 PUT_IN = (
-    update(waiting_jobs).where(waiting_jobs.c.job_id == _ITS_JOB).values(task_queue_id=bindparam("other"))
+    update(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS)).values(task_queue_id=bindparam("other"))
 )
-SET_PRIORITY = update(waiting_jobs).where(waiting_jobs.c.job_id == _ITS_JOB).values(priority=_value)
+SET_PRIORITY = update(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS)).values(priority=_value)
 
 
 def list_digests(conn: Connection) -> Mapping[str, frozenset[str]]:
@@ -132,9 +138,9 @@ def derive_again(
         class_id: replace(before.derive_again(options), derived_with=options.class_digest)
         for class_id, before in known.items()
     }
-    ids = ensure_classes(conn, {new.digest: new for new in today.values()})
+    ids = _hold_classes(conn, {new.digest: new for new in today.values()})
     # In one order, in which arriving jobs lock them, too.
-    conn.execute(LOCK_OF_CLASSES, {"ids": sorted({*known, *ids.values()})}).all()
+    conn.execute(LOCK_TASK_QUEUES, {"ids": sorted({*known, *ids.values()})}).all()
     written = 0
     for class_id, before in known.items():
         # The columns first: their jobs are found by the class that they have.
@@ -147,6 +153,14 @@ def derive_again(
         if written == most:
             return written
     return written
+
+
+def _hold_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -> Mapping[str, int]:
+    while True:
+        ids = ensure_classes(conn, classes)
+        if len(sql.read_batches(conn, LOCK_CLASSES, ids.values())) == len(classes):
+            return ids
+        # An unused class was removed meanwhile: insert it again.
 
 
 def _list_columns(before: RequirementClass, options: VoOptions) -> Mapping[str, object]:
@@ -170,12 +184,11 @@ def _write_column(conn: Connection, class_id: int, attribute: str, value: object
         found += conn.execute(WITH_OTHER[attribute], values).scalars()
         if len(found) >= most:
             break
-    rows = [{"its_job": job_id, "value": value} for job_id in sorted(found)]
-    if rows and attribute == PRIORITY:
-        conn.execute(SET_PRIORITY, rows)
-    if rows:
-        conn.execute(SET_JOB[attribute], rows)
-    return len(rows)
+    for ids in sql.split_batches(found):
+        if attribute == PRIORITY:
+            conn.execute(SET_PRIORITY, {"ids": ids, "value": value})
+        conn.execute(SET_JOB[attribute], {"ids": ids, "value": value})
+    return len(found)
 
 
 def _move_class(
@@ -185,8 +198,8 @@ def _move_class(
 
     Jobs are moved only where their owner has a task queue of the new class already.
     """
-    conn.execute(MARK, {"the_class": new_id, "todays": new.derived_with})
     if new_id == class_id:
+        conn.execute(MARK, {"the_class": new_id, "todays": new.derived_with})
         return 0
     there = conn.execute(_OF_CLASS, {"the_class": class_id}).all()
     others = {
@@ -206,13 +219,13 @@ def _move_class(
 
 def _merge(conn: Connection, task_queue_id: int, other: int, *, now: datetime, most: int) -> int:
     found = conn.execute(ALL_WAITING, {"the_task_queue": task_queue_id, "most": most}).scalars().all()
-    rows = [{"its_job": job_id, "other": other} for job_id in found]
-    if rows:
-        conn.execute(PUT_IN, rows)
-        conn.execute(SET_TASK_QUEUE, rows)
+    for ids in sql.split_batches(found):
+        conn.execute(PUT_IN, {"ids": ids, "other": other})
+        conn.execute(SET_TASK_QUEUE, {"ids": ids, "other": other})
+    if found:
         conn.execute(OCCUPY, {"the_task_queue": other})
         _announce(conn, [task_queue_id, other], now)
-    return len(rows)
+    return len(found)
 
 
 def _announce(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> None:

@@ -39,8 +39,13 @@ _ClassKey = tuple[int, str, str]  # class id, owner group, owner
 NEW_CLASS = sql.insert_or_skip(requirement_classes)
 NEW_TASK_QUEUE = sql.insert_or_skip(task_queues)
 
-CLASS_IDS = select(requirement_classes.c.digest, requirement_classes.c.class_id).where(
-    requirement_classes.c.digest.in_(sql.IDS)
+CLASS_IDS = select(
+    *(requirement_classes.c.digest, requirement_classes.c.class_id, requirement_classes.c.derived_with)
+).where(requirement_classes.c.digest.in_(sql.IDS))
+MARK_OUTDATED = (
+    update(requirement_classes)
+    .where(requirement_classes.c.class_id == bindparam("the_class"), requirement_classes.c.derived_with != "")
+    .values(derived_with="")
 )
 TASK_QUEUE_IDS = select(
     task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner, task_queues.c.task_queue_id
@@ -69,7 +74,10 @@ def ensure_task_queues(
 
 
 def ensure_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -> Mapping[str, int]:
-    """Ids of classes by digest, inserted if missing."""
+    """Ids of classes by digest, inserted if missing.
+
+    Those that other options gave as well are marked, to be derived again: columns of their jobs may differ.
+    """
     digests = sorted(classes)
     known = _read_class_ids(conn, digests)
     if missing := [digest for digest in digests if digest not in known]:
@@ -85,11 +93,17 @@ def ensure_classes(conn: Connection, classes: Mapping[str, RequirementClass]) ->
         ]
         conn.execute(NEW_CLASS.to_statement(conn), rows)
         known = _read_class_ids(conn, digests)
-    return known
+    if outdated := sorted(
+        row.class_id
+        for row in known.values()
+        if row.derived_with not in ("", classes[row.digest].derived_with)
+    ):
+        conn.execute(MARK_OUTDATED, [{"the_class": class_id} for class_id in outdated])
+    return {digest: row.class_id for digest, row in known.items()}
 
 
-def _read_class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, int]:
-    return {row.digest: row.class_id for row in sql.read_batches(conn, CLASS_IDS, digests)}
+def _read_class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, Row[*tuple[Any, ...]]]:
+    return {row.digest: row for row in sql.read_batches(conn, CLASS_IDS, digests)}
 
 
 def _insert_task_queues(

@@ -1,19 +1,24 @@
 """Jobs that wait follow the configured defaults of what they do not state; what they state stays."""
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, delete, select, text, update
 
 from agents import pools as pool_agent
+from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.submit import submission
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.schema.tables import jobs, waiting_jobs
-from taskqueue.task_queues import listing, task_queues
+from taskqueue.schema.tables import task_queues as task_queue_table
+from taskqueue.task_queues import listing, reclassification, task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
+from tests import waiting
 from tests.submitted import ANN, GRID, grid, job
 
 SECOND = timedelta(seconds=1)
@@ -94,6 +99,88 @@ def test_jobs_of_both_configurations_come_together(engine: Engine, now: datetime
     assert len({job(engine, job_id).task_queue_id for job_id in every}) == 1
     with database.reading(engine) as conn:
         assert list(task_queues.count_waiting(conn, [job(engine, new[0]).task_queue_id or 0]).values()) == [3]
+
+
+def read_priorities(engine: Engine) -> list[tuple[float, float]]:
+    """Of each waiting job, in both tables."""
+    both = select(jobs.c.priority, waiting_jobs.c.priority)
+    with database.reading(engine) as conn:
+        found = conn.execute(both.join(waiting_jobs, waiting_jobs.c.job_id == jobs.c.job_id))
+        return sorted(map(tuple, found))
+
+
+def test_the_priority_of_a_late_job_follows_too(engine: Engine, now: datetime) -> None:
+    """Its class is the same with both configurations."""
+    first, second = with_defaults(1), with_defaults(2, Priority=7)
+    arrive(engine, first, now, {})
+    assert cycle(engine, second, now + SECOND) == 1
+    arrive(engine, first, now, {})
+    assert cycle(engine, second, now + timedelta(minutes=1)) == 1
+    assert read_priorities(engine) == [(7, 7), (7, 7)]
+    assert cycle(engine, second, now + timedelta(minutes=2)) == 0
+
+
+def test_classes_that_come_together_are_derived_whole_after_a_crash(engine: Engine, now: datetime) -> None:
+    first, second = with_defaults(1, MinRAM=1000), with_defaults(2, MinRAM=3000)
+    arrive(engine, first, now, {})
+    arrive(engine, second, now, {})
+    third = with_defaults(3, MinRAM=3000, Priority=7)
+    options = options_for(third, "lhcb")
+    with database.writing(engine) as conn:
+        known = dict(reclassification.list_outdated(conn, "lhcb", options, after=0, most=1))
+        assert len(known) == 1
+        reclassification.derive_again(
+            conn,
+            known={class_id: each for class_id, each in known.items() if each},
+            options=options,
+            now=now,
+            most=1000,
+        )
+    cycle(engine, third, now + SECOND)
+    cycle(engine, third, now + timedelta(minutes=1))
+    assert read_priorities(engine) == [(7, 7), (7, 7)]
+
+
+def finish_beside(engine: Engine, config: Configuration, now: datetime, end: Callable[[], object]) -> int:
+    """Run a cycle that has to wait for a transaction, which ends meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(cycle, engine, config, now)
+        waiting.until(lambda: done.done() or count_waits(engine) > 0)
+        end()
+        return done.result()
+
+
+def count_waits(engine: Engine) -> int:
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with database.reading(engine) as conn:
+        return int(conn.execute(text(f"{waits} AND datname = current_database()")).scalar_one())
+
+
+def test_a_job_whose_claim_is_rolled_back_gets_the_defaults_of_today(engine: Engine, now: datetime) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("claims wait for each other")
+    arrive(engine, with_defaults(1), now, {})
+    with engine.connect() as claim:
+        claim.execute(select(waiting_jobs).with_for_update())
+        finish_beside(engine, with_defaults(2, Priority=7), now + SECOND, claim.rollback)
+    assert read_priorities(engine) == [(7, 7)]
+
+
+def test_a_task_queue_that_arrives_meanwhile_is_used(engine: Engine, now: datetime) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("transactions wait for each other")
+    second = with_defaults(2, MinRAM=3000)
+    [other] = arrive(engine, second, now, {})
+    wanted = asked(engine, other), ANN.owner_group, ANN.owner
+    with database.writing(engine) as conn:
+        conn.execute(delete(waiting_jobs))
+        conn.execute(update(jobs).values(task_queue_id=None))
+        conn.execute(delete(task_queue_table))
+    [job_id] = arrive(engine, with_defaults(1, MinRAM=1000), now, {})
+    with engine.connect() as arriving:
+        task_queues.hold_task_queues(arriving, [wanted], now=now)
+        assert finish_beside(engine, second, now + SECOND, arriving.commit) == 1
+    assert asked(engine, job_id).min_ram == 3000
 
 
 def test_another_division_of_cpu_times_applies_to_waiting_jobs(engine: Engine, now: datetime) -> None:
