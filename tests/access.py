@@ -28,7 +28,8 @@ ROUTES = [
     ("GET", "/jobs/1/output", None, {"user", "vo_admin"}),
     ("POST", "/jobs/1/kill", None, {"user", "vo_admin"}),
     ("POST", "/jobs/1/reschedule", None, {"user", "vo_admin"}),
-    ("POST", "/jobs/1/resubmit", None, {"user", "vo_admin"}),
+    # A copy is submitted for the job's owner: a VO admin submits only the own ones again.
+    ("POST", "/jobs/1/resubmit", None, {"user"}),
     ("POST", "/jobs/kill", {"ids": [1]}, {"user", "vo_admin"}),
     ("POST", "/jobs/reschedule", {"ids": [1]}, {"user", "vo_admin"}),
     ("POST", "/sandboxes", None, {"user", "vo_admin"}),

@@ -58,7 +58,7 @@ def _require_own(named: Mapping[str, str], submitter: Submitter) -> None:
         if value and not _same(name, value, own[name])
     ]
     if others:
-        raise NotAllowed(f"only an operator submits for others ({'; '.join(others)})")
+        raise NotAllowed(f"you may not submit for others, only an operator may ({'; '.join(others)})")
 
 
 #: VOs that a message names.

@@ -113,6 +113,8 @@ _TIMEOUT: Final = 1.0
 _RETRY_PAUSE: Final = 5.0
 #: Timeout of a batch in seconds: a step hangs.
 _LONGEST: Final = 300
+#: Begins the name of a batch in RQ's tools.
+_VERB: Final = "optimize "
 #: Seconds that a batch may wait: by then the sweep has prepared its jobs.
 _WAITING: Final = 600
 #: Batches that may wait, in case no worker listens.
@@ -181,7 +183,7 @@ class RQNotifier:
         self._queue.enqueue(
             optimize_jobs,
             job_ids,
-            description=f"optimize {len(job_ids)} jobs from {job_ids[0]}",
+            description=f"{_VERB}{len(job_ids)} jobs from {job_ids[0]}",
             ttl=_WAITING,
             job_timeout=_LONGEST,
             result_ttl=0,
@@ -214,7 +216,8 @@ class _OptimizerWorker(SimpleWorker):
         if any(frame.f_code is optimize_jobs.__code__ for frame, _ in traceback.walk_tb(trace)):
             super().handle_exception(job, *exc_info)
         else:
-            log.warning("Redis has lost the record of %s: %s", job.description, error)
+            batch_of = str(job.description).removeprefix(_VERB)
+            log.warning("Redis has lost the record of %s: %s", batch_of, error)
 
 
 def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> None:

@@ -50,7 +50,8 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
         lines.append(f"configuration: version {config.version}, {queues} of {sites}")
     else:
         lines.append("no queues yet: pilotage config apply FILE, or start with --resources FILE")
-    lines.append(_describe_optimizers(chosen, parts))
+    if chosen.redis_url is not None:
+        lines.append(_describe_optimizers(chosen.redis_url, parts))
     if chosen.site is not None:
         lines.append(f"up to {chosen.pilots} pilots at {chosen.site} as jobs need them")
         if os.getuid() == 0:
@@ -63,10 +64,8 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
     return [*lines, "", "Ctrl-C stops it. Nothing is lost: run the same command to continue."]
 
 
-def _describe_optimizers(chosen: Settings, parts: Services) -> str:
-    if chosen.redis_url is None:
-        return "optimizers: in this process, without Redis"
-    state, place = parts.optimizer_queue(), cli_engine.hide_password(chosen.redis_url)
+def _describe_optimizers(redis_url: str, parts: Services) -> str:
+    state, place = parts.optimizer_queue(), cli_engine.hide_password(redis_url)
     if state is not None and state.problem is not None:
         return f"Redis at {place} does not answer: jobs wait for the sweep until it does"
     return f"optimizers: an RQ worker, through Redis at {place}"

@@ -208,8 +208,8 @@ class Pilot:
         node = socket.gethostname()[:255]
         try:
             why = self._service.report_node(stamp, node)
-        except (Away, Refused) as error:  # by an earlier release, or the pilot is not registered yet
-            log.info("the node is not recorded: %s", error)
+        except (Away, Refused) as error:  # by an earlier release, or the pilot is not registered
+            log.debug("the node is not recorded: %s", error)
             return
         if why:
             raise NodeExcluded(why)

@@ -224,7 +224,7 @@ def submit(
 
 
 def resubmit(parts: Services, caller: Caller, job_id: int) -> Accepted:
-    """Submit a copy of a job for its owner; `JobNotFound` if the caller may not control it."""
+    """Submit a copy of a job for its owner; NotAllowed if that is another, except for operators."""
     with database.reading(parts.engine) as conn:
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
         description = descriptions.read_description(conn, job_id)

@@ -133,7 +133,7 @@ def test_a_worker_follows_the_configuration(
         now,
         GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n",
     )
-    [second] = submit(engine, grid(), now, JOB)
+    [second] = submit(engine, grid(), now, {**JOB, "CPUTime": 2000})
     RQNotifier(redis_server.url).ring([second])
     until(lambda: job(engine, second).status is JobStatus.FAILED, "the failure of the second job")
 

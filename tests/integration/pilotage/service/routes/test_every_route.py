@@ -129,7 +129,7 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     walk.go(service.user(), "GET", f"/jobs/{ids[states.index('Done')]}/output")
     walk.go(director, "POST", "/pilots/s1/output", json={"stdout": "x"})
     walk.go(director, "POST", "/pilots/s1/status", json={"status": "Done"})
-    report = {"kind": "director", "name": "north", "holder": "h:1:2", "every": 60}
+    report = {"kind": "director", "name": "north", "holder": "h:1:2", "every": 60, "sites": [SITE]}
     walk.go(director, "POST", "/site-processes", json=report)
     assert walk.go(director, "GET", "/site-processes").json()["processes"]
     walk.go(director, "POST", "/pilots/standings", json={"stamps": ["s1"]})
@@ -221,6 +221,7 @@ _QUERIES = {
     "/configuration/rollback": {"version": "1"},
     "/configuration/paths": {"q": "Resources"},
     "/jobs/change": {"do": "kill", "ids": "1"},
+    "/search": {"q": "nothing like this"},
 }
 #: The job has not run.
-_WITHOUT_OUTPUT = {"/jobs/{job_id}/output", "/jobs/{job_id}/output.tar"}
+_WITHOUT_OUTPUT = {f"/jobs/{{job_id}}/{name}" for name in ("output", "output.tar", "stderr")}
