@@ -229,7 +229,7 @@ def _matcher(config: Configuration, vo: str) -> None:
         queue_set.all_queues(config, vo), vo, JobDemand(asked=RequirementClass(vo=vo, cpu_time=1))
     )
     for throttle in config.throttles.values():
-        throttle_state._is_fresh(Scope(scope="A.x", advertised_at=NOW), throttle, NOW)
+        throttle_state._is_fresh(Scope(scope="A.x", advertised_at=NOW), throttle.lifetime, NOW)
     for delay in options_for(config, vo).job_scheduling.matching_delay:
         level = BucketLevel(tokens=0.0, at=NOW - timedelta(days=36_500))
         assert running_limits._count_tokens(delay, level, NOW) <= delay.burst

@@ -145,7 +145,7 @@ def test_problems_stand_in_the_order_of_the_descriptions() -> None:
 
 
 def test_who_may_not_submit_is_told_so_with_the_index() -> None:
-    with pytest.raises(NotAllowed, match=r"^jobs\[1\]/only an operator"):
+    with pytest.raises(NotAllowed, match=r"^jobs\[1\]/you may not submit for others"):
         checking.check_sources(grid(), ANN, [{"Executable": "a"}, {"Executable": "a", "Owner": "eve"}])
     named = {"Executable": "a", "VO": "lhcb", "Owner": "eve"}
     assert checking.check_sources(grid(), OPERATOR, [named])

@@ -97,7 +97,7 @@ def test_bash_completes_with_the_installed_script(tmp_path: Path) -> None:
     program.chmod(0o755)
     script = run(["--show-completion", "bash"], _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     test = f"""{script}
-COMP_WORDS=(pilotage job re); COMP_CWORD=2
+COMP_WORDS=(pilotage job resc); COMP_CWORD=2
 _pilotage_completion {program}
 echo "${{COMPREPLY[@]}}"
 """
