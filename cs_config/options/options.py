@@ -253,8 +253,8 @@ class JobSchedulingOptions(Options):
         _OneOrMore,
         Field(alias="taskQueueCPUTimeIntervals", max_length=bounds.LISTED),
     ] = CPU_SEGMENTS
-    """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing. Both count in
-    whole minutes, above an hour in ten minutes, above a day in hours."""
+    """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing.
+    A CPU time that a description states is rounded when it is submitted; waiting jobs keep it."""
     narrow_sites: bool = False
     """Show the sites that have an eligible queue now in the explanation of a job."""
     reject_unmatchable: bool = False

@@ -23,7 +23,6 @@ from requirements.bitset import list_positions, mask_from
 from requirements.canonical import Requirements
 from requirements.record.declarations import Declarations
 from requirements.values import Value, fold
-from taskqueue.task_queues.requirement_class import round_cpu_time
 
 #: Cached results.
 _CACHED = 20_000
@@ -181,5 +180,5 @@ def some_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress
         enabled=mask_from([n for n, address in enumerate(addresses) if config.enabled(address, vo)]),
         admitted=mask_from([n for n, address in enumerate(addresses) if config.admits(address, vo)]),
         declarations=options.job_description.declarations,
-        segments=tuple(map(round_cpu_time, options.job_scheduling.cpu_segments)),
+        segments=options.job_scheduling.cpu_segments,
     )

@@ -134,9 +134,6 @@ _ATTRIBUTES: Final[Mapping[str, Any]] = {
 PRIORITY: Final = "priority"
 #: Every attribute that `RequirementClass.stated` may name.
 CLASSIFIED: Final = frozenset({*_ATTRIBUTES, PRIORITY})
-#: Steps of CPU times in seconds, up to a limit: jobs of nearly the same length have one class.
-_CPU_STEPS: Final = ((3_600, 60), (86_400, 600))
-_LONG_STEP: Final = 3_600
 
 
 def derive_class(
@@ -152,6 +149,9 @@ def derive_class(
     Attributes that are not in `CLASSIFIED` are ignored. A job that excludes all its sites fits nowhere.
     """
     kept = {name: _keep(name, value) for name, value in stated.items() if name in CLASSIFIED}
+    segments = options.job_scheduling.cpu_segments
+    if "cpu_time" in kept:  # not the job's own: jobs of nearly the same length share a class, as in DIRAC
+        kept["cpu_time"] = round_to_segment(kept["cpu_time"], segments)
     defaults = {
         keywords.BY_NAME[name].attribute: value for name, value in options.job_description.filled_in.items()
     }
@@ -159,10 +159,9 @@ def derive_class(
     named, banned = (names_without_any(names) for names in (asked.sites, asked.banned_sites))
     sites = exclude_names(named, banned)
     cores = read_processors(asked)
-    segments = [round_cpu_time(each) for each in options.job_scheduling.cpu_segments]
     return RequirementClass(
         vo=vo,
-        cpu_time=round_to_segment(round_cpu_time(asked.cpu_time), segments),
+        cpu_time=round_to_segment(asked.cpu_time, segments),
         sites=sites or named,
         banned_sites=frozenset() if sites else banned,
         grid_ces=names_without_any(asked.grid_ces),
@@ -186,8 +185,6 @@ def derive_class(
 def _keep(name: str, value: Any) -> Any:
     if name == PRIORITY:
         return True
-    if name == "cpu_time":
-        return round_cpu_time(value)
     return frozenset(value) if isinstance(value, list | tuple) else value
 
 
@@ -201,12 +198,6 @@ def exclude_names(names: Iterable[str], others: Iterable[str]) -> frozenset[str]
     """The names that are not among the others, compared without case."""
     folded = {fold(name) for name in others}
     return frozenset(name for name in names if fold(name) not in folded)
-
-
-def round_cpu_time(cpu_time: int) -> int:
-    """Round seconds up to whole minutes, above an hour to ten minutes, above a day to hours."""
-    step = next((step for limit, step in _CPU_STEPS if cpu_time <= limit), _LONG_STEP)
-    return -(-cpu_time // step) * step
 
 
 def round_to_segment(cpu_time: int, segments: Sequence[int]) -> int:

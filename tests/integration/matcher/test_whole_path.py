@@ -92,7 +92,6 @@ SCHEDULING = st.fixed_dictionaries(
     {},
     optional={
         "NarrowSites": st.booleans(),
-        "taskQueueCPUTimeIntervals": st.sampled_from([[600, 60_000], [900, 46_800, 108_000]]),
     },
 )
 DEFAULTS = some_of(

@@ -183,15 +183,16 @@ def test_a_task_queue_that_arrives_meanwhile_is_used(engine: Engine, now: dateti
     assert asked(engine, job_id).min_ram == 3000
 
 
-def test_another_division_of_cpu_times_applies_to_waiting_jobs(engine: Engine, now: datetime) -> None:
+def test_another_division_of_cpu_times_applies_to_jobs_that_state_none(engine: Engine, now: datetime) -> None:
     def divided(version: int, *segments: int) -> Configuration:
-        stated = f"{{taskQueueCPUTimeIntervals: {list(segments)}}}"
-        return grid(f"{GRID}Operations: {{Defaults: {{JobScheduling: {stated}}}}}\n", version)
+        options = f"JobScheduling: {{taskQueueCPUTimeIntervals: {list(segments)}}}"
+        default = "JobDescription: {CPUTime: {default: 500}}"
+        return grid(f"{GRID}Operations: {{Defaults: {{{options}, {default}}}}}\n", version)
 
-    one, two = arrive(engine, divided(1, 86_400), now, {"CPUTime": 600}, {"CPUTime": 7_000})
-    assert asked(engine, one).cpu_time == asked(engine, two).cpu_time == 86_400
-    cycle(engine, divided(2, 600, 7_200), now + SECOND)
-    assert (asked(engine, one).cpu_time, asked(engine, two).cpu_time) == (600, 7_200)
+    none, some = arrive(engine, divided(1, 86_400), now, {}, {"CPUTime": 600})
+    assert asked(engine, none).cpu_time == asked(engine, some).cpu_time == 86_400
+    cycle(engine, divided(2, 600, 100_000), now + SECOND)
+    assert (asked(engine, none).cpu_time, asked(engine, some).cpu_time) == (600, 100_000)
 
 
 @pytest.mark.parametrize(
