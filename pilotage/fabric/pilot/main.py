@@ -277,8 +277,10 @@ class Pilot:
                 empty_reason=self._why_empty,
                 host_trouble=ending.host_trouble,
             )
-        except (Away, Refused) as error:
+        except Away as error:
             log.info("could not report the end of the pilot: %s", error)
+        except Refused as error:  # it is not registered, or is no pilot of this token
+            log.debug("the end of the pilot is not recorded: %s", error)
         LogSending(self._service, stamp, self._tail).send()
 
 

@@ -79,7 +79,7 @@ def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> Non
     Sites that the token is not for are left out, since their admins would see it.
     """
     if not caller.is_operator and all(one.role != body.kind for one in caller.each):
-        raise NotAllowed(f"the token is not that of a {body.kind}")
+        raise NotAllowed(f"a token that is not that of a {body.kind} may not report for one")
     vo, now = visibility.vo_of(caller, body.vo), parts.clock()
     process = SiteProcess(
         kind=body.kind,

@@ -30,7 +30,7 @@ def test_an_effective_value_tells_who_wrote_it_when_and_what_it_keeps_away(servi
     found = blame(service.user(), QUEUE, "cms")
     ram = found["MaxRAM"]
     assert (ram["value"], ram["places"]) == (2000, [f"{LONG}/VOs/cms/MaxRAM"])
-    assert ram["origin"].startswith("Queue VOs/cms, api:")
+    assert ram["origin"].startswith("Queue VOs/cms, version 2")
     assert (ram["since"]["version"], ram["since"]["author"]) == (2, "eve")
     assert ram["excludes"] == {"jobs": 5, "only_this": 2}
     assert found["OS"]["since"]["author"] == "root"
