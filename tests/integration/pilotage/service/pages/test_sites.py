@@ -105,7 +105,7 @@ def test_a_throttle_is_shown_as_limit_reported_and_reserved(grid: Service, signe
 def test_the_tree_tells_effective_parameters_with_where_they_come_from(grid: Service, signed_in: SignedIn):
     page = signed_in(grid, role="user", vo="dune", user="dan")
     page.goto(f"/sites/{SITE}")
-    page.get_by_text("short", exact=True).focus()
+    page.get_by_text("short", exact=True).first.focus()
     page.keyboard.press("Enter")
     row = page.get_by_role("row").filter(has_text="MaxRAM").filter(visible=True)
     expect(row).to_contain_text("8000")
