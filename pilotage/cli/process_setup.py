@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pilotage.cli import errors
 from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.fabric.pilot.node import linux
+from pilotage.fabric.pilot.service import heartbeat
 
 
 def stop_on_signals() -> threading.Event:
@@ -182,7 +183,6 @@ def keep_beside(target: Callable[[], None]) -> Iterator[None]:
     One that dies is restarted; it ends with this process.
     """
     context = multiprocessing.get_context("spawn")
-    stop = threading.Event()
 
     def start() -> BaseProcess:
         process = context.Process(target=_run, args=(target,))
@@ -191,17 +191,14 @@ def keep_beside(target: Callable[[], None]) -> Iterator[None]:
 
     place = ProcessSlot(start, now=time.monotonic(), must_start=False)
 
-    def look() -> None:
-        while not stop.wait(_LOOK_EVERY):
-            place.look(now=time.monotonic())
+    def look() -> float:
+        place.look(now=time.monotonic())
+        return _LOOK_EVERY
 
-    thread = threading.Thread(target=look, name="beside", daemon=True)
-    thread.start()
     try:
-        yield
+        with heartbeat.call_periodically(look, name="beside", first=_LOOK_EVERY):
+            yield
     finally:
-        stop.set()
-        thread.join()
         place.child.terminate()
         place.child.join()
 
