@@ -99,7 +99,7 @@ def test_a_result_waits_for_a_host_that_has_not_got_the_key_of_its_token_yet(
         wait_until(lambda: user.get(f"/jobs/{job_id}").json()["status"] == "Running")
         service.parts.tokens._use(KeyRing(signing=keys.generate()))
         go_on.touch()
-        pilot.wait_until_it_says("trying again: the token is not one of ours")
+        pilot.wait_until_it_says("trying again: the key that signed this token is none of this service's")
         service.parts.tokens._use(KeyRing(signing=KEY))
         ended = pilot.end()
 

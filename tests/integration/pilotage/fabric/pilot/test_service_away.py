@@ -237,13 +237,26 @@ def test_a_pilot_that_starts_before_the_service_waits_for_it(server: LeaseServer
     assert job.status == "Done"
 
 
-def test_a_host_without_room_gives_the_job_back_and_ends_the_pilot(
-    server: LeaseServer, tmp_path: Path
-) -> None:
+def test_a_host_without_a_work_directory_requests_no_job(server: LeaseServer, tmp_path: Path) -> None:
     job = server.add({"Executable": "true"})
     (tmp_path / "file").write_text("in the way")
 
     ended = run(server.url, tmp_path / "file" / "work")
+
+    assert (job.status, job.attempts) == ("Waiting", [])
+    assert ended["returncode"] == 4
+    assert "trouble with this host" in ended["reason"]
+
+
+def test_a_host_without_room_gives_the_job_back_and_ends_the_pilot(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    job = server.add({"Executable": "true"})
+    work = tmp_path
+    while len(str(work)) < 3900:  # one more name is longer than a path may be
+        work /= "x" * min(200, 4080 - len(str(work)))
+
+    ended = run(server.url, work)
 
     assert job.status == "Waiting"
     assert job.attempt.closed_as == "released"
