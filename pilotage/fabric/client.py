@@ -502,7 +502,7 @@ class ServiceClient:
         while after is not None:
             page = self._call("GET", path, params={**params, "after": str(after)})
             rows += page[key]
-            after = page.get("next")  # a service of an earlier release answers with everything
+            after = page.get("next")
         return rows
 
     def _request(self, method: str, path: str, **request: Any) -> httpx.Response:

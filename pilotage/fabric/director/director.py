@@ -47,7 +47,6 @@ from requirements.nodes import lrms_vocabulary
 
 #: The code of the service's refusal while another process of this director works.
 _OTHER_PROCESS = "other_process"
-_UNKNOWN_ROUTE = 404
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,8 +119,6 @@ class Director:
                     self._report(vo, client)
                 except ApiError as error:
                     holder = str(error.details.get("holder", ""))
-                    if error.status == _UNKNOWN_ROUTE:  # a service of an earlier release
-                        continue
                     if error.code != _OTHER_PROCESS or not presence.has_ended(holder):
                         raise
                     self._report(vo, client, replaces=holder)

@@ -45,7 +45,7 @@ class Gateway:
         return summary
 
     def _report(self, summary: GatewaySummary) -> None:
-        """Report that this gateway works; a service of an earlier release has no use for it."""
+        """Report that this gateway works. A refusal stops nothing: its journal is locked by this process."""
         for vo in self.pulling.vos:
             with suppress(Refused):
                 self.advertising.service.report_process(

@@ -208,7 +208,7 @@ class Pilot:
         node = socket.gethostname()[:255]
         try:
             why = self._service.report_node(stamp, node)
-        except (Away, Refused) as error:  # by an earlier release, or the pilot is not registered
+        except (Away, Refused) as error:  # it is not registered
             log.debug("the node is not recorded: %s", error)
             return
         if why:

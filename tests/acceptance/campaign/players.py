@@ -187,8 +187,9 @@ class Pilot(Player):
         if answer is None or not answer.is_success:
             return []
         matches = answer.json()["matches"]
+        taken_away = frozenset[str]()
         if matches and self.context.disturbing.is_set() and self.dice.random() < 0.1:
-            self._request_again(body, matches, asked)
+            taken_away = self._request_again(body, matches, asked)
         found = [
             Held(
                 lease=match["lease"],
@@ -199,6 +200,7 @@ class Pilot(Player):
                 answered=answered,
                 good_until=answered + _seconds_until(match["lease_expires_at"]),
                 nth=number,
+                taken_away=match["lease"] in taken_away,
             )
             for number, match in enumerate(matches)
         ]
@@ -207,15 +209,19 @@ class Pilot(Player):
         self.context.helds += found
         return found
 
-    def _request_again(self, body: Mapping[str, Any], matches: Sequence[Any], asked: float) -> None:
+    def _request_again(self, body: Mapping[str, Any], matches: Sequence[Any], asked: float) -> frozenset[str]:
+        """Send a request again. It has the same matches but for those that a user took away: return these."""
         self.context.disturb("request repeated")
         again = self.send("POST", "/matcher/requestJob", json=body)
         in_time = time.monotonic() < asked + _REPEATED_WITHIN
-        if again is None or not in_time or not again.is_success:
-            return
+        if again is None or not in_time or not again.is_success or self.context.history.recently_lost(asked):
+            return frozenset()
+        first = [each["lease"] for each in matches]
         leases = [each["lease"] for each in again.json()["matches"]]
-        if leases != [each["lease"] for each in matches] and not self.context.history.recently_lost(asked):
+        kept = [each for each in first if each in leases]
+        if kept and leases != kept:  # with none left it is a new request
             self.context.add_flaw(f"job {matches[0]['job_id']}: the same request has other matches: {leases}")
+        return frozenset(first).difference(kept)
 
     def _work(self, held: Held) -> None:
         """The whole life of a job; with a pilot that dies it is gone from the site without a report."""
@@ -256,6 +262,8 @@ class Pilot(Player):
             if answer is None:
                 self.pause(PHASE)
         if answer is not None and answer.is_success and not answer.json()["commands"]:
+            if held.taken_away:
+                self.context.add_flaw(f"job {held.job_id}: the same request has no {held.lease}, which starts")
             return True
         self._give_up(held, answer)
         return False

@@ -79,6 +79,7 @@ class Held:
     answered: float
     good_until: float = NEVER  #: the end of the lease
     nth: int = 0  #: in the answer that brought it
+    taken_away: bool = False  #: a repetition of the request did not bring it again
     start_sent: float = NEVER
     end_sent: float = NEVER  #: its pilot says that it ends
     end_answered: float = NEVER
