@@ -263,7 +263,9 @@ class Pilot(Player):
                 self.pause(PHASE)
         if answer is not None and answer.is_success and not answer.json()["commands"]:
             if held.taken_away:
-                self.context.add_flaw(f"job {held.job_id}: the same request has no {held.lease}, which starts")
+                self.context.add_flaw(
+                    f"job {held.job_id}: the same request has no {held.lease}, which starts"
+                )
             return True
         self._give_up(held, answer)
         return False
