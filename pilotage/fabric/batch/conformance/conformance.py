@@ -76,6 +76,15 @@ class Bench:
             time.sleep(self.poll)
         return report
 
+    def wait_for_output(self, handle: Handle, beginning: bytes) -> bytes:
+        """The standard output of a job as soon as it begins so, else what there is in the end."""
+        deadline = time.monotonic() + self.patience
+        while not (output := self.system.output(handle).stdout).startswith(beginning):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(self.poll)
+        return output
+
     @contextmanager
     def disturbed(self, glitch: Fault) -> Iterator[BatchSystem]:
         """The batch system while something goes wrong: with its commands, or at the seam if it has none."""
@@ -138,13 +147,12 @@ def kill_running(bench: Bench) -> None:
     """A running job is ended, with what it started, and can say goodbye where kills are gentle."""
     handle = bench.submit("#!/bin/sh\ntrap 'echo bye; exit 9' TERM\necho up\nsleep 600 &\nwait\n")
     bench.until(handle, State.RUNNING)
-    deadline = time.monotonic() + bench.patience
-    while bench.system.output(handle).stdout != b"up\n" and time.monotonic() < deadline:
-        time.sleep(bench.poll)
+    bench.wait_for_output(handle, b"up\n")
     bench.system.kill([handle])
     bench.until(handle, State.KILLED)
-    output = bench.system.output(handle).stdout
-    # Some systems send TERM to all processes; our wrapper passes it on besides.
+    # Some systems send TERM to all processes; our wrapper passes it on besides. Some report the end of a job
+    # whose processes are still ending.
+    output = bench.wait_for_output(handle, b"up\nbye\n") if bench.gentle else b""
     is_gentle = output.startswith(b"up\nbye\n")
     _require(is_gentle or not bench.gentle, f"a killed job was not sent TERM first; it wrote {output!r}")
 
