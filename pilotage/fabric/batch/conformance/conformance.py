@@ -145,7 +145,9 @@ def script_as_written(bench: Bench) -> None:
 
 def kill_running(bench: Bench) -> None:
     """A running job is ended, with what it started, and can say goodbye where kills are gentle."""
-    handle = bench.submit("#!/bin/sh\ntrap 'echo bye; exit 9' TERM\necho up\nsleep 600 &\nwait\n")
+    # TERM may reach what it started first, which ends the wait.
+    wait = "while :; do wait; sleep 0.1; done"
+    handle = bench.submit(f"#!/bin/sh\ntrap 'echo bye; exit 9' TERM\necho up\nsleep 600 &\n{wait}\n")
     bench.until(handle, State.RUNNING)
     bench.wait_for_output(handle, b"up\n")
     bench.system.kill([handle])
