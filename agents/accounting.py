@@ -12,6 +12,9 @@ from agents import leader
 from agents.leader import Leadership
 from taskqueue.accounting import log_reader, sums, time_series, usage, wait_sums
 from taskqueue.accounting.log_reader import LogSpan
+from taskqueue.db import database
+from taskqueue.jobs import log_feed
+from taskqueue.jobs.log_feed import LogEnd
 
 NAME: Final = "accounting"
 #: Log rows per transaction, and transactions per counter and cycle.
@@ -57,15 +60,17 @@ def cycle(engine: Engine, *, now: datetime, holder: str) -> AccountingResult | N
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
         if leadership is None:
             return None
-        read = {counter.name: _count_all(leadership, counter) for counter in COUNTERS}
+        with database.reading(engine) as conn:
+            end = log_feed.read_end(conn)
+        read = {counter.name: _count_all(leadership, counter, end) for counter in COUNTERS}
         if leadership.last is None or leadership.last.date() != now.date():
             _roll_up(leadership)
         return AccountingResult(read=read)
 
 
-def _count_all(leadership: Leadership, counter: LogCounter) -> int:
+def _count_all(leadership: Leadership, counter: LogCounter, end: LogEnd) -> int:
     with leadership.writing() as conn:
-        log_reader.note_end(conn, counter.name)
+        log_reader.note_end(conn, counter.name, end)
     return leadership.repeat(lambda conn: _count(conn, counter, leadership.now), most=_MOST, rounds=_ROUNDS)
 
 

@@ -7,9 +7,10 @@ where it does not respond, `PilotageError`, their base, for what is wrong before
 """
 
 import asyncio
-import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -20,8 +21,8 @@ from pilotage.cli import connection
 from pilotage.cli.commands import job as job_commands
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
-from pilotage.cli.errors import CommandRefused, WrongUsage
-from pilotage.fabric.client import ApiError, Json, ServiceAway, is_passing
+from pilotage.cli.errors import WrongUsage
+from pilotage.fabric.client import Json
 from taskqueue.states import FINAL
 
 _P = ParamSpec("_P")
@@ -35,8 +36,6 @@ Description = Path | str | Mapping[str, object]
 _PAGE = 1000
 #: Rows of a table in a notebook.
 _SHOWN = 50
-#: Seconds between two requests for the status of jobs; the pause grows from the first to the second.
-_PAUSES = (0.5, 10.0)
 _JOB_COLUMNS = ("job_id", "status", "minor_status", "site", "vo", "owner", "job_name", "submitted_at")
 
 
@@ -59,6 +58,18 @@ class JobRecord:
 
     def _repr_html_(self) -> str:
         return _as_table([self.fields])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """A change of a job's status."""
+
+    job_id: int
+    at: datetime
+    old_status: str | None  #: None: it was submitted
+    status: str  #: the new one
+    minor_status: str  #: why it is in this status
+    fields: Mapping[str, Any] = field(repr=False)  #: all that the service sent, by its names
 
 
 class Pages(Generic[_Row]):
@@ -185,24 +196,23 @@ class Client:
 
         A service that was reached once and goes away is waited for.
         """
-        statuses: dict[int, str] = {}
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause, longest = _PAUSES
-        while left := [job_id for job_id in job_ids if statuses.get(job_id) not in FINAL]:
-            try:
-                statuses |= {each.id: each.status for each in self._fetch_jobs(left)}
-            except (ServiceAway, ApiError) as error:
-                if not statuses or not is_passing(error):
-                    raise
-            if missing := [job_id for job_id in left if job_id not in statuses]:
-                raise CommandRefused(f"no job {', '.join(map(str, missing))}")
-            if all(statuses[job_id] in FINAL for job_id in left):
-                break
-            if deadline is not None and (pause := min(pause, deadline - time.monotonic())) <= 0:
-                break
-            time.sleep(pause)
-            pause = min(pause * 1.5, longest)
-        return statuses
+        seen = deque(job_commands.follow_statuses(self._service, job_ids, timeout=timeout), maxlen=1)
+        return dict(seen.pop()) if seen else {}
+
+    def follow(self, **filters: str) -> Iterator[JobChange]:
+        """Changes of jobs from now on, as they happen, each once; endless, so leave the loop by `break`.
+
+        Filters are those of `jobs`, where `status` is the new one. A service that goes away is waited for.
+        """
+        for change in job_commands.follow_changes(self._service, filters):
+            yield JobChange(
+                job_id=change["job_id"],
+                at=datetime.fromisoformat(change["at"]),
+                old_status=change["from"],
+                status=change["to"],
+                minor_status=change["minor"],
+                fields=change,
+            )
 
     def output(self, job_id: int, directory: Path | str = ".", *, most: int = 50 << 30) -> list[Path]:
         """Unpack the output of a job into a new directory below `directory`, named by its id; the files.
@@ -267,11 +277,6 @@ class Client:
         pages = [job_ids[start : start + _PAGE] for start in range(0, len(job_ids), _PAGE)]
         named = [filters] if filters else [{"ids": ",".join(map(str, ids))} for ids in pages]
         return [int(job_id) for each in named for job_id in change(each)["job_ids"]]
-
-    def _fetch_jobs(self, job_ids: Sequence[int]) -> Iterator[JobRecord]:
-        for start in range(0, len(job_ids), _PAGE):
-            ids = ",".join(map(str, job_ids[start : start + _PAGE]))
-            yield from map(_read_job, self._service.jobs({"id": ids}, limit=_PAGE)["jobs"])
 
 
 class Resources:

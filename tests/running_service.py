@@ -224,6 +224,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in (*self.servers, *(sockets or ())):
             listener.close()
+        if isinstance(self.config.app, FastAPI):
+            self.config.app.state.parts.job_events.close()
         state = self.server_state
         for connection in list(state.connections):
             connection.shutdown()

@@ -1,5 +1,6 @@
 """Client of the HTTP interface: one method per request, returning the parsed JSON, and its errors."""
 
+import json
 import os
 import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -190,6 +191,28 @@ class ServiceClient:
     def jobs(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of jobs under `jobs`; `next` goes into `after` for the one behind it."""
         return self._page("/jobs", filters, limit=limit, after=after)
+
+    def changes(self, filters: Mapping[str, str], *, limit: int = 1000, after: str | None = None) -> Json:
+        """Changes of jobs behind a cursor under `changes`, the cursor behind them as `next`, and `more`."""
+        return self._page("/jobs/changes", filters, limit=limit, after=after)
+
+    def events(self, filters: Mapping[str, str], *, seconds: float) -> Iterator[tuple[str, Json | None]]:
+        """Changes of jobs as they happen, each with the cursor behind it; at most for so long.
+
+        The service may end them earlier. Cursors come without a change, too: first, when changes from there
+        on will follow, and then every few seconds.
+        """
+        cursor, change = "", None
+        with self._open("/jobs/events", params={**filters, "seconds": f"{seconds:.3f}"}) as response:
+            for line in response.iter_lines():
+                name, _, value = line.partition(": ")
+                if name == "id":
+                    cursor = value
+                elif name == "data":
+                    change = json.loads(value)
+                elif not line:
+                    yield cursor, change
+                    change = None
 
     def summary(self, *, by: Sequence[str], filters: Mapping[str, str]) -> list[Json]:
         """Numbers of jobs by some of their fields."""
@@ -513,11 +536,17 @@ class ServiceClient:
         return response
 
     def _stream(self, path: str) -> Iterator[bytes]:
-        with self._away_if_silent(), self._http.stream("GET", f"{_API}{path}") as response:
+        with self._open(path) as response:
+            yield from response.iter_bytes(CHUNK)
+
+    @contextmanager
+    def _open(self, path: str, **request: Any) -> Iterator[httpx.Response]:
+        """A response whose body is read as it comes."""
+        with self._away_if_silent(), self._http.stream("GET", f"{_API}{path}", **request) as response:
             if not response.is_success:
                 response.read()
                 raise _refusal(response, self._whose)
-            yield from response.iter_bytes(CHUNK)
+            yield response
 
     @contextmanager
     def _away_if_silent(self) -> Iterator[None]:

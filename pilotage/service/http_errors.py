@@ -62,6 +62,12 @@ class TooManyRequests(PilotageError):
         return {"retry_after": self.retry_after}
 
 
+class CursorExpired(PilotageError):
+    """The cursor means nothing any more; the client has to begin anew."""
+
+    code = "cursor_expired"
+
+
 class BodyTooLarge(PilotageError):
     """The body exceeds the size limit of the request."""
 

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pilotage.service.metrics import Metrics
 
 _UNKNOWN = "unknown"
+_EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 class MeasuredRequests:
@@ -22,12 +23,14 @@ class MeasuredRequests:
             await self._app(scope, receive, send)
             return
         status = 500
-        begun = time.perf_counter()
+        begun, ended = time.perf_counter(), 0.0
 
         async def watch(message: Message) -> None:
-            nonlocal status
+            nonlocal status, ended
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if _EVENTS in message["headers"]:  # lasts as long as the client likes
+                    ended = time.perf_counter()
             await send(message)
 
         try:
@@ -36,7 +39,7 @@ class MeasuredRequests:
             route = getattr(scope.get("route"), "path", _UNKNOWN)
             # Without a route the method may be any word that the client chose.
             method = _UNKNOWN if route == _UNKNOWN else scope["method"]
-            seconds = time.perf_counter() - begun
+            seconds = (ended or time.perf_counter()) - begun
             self._metrics.served(method=method, route=route, status=status, seconds=seconds)
 
 

@@ -29,6 +29,7 @@ _PARAMETERS: Final = {
     "job_type": "`JobType` of the description.",
     "job_group": "`JobGroup` of the description.",
     "limit": "Entries of one page.",
+    "last-event-id": "Id of the last event that arrived; browsers send it when they connect again.",
     "from": "Earlier version of the configuration.",
     "idempotency-key": "The same key again returns the same answer and submits nothing; kept for 7 days.",
 }
@@ -63,6 +64,7 @@ _CODES: Final = (
     (r"jobs_(kill|reschedule)", 409, "illegal_transition"),
     (r"jobs_reschedule", 409, "reschedule_limit"),
     (r"jobs_submit", 409, "idempotency_conflict"),
+    (r"jobs_(list_changes|follow)", 410, "cursor_expired"),
     (r"jobs_(submit|resubmit)", 429, "quota_exceeded"),
     (r"pilots_exchange", 409, "secret_used"),
     (r"config_(replace|edit|rollback)|resources_(drain|resume)_queue", 409, "version_conflict"),

@@ -17,6 +17,7 @@ from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
 from pilotage.service.auth.rate_limits import RateLimiter, WorkLimiter
 from pilotage.service.auth.tokens import RevokedTokens, Tokens
+from pilotage.service.job_events import JobEvents
 from pilotage.service.lease_reports import LeaseReports
 from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
@@ -96,6 +97,8 @@ class ServiceLimits:
     strangers_per_second: float = 10.0  #: requests without a token from one address, at most
     requests_at_work: int = 8  #: of one caller, in threads
     requests_waiting: int = 100  #: of one caller, for these
+    streams: int = 500  #: of events, of all callers
+    streams_of_caller: int = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ class Services:
     reports: LeaseReports = field(init=False)
     revoked: RevokedTokens = field(init=False)
     work: WorkLimiter = field(init=False)
+    job_events: JobEvents = field(init=False)
 
     def __post_init__(self) -> None:
         direct = self.engine if self.direct_url is None else database.connect(self.direct_url)
@@ -135,6 +139,9 @@ class Services:
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))
         work = WorkLimiter(at_work=self.limits.requests_at_work, waiting=self.limits.requests_waiting)
         object.__setattr__(self, "work", work)
+        streams = self.limits.streams, self.limits.streams_of_caller
+        events = JobEvents(self.engine, most=streams[0], most_of_caller=streams[1])
+        object.__setattr__(self, "job_events", events)
 
 
 def _waiting(classes: Sequence[WaitingClass]) -> int:

@@ -1,13 +1,8 @@
 """Readers of the job log: each row is read and counted exactly once, however late it is committed.
 
 The position of a reader is stored in the transaction that stores its sums: if the process is killed between
-two steps, or has a rival, a span was counted as a whole or not at all. A growing number alone is no safe
-position on PostgreSQL: a transaction that took an early number may commit late. So the end of the log is
-stored with the transactions that are open then, and read only when all of those are over; a long transaction
-delays the reader, nothing else. A transaction changes a job before it writes the log, so it has a
-transaction id, and is seen as open, before it takes a log number.
-
-On SQLite there is one writer at a time: rows become visible in the order of their numbers.
+two steps, or has a rival, a span was counted as a whole or not at all. The end of the log is stored with what
+tells when it is complete (`log_feed.LogEnd`), and read only then.
 """
 
 import json
@@ -17,16 +12,16 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, RowMapping, and_, bindparam, case, func, select, true, update
 
 from taskqueue.db import sql
+from taskqueue.jobs import log_feed
+from taskqueue.jobs.log_feed import LogEnd
 from taskqueue.schema.tables import job_log
 from taskqueue.schema.tables import log_readers as table
-from taskqueue.task_queues import change_feed
 
 #: A log time further in the future comes from a wrong clock; it is not waited for.
 _WRONG_CLOCK = timedelta(hours=1)
 
 BEGIN = sql.insert_or_skip(table)
 GET = select(table).where(table.c.name == bindparam("the_name"))
-END = select(func.max(job_log.c.log_id))
 NOTE_END = (
     update(table)
     .where(table.c.name == bindparam("the_name"))
@@ -85,18 +80,14 @@ class LogSpan:
 is_within = and_(job_log.c.log_id > bindparam("after"), job_log.c.log_id <= bindparam("upto"))
 
 
-def note_end(conn: Connection, name: str) -> None:
-    """Store the current end of the log, if the reader has read up to the stored one."""
+def note_end(conn: Connection, name: str, end: LogEnd) -> None:
+    """Store an end of the log, read in an earlier transaction, if all up to the stored one is counted."""
     reader = _get_reader(conn, name)
-    if reader["noted"] > reader["counted"]:
-        history, _ = _read_under_way(reader)
-        if history == list(change_feed.read_position(conn).history):
-            return
-    end = conn.execute(END).scalar_one() or 0
-    if end > reader["counted"]:
-        position = change_feed.read_position(conn)
-        under_way = json.dumps([*position.history, position.high])
-        conn.execute(NOTE_END, {"the_name": name, "end": end, "position": under_way})
+    if reader["noted"] > reader["counted"] and _read_noted(reader).history == end.history:
+        return
+    if end.log_id > reader["counted"]:
+        under_way = json.dumps([*end.history, end.before])
+        conn.execute(NOTE_END, {"the_name": name, "end": end.log_id, "position": under_way})
 
 
 def read_next_span(
@@ -108,7 +99,7 @@ def read_next_span(
     `most` rows.
     """
     reader = _get_reader(conn, name)
-    if reader["noted"] <= reader["counted"] or not _is_settled(conn, reader):
+    if reader["noted"] <= reader["counted"] or not log_feed.is_complete(conn, _read_noted(reader)):
         return None
     bounds = {"after": reader["counted"], "upto": reader["noted"], "most": most}
     times = {"before": now - lag if lag else now + _WRONG_CLOCK, "nonsense": now + _WRONG_CLOCK}
@@ -138,16 +129,7 @@ def _get_reader(conn: Connection, name: str) -> RowMapping:
     return reader
 
 
-def _is_settled(conn: Connection, reader: RowMapping) -> bool:
-    """Whether every transaction is over that was open when the end was stored."""
-    if conn.dialect.name == "sqlite":
-        return True
-    current = change_feed.read_position(conn)
-    history, high = _read_under_way(reader)
-    return history == list(current.history) and bool(current.low >= high)
-
-
-def _read_under_way(reader: RowMapping) -> tuple[list[object], int]:
-    """History and end of the position at which the end of the log was noted."""
-    *history, high = json.loads(reader["under_way"]) or [0]
-    return history, high
+def _read_noted(reader: RowMapping) -> LogEnd:
+    """The end of the log as it was stored."""
+    *history, before = json.loads(reader["under_way"]) or [0]
+    return LogEnd(log_id=reader["noted"], history=tuple(history), before=before)

@@ -30,6 +30,7 @@ from requirements.errors import require_names
 from taskqueue import ownership
 from taskqueue.jobs import jobs
 from taskqueue.jobs.jobs import Job
+from taskqueue.jobs.log_feed import JobChange
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import ENDED, LIVING, job_waits
 from taskqueue.schema.tables import jobs as table
@@ -59,6 +60,28 @@ class JobSelector:
     def is_met_by_none(self) -> bool:
         """Whether an empty set excludes every job."""
         return frozenset() in (self.job_ids, self.vos, self.statuses, self.sites)
+
+    def includes(self, job: JobChange) -> bool:
+        """Whether a job fulfils the conditions with the status that it changed to."""
+        sets: tuple[tuple[frozenset[Any] | None, object], ...] = (
+            *((self.job_ids, job.job_id), (self.vos, job.vo)),
+            *((self.statuses, job.status), (self.sites, job.site)),
+        )
+        values = (
+            *((self.owner, job.owner), (self.owner_group, job.owner_group)),
+            *((self.minor_status, job.minor_status), (self.submit_pool, job.submit_pool)),
+            *((self.job_name, job.job_name), (self.job_type, job.job_type), (self.job_group, job.job_group)),
+        )
+        return (
+            all(wanted is None or value in wanted for wanted, value in sets)
+            and all(wanted in (None, value) for wanted, value in values)
+            and (self.submitted_since is None or job.submitted_at >= self.submitted_since)
+            and (self.submitted_before is None or job.submitted_at < self.submitted_before)
+            and (
+                not self.any_of
+                or any(each.includes(vo=job.vo, owner=job.owner, site=job.site) for each in self.any_of)
+            )
+        )
 
     def clauses(self, of: FromClause = table) -> list[ColumnElement[bool]]:
         """SQL conditions on the table of jobs, or on a selection from it."""

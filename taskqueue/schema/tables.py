@@ -166,7 +166,7 @@ log_readers = _table(
     Column("name", Text, primary_key=True),
     Column("counted", BigInteger, nullable=False),  # every log row up to this one is counted
     Column("noted", BigInteger, nullable=False),  # end of the log at the last read
-    Column("under_way", Text, nullable=False),  # JSON list: server id, then transactions open at that read
+    Column("under_way", Text, nullable=False),  # JSON list: of log_feed.LogEnd, the history, then `before`
 )
 
 #: Numbers of jobs that entered and left a status, by minute; older ones by hour.

@@ -46,13 +46,14 @@ MAPPING = "mapping"
 PRIORITY = "priority"
 
 # `xid8` does not wrap at 32 bits; it converts to a number only via text.
-_OUR_XID = cast(cast(func.pg_current_xact_id(), Text), BigInteger)
+#: Id of the transaction, which gets one by this.
+OUR_XID = cast(cast(func.pg_current_xact_id(), Text), BigInteger)
 _HORIZON = cast(cast(func.pg_snapshot_xmin(func.pg_current_snapshot()), Text), BigInteger)
 _NEXT_XID = cast(cast(func.pg_snapshot_xmax(func.pg_current_snapshot()), Text), BigInteger)
 
 _NEW: Mapping[str, Any] = {"kind": bindparam("kind"), "key": bindparam("key"), "at": bindparam("at")}
 APPEND = {
-    "postgresql": insert(changes).values(xid=_OUR_XID, **_NEW),
+    "postgresql": insert(changes).values(xid=OUR_XID, **_NEW),
     # One writer at a time: rows become visible in the order of their ids.
     "sqlite": insert(changes).values(xid=literal(0), **_NEW),
 }

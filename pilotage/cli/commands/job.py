@@ -1,10 +1,12 @@
 """`pilotage job kill`, `reschedule`, `wait` and `output`."""
 
+import math
 import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Self
@@ -19,7 +21,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage, harmless
 from pilotage.cli.options import JobFilters
 from pilotage.cli.output import Entry
-from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient, is_passing
+from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
 from pilotage.fabric.pilot.payload import archives
 from taskqueue.states import FINAL, JobStatus
 
@@ -85,8 +87,13 @@ def _change_each(
     return result
 
 
-#: Seconds between two requests for the status.
-_PAUSE = 0.5
+Events = Iterator[tuple[str, Json | None]]
+#: Seconds between two requests for statuses where there are no events: the first, growing to the longest.
+_PAUSES = (0.5, 10.0)
+#: Seconds of one stream of events.
+_STREAM = 300.0
+#: Ids that fit into the address of a stream; beyond, the stream has all jobs of the token's bearer.
+_MOST_NAMED = 200
 #: Jobs that `wait` takes from a filter at most.
 _MOST_JOBS = 100_000
 
@@ -120,35 +127,102 @@ def _ids(client: ServiceClient, filters: Mapping[str, str]) -> list[int]:
 
 
 def until_final(client: ServiceClient, ids: Sequence[int], *, timeout: float | None) -> Mapping[int, str]:
-    """The status of each job, when all have ended or time is up.
+    """The status of each job, when all have ended or time is up, as by `follow_statuses`."""
 
-    A service that was reached once and goes away is waited for.
-    """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    statuses: dict[int, str] = {}
-    open_ids, is_away = list(ids), False
+    def warn(error: Exception) -> None:
+        typer.echo(f"pilotage: {error}; waiting", err=True)
+
+    statuses: Mapping[int, str] = {}
     with WaitingBars(len(ids), client.job) as bars:
-        while open_ids:
-            try:
-                seen = {job["job_id"]: job["status"] for job in job_show.fetch_jobs(client, open_ids)}
-                is_away = False
-            except (ServiceAway, ApiError) as error:
-                if not statuses or not is_passing(error):
-                    raise
-                if not is_away:
-                    typer.echo(f"pilotage: {error}; waiting", err=True)
-                seen, is_away = {job_id: statuses[job_id] for job_id in open_ids}, True
-            if unknown := [job_id for job_id in open_ids if job_id not in seen]:
-                raise CommandRefused(f"no job {options.format_ids(unknown)}")
-            statuses.update(seen)
-            open_ids = [job_id for job_id in open_ids if seen[job_id] not in FINAL]
-            running = [job_id for job_id in open_ids if seen[job_id] == JobStatus.RUNNING]
-            bars.show(ended=len(ids) - len(open_ids), total=len(ids), running=running)
-            if deadline is not None and time.monotonic() >= deadline:
-                break
-            if open_ids:
-                time.sleep(_PAUSE)
+        for statuses in follow_statuses(client, ids, timeout=timeout, warn=warn):
+            running = [job_id for job_id, status in statuses.items() if status == JobStatus.RUNNING]
+            ended = sum(status in FINAL for status in statuses.values())
+            bars.show(ended=ended, total=len(ids), running=running)
     return statuses
+
+
+def follow_statuses(
+    client: ServiceClient,
+    ids: Sequence[int],
+    *,
+    timeout: float | None = None,
+    warn: Callable[[ServiceAway | ApiError], object] = lambda _: None,
+) -> Iterator[Mapping[int, str]]:
+    """Yield the statuses of jobs again and again, until all have ended or `timeout` seconds are over.
+
+    They come by events; where there are none, such as behind a proxy that holds them back, by polling. A
+    service that was reached once and goes away is waited for; `warn` gets the first error of each such time.
+    """
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    statuses: dict[int, str] = {}
+    pause, has_events, is_away = _PAUSES[0], True, False
+    while left := [job_id for job_id in ids if statuses.get(job_id) not in FINAL]:
+        events = _open_events(client, left, deadline - time.monotonic()) if has_events else None
+        try:
+            statuses |= {job["job_id"]: job["status"] for job in job_show.fetch_jobs(client, left)}
+            has_events, is_away = events is not None, False
+        except (ServiceAway, ApiError) as error:
+            if not statuses or not is_passing(error):
+                raise
+            if not is_away:
+                warn(error)
+            is_away = True
+        if unknown := [job_id for job_id in left if job_id not in statuses]:
+            raise CommandRefused(f"no job {options.format_ids(unknown)}")
+        yield statuses
+        for _, change in events or ():
+            if change is not None and statuses.get(change["job_id"], JobStatus.DONE) not in FINAL:
+                statuses[change["job_id"]] = change["to"]
+            if _is_over(statuses, deadline):
+                break
+            yield statuses
+        yield statuses
+        if _is_over(statuses, deadline):
+            return
+        time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+        pause = _PAUSES[0] if has_events else min(1.5 * pause, _PAUSES[1])
+
+
+def follow_changes(client: ServiceClient, filters: Mapping[str, str]) -> Iterator[Json]:
+    """Yield changes of jobs from now on, endlessly, each once: by events, or where there are none by polling.
+
+    A service that goes away is waited for. `ApiError` if the database lost commits meanwhile (410).
+    """
+    cursor = client.changes(filters)["next"]
+    while True:
+        try:
+            for behind, change in client.events({**filters, "after": cursor}, seconds=_STREAM):
+                cursor = behind
+                if change is not None:
+                    yield change
+        except (ServiceAway, ApiError) as error:
+            if not is_passing(error):
+                raise
+            with suppress(ServiceAway):
+                page = client.changes(filters, after=cursor)
+                yield from page["changes"]
+                cursor = page["next"]
+        time.sleep(_PAUSES[0])
+
+
+def _is_over(statuses: Mapping[int, str], deadline: float) -> bool:
+    return time.monotonic() >= deadline or all(status in FINAL for status in statuses.values())
+
+
+def _open_events(client: ServiceClient, ids: Sequence[int], seconds: float) -> Events | None:
+    """Events from now on, of these jobs among others; None: they cannot be had."""
+    named = {"ids": ",".join(map(str, ids))} if len(ids) <= _MOST_NAMED else {}
+    events = client.events(named, seconds=max(1.0, min(seconds, _STREAM)))
+    try:
+        next(events)
+    except (ServiceAway, ApiError, StopIteration):
+        return None
+    return _until_broken(events)
+
+
+def _until_broken(events: Events) -> Events:
+    with suppress(ServiceAway):
+        yield from events
 
 
 #: Jobs whose phases are shown; each needs its own request.

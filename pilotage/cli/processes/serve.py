@@ -71,11 +71,13 @@ def serve_application(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish running requests and return.
 
-    `ready` is called when the server accepts requests, `ending` at shutdown, while it still does.
+    `ready` is called when the server accepts requests, `ending` at shutdown, while it still does. Streams of
+    events are ended then: they would last longer than running requests are waited for.
     """
     config = configuration(app, log_level=chosen.log_level, tls=tls, trusted_proxies=chosen.trusted_proxies)
+    close = app.state.parts.job_events.close
     with _keep_signals():
-        _Server(config, ready=ready, ending=ending).run(sockets=[bound])
+        _Server(config, ready=ready, ending=ending, close=close).run(sockets=[bound])
 
 
 def configuration(
@@ -101,9 +103,15 @@ class _Server(uvicorn.Server):
     """A server with callbacks at startup and before shutdown."""
 
     def __init__(
-        self, config: uvicorn.Config, *, ready: Callable[[], None], ending: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        *,
+        ready: Callable[[], None],
+        ending: Callable[[], None],
+        close: Callable[[], None],
     ) -> None:
         super().__init__(config)
+        self._close = close
         self._ready = ready
         self._ending = ending
 
@@ -119,6 +127,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._ending)
+        self._close()
         await super().shutdown(sockets)
 
 

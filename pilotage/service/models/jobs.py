@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
@@ -19,6 +20,7 @@ from pydantic import (
 )
 
 from pilotage.service.models import MOST, AnswerModel, ListPage, StrictInput
+from requirements.errors import InvalidRequest, Problem
 from taskqueue.jobs.grid_jobs import LocalJobsStatus, aggregate_status
 from taskqueue.states import JobStatus
 
@@ -159,6 +161,53 @@ class JobLog(BaseModel):
     next: int | None = Field(description="The `after` of the next page; null: this was the last.")
 
 
+class ChangeLine(AnswerModel):
+    """A change of one job's status."""
+
+    job_id: int
+    at: datetime
+    from_status: JobStatus | None = Field(serialization_alias="from", description="null: it was submitted.")
+    status: JobStatus = Field(serialization_alias="to")
+    minor_status: str = Field(serialization_alias="minor", description="Why it is in this status.")
+    epoch: int = Field(description="Number of its latest attempt at that time.")
+    vo: str
+    owner: str
+    job_name: str
+    job_group: str
+    site: str = Field(description="Site of the latest attempt; before that, the requested site.")
+
+
+_CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A position in the feed of changes, as text `INCARNATION-LOG_ID`."""
+
+    incarnation: int
+    log_id: int
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}-{self.log_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Cursor":
+        """Read one; `InvalidRequest` if it is none."""
+        found = _CURSOR.fullmatch(text)
+        if found is None:
+            message = f"{text!r:.80} is no cursor: give `next` of an earlier answer, or the id of an event"
+            raise InvalidRequest([Problem(path="after", message=message)])
+        return cls(int(found[1]), int(found[2]))
+
+
+class ChangePageAnswer(BaseModel):
+    """Changes in the order in which they happened."""
+
+    changes: list[ChangeLine]
+    next: str = Field(description="Cursor behind them, the `after` of the next request; there always is one.")
+    more: bool = Field(description="Whether there are more already: request them at once.")
+
+
 #: The largest id of a job.
 MAX_ID = 2**63 - 1
 _ID = re.compile(r"[0-9]{1,19}")
@@ -230,6 +279,31 @@ class JobQuery(JobFilter, ListPage):
     def filter(self) -> JobFilter:
         """Only the conditions."""
         return self.model_copy(update={"ids": self.id if self.ids is None else self.ids})
+
+
+_AFTER = Field(
+    default=None, max_length=40, description="Cursor: `next` of an answer, or the id of an event; none: now."
+)
+
+
+class ChangeQuery(JobFilter, ListPage):
+    """Filter of changes, by the job with its new status, and where they begin."""
+
+    limit: int = Field(default=MOST, ge=1, le=MOST, description="Most changes in the answer.")
+    after: str | None = _AFTER
+
+
+#: Seconds after which a stream of events ends at the latest.
+LONGEST_STREAM = 300.0
+
+
+class EventQuery(JobFilter):
+    """Filter of events, by the job with its new status, and where they begin and end."""
+
+    after: str | None = _AFTER
+    seconds: float = Field(
+        default=LONGEST_STREAM, gt=0, le=LONGEST_STREAM, description="How long the stream may last."
+    )
 
 
 class SummaryQuery(JobFilter):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Form, Header, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from pydantic import BeforeValidator, Field, model_validator
 from sqlalchemy import Connection
@@ -18,7 +18,8 @@ from optimizers.submit import dry_run
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
-from pilotage.service.models.jobs import MAX_ID, JobAnswer, JobFilter, words
+from pilotage.service.job_events import EventStream
+from pilotage.service.models.jobs import MAX_ID, EventQuery, JobAnswer, JobFilter, words
 from pilotage.service.pages import job
 from pilotage.service.pages.job import ExplainedJob
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
@@ -186,6 +187,18 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
         filters=dict(query.fields),
         matching=urlencode(query.fields),
     )
+
+
+@router.get("/jobs/events")
+@allow(Role.USER, Role.VO_ADMIN)
+async def follow(
+    page: PageOf,
+    query: Annotated[EventQuery, Query()],
+    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
+) -> EventStream:
+    """Send the changes after which a page is to refresh, also of jobs that leave a status which it shows."""
+    query = query.model_copy(update={"status": None, "minor_status": None})
+    return await page.parts.job_events.open_stream(page.caller, query, last_event_id)
 
 
 class DownloadQuery(ListQuery):

@@ -9,10 +9,14 @@ from pilotage.service import routing
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Capability, Role
+from pilotage.service.job_events import EventStream
 from pilotage.service.models.jobs import (
     AttemptAnswer,
     ChangedJob,
     ChangedJobs,
+    ChangePageAnswer,
+    ChangeQuery,
+    EventQuery,
     JobAnswer,
     JobDetails,
     JobFilter,
@@ -73,6 +77,35 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
         return JobSummary(summary=rows)
 
     return parts.summaries.get((by, wanted), count, now=parts.clock())
+
+
+@router.get("/changes")
+@allow(Role.USER, Role.VO_ADMIN)
+def list_changes(
+    parts: PartsOf, caller: CallerOf, query: Annotated[ChangeQuery, Query()]
+) -> ChangePageAnswer:
+    """List changes of status behind a cursor, in order, each exactly once.
+
+    Without `after` there are none, but `next` is the present: get it first, then list the jobs, then ask for
+    what changed since. A page may be short or empty and yet have more: one request searches 10,000 changes.
+    """
+    return parts.job_events.read_page(caller, query)
+
+
+@router.get("/events", response_class=EventStream)
+@allow(Role.USER, Role.VO_ADMIN)
+async def follow(
+    parts: PartsOf,
+    caller: CallerOf,
+    query: Annotated[EventQuery, Query()],
+    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
+) -> EventStream:
+    """Send changes of status as server-sent events, as they happen.
+
+    Events are called `job`, with data as an entry of `GET /jobs/changes` and a cursor as id. The stream ends
+    after five minutes at most: continue with the id of the last event as `Last-Event-ID` or `after`.
+    """
+    return await parts.job_events.open_stream(caller, query, last_event_id)
 
 
 @router.get("/{job_id}")

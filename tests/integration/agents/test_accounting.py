@@ -16,7 +16,7 @@ from taskqueue.accounting import log_reader, time_series
 from taskqueue.accounting.log_reader import ConcurrentReadError
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import database
-from taskqueue.jobs import control, jobs
+from taskqueue.jobs import control, jobs, log_feed
 from taskqueue.schema.tables import log_readers
 from taskqueue.states import FINAL, JobStatus
 from tests import accounted, faults, stored, waiting
@@ -35,6 +35,13 @@ def postgresql(postgres_url: str) -> Iterator[Engine]:
 
 def _cycle(engine: Engine, now: datetime, holder: str = "test") -> None:
     assert accounting.cycle(engine, now=now, holder=holder) is not None
+
+
+def _note_end(engine: Engine) -> None:
+    with database.reading(engine) as conn:
+        end = log_feed.read_end(conn)
+    with database.writing(engine) as conn:
+        log_reader.note_end(conn, "flows", end)
 
 
 def _series(engine: Engine, now: datetime) -> StatusSeries:
@@ -128,10 +135,25 @@ def test_a_transaction_that_is_held_open_is_waited_for(postgresql: Engine, now: 
         assert time_series.count_current(conn) == {"lhcb": {S.RECEIVED: 5}}
 
 
+def test_a_transaction_younger_than_all_that_ended_is_waited_for(postgresql: Engine, now: datetime) -> None:
+    """It has the number of no transaction that a snapshot names: a snapshot ends at the last that ended."""
+    with database.writing(postgresql) as older, database.writing(postgresql) as late:
+        older.execute(log_feed.XID)
+        stored.job_ids(late, now, 2)
+        stored.job_ids(older, now, 3)
+        older.commit()
+        with database.reading(postgresql) as conn:
+            end = log_feed.read_end(conn)
+        with database.reading(postgresql) as conn:
+            assert not log_feed.is_complete(conn, end)
+    with database.reading(postgresql) as conn:
+        assert log_feed.is_complete(conn, end)
+
+
 def test_a_transaction_that_begins_later_is_not_waited_for(postgresql: Engine, now: datetime) -> None:
     with database.writing(postgresql) as conn:
         stored.job_ids(conn, now, 3)
-        log_reader.note_end(conn, "flows")
+    _note_end(postgresql)
     with database.writing(postgresql) as late:
         stored.job_ids(late, now, 2)
         _cycle(postgresql, now + MINUTE)
@@ -164,7 +186,8 @@ def test_another_server_s_transactions_are_not_waited_for(postgresql: Engine, no
     """A dump is restored whose reader had noted what was under way on the old server."""
     with database.writing(postgresql) as conn:
         accounted.put(conn, now, 2)
-        log_reader.note_end(conn, "flows")
+    _note_end(postgresql)
+    with database.writing(postgresql) as conn:
         [noted] = conn.execute(select(log_readers.c.under_way)).scalars()
         incarnation, _, tables, _ = json.loads(noted)
         elsewhere = json.dumps([incarnation, "another server", tables, 10**12])
@@ -175,8 +198,8 @@ def test_another_server_s_transactions_are_not_waited_for(postgresql: Engine, no
 
 
 def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> None:
+    _note_end(engine)
     with database.writing(engine) as conn:
-        log_reader.note_end(conn, "flows")
         job_ids = accounted.put(conn, now, 2)
         control.kill_jobs(conn, job_ids, source="test", now=now)
         old = {"vo": "lhcb", "before": now + HOUR, "limit": 10}
@@ -207,7 +230,7 @@ def test_the_stocks_are_what_a_count_of_all_jobs_says(engine: Engine, now: datet
         leases = accounted.begin(conn, job_ids[: 6 + seed], now)
         accounted.finish(conn, leases[: 2 + seed], now)
         control.kill_jobs(conn, job_ids[-2:] + job_ids[:1], source="test", now=now)
-        log_reader.note_end(conn, "flows")
+    _note_end(engine)
     _cycle(engine, now + HOUR)
     with database.writing(engine) as conn:
         taken_back = control.reschedule_jobs(conn, job_ids[::2], source="test", now=now, maximum=3)

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -128,6 +128,11 @@ class _Restarting:
 
     def job(self, _job_id: int) -> dict[str, Any]:
         return {}
+
+    def events(self, _filters: object, *, seconds: float) -> Iterator[tuple[str, None]]:
+        if seconds:
+            raise ServiceAway("a proxy holds the stream back")
+        yield "0-0", None
 
 
 AWAY = [ServiceAway("it cannot be reached"), ApiError("busy", status=503, code="unavailable", details={})]

@@ -7,3 +7,26 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   const hidden = document.visibilityState === "hidden";
   if (byItself && (hidden || elt.contains(document.activeElement))) event.preventDefault();
 });
+
+// Jobs are shown anew when one changes, and as often as they say where there are no events. A hidden page has
+// no stream: browsers allow six connections to a host.
+const followed = () => document.querySelector("[data-events]");
+let stream;
+let pending;
+
+const refresh = () => {
+  pending = undefined;
+  const part = followed();
+  if (part) htmx.trigger(part, "job-changed");
+  else stream.close();
+};
+
+const follow = () => {
+  stream?.close();
+  if (document.visibilityState === "hidden" || !followed()) return;
+  stream = new EventSource(followed().dataset.events);
+  stream.addEventListener("job", () => (pending ??= setTimeout(refresh, 500)));
+};
+
+document.addEventListener("visibilitychange", follow);
+follow();

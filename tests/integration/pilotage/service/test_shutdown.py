@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pilotage.cli.processes import serve
 from pilotage.service.app import create_app
 from tests.access import QUEUE
 from tests.running_service import running_on_sqlite, served
@@ -54,3 +55,31 @@ def test_a_request_that_the_end_of_the_service_cuts_off_is_to_be_repeated(
     assert answer.status_code == 503, answer.text
     assert answer.json()["error"]["code"] == "service_ending"
     assert "Retry-After" in answer.headers
+
+
+def test_streams_of_events_end_with_the_service(sqlite_template: Path, tmp_path: Path) -> None:
+    """They would last five minutes; running requests are waited for, and cut off as a last resort."""
+    with running_on_sqlite(sqlite_template, tmp_path) as service:
+        app = create_app(service.parts)
+        begun = threading.Event()
+        config = serve.configuration(app, log_level="info")
+        config.timeout_graceful_shutdown = None  # without an end of the streams it waits for ever
+        server = serve._Server(
+            config, ready=begun.set, ending=lambda: None, close=app.state.parts.job_events.close
+        )
+        bound = serve.bind_socket("127.0.0.1", 0)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        assert begun.wait(60)
+        headers = {"Authorization": f"Bearer {service.token('user', vo='cms', user='ada')}"}
+        with httpx.stream(
+            "GET", f"{serve.url_of(bound)}/api/v1/jobs/events", headers=headers, timeout=60, trust_env=False
+        ) as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == "retry: 1000"
+            server.should_exit = True
+            for _ in lines:
+                pass
+        thread.join(60)
+        assert not thread.is_alive()
+        bound.close()

@@ -289,3 +289,22 @@ def test_a_description_that_is_refused_says_why_and_stays(service: Service, sign
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("alert")).to_contain_text("Executible")
     assert "Executible" in page.get_by_label("Description").input_value()
+
+
+def test_a_list_and_a_job_are_shown_anew_when_the_job_changes(service: Service, signed_in: SignedIn) -> None:
+    """By events: the page does not get to the next time at which it would look by itself."""
+    [job_id] = _submit(service, {})
+    pages = []
+    for address in (f"/jobs/{job_id}", "/jobs?status=Waiting"):
+        page = signed_in(service, role="user", vo="cms", user="ada")
+        page.add_init_script(
+            "const set = window.setTimeout, repeat = window.setInterval;"
+            "window.setTimeout = (f, ms, ...more) => ms >= 5000 ? 0 : set(f, ms, ...more);"
+            "window.setInterval = (f, ms, ...more) => ms >= 5000 ? 0 : repeat(f, ms, ...more);"
+        )
+        with page.expect_response("**/jobs/events*"):
+            page.goto(address)
+        pages.append(page)
+    service.user().post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
+    expect(pages[0].locator("#job .head")).to_contain_text("Killed")
+    expect(pages[1].locator("#jobs tbody th")).to_have_count(0)

@@ -1,0 +1,185 @@
+"""Changes of jobs over HTTP: pages behind a cursor, and server-sent events to a bounded number of streams.
+
+All streams of a process share one reader of the log, which looks every half second while there are any: so
+it needs no notifications, and any number of processes, on either database, show the same changes. A stream
+ends after some minutes, and with the service; a client continues with its cursor, with its token checked
+anew.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from fastapi.responses import StreamingResponse
+from sqlalchemy import Engine
+
+from pilotage.service.auth import visibility
+from pilotage.service.auth.callers import Caller
+from pilotage.service.http_errors import CursorExpired, TooManyRequests
+from pilotage.service.models.jobs import ChangeLine, ChangePageAnswer, ChangeQuery, Cursor, EventQuery
+from taskqueue.db import database
+from taskqueue.jobs.log_feed import ChangePage, JobChange, LogFeed
+from taskqueue.jobs.search import JobSelector
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks at the log.
+_EVERY: Final = 0.5
+#: Longest time in seconds without a byte: proxies and clients take longer silence for a lost connection.
+_KEEP_ALIVE: Final = 5.0
+#: Rows of the log that are read at once, and changes that are kept in memory for the streams.
+_ROWS: Final = 1000
+_KEPT: Final = 10_000
+#: Rows of the log that one page may search.
+PAGE_ROWS: Final = 10_000
+#: Seconds after which a client that found no place tries again.
+_RETRY: Final = 30
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events."""
+
+    media_type = "text/event-stream"
+
+
+#: No proxy may keep events back.
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class JobEvents:
+    """Streams of changes; their methods are for the event loop, those that read pages for threads."""
+
+    def __init__(self, engine: Engine, *, most: int, most_of_caller: int) -> None:
+        """Allow so many streams at a time, and so many of one subject."""
+        self._log = LogFeed(engine)
+        self._most, self._most_of_caller = most, most_of_caller
+        self._streams: Counter[str] = Counter()
+        self._recent: Sequence[JobChange] = ()  # all from behind `_since` to `_upto`
+        self._since: int | None = None  # None: the reader has not begun
+        self._upto = 0
+        self._changed = asyncio.Event()  # set, and replaced, at each change
+        self._reader: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    def read_page(self, caller: Caller, query: ChangeQuery) -> ChangePageAnswer:
+        """The changes behind the cursor of a query; without one none, but where they begin."""
+        wanted = visibility.visible_jobs(caller, query)
+        cursor = self.start_of(query.after)
+        end = self._log.read_end()
+        page = self._log.read_page(cursor.log_id, upto=end, most=PAGE_ROWS)
+        met = [change for change in page.changes if wanted.includes(change)]
+        is_cut = len(met) > query.limit
+        upto = met[query.limit - 1].log_id if is_cut else page.upto
+        return ChangePageAnswer(
+            changes=[ChangeLine.model_validate(change) for change in met[: query.limit]],
+            next=str(Cursor(cursor.incarnation, upto)),
+            more=is_cut or page.more,
+        )
+
+    def start_of(self, after: str | None) -> Cursor:
+        """The cursor of a text, or of the present; `CursorExpired` if log ids have another meaning now."""
+        incarnation = self._log.read_incarnation()
+        cursor = Cursor(incarnation, self._log.read_end()) if after is None else Cursor.parse(after)
+        if cursor.incarnation != incarnation:
+            raise CursorExpired(
+                f"the cursor {after} is from before a recovery of the database: "
+                "get a new one without `after`, and list the jobs again"
+            )
+        return cursor
+
+    async def open_stream(self, caller: Caller, query: EventQuery, last_event_id: str | None) -> EventStream:
+        """A stream behind a cursor for so long; the id of each event is the cursor that continues behind it.
+
+        `TooManyRequests` if the caller, or all together, have too many.
+        """
+        if self._streams[caller.subject] >= self._most_of_caller or self._streams.total() >= self._most:
+            raise TooManyRequests(_RETRY)
+        wanted = visibility.visible_jobs(caller, query)
+        start = await asyncio.to_thread(self.start_of, last_event_id or query.after)
+        events = self._follow(caller.subject, wanted, start=start, seconds=query.seconds)
+        return EventStream(events, headers=_HEADERS)
+
+    async def _follow(
+        self, subject: str, wanted: JobSelector, *, start: Cursor, seconds: float
+    ) -> AsyncIterator[str]:
+        now = asyncio.get_running_loop().time
+        after, until, sent = start.log_id, now() + seconds, now()
+        self._streams[subject] += 1
+        try:
+            reader = self._start_reader()
+            yield f"retry: 1000\nid: {start}\n\n"
+            while not (self._is_closing or reader.done()) and (left := until - now()) > 0:
+                changed = self._changed
+                page = await self._page(after)
+                if page is None:
+                    return
+                text = "".join(
+                    f"id: {Cursor(start.incarnation, change.log_id)}\nevent: job\n"
+                    f"data: {ChangeLine.model_validate(change).model_dump_json(by_alias=True)}\n\n"
+                    for change in page.changes
+                    if wanted.includes(change)
+                )
+                if text or now() - sent >= _KEEP_ALIVE:
+                    yield text or f"id: {Cursor(start.incarnation, page.upto)}\n\n"
+                    sent = now()
+                if page.upto == after:
+                    quiet = max(0.0, sent + _KEEP_ALIVE - now())
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), min(left, quiet))
+                after = page.upto
+        finally:
+            self._streams[subject] -= 1
+            self._streams += Counter()  # without those that have none
+
+    def close(self) -> None:
+        """End all streams, as the service does before it waits for running requests."""
+        self._is_closing = True
+        self._notify()
+
+    async def _page(self, after: int) -> ChangePage | None:
+        """The changes behind a log id, from memory if they are there; None: the database is unavailable."""
+        if self._since is not None and after >= self._since:
+            changes = [change for change in self._recent if change.log_id > after]
+            return ChangePage(changes=changes, upto=max(after, self._upto), more=False)
+        try:
+            return await asyncio.to_thread(self._read_next, after)
+        except database.UNAVAILABLE:
+            return None
+
+    def _read_next(self, after: int) -> ChangePage:
+        return self._log.read_page(after, upto=self._log.read_end(), most=_ROWS)
+
+    def _start_reader(self) -> asyncio.Task[None]:
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+        return self._reader
+
+    async def _read(self) -> None:
+        """Keep the last changes in memory while there are streams."""
+        self._recent, self._since = (), None
+        try:
+            self._since = self._upto = await asyncio.to_thread(self._log.read_end)
+            while self._streams and not self._is_closing:
+                page = await asyncio.to_thread(self._read_next, self._upto)
+                if page.upto > self._upto:
+                    self._keep(page)
+                if not page.more:
+                    await asyncio.sleep(_EVERY)
+        except database.UNAVAILABLE as error:
+            _log.warning("the database is unavailable, streams of changes end: %s", error)
+        finally:
+            self._notify()
+
+    def _keep(self, page: ChangePage) -> None:
+        changes = [*self._recent, *page.changes]
+        if len(changes) > _KEPT:
+            self._since = changes[-_KEPT - 1].log_id
+        self._recent, self._upto = changes[-_KEPT:], page.upto
+        self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

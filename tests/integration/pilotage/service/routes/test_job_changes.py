@@ -1,0 +1,196 @@
+"""Changes of jobs behind a cursor, and as server-sent events."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine, update
+
+from pilotage.cli.commands import job as job_commands
+from pilotage.fabric.client import ServiceClient
+from pilotage.service import job_events
+from taskqueue.db import database
+from taskqueue.db.clock import utc_now
+from taskqueue.schema.tables import installation
+from tests import stored
+from tests.databases import BOTH
+from tests.running_service import CONFIG, Service, running
+
+pytestmark = BOTH
+
+JOB = {"Executable": "/bin/true", "JobGroup": "scan"}
+
+
+def _submit(client: httpx.Client, count: int = 1) -> list[int]:
+    return client.post("/api/v1/jobs", json={"jobs": [JOB] * count}).raise_for_status().json()["job_ids"]
+
+
+def _changes(client: httpx.Client, **query: object) -> dict[str, Any]:
+    return client.get("/api/v1/jobs/changes", params=query).raise_for_status().json()
+
+
+def _read_all(client: httpx.Client, after: str, **query: object) -> tuple[list[tuple[int, str]], str]:
+    found, more = [], True
+    while more:
+        page = _changes(client, after=after, **query)
+        found += [(each["job_id"], each["to"]) for each in page["changes"]]
+        after, more = page["next"], page["more"]
+    return found, after
+
+
+def test_a_cursor_brings_each_change_once_and_in_order(service: Service) -> None:
+    ada = service.user()
+    _submit(ada)
+    first = _changes(ada)
+    assert first["changes"] == []
+    a, b = _submit(ada, 2)
+    ada.post(f"/api/v1/jobs/{a}/kill").raise_for_status()
+    found, after = _read_all(ada, first["next"], limit=2)
+    assert sorted(found[:4]) == sorted((each, to) for each in (a, b) for to in ("Received", "Waiting"))
+    assert found[4:] == [(a, "Killed")]
+    assert _read_all(ada, after) == ([], after)
+    assert _read_all(ada, first["next"], status="Killed")[0] == [(a, "Killed")]
+    assert _read_all(ada, first["next"], ids=b, status="Waiting")[0] == [(b, "Waiting")]
+    assert _read_all(ada, first["next"], job_group="other")[0] == []
+    assert _read_all(service.user("bob"), first["next"])[0] == []
+    assert len(_read_all(service.operator(), first["next"])[0]) == 5
+    [killed] = _changes(ada, after=first["next"], status="Killed")["changes"]
+    assert (killed["from"], killed["vo"], killed["owner"]) == ("Waiting", "cms", "ada")
+
+
+def test_a_cursor_that_means_nothing_is_refused(service: Service) -> None:
+    ada = service.user()
+    answer = ada.get("/api/v1/jobs/changes?after=yesterday")
+    assert answer.status_code == 400
+    assert "'yesterday' is no cursor" in answer.text
+    after = _changes(ada)["next"]
+    with database.writing(service.engine) as conn:
+        conn.execute(update(installation).values(incarnation=installation.c.incarnation + 1))
+    answer = ada.get("/api/v1/jobs/changes", params={"after": after})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (410, "cursor_expired")
+
+
+@contextmanager
+def _stream(client: httpx.Client, **query: object) -> Iterator[Iterator[tuple[str, dict[str, Any] | None]]]:
+    """The events of a stream, with their ids; it has begun."""
+    with client.stream("GET", "/api/v1/jobs/events", params=query) as response:
+        assert response.status_code == 200, response.read()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = _parse(response.iter_lines())
+        next(events)
+        yield events
+
+
+def _parse(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        fields[name] = value
+        if not line:
+            yield fields["id"], json.loads(fields["data"]) if "data" in fields else None
+            fields = {}
+
+
+def _next(events: Iterator[tuple[str, dict[str, Any] | None]], count: int) -> list[tuple[int, str, str]]:
+    """That many changes: job, new status, cursor."""
+    changes = ((each, cursor) for cursor, each in events if each is not None)
+    return [(each["job_id"], each["to"], cursor) for each, cursor in islice(changes, count)]
+
+
+def test_events_are_sent_as_they_happen_and_a_stream_continues_behind_the_last(service: Service) -> None:
+    ada, bob = service.user(), service.user("bob")
+    with _stream(ada) as events:
+        _submit(bob)
+        [job_id] = _submit(ada)
+        received, waiting = _next(events, 2)
+    assert [received[:2], waiting[:2]] == [(job_id, "Received"), (job_id, "Waiting")]
+    ada.post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
+    with _stream(ada, after=received[2]) as events:
+        assert [each[:2] for each in _next(events, 2)] == [(job_id, "Waiting"), (job_id, "Killed")]
+    headers = {"Last-Event-ID": waiting[2]}
+    with ada.stream("GET", "/api/v1/jobs/events?ids=1,2,3&after=0-0", headers=headers) as response:
+        [(_, to, _)] = _next(_parse(response.iter_lines()), 1)
+    assert to == "Killed"
+
+
+def test_a_stream_shows_what_other_processes_do(engine: Engine, tmp_path: Path) -> None:
+    with (
+        running(engine, tmp_path, CONFIG) as one,
+        running(engine, tmp_path, CONFIG) as other,
+        _stream(one.user()) as events,
+    ):
+        for _ in range(3):
+            [job_id] = _submit(other.user())
+            assert [each[:2] for each in _next(events, 2)] == [(job_id, "Received"), (job_id, "Waiting")]
+
+
+def test_streams_are_bounded_end_in_time_and_give_their_places_back(service: Service) -> None:
+    ada = service.user()
+    for _ in range(2):
+        with _stream(ada, seconds=0.2) as events:
+            assert _next(events, 1) == [], "it ends by itself"
+    most = service.parts.limits.streams_of_caller
+    service.parts.job_events._streams["user:cms::ada"] += most
+    subject = next(iter(service.parts.job_events._streams))
+    answer = ada.get("/api/v1/jobs/events")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "30"), subject
+    with _stream(service.user("bob"), seconds=0.2):
+        pass
+    service.parts.job_events._streams.clear()
+    assert ada.get("/api/v1/jobs/events?seconds=0").status_code == 400
+
+
+def test_a_stream_of_many_changes_leaves_none_out(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they are more than what is kept in memory or read at once."""
+    monkeypatch.setattr(job_events, "_ROWS", 7)
+    monkeypatch.setattr(job_events, "_KEPT", 10)
+    ada = service.user()
+    start = _changes(ada)["next"]
+    with _stream(ada, after=start) as events:
+        job_ids = [job_id for _ in range(5) for job_id in _submit(ada, 20)]
+        found = _next(events, 200)
+    assert sorted(each[0] for each in found) == sorted(2 * job_ids)
+    assert [each[2] for each in found] == sorted((each[2] for each in found), key=lambda id_: int(id_[2:]))
+
+
+def test_waiting_for_jobs_needs_one_list_of_them_and_then_events(service: Service) -> None:
+    ada = service.user()
+    a, b = _submit(ada, 2)
+    with ServiceClient(service.url, service.token("user", vo="cms", user="ada")) as client:
+        listed = 0
+
+        def count(*args: Any, **options: Any) -> Any:
+            nonlocal listed
+            listed += 1
+            return ServiceClient.jobs(client, *args, **options)
+
+        client.jobs = count  # type: ignore[method-assign]
+        steps = job_commands.follow_statuses(client, [a, b])
+        assert dict(next(steps)) == {a: "Waiting", b: "Waiting"}
+        ada.post("/api/v1/jobs/kill", json={"ids": [a, b]}).raise_for_status()
+        *_, last = steps
+        assert (dict(last), listed) == ({a: "Killed", b: "Killed"}, 1)
+        changes = job_commands.follow_changes(client, {"status": "Received"})
+        threading.Timer(0.5, lambda: _submit(ada)).start()
+        assert next(changes)["to"] == "Received"
+        changes.close()  # type: ignore[attr-defined]
+
+
+def test_a_change_that_is_committed_late_is_in_the_feed(engine: Engine, tmp_path: Path) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    with running(engine, tmp_path, CONFIG) as service:
+        root = service.operator()
+        after = _changes(root)["next"]
+        with database.writing(engine) as late:
+            early = stored.job_ids(late, utc_now(), 1)
+            [job_id] = _submit(service.user())
+            assert _read_all(root, after) == ([], after), "later ones wait for it"
+        found, _ = _read_all(root, after)
+        assert [each for each, _ in found] == [*early, job_id, job_id]
