@@ -23,6 +23,8 @@ ROUTES = [
     ("GET", "/accounting", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/accounting.csv", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/jobs/summary", None, {"user", "vo_admin", "site_admin"}),
+    ("GET", "/jobs/changes", None, {"user", "vo_admin"}),
+    ("GET", "/jobs/events?seconds=0.1", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/log", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/output", None, {"user", "vo_admin"}),

@@ -52,10 +52,11 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 class JobEvents:
     """Streams of changes; their methods are for the event loop, those that read pages for threads."""
 
-    def __init__(self, engine: Engine, *, most: int, most_of_caller: int) -> None:
-        """Allow so many streams at a time, and so many of one subject."""
+    def __init__(self, engine: Engine, *, most: int, most_of_caller: int, longest: float) -> None:
+        """Allow so many streams at a time, and so many of one subject, of so many seconds each."""
         self._log = LogFeed(engine)
         self._most, self._most_of_caller = most, most_of_caller
+        self.longest = longest
         self._streams: Counter[str] = Counter()
         self._recent: Sequence[JobChange] = ()  # all from behind `_since` to `_upto`
         self._since: int | None = None  # None: the reader has not begun
@@ -99,7 +100,7 @@ class JobEvents:
             raise TooManyRequests(_RETRY)
         wanted = visibility.visible_jobs(caller, query)
         start = await asyncio.to_thread(self.start_of, last_event_id or query.after)
-        events = self._follow(caller.subject, wanted, start=start, seconds=query.seconds)
+        events = self._follow(caller.subject, wanted, start=start, seconds=min(query.seconds, self.longest))
         return EventStream(events, headers=_HEADERS)
 
     async def _follow(

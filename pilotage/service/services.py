@@ -99,6 +99,7 @@ class ServiceLimits:
     requests_waiting: int = 100  #: of one caller, for these
     streams: int = 500  #: of events, of all callers
     streams_of_caller: int = 20
+    stream_seconds: float = 300.0  #: after which a client continues in a new one, with its token checked anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +140,12 @@ class Services:
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))
         work = WorkLimiter(at_work=self.limits.requests_at_work, waiting=self.limits.requests_waiting)
         object.__setattr__(self, "work", work)
-        streams = self.limits.streams, self.limits.streams_of_caller
-        events = JobEvents(self.engine, most=streams[0], most_of_caller=streams[1])
+        events = JobEvents(
+            self.engine,
+            most=self.limits.streams,
+            most_of_caller=self.limits.streams_of_caller,
+            longest=self.limits.stream_seconds,
+        )
         object.__setattr__(self, "job_events", events)
 
 

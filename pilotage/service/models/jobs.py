@@ -293,16 +293,15 @@ class ChangeQuery(JobFilter, ListPage):
     after: str | None = _AFTER
 
 
-#: Seconds after which a stream of events ends at the latest.
-LONGEST_STREAM = 300.0
-
-
 class EventQuery(JobFilter):
     """Filter of events, by the job with its new status, and where they begin and end."""
 
     after: str | None = _AFTER
     seconds: float = Field(
-        default=LONGEST_STREAM, gt=0, le=LONGEST_STREAM, description="How long the stream may last."
+        default=300.0,
+        gt=0,
+        le=3600,
+        description="How long the stream may last; the service may end it earlier.",
     )
 
 

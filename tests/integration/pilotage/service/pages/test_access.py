@@ -33,6 +33,7 @@ PAGES = [
     ("GET", "/jobs/{job_id}/output.tar", JOBS),
     ("GET", "/jobs/{job_id}/stderr", JOBS),
     ("GET", "/jobs/download", JOBS),
+    ("GET", "/jobs/events", JOBS),
     ("GET", "/failures", {"user", "vo_admin", "site_admin"}),
     ("GET", "/campaigns", JOBS),
     ("GET", "/services", set()),
@@ -97,6 +98,7 @@ def address(page: str) -> str:
 
 
 def test_each_role_may_use_its_pages_and_no_other(service: Service, caplog: pytest.LogCaptureFixture):
+    service.parts.job_events.longest = 0.1
     wrong, refused = [], 0
     with caplog.at_level(logging.INFO, logger="pilotage.audit"):
         for role, wishes in TOKENS.items():

@@ -86,7 +86,7 @@ def test_no_path_makes_a_route_fail(service: Service):
         check(operator.request(method, f"/api/v1{path}", json={"status": "Done"}), path)
 
 
-LISTS = ["/jobs", "/pools", "/pilots", "/config/versions", "/jobs/summary"]
+LISTS = ["/jobs", "/pools", "/pilots", "/config/versions", "/jobs/summary", "/jobs/changes"]
 QUERIES = [
     "limit=-1",
     "limit=1e9",

@@ -70,6 +70,7 @@ def _furnished(service: Service) -> dict[str, object]:
 
 
 def test_no_request_makes_the_service_fail_or_answer_what_it_does_not_describe(world: World):
+    world.service.parts.job_events.longest = 0.1
     described = schemathesis.openapi.from_url(f"{world.service.url}/openapi.json", timeout=300)
     for operation in (found.ok() for found in described.get_all_operations()):
         _try(operation, GenerationMode.POSITIVE, _FITTING, world)
