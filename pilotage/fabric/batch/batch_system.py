@@ -1,7 +1,8 @@
 """The interface of all batch systems: submit, status, kill, output; and its errors, by what to do next."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -45,6 +46,17 @@ class BatchJob:
     queue: str
     resources: JobResources = JobResources()
     flags: tuple[str, ...] = ()  #: arguments for the batch system, each one whole
+    #: What it is for, by words such as VO, Owner, Job: shown by the batch system to its administrators.
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What it is for, in characters without a meaning for any batch system: users choose some values."""
+        return {name: _MEANING.sub("_", value)[:_LONGEST_LABEL] for name, value in self.about.items()}
+
+
+_MEANING = re.compile(r"[^A-Za-z0-9.@:/+-]")
+_LONGEST_LABEL = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

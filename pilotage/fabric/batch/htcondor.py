@@ -201,6 +201,7 @@ def describe(job: BatchJob, directory: str, lines: Sequence[str] = (), *, is_rem
         *("should_transfer_files = YES", "when_to_transfer_output = ON_EXIT", 'transfer_output_files = ""'),
         *("getenv = false", "notification = never", f"batch_name = {job.stamp}"),
         *(f"periodic_remove = {again} || {over}", f'My.PilotageStamp = "{job.stamp}"'),
+        *(f'My.Pilotage{name} = "{value}"' for name, value in job.labels.items()),
         f"leave_in_queue = JobStatus == {_COMPLETED} && time() - EnteredCurrentStatus < {_KEPT}",
         *_resource_lines(job.resources),
         *(_remote_lines(job) if is_remote else ("stream_output = true", "stream_error = true")),

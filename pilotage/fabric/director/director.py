@@ -358,12 +358,13 @@ class Director:
 
     def _submission(self, stamp: str, secret: str, group: TargetGroup, of_vo: VoDemand) -> PilotSubmission:
         target, slot = self.sites.find_target(group), of_vo.slot_of(group)
+        pools = of_vo.pools.get(group, ())
         script = PilotScript(
             stamp=stamp,
             secret=secret,
             queue=target.queue,
             landings=self.sites.batch_queues_of(group),
-            pools=of_vo.pools.get(group, ()),
+            pools=pools,
             words=_slot_arguments(slot),
         )
 
@@ -374,6 +375,7 @@ class Director:
                 queue=target.batch_queue,
                 resources=slot,
                 flags=(*target.flags, *group.flags),
+                about={"VO": group.vo, "Pools": "+".join(pool[:10] for pool in pools)},
             )
 
         return PilotSubmission(stamp=stamp, target=group.where, make_job=make_job)

@@ -157,6 +157,11 @@ def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> B
         queue=queue.batch_queue,
         resources=queue.resources,
         flags=queue.flags,
+        about={
+            **{name: str(entry.taken.description.get(name, "")) for name in ("VO", "Owner")},
+            "Job": str(entry.taken.job_id),
+            "LocalJob": str(job.number),
+        },
     )
 
 

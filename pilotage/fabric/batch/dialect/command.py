@@ -16,7 +16,6 @@ from pilotage.fabric.batch.batch_system import (
     BatchSystemAway,
     Capacity,
     JobCounts,
-    JobResources,
     State,
 )
 from pilotage.fabric.batch.command_line import CommandLineSystem
@@ -186,7 +185,7 @@ class DialectSystem(CommandLineSystem):
 
     def _submission(self, job: BatchJob) -> list[str]:
         submit, values = self.dialect.submit, self._values(job)
-        asked = [word.format_map(values) for word in _words(submit, job.resources)]
+        asked = [word.format_map(values) for word in _words(submit, job)]
         words = options.merge_options([*asked, *self.flags, *job.flags], submit.merged, submit.short)
         if submit.joined is not None:
             words = options.join_option(words, submit.joined)
@@ -208,6 +207,7 @@ class DialectSystem(CommandLineSystem):
             "wall_time": wall_time,
             "wall_minutes": math.ceil(wall_time / 60),
             "gpus": asked.gpus,
+            "about": ";".join(f"{name}={value}" for name, value in job.labels.items()),
         }
         return {name: str(value) for name, value in values.items()}
 
@@ -261,8 +261,11 @@ class DialectSystem(CommandLineSystem):
         return said
 
 
-def _words(submit: SubmitCommand, resources: JobResources) -> Iterable[str]:
+def _words(submit: SubmitCommand, job: BatchJob) -> Iterable[str]:
+    resources = job.resources
     yield from submit.command
+    if job.about:
+        yield from submit.about
     yield from submit.cores
     if resources.cores > 1:
         yield from submit.several_cores

@@ -26,6 +26,7 @@ _OF_RESOURCE: Mapping[str, frozenset[str]] = {
     "memory": frozenset({"memory", "memory_per_core"}),
     "wall_time": frozenset({"wall_time", "wall_minutes"}),
     "gpus": frozenset({"gpus"}),
+    "about": frozenset({"about"}),
 }
 _OF_AMOUNTS: Final = frozenset(
     {"queue", "cores", "used", "free", "full", "down", "running", "waiting", "closed"}
@@ -96,6 +97,7 @@ class SubmitCommand(_Data):
     wall_time: Words = ()
     gpus: Words = ()
     whole_node: Words = ()
+    about: Words = ()  #: where administrators see what a job is for: `VO=cms;Owner=ada;Job=17`
     script: Words = ("{script}",)
     joined: JoinedOption | None = None
     merged: dict[str, Merge] = Field(default_factory=dict)  #: options `--name=value` that may be given once
@@ -103,7 +105,7 @@ class SubmitCommand(_Data):
     reference: Pattern  #: with a group `reference`, in what a submission says
 
     @field_validator(
-        "command", "cores", "several_cores", "memory", "wall_time", "gpus", "whole_node", "script"
+        *("command", "cores", "several_cores", "memory", "wall_time", "gpus", "whole_node", "about", "script")
     )
     @classmethod
     def _names_what_is_known(cls, words: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:

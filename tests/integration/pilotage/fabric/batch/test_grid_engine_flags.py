@@ -33,6 +33,20 @@ def test_flags_add_to_what_a_slot_has_and_never_take_from_it(grid_engine: Cell) 
     assert sorted(requests.split(",")) == ["h_rt=400", "h_vmem=300M"]
 
 
+def test_administrators_see_what_a_job_is_for(grid_engine: Cell) -> None:
+    shell = grid_engine.shell
+    areas = WorkAreas(directory=f"{shell.home}/about", shell=shell)
+    system = DialectSystem(areas=areas, dialect=shipped_dialect("gridengine"))
+    about = {"VO": "cms", "Owner": "ada", "Job": "17"}
+    job = BatchJob(
+        stamp=f"test-{uuid.uuid4()}", script="#!/bin/sh\ntrue\n", queue="short", about=about, flags=("-h",)
+    )
+    reference = system.submit(job)
+    shown = shell.run(["qstat", "-j", reference]).stdout
+    shell.run(["qdel", reference])
+    assert "pilotage=VO=cms;Owner=ada;Job=17" in shown
+
+
 def test_jobs_that_wait_are_counted_by_queue(grid_engine: Cell) -> None:
     shell = grid_engine.shell
     areas = WorkAreas(directory=f"{shell.home}/counted", shell=shell)

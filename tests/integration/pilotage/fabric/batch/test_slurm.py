@@ -63,6 +63,13 @@ def test_cores_memory_and_time_are_asked_for(system: DialectSystem, slurm: Clust
     assert "TimeLimit=01:01:00" in shown  # rounded up to minutes
 
 
+def test_administrators_see_what_a_job_is_for(system: DialectSystem, slurm: Cluster) -> None:
+    about = {"VO": "cms", "Owner": "ada; $(touch x) --mem=9 'q", "Job": "17"}
+    reference = system.submit(job(about=about))
+    shown = slurm.ask("squeue", "--noheader", "--format=%k", "--jobs", reference)
+    assert shown.strip() == "VO=cms;Owner=ada____touch_x__--mem_9__q;Job=17"
+
+
 def test_a_pilot_in_a_job_knows_when_its_slot_ends(system: DialectSystem) -> None:
     ask = (
         "import os; from pilotage.fabric.pilot.node import discovery; "

@@ -86,7 +86,16 @@ def test_every_route_succeeds(service: Service):
 
 
 def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
-    for page in ("", "/summary", "/changes", "/events", f"/{job_id}", f"/{job_id}/log", f"/{job_id}/explain", f"/{job_id}/queues"):
+    for page in (
+        "",
+        "/summary",
+        "/changes",
+        "/events",
+        f"/{job_id}",
+        f"/{job_id}/log",
+        f"/{job_id}/explain",
+        f"/{job_id}/queues",
+    ):
         walk.go(user, "GET", f"/jobs{page}")
     walk.go(
         user, "POST", "/explain", json={"jobs": [{"Executable": "true", "Requirements": {"Memory": 10**6}}]}

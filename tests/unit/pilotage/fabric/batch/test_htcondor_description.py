@@ -49,6 +49,13 @@ def test_cores_memory_gpus_and_a_whole_machine_are_asked_for() -> None:
     assert submit["My.RequiresWholeMachine"] == "true"
 
 
+def test_administrators_see_what_it_is_for() -> None:
+    job = BatchJob(stamp=STAMP, script="", queue="htcondor", about={"VO": "cms", "Owner": 'a"\nqueue 9'})
+    submit = htcondor2.Submit(htcondor.describe(job, DIRECTORY))
+    assert (submit["My.PilotageVO"], submit["My.PilotageOwner"]) == ('"cms"', '"a__queue_9"')
+    assert submit.getQArgs() == "1"
+
+
 @pytest.mark.parametrize(
     ("job", "removed"),
     [
