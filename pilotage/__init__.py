@@ -7,7 +7,7 @@ imported when they are first used: `import pilotage` costs nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pilotage.client import AsyncClient, Client, JobRecord, Pages, Resources
+    from pilotage.client import AsyncClient, Client, JobRecord, Pages, Resources, StatusChange
     from pilotage.fabric.client import ApiError, ServiceAway
     from requirements.errors import PilotageError
 
@@ -20,6 +20,7 @@ __all__ = [
     "PilotageError",
     "Resources",
     "ServiceAway",
+    "StatusChange",
 ]
 
 _MODULES = {

@@ -61,7 +61,7 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobChange:
+class StatusChange:
     """A change of a job's status."""
 
     job_id: int
@@ -199,20 +199,12 @@ class Client:
         seen = deque(job_commands.follow_statuses(self._service, job_ids, timeout=timeout), maxlen=1)
         return dict(seen.pop()) if seen else {}
 
-    def follow(self, **filters: str) -> Iterator[JobChange]:
-        """Changes of jobs from now on, as they happen, each once; endless, so leave the loop by `break`.
+    def follow(self, **filters: str) -> Iterator[StatusChange]:
+        """Changes of jobs from this call on, as they happen, each once; endless, so leave the loop by `break`.
 
         Filters are those of `jobs`, where `status` is the new one. A service that goes away is waited for.
         """
-        for change in job_commands.follow_changes(self._service, filters):
-            yield JobChange(
-                job_id=change["job_id"],
-                at=datetime.fromisoformat(change["at"]),
-                old_status=change["from"],
-                status=change["to"],
-                minor_status=change["minor"],
-                fields=change,
-            )
+        return map(_read_change, job_commands.follow_changes(self._service, filters))
 
     def output(self, job_id: int, directory: Path | str = ".", *, most: int = 50 << 30) -> list[Path]:
         """Unpack the output of a job into a new directory below `directory`, named by its id; the files.
@@ -364,6 +356,17 @@ def _read_values(name: str, given: Sequence[object]) -> list[str]:
     if isinstance(given, str) or not len(given):  # an array has no truth value
         raise WrongUsage(f"parameters: {name}: {given!r:.80}, allowed is a list of values, at least one")
     return [str(each) for each in given]
+
+
+def _read_change(found: Mapping[str, Any]) -> StatusChange:
+    return StatusChange(
+        job_id=found["job_id"],
+        at=datetime.fromisoformat(found["at"]),
+        old_status=found["from"],
+        status=found["to"],
+        minor_status=found["minor"],
+        fields=found,
+    )
 
 
 def _as_edits(changes: Mapping[str, object]) -> dict[str, object]:

@@ -184,11 +184,14 @@ def follow_statuses(
 
 
 def follow_changes(client: ServiceClient, filters: Mapping[str, str]) -> Iterator[Json]:
-    """Yield changes of jobs from now on, endlessly, each once: by events, or where there are none by polling.
+    """Changes of jobs from this call on, endlessly, each once: by events, or where there are none by polling.
 
     A service that goes away is waited for. `ApiError` if the database lost commits meanwhile (410).
     """
-    cursor = client.changes(filters)["next"]
+    return _follow_from(client, filters, client.changes(filters)["next"])
+
+
+def _follow_from(client: ServiceClient, filters: Mapping[str, str], cursor: str) -> Iterator[Json]:
     while True:
         try:
             for behind, change in client.events({**filters, "after": cursor}, seconds=_STREAM):

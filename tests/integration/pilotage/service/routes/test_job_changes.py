@@ -1,7 +1,6 @@
 """Changes of jobs behind a cursor, and as server-sent events."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -177,7 +176,7 @@ def test_waiting_for_jobs_needs_one_list_of_them_and_then_events(service: Servic
         *_, last = steps
         assert (dict(last), listed) == ({a: "Killed", b: "Killed"}, 1)
         changes = job_commands.follow_changes(client, {"status": "Received"})
-        threading.Timer(0.5, lambda: _submit(ada)).start()
+        _submit(ada)
         assert next(changes)["to"] == "Received"
         changes.close()  # type: ignore[attr-defined]
 
