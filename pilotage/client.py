@@ -200,7 +200,7 @@ class Client:
         return dict(seen.pop()) if seen else {}
 
     def follow(self, **filters: str) -> Iterator[StatusChange]:
-        """Changes of jobs from this call on, as they happen, each once; endless, so leave the loop by `break`.
+        """Changes of jobs from this call on, as they happen, each once; endless: leave the loop by `break`.
 
         Filters are those of `jobs`, where `status` is the new one. A service that goes away is waited for.
         """

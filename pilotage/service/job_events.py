@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.http_errors import CursorExpired, TooManyRequests
-from pilotage.service.models.jobs import ChangeLine, ChangePageAnswer, ChangeQuery, EventQuery, FeedCursor
+from pilotage.service.models.jobs import ChangeCursor, ChangeLine, ChangePageAnswer, ChangeQuery, EventQuery
 from taskqueue.db import database
 from taskqueue.jobs.log_feed import ChangePage, JobChange, LogFeed
 from taskqueue.jobs.search import JobSelector
@@ -76,14 +76,16 @@ class JobEvents:
         upto = met[query.limit - 1].log_id if is_cut else page.upto
         return ChangePageAnswer(
             changes=[ChangeLine.model_validate(change) for change in met[: query.limit]],
-            next=str(FeedCursor(cursor.incarnation, upto)),
+            next=str(ChangeCursor(cursor.incarnation, upto)),
             more=is_cut or page.more,
         )
 
-    def start_of(self, after: str | None) -> FeedCursor:
+    def start_of(self, after: str | None) -> ChangeCursor:
         """The cursor of a text, or of the present; `CursorExpired` if log ids have another meaning now."""
         incarnation = self._log.read_incarnation()
-        cursor = FeedCursor(incarnation, self._log.read_end()) if after is None else FeedCursor.parse(after)
+        cursor = (
+            ChangeCursor(incarnation, self._log.read_end()) if after is None else ChangeCursor.parse(after)
+        )
         if cursor.incarnation != incarnation:
             raise CursorExpired(
                 f"the cursor {after} is from before a recovery of the database: "
@@ -104,7 +106,7 @@ class JobEvents:
         return EventStream(events, headers=_HEADERS)
 
     async def _follow(
-        self, subject: str, wanted: JobSelector, *, start: FeedCursor, seconds: float
+        self, subject: str, wanted: JobSelector, *, start: ChangeCursor, seconds: float
     ) -> AsyncIterator[str]:
         now = asyncio.get_running_loop().time
         after, until, sent = start.log_id, now() + seconds, now()
@@ -118,13 +120,13 @@ class JobEvents:
                 if page is None:
                     return
                 text = "".join(
-                    f"id: {FeedCursor(start.incarnation, change.log_id)}\nevent: job\n"
+                    f"id: {ChangeCursor(start.incarnation, change.log_id)}\nevent: job\n"
                     f"data: {ChangeLine.model_validate(change).model_dump_json(by_alias=True)}\n\n"
                     for change in page.changes
                     if wanted.includes(change)
                 )
                 if text or now() - sent >= _KEEP_ALIVE:
-                    yield text or f"id: {FeedCursor(start.incarnation, page.upto)}\n\n"
+                    yield text or f"id: {ChangeCursor(start.incarnation, page.upto)}\n\n"
                     sent = now()
                 if page.upto == after:
                     quiet = max(0.0, sent + _KEEP_ALIVE - now())

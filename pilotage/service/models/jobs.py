@@ -181,7 +181,7 @@ _CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
-class FeedCursor:
+class ChangeCursor:
     """A position in the feed of changes, as text `INCARNATION-LOG_ID`."""
 
     incarnation: int
@@ -191,7 +191,7 @@ class FeedCursor:
         return f"{self.incarnation}-{self.log_id}"
 
     @classmethod
-    def parse(cls, text: str) -> "FeedCursor":
+    def parse(cls, text: str) -> "ChangeCursor":
         """Read one; `InvalidRequest` if it is none."""
         found = _CURSOR.fullmatch(text)
         if found is None:
