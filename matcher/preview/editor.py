@@ -173,11 +173,11 @@ class ConfigEditor:
         self.count_change()
         if draft.restored is not None:
             message = ": ".join(filter(None, (f"back to version {draft.restored}", message)))
-        if draft.file is not None:
+        if draft.file is not None or (draft.restored is not None and self.rights.everything):
             try:
                 self.read_newest()
-            except ConfigError:
-                return self._replace_unreadable(draft, message=message)
+            except ConfigError as error:
+                return self._replace_unreadable(draft, error, message=message)
         for left in reversed(range(_TRIES)):
             proposal = self.propose(draft)
             if proposal.after.source == proposal.before.source and draft.file is None:
@@ -206,17 +206,32 @@ class ConfigEditor:
             )
         return self._finish(number, proposal.differences, message)
 
-    def _replace_unreadable(self, draft: ConfigDraft, *, message: str) -> StoredChange:
-        """Replace a version that this release cannot read: nothing can be compared with it."""
+    def _replace_unreadable(self, draft: ConfigDraft, error: ConfigError, *, message: str) -> StoredChange:
+        """Replace a version that this release cannot read: nothing can be compared with it.
+
+        Who returns to an earlier version, or states none, need not have seen that one.
+        """
         self._require_rights(draft)
+        text = draft.text or ""
+        with database.reading(self.engine) as conn:
+            newest = store.current_version(conn)
+            if draft.restored is not None:
+                text = store.load_version(conn, draft.restored).source
+        seen = (newest,) if draft.restored is None else (newest, self.live.current.version)
+        if draft.version is not None and draft.version not in seen:
+            cure = (
+                "return to an earlier version, or send the change to a service of the release that stored it"
+            )
+            unreadable = f"version {newest} is in force, which this release cannot read ({error}): {cure}"
+            raise ConfigError([Problem(path="/", message=unreadable)])
         with database.writing(self.engine) as conn:
             number = store.store_text(
                 conn,
-                draft.text or "",
+                text,
                 author=self.author,
                 message=message,
-                source=draft.file or "",
-                expected=draft.version,
+                source=draft.file or proposals.API,
+                expected=newest,
                 now=self.clock(),
             )
         return self._finish(number, (), message)

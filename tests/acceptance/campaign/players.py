@@ -553,9 +553,17 @@ class Administrator(Player):
         self._changes += 1
         self.context.disturb("configuration change")
         headers = {"If-Match": version}
-        answer = self.send("PATCH", "/config", json=body, headers=headers, refused=(409, *refused))
+        answer = self.send("PATCH", "/config", json=body, headers=headers, refused=(409, 422, *refused))
+        self._check_refusal(answer, *refused)
         self.context.history.add(self.name, f"config {body}: {answer and answer.status_code}")
         return answer
+
+    def _check_refusal(self, answer: httpx.Response | None, *refused: int) -> None:
+        """A release that went back cannot read what the next one stored; the administrator returns then."""
+        if answer is None or answer.is_success or answer.status_code in (409, *refused):
+            return
+        if next_release.OPTION not in answer.text:
+            self.context.add_flaw(f"{self.name}: {answer.status_code} {answer.text[:300]}")
 
     def _put(self, text: str) -> httpx.Response | None:
         version = self._version()
@@ -564,7 +572,8 @@ class Administrator(Player):
         self.context.disturb("configuration change")
         sent = time.monotonic()
         body = {"text": text, "message": "campaign"}
-        answer = self.send("PUT", "/config", json=body, headers={"If-Match": version})
+        answer = self.send("PUT", "/config", json=body, headers={"If-Match": version}, refused=(409, 422))
+        self._check_refusal(answer)
         self.context.limits.append((sent, time.monotonic(), site.MOST))
         self.context.history.add(self.name, f"whole configuration: {answer and answer.status_code}")
         return answer

@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+from cs_config import validate
 from cs_config.versions import store
 from pilotage.service.services import utc_now
 from taskqueue.db import database
@@ -87,6 +90,27 @@ def test_an_older_version_comes_back_as_the_newest(service: Service, config_text
     assert operator.post("/api/v1/config/rollback", json={"version": 77}).status_code == 404
     stale = {"If-Match": "1"}
     assert operator.post("/api/v1/config/rollback", json={"version": 1}, headers=stale).status_code == 409
+
+
+def test_from_a_version_of_a_later_release_one_returns_to_an_earlier_one(service: Service, config_text: str):
+    operator = service.operator()
+    known = validate.parse(config_text)
+    later = replace(known, source=config_text + "\nLaterSection: {Later: 1}\n")
+    with database.writing(service.engine) as conn:
+        store.store_checked(conn, later, author="ada", message="later", expected=1, now=utc_now())
+    assert operator.get("/api/v1/config").headers["ETag"] == '"1"'
+    refused = put(operator, {"text": config_text}, 1)
+    assert refused.status_code == 422
+    assert "version 2 is in force, which this release cannot read" in refused.text
+    assert (
+        service.client(service.token("vo_admin", vo="cms"))
+        .post("/api/v1/config/rollback", json={"version": 1})
+        .is_client_error
+    )
+    answer = operator.post("/api/v1/config/rollback", json={"version": 1}, headers={"If-Match": "1"})
+    assert answer.json()["version"] == 3
+    assert operator.get("/api/v1/config").headers["ETag"] == '"3"'
+    assert operator.get("/readyz").status_code == 200
 
 
 def test_of_other_vos_nothing_is_shown(service: Service):
