@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from cs_config.versions.tables import config_imports, config_versions
 from taskqueue.db import sql
-from taskqueue.jobs import wait_times
+from taskqueue.jobs import parameters, wait_times
 from taskqueue.schema.tables import (
     attempts,
     blobs,
@@ -80,7 +80,7 @@ OLD_JOBS = (
     .with_for_update(skip_locked=True)
 )
 REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
-#: Log and attempts go with the job, by foreign key.
+#: Log, parameters and attempts go with the job, by foreign key.
 REMOVE_JOBS = delete(jobs).where(jobs.c.job_id.in_(sql.IDS))
 REMOVE_DESCRIPTIONS = delete(descriptions).where(
     descriptions.c.description_id.in_(sql.IDS),
@@ -220,11 +220,12 @@ def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> i
 
 
 def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Delete the log of jobs that ended before that time; number of jobs."""
+    """Delete the log and the parameters of jobs that ended before that time; number of jobs."""
     job_ids = list(conn.execute(OLD_LOGS, {"the_vo": vo, "before": before, "limit": limit}).scalars())
     if job_ids:
         wait_times.store_waits(conn, job_ids)
         conn.execute(REMOVE_LOGS, {"ids": job_ids})
+        parameters.remove_parameters(conn, job_ids)
     return len(job_ids)
 
 

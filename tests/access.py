@@ -122,6 +122,7 @@ ROUTES = [
     ),
     ("POST", "/leases/nope/start", {}, {"gateway", "pilot"}),
     ("POST", "/leases/nope/heartbeat", {}, {"gateway", "pilot"}),
+    ("POST", "/leases/nope/note", {}, {"gateway", "pilot"}),
     ("POST", "/leases/nope/finish", {"status": "Done"}, {"gateway", "pilot"}),
     ("POST", "/leases/nope/release", {}, {"gateway", "pilot"}),
     ("GET", "/leases/nope/sandbox", None, {"gateway", "pilot"}),

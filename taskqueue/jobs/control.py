@@ -1,4 +1,4 @@
-"""Job control by users and operators: kill and reschedule.
+"""Job control by users, operators and other systems: kill, reschedule, complete.
 
 A job that leaves Waiting loses its waiting row here; a job that a pilot holds loses its attempt.
 """
@@ -20,6 +20,8 @@ from taskqueue.task_queues import task_queues
 
 KILL_REQUESTED = "Marked for termination"
 RESCHEDULED = "Job Rescheduled"
+#: Minor status of a completed job, by its status.
+COMPLETIONS = {JobStatus.DONE: "Requests done", JobStatus.FAILED: "Requests failed"}
 
 IS_RESCHEDULED = select(jobs_table.c.job_id).where(
     jobs_table.c.job_id.in_(sql.IDS),
@@ -83,6 +85,24 @@ def reschedule_jobs(
         conn, others, wanted, minor=RESCHEDULED, source=source, now=now, reschedules_below=maximum
     )
     return repeated + _withdraw(conn, moved, wanted, now=now)
+
+
+def complete_job(
+    conn: Connection, job_id: int, status: JobStatus, *, minor: str = "", source: str, now: datetime
+) -> None:
+    """End a Completed job as Done or Failed: the requests that were left are carried out, or have failed.
+
+    No effect if it has that status already, IllegalTransition if it has another one.
+    """
+    completed = frozenset({JobStatus.COMPLETED})
+    minor = minor or COMPLETIONS[status]
+    if transitions.move_jobs(
+        conn, [job_id], status, minor=minor, source=source, now=now, from_states=completed
+    ):
+        return
+    current = jobs.get_job(conn, job_id).status
+    if current is not status:
+        raise IllegalTransition(job_id, current=current, wanted=status)
 
 
 def _withdraw(conn: Connection, moved: Sequence[MovedJob], wanted: JobStatus, *, now: datetime) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from cs_config.options import bounds
 from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
-from taskqueue.jobs import control
+from taskqueue.jobs import control, parameters
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
 from taskqueue.states import JobStatus, may_come_from
@@ -25,8 +25,12 @@ STARTED: Final = "Job Initialization"
 RUNNING_AGAIN: Final = "Application"
 RELEASED_BY_PILOT: Final = "Released by the pilot"
 LAST_RELEASE: Final = "Maximum of reschedulings reached"
-_DONE = "Execution Complete"
-_FAILED = "Application Finished With Errors"
+#: Minor status of an end, unless it is reported.
+_ENDS: Final[Mapping[str, str]] = {
+    "Done": "Execution Complete",
+    "Completed": "Pending Requests",
+    "Failed": "Application Finished With Errors",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ NO_PROGRESS = Progress()
 class PayloadResult:
     """How a payload ended."""
 
-    status: Literal["Done", "Failed"]
+    status: Literal["Done", "Failed", "Completed"]
     exit_code: int | None = None
     minor_status: str = ""
     application_status: str = ""
@@ -77,7 +81,7 @@ class PayloadResult:
     @property
     def stored_minor_status(self) -> str:
         """Minor status of the job: the reported one or a default."""
-        return self.minor_status or (_DONE if self.status == "Done" else _FAILED)
+        return self.minor_status or _ENDS[self.status]
 
     def to_json(self) -> str:
         """Canonical text of the report, compared with a repeated one.
@@ -126,6 +130,15 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a pilot reports about its job beside the status; None: unchanged."""
+
+    minor_status: str | None = None
+    application_status: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)  #: by name; the others are unchanged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportAnswer:
     """The answer to a recorded report."""
 
@@ -144,6 +157,7 @@ class Decision:
     answer: ReportAnswer
     changes: Mapping[str, Any] = field(default_factory=dict)  #: of the attempt, by field
     moves: tuple[Move, ...] = ()  #: of the job, one after the other
+    note: Note | None = None  #: on the job, after the moves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +167,9 @@ class JobState:
     status: JobStatus
     reschedules: int = 0
     releases: int = 0  #: attempts that were given back before their start
+    epoch: int = 0  #: number of its latest attempt
+    #: Characters of its parameters by name; read only for a note with parameters.
+    parameters: Mapping[str, int] = field(default_factory=dict)
 
 
 def _refuse(_: Attempt) -> bool:
@@ -225,6 +242,36 @@ class HeartbeatReport(LeaseReport):
         return Decision(
             answer=_answer(attempt), changes={**changes, **self.progress.to_columns()}, moves=moves
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteReport(LeaseReport):
+    """A payload, or what prepares it, reports its state in words and values."""
+
+    note: Note
+
+    kind = "note"
+
+    def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:
+        """Extend the lease, also of a job that has not started, and store the note.
+
+        Of a job that has ended, and of a killed one, only the parameters are stored.
+
+        Raises:
+            InvalidRequest: The parameters are too many or too long.
+        """
+        is_late = attempt.closed_as == FINISHED and attempt.epoch == job.epoch
+        if not is_late:
+            attempts.check_open(attempt)
+        parameters.check_parameters(self.note.parameters, job.parameters)
+        note = Note(parameters=self.note.parameters) if is_late or attempt.ending else self.note
+        answer = _answer(attempt, job.status if is_late else None)
+        if is_late:
+            return Decision(answer=answer, note=note)
+        has_begun = attempt.started_at or attempt.quarantined
+        begun = _begin(attempt, rules, now)
+        changes = begun if has_begun else {**begun, "started_at": None}
+        return Decision(answer=answer, changes=changes, moves=_revive(attempt, job), note=note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

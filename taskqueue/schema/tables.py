@@ -149,6 +149,17 @@ job_log = _table(
     postgresql_with=_LARGE,
 )
 
+#: Named texts that a job's pilot or another component reported; the latest value of each name.
+job_parameters = _table(
+    "job_parameters",
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("value", Text, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("job_id", "name"),
+    postgresql_with=_LARGE,
+)
+
 #: Seconds that each ended job had waited, by cause; kept after its log is deleted.
 job_waits = _table(
     "job_waits",

@@ -123,6 +123,7 @@ class JobDetails(JobAnswer):
     """A job with its description."""
 
     description: dict[str, Any] = Field(description="The checked description with its placeholders replaced.")
+    parameters: dict[str, str] = Field(description="Texts by name, as its pilots reported them.")
     attempt: AttemptAnswer | None = Field(description="The latest attempt; null: never matched.")
     waited: dict[str, float] = Field(description="Seconds waited by cause, the longest first.")
 

@@ -24,7 +24,7 @@ from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
-from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
+from taskqueue.jobs import control, descriptions, jobs, log, parameters, search, wait_times
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
@@ -144,6 +144,7 @@ class JobStory:
     job: Job
     description: Description
     log: Sequence[LogEntry]  #: in order
+    parameters: Mapping[str, str]  #: by name, as pilots reported them
     attempts: Sequence[Attempt]  #: the latest first
     waited: Mapping[str, float]  #: seconds by cause, the longest first
 
@@ -168,6 +169,7 @@ def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *
         job=job,
         description=description,
         log=entries,
+        parameters=parameters.read_parameters(conn, [job_id]).get(job_id, {}),
         attempts=attempts.list_newest(conn, job_id),
         waited=wait_times.sum_until_now(conn, job, entries, now=now),
     )

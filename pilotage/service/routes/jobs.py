@@ -117,6 +117,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
     return JobDetails(
         **JobAnswer.model_validate(story.job).model_dump(),
         description=dict(story.description.body),
+        parameters=dict(story.parameters),
         attempt=AttemptAnswer.model_validate(story.latest) if story.latest else None,
         waited=dict(story.waited),
     )

@@ -653,6 +653,18 @@ def upgrade() -> None:
     )
     op.create_index("ix_job_log_job_id_log_id", "job_log", ["job_id", "log_id"])
     op.create_table(
+        "job_parameters",
+        sa.Column("job_id", _ID, nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.Column("at", _TIME, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_job_parameters_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "name", name=op.f("pk_job_parameters")),
+        postgresql_with=_LARGE,
+    )
+    op.create_table(
         "job_waits",
         sa.Column("job_id", _ID, nullable=False),
         sa.Column("cause", sa.Text(), nullable=False),

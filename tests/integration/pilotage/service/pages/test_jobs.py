@@ -41,6 +41,8 @@ def _run(service: Service, job_id: int, *, output: bytes | None = None, **progre
     lease = f"/api/v1/leases/{match['lease']}"
     pilot.post(f"{lease}/start", json={}).raise_for_status()
     pilot.post(f"{lease}/heartbeat", json=progress).raise_for_status()
+    noted = {"application_status": "Event 7", "parameters": {"Local batch id": HOSTILE}}
+    pilot.post(f"{lease}/note", json=noted).raise_for_status()
     if output is not None:
         pilot.put(f"{lease}/output", content=output).raise_for_status()
         pilot.post(f"{lease}/finish", json={"status": "Done", "exit_code": 0}).raise_for_status()
@@ -240,6 +242,8 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
     place = page.get_by_role("region", name="Attempts").get_by_role("link").first
     expect(place).to_have_text("LCG.A.org/ce1/long")
     expect(page.get_by_text("30 / 100 events")).to_be_visible()
+    expect(page.get_by_label("Parameters")).to_contain_text(f"Local batch id{HOSTILE}")
+    expect(page.get_by_role("region", name="Log")).to_contain_text("Event 7")
     picture(page, "jobs/job")
     page.get_by_role("link", name="Output").click()
     expect(page.get_by_role("region", name="Files").get_by_role("row")).to_have_count(4)
