@@ -16,7 +16,7 @@ from cs_config.options import bounds
 from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
 from taskqueue.jobs import control, parameters
 from taskqueue.leases import attempts
-from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.attempts import Attempt, AttemptTimes
 from taskqueue.states import JobStatus, may_come_from
 
 FINISHED: Final = "finished"
@@ -112,8 +112,13 @@ class LeaseRules:
         return json.dumps({vo: each.total_seconds() for vo, each in self.lease_times.items()})
 
     def lease_time(self, vo: str) -> timedelta:
-        """How long a report of a started job extends its lease."""
+        """How long a report extends the lease of an attempt without times of its own."""
         return self.lease_times.get(vo, self.lease_times[""])
+
+    def extend(self, attempt: Attempt, now: datetime) -> datetime:
+        """The end of the lease after a report."""
+        own = None if attempt.times is None else AttemptTimes.from_text(attempt.times)
+        return now + (self.lease_time(attempt.vo) if own is None else own.lease_time)
 
     def max_rescheduling(self, vo: str) -> int:
         """How often a job may be rescheduled."""
@@ -236,9 +241,13 @@ class HeartbeatReport(LeaseReport):
         """Extend the lease of a job that has started; a Stalled job becomes Running again."""
         attempts.check_open(attempt)
         moves = _revive(attempt, job)
-        # Only a start extends the time allowed for starting; heartbeats before it do not.
-        has_begun = attempt.started_at or attempt.quarantined
-        changes = _begin(attempt, rules, now) if has_begun else {"heartbeat_at": now}
+        changes: dict[str, object]
+        if attempt.started_at or attempt.quarantined:
+            changes = _begin(attempt, rules, now)
+        else:
+            # Our pilots start a job at once: only that extends the time allowed for starting.
+            own = {} if attempt.times is None else {"lease_expires_at": rules.extend(attempt, now)}
+            changes = {"heartbeat_at": now, **own}
         return Decision(
             answer=_answer(attempt), changes={**changes, **self.progress.to_columns()}, moves=moves
         )
@@ -268,9 +277,10 @@ class NoteReport(LeaseReport):
         answer = _answer(attempt, job.status if is_late else None)
         if is_late:
             return Decision(answer=answer, note=note)
-        has_begun = attempt.started_at or attempt.quarantined
-        begun = _begin(attempt, rules, now)
-        changes = begun if has_begun else {**begun, "started_at": None}
+        is_matched = attempt.started_at is None and not attempt.quarantined
+        changes = _begin(attempt, rules, now)
+        if is_matched:
+            del changes["started_at"]
         return Decision(answer=answer, changes=changes, moves=_revive(attempt, job), note=note)
 
 
@@ -392,7 +402,7 @@ def _begin(attempt: Attempt, rules: LeaseRules, now: datetime) -> dict[str, obje
     return {
         "heartbeat_at": now,
         "started_at": attempt.started_at or now,
-        "lease_expires_at": now + rules.lease_time(attempt.vo),
+        "lease_expires_at": rules.extend(attempt, now),
     }
 
 

@@ -1,20 +1,27 @@
-"""Notes of pilots on their jobs: words, parameters, and the time that they give."""
+"""Notes of pilots on their jobs, and attempts with times of their own."""
 
+import contextlib
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine
 
+from agents import lost_jobs
+from agents.lost_jobs import LostResult
 from cs_config.options import bounds
+from matcher.claim.claim_loop import ClaimResult
 from requirements.errors import InvalidRequest
 from taskqueue import retention
 from taskqueue.db import database
+from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control, jobs, log, parameters
-from taskqueue.leases import attempts, expiry
-from taskqueue.leases.reports import Note, PayloadResult
+from taskqueue.leases import attempts, expiry, plain_reports
+from taskqueue.leases.attempts import AttemptTimes
+from taskqueue.leases.reports import HeartbeatReport, Note, PayloadResult, StartReport
 from taskqueue.states import JobStatus
-from tests import reporting, waiting
+from tests import reporting, stored, waiting
 
 LEASE = timedelta(minutes=5)
 HOUR = timedelta(hours=1)
@@ -137,3 +144,52 @@ def test_parameters_go_with_the_log_of_the_job(engine: Engine, now: datetime) ->
         reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)
         assert retention.remove_logs(conn, vo="lhcb", before=now + HOUR, limit=10) == 1
         assert parameters.read_parameters(conn, [job_id]) == {}
+
+
+def test_an_attempt_with_times_of_its_own_is_judged_by_them(engine: Engine, now: datetime) -> None:
+    """As those of DIRAC's JobWrappers, which report every half an hour."""
+    times = AttemptTimes(lease=2 * 3600, stalled=3 * 3600, grace=4 * 3600)
+    asked = waiting.request(**waiting.at(waiting.LONG))
+    with database.writing(engine) as conn:
+        ids = waiting.put(conn, now, 2)
+    matcher = waiting.matcher(engine, now)
+    leases: list[str] = []
+    for own in (times, None):
+        [found] = matcher.serve([replace(asked, times=own)])
+        assert isinstance(found, ClaimResult)
+        leases += [each.lease for each in found.claimed]
+    stored.service_up(engine, now - 24 * HOUR, now + 24 * HOUR)
+
+    def see(hours: float) -> LostResult:
+        result = lost_jobs.cycle(engine, waiting.grid(), now=now + hours * HOUR, holder="me")
+        assert result is not None
+        return result
+
+    def report(kind: type[StartReport | HeartbeatReport], hours: float) -> None:
+        with database.writing(engine) as conn:
+            reporting.record(conn, kind(lease=leases[0], sender=reporting.ANYBODY), now + hours * HOUR)
+
+    assert see(1.9) == LostResult(waiting=1), "the other one was not started in its VO's 300 s"
+    report(HeartbeatReport, 1.9)
+    assert not see(3.8)
+    plain = StartReport(lease=leases[0], sender=reporting.ANYBODY)
+    if engine.dialect.name == "postgresql":
+        with contextlib.closing(AutocommitRunner(engine)) as server:
+            start = now + 3.8 * HOUR
+            [answer] = plain_reports.record_plain(server, [plain], rules=reporting.rules(LEASE), now=start)
+            assert answer is not None
+    else:
+        report(StartReport, 3.8)
+    with database.reading(engine) as conn:
+        assert attempts.get_attempt(conn, leases[0]).lease_expires_at == now + 6.8 * HOUR
+        assert jobs.get_job(conn, ids[0]).status is JobStatus.RUNNING
+    assert not see(6.7)
+    assert see(6.9) == LostResult(stalled=1)
+    assert not see(10.8)
+    assert see(11) == LostResult(rescheduled=1)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, bounds.SECONDS + 1])
+def test_times_that_no_date_can_hold_are_refused(seconds: int) -> None:
+    with pytest.raises(ValueError, match="grace of an attempt"):
+        AttemptTimes(lease=1, stalled=1, grace=seconds)
