@@ -104,9 +104,7 @@ def _abort_lost_pilots(conn: Connection, *, now: datetime) -> int:
     return len(stamps)
 
 
-def _build_rules(
-    config: Configuration, up: Uptime, vo: str, own: Collection[str], now: datetime
-) -> _Rules:
+def _build_rules(config: Configuration, up: Uptime, vo: str, own: Collection[str], now: datetime) -> _Rules:
     """The rules of a VO, also for the attempts with each of these times of their own."""
     of_vo = _build_general_rules(config, up, vo, now)
     return {

@@ -61,7 +61,9 @@ class LeaseHolder:
     def for_vo(self, vo: str) -> "LeaseHolder":
         """The holder of a job of this VO."""
         time = self.lease_times.get(vo)
-        return self if time is None or self.times is not None else replace(self, lease_time=time, lease_times={})
+        return (
+            self if time is None or self.times is not None else replace(self, lease_time=time, lease_times={})
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

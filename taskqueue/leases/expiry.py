@@ -5,8 +5,8 @@ cannot run any more: after a grace time if its pilot has ended, else when the pi
 (`Leases/RunOnTime`). A batch system that does not list a pilot proves nothing.
 
 Each search serves all VOs at once: `silent_since` and the like have a time for each VO, and one for each VO
-with times of single attempts (`make_key`); attempts without one are left alone. Attempts are locked with SKIP LOCKED: a locked one is just being reported on, so its pilot is
-not silent.
+with times of single attempts (`make_key`); attempts without one are left alone. Attempts are locked with SKIP
+LOCKED: a locked one is just being reported on, so its pilot is not silent.
 """
 
 from collections import defaultdict
