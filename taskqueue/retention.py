@@ -79,6 +79,7 @@ OLD_JOBS = (
     .limit(_LIMIT)
     .with_for_update(skip_locked=True)
 )
+OLD_DELETED = OLD_JOBS.where(jobs.c.status == JobStatus.DELETED.value)
 REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
 #: Log, parameters and attempts go with the job, by foreign key.
 REMOVE_JOBS = delete(jobs).where(jobs.c.job_id.in_(sql.IDS))
@@ -208,9 +209,13 @@ REMOVE_PILOTS = _delete_some(
 )
 
 
-def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Delete jobs that ended before that time, with their log, attempts and unshared descriptions."""
-    old = conn.execute(OLD_JOBS, {"the_vo": vo, "before": before, "limit": limit}).all()
+def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int, is_deleted: bool = False) -> int:
+    """Delete jobs that ended before that time, with their log, attempts and unshared descriptions.
+
+    `is_deleted`: only those that were Deleted before that time.
+    """
+    statement = OLD_DELETED if is_deleted else OLD_JOBS
+    old = conn.execute(statement, {"the_vo": vo, "before": before, "limit": limit}).all()
     if old:
         job_ids = [row.job_id for row in old]
         conn.execute(REMOVE_WAITING, {"ids": job_ids})

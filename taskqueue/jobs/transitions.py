@@ -18,7 +18,7 @@ from taskqueue.leases.attempts import LOST
 from taskqueue.schema.tables import attempts, job_log, jobs, waiting_jobs
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from, read_status
 
-_NO_LIMIT = 2**31 - 1
+NO_LIMIT = 2**31 - 1
 
 
 LOCK_WAITING = (
@@ -114,7 +114,7 @@ def move_jobs(
     now: datetime,
     application: str | None = None,
     from_states: Collection[JobStatus] | None = None,
-    reschedules_below: int = _NO_LIMIT,
+    reschedules_below: int = NO_LIMIT,
 ) -> list[MovedJob]:
     """Change the status of the jobs whose current status allows it; the others stay unchanged.
 

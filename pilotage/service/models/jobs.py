@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
 from pydantic import (
@@ -258,6 +258,7 @@ class JobFilter(StrictInput):
     site: Words = None
     pool: str | None = Field(default=None, description="Id of the SubmitPool.")
     minor_status: str | None = None
+    application_status: str | None = None
     job_name: str | None = None
     job_type: str | None = None
     job_group: str | None = None
@@ -317,6 +318,13 @@ class ChangedJob(BaseModel):
 
     job_id: int
     status: JobStatus
+
+
+class JobEnd(StrictInput):
+    """The end of a Completed job."""
+
+    status: Literal["Done", "Failed"]
+    minor_status: str = Field(default="", max_length=2000)
 
 
 class RefusedJob(BaseModel):

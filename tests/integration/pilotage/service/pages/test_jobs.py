@@ -147,6 +147,21 @@ def test_all_that_match_are_rescheduled_and_what_cannot_be_is_said(
     expect(page.get_by_text("None of these jobs can be rescheduled")).to_be_visible()
 
 
+def test_jobs_are_deleted_from_the_list(service: Service, signed_in: SignedIn) -> None:
+    ids = _submit(service, *[{"JobGroup": "unwanted"}] * 2)
+    service.user().post(f"/api/v1/jobs/{ids[0]}/kill").raise_for_status()
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{ids[0]}")
+    expect(page.get_by_role("link", name="Delete…")).to_be_visible()
+    page.goto("/jobs?job_group=unwanted")
+    page.get_by_role("link", name="Delete all…").click()
+    expect(page.get_by_text("disappear, with their log and output")).to_be_visible()
+    page.get_by_role("button", name="Delete 2 jobs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("2 jobs were deleted")
+    page.goto("/jobs?job_group=unwanted&status=Deleted")
+    assert sorted(_shown(page)) == ids
+
+
 def test_nothing_is_changed_without_a_selection_or_for_others(service: Service, signed_in: SignedIn) -> None:
     [of_bob] = _submit(service, {"JobName": "untouched"}, user="bob")
     page = signed_in(service, role="user", vo="cms", user="ada")

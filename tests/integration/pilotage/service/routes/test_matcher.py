@@ -102,6 +102,18 @@ def test_what_a_pilot_notes_is_shown_with_the_job_also_after_its_end(service: Se
         ("Running", "Event 7"),
         ("Completed", ""),
     ]
+    admin = service.as_role("vo_admin", vo="cms", user="eve")
+    ended = admin.post(
+        f"/api/v1/jobs/{job_id}/complete", json={"status": "Failed", "minor_status": "no tape"}
+    )
+    assert (ended.status_code, shown()["minor_status"]) == (200, "no tape")
+    assert admin.post(f"/api/v1/jobs/{job_id}/complete", json={"status": "Done"}).status_code == 409
+    noted = service.user().get("/api/v1/jobs", params={"application_status": "Event 7"}).json()["jobs"]
+    assert noted == []
+    service.user().post(f"/api/v1/jobs/{job_id}/reset").raise_for_status()
+    assert shown()["reschedules"] == 0
+    assert service.user().post("/api/v1/jobs/delete", json={"ids": [job_id]}).json()["job_ids"] == [job_id]
+    assert shown()["status"] == "Deleted"
 
 
 def test_a_grid_job_shows_its_phases_and_local_jobs_and_keeps_them(service: Service):
