@@ -280,13 +280,21 @@ def export_classad(
     _print_export(found.text, data, notes, service)
 
 
-def export_dirac(*, file: options.ConfigFile = None, service: ServiceOptions) -> None:
+def export_dirac(
+    *,
+    with_disabled: Annotated[
+        bool,
+        typer.Option("--with-disabled", help="Also what has Enabled: false, which DIRAC would submit to."),
+    ] = False,
+    file: options.ConfigFile = None,
+    service: ServiceOptions,
+) -> None:
     """Print the configuration as a DIRAC .cfg in the current layout; `config import dirac` reads it.
 
-    Parts that the format cannot express are listed on standard error.
+    Parts that the format cannot express, and disabled sites, CEs and queues, are listed on standard error.
     """
     config = config_request.configuration_from(file, service)
-    found = dirac_text.export_dirac(config.tree)
+    found = dirac_text.export_dirac(config.tree, with_disabled=with_disabled)
     left_out = list(found.left_out)
     _print_export(found.text, {"text": found.text, "left_out": left_out}, left_out, service)
 
