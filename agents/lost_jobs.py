@@ -11,8 +11,8 @@ reschedulings is reached, when its payload cannot run any more:
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -24,7 +24,8 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from taskqueue import ownership
 from taskqueue.db import database
-from taskqueue.leases import expiry, uptime
+from taskqueue.leases import attempts, expiry, uptime
+from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.uptime import Uptime
 from taskqueue.pilots import pilots
 
@@ -68,7 +69,7 @@ class SilenceRules:
     max_rescheduling: int
 
 
-#: Rules by VO.
+#: Rules by `expiry.make_key`.
 _Rules = Mapping[str, SilenceRules]
 
 
@@ -79,14 +80,15 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
             return None
         with database.reading(engine) as conn:
             vos = sorted(ownership.list_vos(conn))
-            up = uptime.read(conn)
-        rules = leadership.serve_each(vos, lambda vo: _build_rules(config, up, vo, now))
+            up, own = uptime.read(conn), attempts.list_own_times(conn)
+        rules = leadership.serve_each(vos, lambda vo: _build_rules(config, up, vo, own.get(vo, ()), now))
         changed: Counter[str] = Counter()
         # Give up before marking as stalled, so that no job goes through both in one cycle.
         for apply in (_give_up, _expire, _close_killed, _mark_stalled):
 
-            def serve(some: _Rules, apply: _Rule = apply) -> None:
-                leadership.repeat(partial(_count, apply, some, now, changed), most=_MOST, rounds=_ROUNDS)
+            def serve(some: Mapping[str, _Rules], apply: _Rule = apply) -> None:
+                every = {key: each for of_vo in some.values() for key, each in of_vo.items()}
+                leadership.repeat(partial(_count, apply, every, now, changed), most=_MOST, rounds=_ROUNDS)
 
             leadership.serve_together(rules, serve)
         changed["pilots"] += leadership.repeat(
@@ -102,7 +104,16 @@ def _abort_lost_pilots(conn: Connection, *, now: datetime) -> int:
     return len(stamps)
 
 
-def _build_rules(config: Configuration, up: Uptime, vo: str, now: datetime) -> SilenceRules:
+def _build_rules(config: Configuration, up: Uptime, vo: str, own: Collection[str], now: datetime) -> _Rules:
+    """The rules of a VO, also for the attempts with each of these times of their own."""
+    of_vo = _build_general_rules(config, up, vo, now)
+    return {
+        expiry.make_key(vo): of_vo,
+        **{expiry.make_key(vo, times): _build_own_rules(of_vo, up, times, now) for times in own},
+    }
+
+
+def _build_general_rules(config: Configuration, up: Uptime, vo: str, now: datetime) -> SilenceRules:
     options = options_for(config, vo)
     leases = options.leases
     stalled = up.go_back(now, seconds=leases.stalled_time)
@@ -113,6 +124,19 @@ def _build_rules(config: Configuration, up: Uptime, vo: str, now: datetime) -> S
         grace=up.go_back(now, seconds=leases.stalled_grace),
         ended_grace=up.go_back(now, seconds=min(_ENDED_GRACE, leases.stalled_grace)),
         max_rescheduling=options.job_scheduling.max_rescheduling,
+    )
+
+
+def _build_own_rules(of_vo: SilenceRules, up: Uptime, text: str, now: datetime) -> SilenceRules:
+    """The rules for attempts with times of their own: their pilots may go on without an answer."""
+    times = AttemptTimes.from_text(text)
+    stalled, grace = (up.go_back(now, seconds=each) for each in (times.stalled, times.grace))
+    return replace(
+        of_vo,
+        unstarted=up.go_back(now, seconds=times.lease),
+        stalled=stalled,
+        lost=stalled,
+        grace=grace,
     )
 
 

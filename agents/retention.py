@@ -40,6 +40,8 @@ _CHANGES_LIMIT: Final = 10_000
 _TASK_QUEUES: Final = timedelta(days=1)
 #: Minimum retention of the service's uptime records.
 _UPTIME: Final = timedelta(days=1)
+#: From the deletion of a job by its owner to that of its rows.
+_DELETED: Final = timedelta(days=1)
 #: Age at which a stored file without a row is deleted.
 _STRAY: Final = timedelta(days=1)
 
@@ -121,6 +123,9 @@ def _remove_of_vo(
     ):
         before = leadership.now - timedelta(days=days)
         removed[kind] += _repeat_step(leadership, partial(step, vo=vo, before=before, limit=_LIMIT))
+    before = leadership.now - min(_DELETED, timedelta(days=keep.jobs))
+    remove_deleted = partial(retention.remove_jobs, vo=vo, before=before, limit=_LIMIT, is_deleted=True)
+    removed["jobs"] += _repeat_step(leadership, remove_deleted)
     before = leadership.now - timedelta(days=keep.sandboxes)
     remove = partial(retention.remove_blobs, vo=vo, before=before, limit=_LIMIT)
     removed["blobs"] += _remove_blobs(leadership, remove, store)

@@ -153,8 +153,9 @@ class Client:
     def jobs(self, **filters: str) -> Pages[JobRecord]:
         """The jobs that pass all filters, newest first.
 
-        Filters are `status`, `vo`, `owner`, `site`, `pool`, `minor_status`, `job_name`, `job_type` and
-        `job_group`; several values, separated by commas, mean any of them.
+        Filters are `status`, `vo`, `owner`, `site`, `pool`, `minor_status`, `application_status`,
+        `job_name`, `job_type`, `job_group`, `submitted_since` and `submitted_before`; several values,
+        separated by commas, mean any of them.
         """
         return Pages("jobs", partial(self._service.jobs, filters), _read_job)
 
@@ -190,6 +191,14 @@ class Client:
         Jobs whose status does not allow it, or that do not exist, are left out.
         """
         return self._change(self._service.reschedule_all, job_ids, filters)
+
+    def delete(self, /, *job_ids: int, **filters: str) -> list[int]:
+        """Delete jobs, by id or by filters, and kill those that have not ended; the ids of those deleted."""
+        return self._change(self._service.delete_all, job_ids, filters)
+
+    def reset(self, /, *job_ids: int, **filters: str) -> list[int]:
+        """Reschedule jobs, however often that was done before; the ids of those that were sent."""
+        return self._change(self._service.reset_all, job_ids, filters)
 
     def wait(self, *job_ids: int, timeout: float | None = None) -> dict[int, str]:
         """Wait until jobs have ended, or for `timeout` seconds; the status of each.

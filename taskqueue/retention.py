@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from cs_config.versions.tables import config_imports, config_versions
 from taskqueue.db import sql
-from taskqueue.jobs import wait_times
+from taskqueue.jobs import parameters, wait_times
 from taskqueue.schema.tables import (
     attempts,
     blobs,
@@ -79,8 +79,9 @@ OLD_JOBS = (
     .limit(_LIMIT)
     .with_for_update(skip_locked=True)
 )
+OLD_DELETED = OLD_JOBS.where(jobs.c.status == JobStatus.DELETED.value)
 REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
-#: Log and attempts go with the job, by foreign key.
+#: Log, parameters and attempts go with the job, by foreign key.
 REMOVE_JOBS = delete(jobs).where(jobs.c.job_id.in_(sql.IDS))
 REMOVE_DESCRIPTIONS = delete(descriptions).where(
     descriptions.c.description_id.in_(sql.IDS),
@@ -208,9 +209,13 @@ REMOVE_PILOTS = _delete_some(
 )
 
 
-def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Delete jobs that ended before that time, with their log, attempts and unshared descriptions."""
-    old = conn.execute(OLD_JOBS, {"the_vo": vo, "before": before, "limit": limit}).all()
+def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int, is_deleted: bool = False) -> int:
+    """Delete jobs that ended before that time, with their log, attempts and unshared descriptions.
+
+    `is_deleted`: only those that were Deleted before that time.
+    """
+    statement = OLD_DELETED if is_deleted else OLD_JOBS
+    old = conn.execute(statement, {"the_vo": vo, "before": before, "limit": limit}).all()
     if old:
         job_ids = [row.job_id for row in old]
         conn.execute(REMOVE_WAITING, {"ids": job_ids})
@@ -220,11 +225,12 @@ def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> i
 
 
 def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Delete the log of jobs that ended before that time; number of jobs."""
+    """Delete the log and the parameters of jobs that ended before that time; number of jobs."""
     job_ids = list(conn.execute(OLD_LOGS, {"the_vo": vo, "before": before, "limit": limit}).scalars())
     if job_ids:
         wait_times.store_waits(conn, job_ids)
         conn.execute(REMOVE_LOGS, {"ids": job_ids})
+        parameters.remove_parameters(conn, job_ids)
     return len(job_ids)
 
 

@@ -25,7 +25,7 @@ class JobStatus(StrEnum):
     RUNNING = "Running"  #: a pilot executes it and sends heartbeats
     STALLED = "Stalled"  #: its pilot is silent; not yet rescheduled
     COMPLETING = "Completing"  #: the payload ended, its output is being transferred
-    COMPLETED = "Completed"  #: finished except for requests that others carry out
+    COMPLETED = "Completed"  #: finished except for requests that others carry out: then Done or Failed
     RESCHEDULED = "Rescheduled"  #: taken back; goes through the optimizers again
     DONE = "Done"
     FAILED = "Failed"
@@ -61,7 +61,9 @@ JOB_STEPS: Mapping[JobStatus, frozenset[JobStatus]] = {
     S.STAGING: frozenset({S.CHECKING, S.WAITING, S.FAILED, S.KILLED}),
     S.WAITING: frozenset({S.MATCHED, S.RESCHEDULED, S.DELETED, S.KILLED}),
     S.MATCHED: frozenset({S.RUNNING, S.WAITING, S.FAILED, S.RESCHEDULED, S.KILLED}),
-    S.RUNNING: frozenset({S.STALLED, S.DONE, S.FAILED, S.RESCHEDULED, S.COMPLETING, S.KILLED, S.RECEIVED}),
+    S.RUNNING: frozenset(
+        {S.STALLED, S.DONE, S.FAILED, S.RESCHEDULED, S.COMPLETING, S.COMPLETED, S.KILLED, S.RECEIVED}
+    ),
     S.STALLED: frozenset({S.RUNNING, S.RESCHEDULED, S.FAILED, S.KILLED}),
     S.COMPLETING: frozenset({S.DONE, S.FAILED, S.COMPLETED, S.STALLED, S.KILLED}),
     S.COMPLETED: frozenset({S.DONE, S.FAILED}),

@@ -29,10 +29,13 @@ ROUTES = [
     ("GET", "/jobs/1/log", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/output", None, {"user", "vo_admin"}),
     ("POST", "/jobs/1/kill", None, {"user", "vo_admin"}),
+    ("POST", "/jobs/1/reset", None, {"user", "vo_admin"}),
+    ("POST", "/jobs/1/complete", {"status": "Done"}, {"vo_admin"}),
     ("POST", "/jobs/1/reschedule", None, {"user", "vo_admin"}),
     # A copy is submitted for the job's owner: a VO admin submits only the own ones again.
     ("POST", "/jobs/1/resubmit", None, {"user"}),
     ("POST", "/jobs/kill", {"ids": [1]}, {"user", "vo_admin"}),
+    ("POST", "/jobs/reset", {"ids": [1]}, {"user", "vo_admin"}),
     ("POST", "/jobs/reschedule", {"ids": [1]}, {"user", "vo_admin"}),
     ("POST", "/sandboxes", None, {"user", "vo_admin"}),
     (
@@ -122,6 +125,7 @@ ROUTES = [
     ),
     ("POST", "/leases/nope/start", {}, {"gateway", "pilot"}),
     ("POST", "/leases/nope/heartbeat", {}, {"gateway", "pilot"}),
+    ("POST", "/leases/nope/note", {}, {"gateway", "pilot"}),
     ("POST", "/leases/nope/finish", {"status": "Done"}, {"gateway", "pilot"}),
     ("POST", "/leases/nope/release", {}, {"gateway", "pilot"}),
     ("GET", "/leases/nope/sandbox", None, {"gateway", "pilot"}),
@@ -159,4 +163,6 @@ ROUTES = [
     ("POST", "/tokens/renew", None, {"director", "gateway", "pilot"}),
     ("POST", "/login-links", {}, {"user", "vo_admin", "site_admin"}),
     ("POST", "/tokens/revoke", {"jti": "x"}, set()),
+    ("POST", "/jobs/1/delete", None, {"user", "vo_admin"}),
+    ("POST", "/jobs/delete", {"ids": [1]}, {"user", "vo_admin"}),
 ]

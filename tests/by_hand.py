@@ -48,14 +48,6 @@ def set_status(
         control._withdraw(conn, moved, wanted, now=now)
 
 
-def delete_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
-    """Mark the jobs Deleted whose status allows it."""
-    transitions.lock_jobs(conn, job_ids)
-    wanted = JobStatus.DELETED
-    moved = transitions.move_jobs(conn, job_ids, wanted, minor="Job Deleted", source=source, now=now)
-    return control._withdraw(conn, moved, wanted, now=now)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingEntry:
     """A job to be added to its task queue."""

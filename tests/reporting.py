@@ -14,6 +14,8 @@ from taskqueue.leases.reports import (
     HeartbeatReport,
     LeaseReport,
     LeaseRules,
+    Note,
+    NoteReport,
     OutputReport,
     PayloadResult,
     Progress,
@@ -55,6 +57,10 @@ def heartbeat(
 
 def finish(conn: Connection, lease: str, report: PayloadResult, *, now: datetime) -> Mapping[str, Any]:
     return _ended(record(conn, FinishReport(lease=lease, sender=ANYBODY, result=report), now))
+
+
+def note(conn: Connection, lease: str, note: Note, *, now: datetime) -> ReportAnswer:
+    return record(conn, NoteReport(lease=lease, sender=ANYBODY, note=note), now)
 
 
 def release(

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import dirac_text, importers, restrictions
+from cs_config.formats import dirac_options, dirac_text, importers, restrictions
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree import expiry
@@ -95,7 +95,9 @@ def _split_items(value: object) -> list[object]:
 
 #: Allowed names in each of these sections.
 _BELOW = {"Resources": ("Sites", "Computing"), "Registry": ("VO", "Groups")}
-_COMPUTING = ("OSCompatibility", expiry.SETTING)
+#: Below `Computing`; DIRAC's own example has it beside that.
+_OS_COMPATIBILITY: Final = "OSCompatibility"
+_COMPUTING = (_OS_COMPATIBILITY, expiry.SETTING)
 _OF_QUEUES = ("CEs", "Queues", "VOs", "Throttle", "NodeAttributes", "Forwarding")
 _COMMUNITIES = "communities"
 #: Kinds of resources of RFC #5 that have no queues.
@@ -120,22 +122,33 @@ class DiracLayout:
                 self._note(name, entry.line, "not carried over: it is not part of this system")
             elif name == "Resources":
                 tree[name] = self._resources(entry)
+            elif name == "Operations":
+                setup, setups = dirac_options.find_setups(root)
+                tree[name] = dirac_options.convert_operations(
+                    self._values(entry, name), setup=setup, setups=setups, note=self._note_path
+                )
             else:
                 tree[name] = self._values(self._select_allowed(entry, name, _BELOW.get(name)), name)
+        registry, default = tree.get("Registry"), root.section("Registry").entries.get("DefaultGroup")
+        if isinstance(registry, dict) and isinstance(default, Leaf):
+            dirac_options.set_default_groups(registry, dirac_text.read_value("", str(default.value or "")))
         return tree
 
     def _resources(self, section: Section) -> dict[str, object]:
         self.vos |= _communities(section)
         tree: dict[str, object] = {}
-        allowed = (*_BELOW["Resources"], "Domains")
+        allowed = (*_BELOW["Resources"], "Domains", _OS_COMPATIBILITY)
         for name, entry in self._select_allowed(section, "Resources", allowed).sections():
             if name == "Sites":
                 tree[name] = self._all_sites(entry)
             elif name == "Computing":
                 ours = {each: below for each, below in entry.entries.items() if each in _COMPUTING}
                 tree[name] = self._values(Section(entry.line, dict(ours)), "")
-            else:
+            elif name == "Domains":
                 self._domains(entry)
+        beside = section.entries.get(_OS_COMPATIBILITY)
+        if isinstance(beside, Section) and isinstance(computing := tree.setdefault("Computing", {}), dict):
+            computing.setdefault(_OS_COMPATIBILITY, self._values(beside, ""))
         self._defaults_of_ces(section.section("Computing"), tree.get("Sites"))
         self._close_for_foreign(tree.get("Sites"))
         return tree
@@ -181,7 +194,7 @@ class DiracLayout:
         if allowed is None:
             return section
         for name, entry in section.entries.items():
-            if name not in allowed:
+            if name not in allowed and f"{path}/{name}" != "Registry/DefaultGroup":
                 self._leave_out(f"{path}/{name}", entry, "it is not part of this system")
         kept = {name: entry for name, entry in section.entries.items() if name in allowed}
         return Section(section.line, kept)
@@ -330,6 +343,9 @@ class DiracLayout:
         if is_of_resources and _restricts(Section(0, {name: entry})):
             self._refuse(path, entry.line, "a restriction that cannot be imported: set it at the sites")
         self._note(path, entry.line, f"not carried over: {why}")
+
+    def _note_path(self, path: str, message: str) -> None:
+        self._note(path, None, message)
 
     def _refuse(self, path: str, line: int, message: str) -> NoReturn:
         raise ConfigError([Problem(path=path, message=message, file=self.file, line=line)])

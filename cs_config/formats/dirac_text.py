@@ -5,7 +5,7 @@ decides; any other value is read as in YAML, with commas between the items of a 
 
 The tree is exported in today's layout, its sites grouped by the first part of the name. Values of VOs,
 throttles and node attributes become sections that DIRAC ignores; an import reads them again. A node with a
-restriction that cannot be represented is written as disabled.
+restriction that cannot be represented is disabled, and disabled nodes are left out.
 
 Source: DIRAC's CFG files.
 """
@@ -219,10 +219,17 @@ class ExportedText:
     left_out: tuple[str, ...]  #: a path each, with the reason
 
 
-def export_dirac(tree: Tree) -> ExportedText:
-    """Export a whole tree."""
+def export_dirac(tree: Tree, *, with_disabled: bool = False) -> ExportedText:
+    """Export a whole tree.
+
+    DIRAC does not know `Enabled`: sites, CEs and queues without it are left out, unless `with_disabled`.
+    """
     writer = _Writer(checks=restrictions.checks(tree))
     written = writer.section(tree, ())
+    resources = written.get("Resources")
+    if not with_disabled and isinstance(resources, dict):
+        for grid in _sections_of(resources.get("Sites")).values():
+            writer.left_out += _remove_disabled(_sections_of(grid), SITES, ("CEs", "Queues"))
     return ExportedText(text="\n".join([*write_text(written), ""]), left_out=tuple(writer.left_out))
 
 
@@ -277,6 +284,25 @@ class _Writer:
             self.left_out.append(
                 f"{'/'.join(node)}/{restrictions.ENABLED}: {_OFF}, because {path[-1]} is left out"
             )
+
+
+def _sections_of(entry: object) -> dict[str, object]:
+    return entry if isinstance(entry, dict) else {}
+
+
+def _remove_disabled(
+    nodes: dict[str, object], path: tuple[str, ...], below: tuple[str, ...]
+) -> Iterator[str]:
+    """Remove written nodes with `Enabled = False`, at these levels; tell each."""
+    for name, entry in list(nodes.items()):
+        node, here = _sections_of(entry), (*path, name)
+        if any(
+            fold(each) == fold(restrictions.ENABLED) and str(value) == "False" for each, value in node.items()
+        ):
+            del nodes[name]
+            yield f"{'/'.join(here)}: it is disabled, which DIRAC cannot represent"
+        elif below:
+            yield from _remove_disabled(_sections_of(node.get(below[0])), (*here, below[0]), below[1:])
 
 
 def _unsayable_reason(value: LeafValue) -> str:

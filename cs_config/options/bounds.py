@@ -70,6 +70,14 @@ DESCRIBED: Final = 10_000_000
 FILLED: Final = 1_000_000
 ALL_FILLED: Final = 50_000_000
 
+#: Parameters of one job, characters of the name and of the value of each, and of all values together.
+PARAMETERS: Final = 100
+PARAMETER_NAME: Final = 128
+PARAMETER_VALUE: Final = 16_384
+ALL_PARAMETERS: Final = 131_072
+#: Changes of the minor or application status of one job in its log; later ones change the job only.
+LOGGED_NOTES: Final = 1_000
+
 #: Attributes of an advertisement beside those of the policies, and bytes of all as JSON: a match reads them.
 ADVERTISED: Final = 200
 ADVERTISED_BYTES: Final = 64 << 10

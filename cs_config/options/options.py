@@ -6,11 +6,12 @@ Source: DIRAC's `Operations` section, where it has the option.
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_pascal
@@ -94,6 +95,10 @@ class DeclaredName(Options):
         return self
 
 
+#: Keywords whose values `Clamp` may change.
+_CLAMPED: Final = frozenset({"CPUTime", "Priority"})
+
+
 class JobDescriptionOptions(Options):
     """Rules for job descriptions."""
 
@@ -105,6 +110,8 @@ class JobDescriptionOptions(Options):
     """Files that one job may name."""
     max_parametric_jobs: Annotated[int, Field(gt=0, le=bounds.PARAMETRIC_JOBS)] = 10_000
     """Jobs that one parametric description may make."""
+    clamp: bool = False
+    """Whether CPUTime and Priority beyond their bounds become the nearest bound, instead of being refused."""
     declared: Annotated[Mapping[str, DeclaredName], Field(default_factory=dict, max_length=bounds.NAMED)]
     """The sections `JobDescription/<Name>`."""
 
@@ -133,13 +140,29 @@ class JobDescriptionOptions(Options):
         """Check a keyword's value against the configured bounds, or else against its own."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return
-        configured = self.declared_by_name.get(fold(keyword.name), DeclaredName())
-        low = keyword.minimum if configured.min is None else configured.min
-        high = keyword.maximum if configured.max is None else configured.max
+        low, high = self._find_bounds(keyword)
         if low is not None and value < low:
             yield f"{format_value(value)} is too small, allowed is at least {format_value(low)}"
         if high is not None and value > high:
             yield f"{format_value(value)} is too large, allowed is at most {format_value(high)}"
+
+    def apply_clamp(self, keyword: Keyword, value: object) -> object:
+        """The value within its bounds, where `Clamp` allows to change it; else as it is.
+
+        Source: DIRAC 8 does so with these two; less memory or fewer processors would make the job fail.
+        """
+        if not self.clamp or keyword.name not in _CLAMPED or not isinstance(value, int | float):
+            return value
+        low, high = self._find_bounds(keyword)
+        if isinstance(value, int):
+            low, high = low and math.ceil(low), high and math.floor(high)
+        at_least = value if low is None else max(value, low)
+        return at_least if high is None else min(at_least, high)
+
+    def _find_bounds(self, keyword: Keyword) -> tuple[float | None, float | None]:
+        configured = self.declared_by_name.get(fold(keyword.name), DeclaredName())
+        low = keyword.minimum if configured.min is None else configured.min
+        return low, keyword.maximum if configured.max is None else configured.max
 
     def contradictions(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Contradictions between several keywords, by attribute, as pairs of keyword and message."""

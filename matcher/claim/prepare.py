@@ -156,7 +156,8 @@ def _holder(view: Snapshot, request: MatchRequest, here: PreparedPlace) -> Lease
     return LeaseHolder(
         subject=request.caller.subject,
         stamp=stamp,
-        lease_time=here.lease_time,
+        lease_time=timedelta(seconds=request.times.lease) if request.times else here.lease_time,
+        times=request.times,
         lease_times=here.lease_times,
         slot=here.slot if request.caller.stamp else None,
     )

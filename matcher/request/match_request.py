@@ -16,6 +16,7 @@ from matcher.request.node_facts import Facts
 from matcher.request.resource import Resource, StatedResource, Values
 from requirements.errors import MOST_HINTS, InvalidResource, Problem, did_you_mean
 from requirements.values import fold
+from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.claim import ClaimedJob
 
 #: Seconds until an idle pilot asks again.
@@ -43,6 +44,7 @@ class MatchRequest:
     request_id: str | None = None  #: a repetition within the lease gets the same jobs
     #: Cache key, equal for equal statements from the same place with the same rights; None: not cached.
     cache_key: Hashable | None = None
+    times: AttemptTimes | None = None  #: of its attempts; None: those of the VO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ LARGEST = 2**53
 _MOST_POOLS = 3000
 #: `any`, in any ASCII spelling.
 _ANY = re.compile(r"[\W_]*a[\W_]*n[\W_]*y[\W_]*", re.IGNORECASE)
+#: A whole number as text, as DIRAC's configuration has all numbers.
+_NUMBER = re.compile(r"\s*[0-9]{1,16}\s*", re.ASCII)
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
 #: Fields of a resource with the names that it accepts, and their keywords; and those that it bans.
@@ -223,8 +227,9 @@ class RequestKeywords:
         return None if known not in self._stated else self._whole(*self._stated[known], low, high)
 
     def _whole(self, name: str, value: object, low: int, high: int) -> int | None:
-        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-            return value
+        number = int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+        if isinstance(number, int) and not isinstance(number, bool) and low <= number <= high:
+            return number
         self.add_problem(name, f"is {_format_value(value)}, allowed is a whole number from {low} to {high}")
         return None
 

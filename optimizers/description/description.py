@@ -201,9 +201,10 @@ def read_own(
     values: dict[str, Any] = {}
     for keyword, value in own:
         try:
-            read = values[keyword.attribute] = keyword.read(value)
+            read = operations.job_description.apply_clamp(keyword, keyword.read(value))
         except UnfitValueError:
             return None
+        values[keyword.attribute] = read
         if not isinstance(read, str) and any(operations.job_description.out_of_bounds(keyword, read)):
             return None
     # No other keyword that can differ between jobs takes part in a contradiction.
@@ -289,7 +290,7 @@ class _Reader:
         if keyword is None or not self._once(keyword.attribute, name):
             return {}
         try:
-            read = keyword.read(value)
+            read = self.operations.job_description.apply_clamp(keyword, keyword.read(value))
         except UnfitValueError as unfit:
             self.problem(name, str(unfit))
             return {}

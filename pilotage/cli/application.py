@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "Run the whole system in one process: database, service, optimizers, agents; with --site, pilots.",
     ),
     "job": CommandGroup(
-        "Submit, list, inspect, kill and reschedule jobs; fetch their output.",
+        "Submit, list, inspect, kill, delete and reschedule jobs; fetch their output.",
         {
             "submit": "job_submit:submit",
             "list": "job_show:list_jobs",
@@ -50,7 +50,9 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "logs": "job_show:logs",
             "resubmit": "job_submit:resubmit",
             "kill": "job:kill",
+            "delete": "job:delete",
             "reschedule": "job:reschedule",
+            "reset": "job:reset",
             "output": "job:fetch_output",
             "wait": "job:wait",
         },

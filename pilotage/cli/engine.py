@@ -10,7 +10,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import InvalidSettings
 from requirements.errors import Problem
-from taskqueue.db import database
+from taskqueue.db import database, sql
+from taskqueue.schema.tables import jobs
 
 
 @contextmanager
@@ -35,11 +36,17 @@ def make_engine(url: str, *, pool_size: int) -> Engine:
         raise InvalidSettings([Problem(path="database_url", message=str(error))]) from None
 
 
-def upgrade_schema(url: str) -> None:
-    """Create the tables, or upgrade them to this release."""
-    make_engine(url, pool_size=1).dispose()
-    with translate_unreachable(url):
-        database.upgrade(url)
+def upgrade_schema(url: str, *, first_job_id: int = 1) -> None:
+    """Create the tables, or upgrade them to this release; new jobs get ids from `first_job_id` on."""
+    engine = make_engine(url, pool_size=1)
+    try:
+        with translate_unreachable(url):
+            database.upgrade(url)
+            if first_job_id > 1:
+                with database.writing(engine) as conn:
+                    sql.raise_ids(conn, jobs, first_job_id)
+    finally:
+        engine.dispose()
 
 
 @contextmanager

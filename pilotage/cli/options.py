@@ -109,6 +109,9 @@ class JobFilters:
     minor_status: Annotated[
         str | None, option("TEXT", "Only jobs with this minor status.", "--minor-status")
     ] = None
+    application_status: Annotated[
+        str | None, option("TEXT", "Only jobs with this application status.", "--application-status")
+    ] = None
     submitted_since: Annotated[
         str | None, option("TIME", "Only jobs submitted then or later; UTC without a zone.", "--since")
     ] = None

@@ -125,6 +125,14 @@ class Settings(BaseModel):
             "(default: PILOTAGE_DATABASE_DIRECT_URL).",
         ),
     ] = None
+    first_job_id: Annotated[
+        int,
+        options.option(
+            "N",
+            "Smallest id of new jobs, such as one beyond all ids of another system "
+            "(default: PILOTAGE_FIRST_JOB_ID or 1); later smaller values have no effect.",
+        ),
+    ] = Field(default=1, ge=1, le=2**53)
     redis_url: Annotated[
         str | None,
         options.option(

@@ -261,6 +261,22 @@ class ServiceClient:
         """Send a job through the optimizers again."""
         return self._call("POST", f"/jobs/{job_id}/reschedule")
 
+    def delete(self, job_id: int) -> Json:
+        """Delete a job."""
+        return self._call("POST", f"/jobs/{job_id}/delete")
+
+    def reset(self, job_id: int) -> Json:
+        """Send a job through the optimizers again, however often that was done."""
+        return self._call("POST", f"/jobs/{job_id}/reset")
+
+    def delete_all(self, filters: Mapping[str, str]) -> Json:
+        """Delete all jobs that pass the filters."""
+        return self._call("POST", "/jobs/delete", json=dict(filters))
+
+    def reset_all(self, filters: Mapping[str, str]) -> Json:
+        """Reset all jobs that pass the filters."""
+        return self._call("POST", "/jobs/reset", json=dict(filters))
+
     def kill_all(self, filters: Mapping[str, str]) -> Json:
         """End all jobs that pass the filters."""
         return self._call("POST", "/jobs/kill", json=dict(filters))

@@ -25,6 +25,7 @@ _PARAMETERS: Final = {
     "owner": "Owner of the jobs.",
     "owner_group": "Owner group of the jobs.",
     "minor_status": "Minor status: the reason for the status.",
+    "application_status": "Application status, as the pilot or payload reported it.",
     "job_name": "`JobName` of the description.",
     "job_type": "`JobType` of the description.",
     "job_group": "`JobGroup` of the description.",
@@ -35,7 +36,7 @@ _PARAMETERS: Final = {
 }
 
 TAGS: Final = {
-    "jobs": "Submit, list, show, kill and reschedule jobs; their output.",
+    "jobs": "Submit, list, show, kill, delete and reschedule jobs; their output.",
     "explanations": "Why jobs do not run, and where they would.",
     "pools": "SubmitPools: Requirements of jobs with the queues eligible for them.",
     "resources": "Sites, CEs and batch queues with their parameters.",

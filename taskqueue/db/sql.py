@@ -269,6 +269,28 @@ def allocate_ids(conn: Connection, table: Table, count: int) -> Sequence[int]:
     return range(latest + 1, latest + 1 + count)
 
 
+#: Lock a sequence against `nextval` until the end of the transaction.
+_LOCK_SEQUENCE = "ALTER SEQUENCE {} MINVALUE 1"
+_READ_SEQUENCE = "SELECT last_value FROM {}"
+_RAISE_SEQUENCE = "ALTER SEQUENCE {} RESTART WITH {}"
+RAISE_LATEST = text("UPDATE sqlite_sequence SET seq = max(seq, :latest) WHERE name = :name")
+BEGIN_IDS = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :latest)")
+
+
+def raise_ids(conn: Connection, table: Table, first: int) -> None:
+    """Allocate no ids below `first` from now on; needs the owner of the table, in a writing transaction."""
+    [key] = table.primary_key
+    if conn.dialect.name == "sqlite":
+        values = {"name": table.name, "latest": first - 1}
+        if not conn.execute(RAISE_LATEST, values).rowcount:
+            conn.execute(BEGIN_IDS, values)
+        return
+    sequence = f"{table.name}_{key.name}_seq"
+    conn.exec_driver_sql(_LOCK_SEQUENCE.format(sequence))
+    if conn.exec_driver_sql(_READ_SEQUENCE.format(sequence)).scalar_one() < first:
+        conn.exec_driver_sql(_RAISE_SEQUENCE.format(sequence, int(first)))
+
+
 @cache
 def _select_ids(table: Table) -> Select[int]:
     [key] = table.primary_key

@@ -1,4 +1,4 @@
-"""Job control by users and operators: kill and reschedule.
+"""Job control by users, operators and other systems: kill, delete, reschedule, reset, complete.
 
 A job that leaves Waiting loses its waiting row here; a job that a pilot holds loses its attempt.
 """
@@ -6,7 +6,7 @@ A job that leaves Waiting loses its waiting row here; a job that a pilot holds l
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, exists, select
+from sqlalchemy import Connection, bindparam, exists, select, update
 
 from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition, RescheduleLimit
@@ -20,7 +20,12 @@ from taskqueue.task_queues import task_queues
 
 KILL_REQUESTED = "Marked for termination"
 RESCHEDULED = "Job Rescheduled"
+#: Minor status of a completed job, by its status.
+COMPLETIONS = {JobStatus.DONE: "Requests done", JobStatus.FAILED: "Requests failed"}
 
+DELETED = "Job Deleted"
+
+RESET = update(jobs_table).where(jobs_table.c.job_id.in_(sql.IDS)).values(reschedules=0)
 IS_RESCHEDULED = select(jobs_table.c.job_id).where(
     jobs_table.c.job_id.in_(sql.IDS),
     jobs_table.c.status.in_(sorted(PREPARING | {JobStatus.WAITING})),
@@ -54,6 +59,48 @@ def kill_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: d
     return _withdraw(conn, moved, wanted, now=now)
 
 
+def list_changeable(wanted: JobStatus) -> frozenset[JobStatus]:
+    """The statuses in which a job can be changed to `wanted`: Killed, Deleted or Rescheduled."""
+    before = may_come_from(wanted)
+    return before | may_come_from(JobStatus.KILLED) if wanted is JobStatus.DELETED else before
+
+
+def delete_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
+    """Delete the jobs, killing those that have not ended; the ids of those that were not deleted before.
+
+    A deleted job is listed, with its log, until retention removes it. A Completed job stays as it is.
+    """
+    kill_jobs(conn, job_ids, source=source, now=now)
+    wanted = JobStatus.DELETED
+    return [
+        moved.job_id
+        for moved in transitions.move_jobs(conn, job_ids, wanted, minor=DELETED, source=source, now=now)
+    ]
+
+
+def delete_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
+    """Delete a job as `delete_jobs` does; no effect if it is Deleted, IllegalTransition if it cannot be."""
+    if not delete_jobs(conn, [job_id], source=source, now=now):
+        current = jobs.get_job(conn, job_id).status
+        if current is not JobStatus.DELETED:
+            raise IllegalTransition(job_id, current=current, wanted=JobStatus.DELETED)
+
+
+def reset_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
+    """Reschedule the jobs however often that was done before, and begin to count anew; their ids."""
+    done = reschedule_jobs(conn, job_ids, source=source, now=now, maximum=transitions.NO_LIMIT)
+    for ids in sql.split_batches(done):
+        conn.execute(RESET, {"ids": ids})
+    return done
+
+
+def reset_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
+    """Reset a job as `reset_jobs` does; IllegalTransition if its status does not allow it."""
+    if not reset_jobs(conn, [job_id], source=source, now=now):
+        current = jobs.get_job(conn, job_id).status
+        raise IllegalTransition(job_id, current=current, wanted=JobStatus.RESCHEDULED)
+
+
 def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
     """Reschedule a job as `reschedule_jobs` does.
 
@@ -83,6 +130,24 @@ def reschedule_jobs(
         conn, others, wanted, minor=RESCHEDULED, source=source, now=now, reschedules_below=maximum
     )
     return repeated + _withdraw(conn, moved, wanted, now=now)
+
+
+def complete_job(
+    conn: Connection, job_id: int, status: JobStatus, *, minor: str = "", source: str, now: datetime
+) -> None:
+    """End a Completed job as Done or Failed: the requests that were left are carried out, or have failed.
+
+    No effect if it has that status already, IllegalTransition if it has another one.
+    """
+    completed = frozenset({JobStatus.COMPLETED})
+    minor = minor or COMPLETIONS[status]
+    if transitions.move_jobs(
+        conn, [job_id], status, minor=minor, source=source, now=now, from_states=completed
+    ):
+        return
+    current = jobs.get_job(conn, job_id).status
+    if current is not status:
+        raise IllegalTransition(job_id, current=current, wanted=status)
 
 
 def _withdraw(conn: Connection, moved: Sequence[MovedJob], wanted: JobStatus, *, now: datetime) -> list[int]:

@@ -47,6 +47,7 @@ class JobSelector:
     owner_group: str | None = None
     statuses: frozenset[JobStatus] | None = None
     minor_status: str | None = None
+    application_status: str | None = None
     sites: frozenset[str] | None = None
     submit_pool: str | None = None
     job_name: str | None = None
@@ -93,6 +94,7 @@ class JobSelector:
             of.c.owner: self.owner,
             of.c.owner_group: self.owner_group,
             of.c.minor_status: self.minor_status,
+            of.c.application_status: self.application_status,
             of.c.submit_pool: self.submit_pool,
             of.c.job_name: self.job_name,
             of.c.job_type: self.job_type,

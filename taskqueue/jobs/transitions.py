@@ -11,13 +11,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, or_, select, update
 
+from cs_config.options import bounds
 from taskqueue.db import sql
 from taskqueue.jobs import log
 from taskqueue.leases.attempts import LOST
-from taskqueue.schema.tables import attempts, jobs, waiting_jobs
+from taskqueue.schema.tables import attempts, job_log, jobs, waiting_jobs
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from, read_status
 
-_NO_LIMIT = 2**31 - 1
+NO_LIMIT = 2**31 - 1
 
 
 LOCK_WAITING = (
@@ -61,6 +62,30 @@ MOVE = (
     .returning(jobs.c.job_id)
 )
 
+#: Nothing changes, and no row is returned, if the values are the same as before.
+NOTE = (
+    update(jobs)
+    .where(
+        jobs.c.job_id == bindparam("the_job"),
+        or_(
+            jobs.c.minor_status != func.coalesce(bindparam("minor"), jobs.c.minor_status),
+            jobs.c.application_status != func.coalesce(bindparam("application"), jobs.c.application_status),
+        ),
+    )
+    .values(
+        minor_status=func.coalesce(bindparam("minor"), jobs.c.minor_status),
+        application_status=func.coalesce(bindparam("application"), jobs.c.application_status),
+    )
+    .returning(*(jobs.c[name] for name in ("status", "minor_status", "application_status", "epoch")))
+)
+_logged = (
+    select(job_log.c.log_id)
+    .where(job_log.c.job_id == bindparam("the_job"))
+    .limit(bounds.LOGGED_NOTES)
+    .subquery()
+)
+LOGGED = select(func.count()).select_from(_logged)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedJob:
@@ -89,7 +114,7 @@ def move_jobs(
     now: datetime,
     application: str | None = None,
     from_states: Collection[JobStatus] | None = None,
-    reschedules_below: int = _NO_LIMIT,
+    reschedules_below: int = NO_LIMIT,
 ) -> list[MovedJob]:
     """Change the status of the jobs whose current status allows it; the others stay unchanged.
 
@@ -137,6 +162,31 @@ def log_note(conn: Connection, job_ids: Collection[int], *, minor: str, source: 
             conn,
             (_build_entry(row, read_status(row.status), minor=minor, source=source, now=now) for row in rows),
         )
+
+
+def note_progress(
+    conn: Connection, job_id: int, *, minor: str | None, application: str | None, source: str, now: datetime
+) -> None:
+    """Change the minor or application status of a locked job, with a log entry; None: unchanged.
+
+    The status stays, and so does the time of its last change. A job whose log is long gets no more entries.
+    """
+    changed = {"the_job": job_id, "minor": minor, "application": application}
+    row = conn.execute(NOTE, changed).one_or_none()
+    if row is None or conn.execute(LOGGED, {"the_job": job_id}).scalar_one() >= bounds.LOGGED_NOTES:
+        return
+    status = read_status(row.status)
+    entry = log.LogEntry(
+        job_id=job_id,
+        at=now,
+        from_status=status,
+        to_status=status,
+        minor_status=row.minor_status,
+        application_status=row.application_status,
+        source=source,
+        epoch=row.epoch,
+    )
+    log.append(conn, [entry])
 
 
 def _build_entry(

@@ -6,13 +6,16 @@ may be reopened, by its own holder (`expiry.resume`). Locks are taken attempt fi
 `transitions`).
 """
 
+import json
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, func, select, update
 
+from cs_config.options import bounds
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkUpdate
 from taskqueue.errors import LeaseNotFound, StaleLease
@@ -68,6 +71,43 @@ _REPORTED = (
 STORE_REPORTED = BulkUpdate(attempts, key="lease", varying=_REPORTED)
 
 
+#: Those of open attempts, by VO.
+OWN_TIMES = select(attempts.c.vo, attempts.c.times).where(_OPEN, attempts.c.times.is_not(None)).distinct()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptTimes:
+    """Times of single attempts in place of those of their VO (`Leases`), in whole seconds.
+
+    For pilots that report less often than ours, and go on without an answer.
+    """
+
+    lease: int  #: until the job must have started; every report before the start prolongs it
+    stalled: int  #: without a report, until a running job is Stalled
+    grace: int  #: Stalled, until it is given up
+
+    def __post_init__(self) -> None:
+        """Check the bounds; ValueError."""
+        for name, seconds in (("lease", self.lease), ("stalled", self.stalled), ("grace", self.grace)):
+            if not 0 < seconds <= bounds.SECONDS:
+                raise ValueError(f"{name} of an attempt is {seconds} s, allowed are 1 to {bounds.SECONDS}")
+
+    @classmethod
+    def from_text(cls, text: str) -> "AttemptTimes":
+        """Read the stored form."""
+        lease, stalled, grace = json.loads(text)
+        return cls(lease=lease, stalled=stalled, grace=grace)
+
+    def to_text(self) -> str:
+        """The stored form: a JSON list."""
+        return json.dumps([self.lease, self.stalled, self.grace])
+
+    @property
+    def lease_time(self) -> timedelta:
+        """How long a report extends the lease."""
+        return timedelta(seconds=max(self.lease, self.stalled))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One assignment of a job to a pilot."""
@@ -103,6 +143,7 @@ class Attempt:
     lost_at: datetime | None  #: when it was closed as lost, if it was reopened afterwards
     counted_by: str | None  #: the scope rules that count it, see `scope_rules.Counting`
     claim_number: int | None  #: of the pilot's claims; None: not claimed with a pilot's token
+    times: str | None  #: `AttemptTimes` as stored; None: those of its VO
 
 
 #: Jobs of a pilot, the latest first.
@@ -140,6 +181,14 @@ def list_of_pilot(conn: Connection, stamp: str, *, limit: int) -> list[PilotJob]
     """The jobs that a pilot took, the latest first."""
     rows = conn.execute(OF_PILOT, {"stamp": stamp, "most": limit})
     return [PilotJob(**row._asdict()) for row in rows]
+
+
+def list_own_times(conn: Connection) -> Mapping[str, Sequence[str]]:
+    """The distinct times of open attempts that have their own, as stored, by VO."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for row in conn.execute(OWN_TIMES):
+        found[row.vo].append(row.times)
+    return found
 
 
 def get_attempt(conn: Connection, lease: str) -> Attempt:

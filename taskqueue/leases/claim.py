@@ -13,6 +13,7 @@ from taskqueue.db import sql
 from taskqueue.jobs import descriptions, log, placeholders
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, Location, TakenRow
+from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.schema.tables import attempts, jobs
 from taskqueue.states import JobStatus
@@ -26,6 +27,7 @@ _ALLOTTED = ("processors", "ram_mb", "gpus")
 ATTEMPT_COLUMNS = (
     *("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *_ALLOTTED),
     "counted_by",
+    "times",
 )
 
 
@@ -49,11 +51,19 @@ class LeaseHolder:
     lease_time: timedelta  #: until the job must have started
     slot: SlotLimits | None = None  #: None: the holder is no pilot
     lease_times: Mapping[str, timedelta] = field(default_factory=dict)  #: of jobs of VOs that differ
+    times: AttemptTimes | None = None  #: in place of those of the VO, with `lease_time` of its `lease`
+
+    @property
+    def stored_times(self) -> str | None:
+        """As in the attempt."""
+        return None if self.times is None else self.times.to_text()
 
     def for_vo(self, vo: str) -> "LeaseHolder":
         """The holder of a job of this VO."""
         time = self.lease_times.get(vo)
-        return self if time is None else replace(self, lease_time=time, lease_times={})
+        return (
+            self if time is None or self.times is not None else replace(self, lease_time=time, lease_times={})
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +132,7 @@ def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: dateti
             "lease_expires_at": expires,
             "counted_by": to.counted_by,
             "claim_number": to.claim_number,
+            "times": to.holder.stored_times,
             **asdict(allotment),
         }
         for (row, lease, expires, allotment), to in zip(held, given, strict=True)

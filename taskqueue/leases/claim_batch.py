@@ -113,6 +113,7 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         "gpus": request.allotment.gpus,
         "request_id": request.request_id,
         "counted_by": request.counted_by,
+        "times": holder.stored_times,
     }
 
 

@@ -155,6 +155,7 @@ CLAIM_COLUMNS: Mapping[str, Any] = {
     "gpus": Integer,
     "request_id": Text,
     "counted_by": Text,
+    "times": Text,
 }
 _COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
 

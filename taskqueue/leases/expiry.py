@@ -4,9 +4,9 @@ A silent job is first Stalled, which the pilot's next heartbeat undoes, and resc
 cannot run any more: after a grace time if its pilot has ended, else when the pilot must have ended it
 (`Leases/RunOnTime`). A batch system that does not list a pilot proves nothing.
 
-Each search serves all VOs at once: `silent_since` and the like have a time for each VO, and VOs without one
-are left alone. Attempts are locked with SKIP LOCKED: a locked one is just being reported on, so its pilot is
-not silent.
+Each search serves all VOs at once: `silent_since` and the like have a time for each VO, and one for each VO
+with times of single attempts (`make_key`); attempts without one are left alone. Attempts are locked with SKIP
+LOCKED: a locked one is just being reported on, so its pilot is not silent.
 """
 
 from collections import defaultdict
@@ -39,6 +39,8 @@ GIVEN_UP = "Maximum of reschedulings reached"
 RESUMED = "Resumed by the pilot that had been lost"
 
 _OPEN = table.c.closed_at.is_(None)
+#: Of an attempt among times by key: its VO, with the times of its own, if it has any (`make_key`).
+_KEY = table.c.vo + func.coalesce(table.c.times, "")
 
 
 def _limit_rows(statement: Select[int]) -> Select[int]:
@@ -58,7 +60,7 @@ def _select_overdue(
         silent_since = times("silent_since")
         return _limit_rows(
             select(table.c.job_id)
-            .join(silent_since, silent_since.c.key == table.c.vo)
+            .join(silent_since, silent_since.c.key == _KEY)
             .where(
                 _OPEN,
                 *conditions,
@@ -75,7 +77,7 @@ def _select_silent(times: TimesByKey) -> Select[int]:
     return _limit_rows(
         select(table.c.job_id)
         .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
-        .join(silent_since, silent_since.c.key == table.c.vo)
+        .join(silent_since, silent_since.c.key == _KEY)
         .where(
             _OPEN,
             table.c.heartbeat_at < silent_since.c.time,
@@ -98,11 +100,11 @@ def _select_stalled_long(times: TimesByKey) -> Select[int]:
         select(pilots.c.stamp).where(_PILOT_HAS_ENDED, pilots.c.updated_at < ended_since.c.time).exists()
     )
     return _limit_rows(
-        select(table.c.job_id, table.c.vo)
+        select(table.c.job_id, _KEY.label("key"))
         .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
-        .join(silent_since, silent_since.c.key == table.c.vo)
-        .join(stalled_since, stalled_since.c.key == table.c.vo)
-        .join(ended_since, ended_since.c.key == table.c.vo)
+        .join(silent_since, silent_since.c.key == _KEY)
+        .join(stalled_since, stalled_since.c.key == _KEY)
+        .join(ended_since, ended_since.c.key == _KEY)
         .where(
             _OPEN,
             jobs_table.c.status == JobStatus.STALLED.value,
@@ -164,6 +166,11 @@ RESUME = (
         ),
     )
 )
+
+
+def make_key(vo: str, times: str = "") -> str:
+    """The key of the attempts of a VO, or of those that have these times of their own (`Attempt.times`)."""
+    return vo + times
 
 
 def expire_leases(
@@ -245,7 +252,7 @@ def give_up_stalled(
     }
     found: dict[int, list[int]] = defaultdict(list)
     for row in conn.execute(STALLED_LONG.to_statement(conn), values):
-        found[max_rescheduling[row.vo]].append(row.job_id)
+        found[max_rescheduling[row.key]].append(row.job_id)
     again: list[int] = []
     failed: list[int] = []
     for maximum, job_ids in found.items():

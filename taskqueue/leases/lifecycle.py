@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from requirements.errors import PilotageError
+from requirements.errors import InvalidRequest, PilotageError
 from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition, LeaseNotFound, OutputMissing, StaleLease
-from taskqueue.jobs import log, transitions
+from taskqueue.jobs import log, parameters, transitions
 from taskqueue.leases import attempts, expiry
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import (
@@ -25,6 +25,7 @@ from taskqueue.leases.reports import (
     LeaseReport,
     LeaseRules,
     Move,
+    NoteReport,
     ReleaseReport,
     ReportAnswer,
     Sender,
@@ -79,11 +80,19 @@ def _record_distinct(
     releases = attempts.count_releases(
         conn, {each.job_id for lease, each in held.items() if lease in given_back and each.started_at is None}
     )
+    noted = {
+        held[each.lease].job_id
+        for each in reports
+        if isinstance(each, NoteReport) and each.note.parameters and each.lease in held
+    }
+    sizes = parameters.read_sizes(conn, noted)
     jobs = {
         row.job_id: JobState(
             status=read_status(row.status),
             reschedules=row.reschedules,
             releases=releases.get(row.job_id, 0),
+            epoch=row.epoch,
+            parameters=sizes.get(row.job_id, {}),
         )
         for row in sql.read_batches(conn, transitions.LOCK_JOBS, {each.job_id for each in held.values()})
     }
@@ -101,7 +110,7 @@ def _record_distinct(
         except StaleLease as refusal:
             stale.append(_note_stale(attempt, job, report.kind, now))
             outcomes.append(refusal)
-        except (IllegalTransition, OutputMissing) as refusal:
+        except (IllegalTransition, InvalidRequest, OutputMissing) as refusal:
             outcomes.append(refusal)
         else:
             decided.append((attempt, decision))
@@ -143,6 +152,7 @@ def _apply(conn: Connection, decided: Sequence[tuple[Attempt, Decision]], now: d
                 moving[decision.moves[number]].append(attempt.job_id)
         for move, job_ids in moving.items():
             _move(conn, move, job_ids, now)
+    _store_notes(conn, decided, now)
     ended = [
         attempt.job_id for attempt, decision in decided if attempt.ending and "closed_at" in decision.changes
     ]
@@ -150,6 +160,22 @@ def _apply(conn: Connection, decided: Sequence[tuple[Attempt, Decision]], now: d
     attempts.store_reported(
         conn, [replace(attempt, **decision.changes) for attempt, decision in decided if decision.changes]
     )
+
+
+def _store_notes(conn: Connection, decided: Sequence[tuple[Attempt, Decision]], now: datetime) -> None:
+    notes = {attempt.job_id: decision.note for attempt, decision in decided if decision.note is not None}
+    for job_id, note in sorted(notes.items()):
+        if (note.minor_status, note.application_status) != (None, None):
+            transitions.note_progress(
+                conn,
+                job_id,
+                minor=note.minor_status,
+                application=note.application_status,
+                source=SOURCE,
+                now=now,
+            )
+    given = {job_id: note.parameters for job_id, note in notes.items()}
+    parameters.store_parameters(conn, given, now=now)
 
 
 def _move(conn: Connection, move: Move, job_ids: Collection[int], now: datetime) -> None:

@@ -157,7 +157,9 @@ def _move_jobs(held: CTE, free: CTE) -> CTE:
 def _update_attempts(held: CTE, moved: CTE) -> Update:
     seconds = cast(bindparam("lease_seconds", type_=Text), JSON)
     of_vo = func.coalesce(seconds.op("->>")(attempts.c.vo), seconds.op("->>")(literal("")))
-    expiry = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, cast(of_vo, Float))
+    own = [cast(cast(attempts.c.times, JSON).op("->>")(number), Float) for number in (0, 1)]
+    extension = case((attempts.c.times.is_(None), cast(of_vo, Float)), else_=func.greatest(*own))
+    expiry = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, extension)
     was_moved = exists().where(moved.c.number == held.c.number)
     return (
         update(attempts)

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final, Literal
 
 from cs_config.options import bounds
 from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
-from taskqueue.jobs import control
+from taskqueue.jobs import control, parameters
 from taskqueue.leases import attempts
-from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.attempts import Attempt, AttemptTimes
 from taskqueue.states import JobStatus, may_come_from
 
 FINISHED: Final = "finished"
@@ -25,8 +25,12 @@ STARTED: Final = "Job Initialization"
 RUNNING_AGAIN: Final = "Application"
 RELEASED_BY_PILOT: Final = "Released by the pilot"
 LAST_RELEASE: Final = "Maximum of reschedulings reached"
-_DONE = "Execution Complete"
-_FAILED = "Application Finished With Errors"
+#: Minor status of an end, unless it is reported.
+_ENDS: Final[Mapping[str, str]] = {
+    "Done": "Execution Complete",
+    "Completed": "Pending Requests",
+    "Failed": "Application Finished With Errors",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ NO_PROGRESS = Progress()
 class PayloadResult:
     """How a payload ended."""
 
-    status: Literal["Done", "Failed"]
+    status: Literal["Done", "Failed", "Completed"]
     exit_code: int | None = None
     minor_status: str = ""
     application_status: str = ""
@@ -77,7 +81,7 @@ class PayloadResult:
     @property
     def stored_minor_status(self) -> str:
         """Minor status of the job: the reported one or a default."""
-        return self.minor_status or (_DONE if self.status == "Done" else _FAILED)
+        return self.minor_status or _ENDS[self.status]
 
     def to_json(self) -> str:
         """Canonical text of the report, compared with a repeated one.
@@ -108,8 +112,13 @@ class LeaseRules:
         return json.dumps({vo: each.total_seconds() for vo, each in self.lease_times.items()})
 
     def lease_time(self, vo: str) -> timedelta:
-        """How long a report of a started job extends its lease."""
+        """How long a report extends the lease of an attempt without times of its own."""
         return self.lease_times.get(vo, self.lease_times[""])
+
+    def extend(self, attempt: Attempt, now: datetime) -> datetime:
+        """The end of the lease after a report."""
+        own = None if attempt.times is None else AttemptTimes.from_text(attempt.times)
+        return now + (self.lease_time(attempt.vo) if own is None else own.lease_time)
 
     def max_rescheduling(self, vo: str) -> int:
         """How often a job may be rescheduled."""
@@ -123,6 +132,15 @@ class Move:
     status: JobStatus
     minor: str
     application: str | None = None  #: None: unchanged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a pilot reports about its job beside the status; None: unchanged."""
+
+    minor_status: str | None = None
+    application_status: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)  #: by name; the others are unchanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +162,7 @@ class Decision:
     answer: ReportAnswer
     changes: Mapping[str, Any] = field(default_factory=dict)  #: of the attempt, by field
     moves: tuple[Move, ...] = ()  #: of the job, one after the other
+    note: Note | None = None  #: on the job, after the moves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +172,9 @@ class JobState:
     status: JobStatus
     reschedules: int = 0
     releases: int = 0  #: attempts that were given back before their start
+    epoch: int = 0  #: number of its latest attempt
+    #: Characters of its parameters by name; read only for a note with parameters.
+    parameters: Mapping[str, int] = field(default_factory=dict)
 
 
 def _refuse(_: Attempt) -> bool:
@@ -219,12 +241,47 @@ class HeartbeatReport(LeaseReport):
         """Extend the lease of a job that has started; a Stalled job becomes Running again."""
         attempts.check_open(attempt)
         moves = _revive(attempt, job)
-        # Only a start extends the time allowed for starting; heartbeats before it do not.
-        has_begun = attempt.started_at or attempt.quarantined
-        changes = _begin(attempt, rules, now) if has_begun else {"heartbeat_at": now}
+        changes: dict[str, object]
+        if attempt.started_at or attempt.quarantined:
+            changes = _begin(attempt, rules, now)
+        else:
+            # Our pilots start a job at once: only that extends the time allowed for starting.
+            own = {} if attempt.times is None else {"lease_expires_at": rules.extend(attempt, now)}
+            changes = {"heartbeat_at": now, **own}
         return Decision(
             answer=_answer(attempt), changes={**changes, **self.progress.to_columns()}, moves=moves
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteReport(LeaseReport):
+    """A payload, or what prepares it, reports its state in words and values."""
+
+    note: Note
+
+    kind = "note"
+
+    def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:
+        """Extend the lease, also of a job that has not started, and store the note.
+
+        Of a job that has ended, and of a killed one, only the parameters are stored.
+
+        Raises:
+            InvalidRequest: The parameters are too many or too long.
+        """
+        is_late = attempt.closed_as == FINISHED and attempt.epoch == job.epoch
+        if not is_late:
+            attempts.check_open(attempt)
+        parameters.check_parameters(self.note.parameters, job.parameters)
+        note = Note(parameters=self.note.parameters) if is_late or attempt.ending else self.note
+        answer = _answer(attempt, job.status if is_late else None)
+        if is_late:
+            return Decision(answer=answer, note=note)
+        is_matched = attempt.started_at is None and not attempt.quarantined
+        changes = _begin(attempt, rules, now)
+        if is_matched:
+            del changes["started_at"]
+        return Decision(answer=answer, changes=changes, moves=_revive(attempt, job), note=note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +402,7 @@ def _begin(attempt: Attempt, rules: LeaseRules, now: datetime) -> dict[str, obje
     return {
         "heartbeat_at": now,
         "started_at": attempt.started_at or now,
-        "lease_expires_at": now + rules.lease_time(attempt.vo),
+        "lease_expires_at": rules.extend(attempt, now),
     }
 
 

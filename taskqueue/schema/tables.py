@@ -149,6 +149,17 @@ job_log = _table(
     postgresql_with=_LARGE,
 )
 
+#: Named texts that a job's pilot or another component reported; the latest value of each name.
+job_parameters = _table(
+    "job_parameters",
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("value", Text, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("job_id", "name"),
+    postgresql_with=_LARGE,
+)
+
 #: Seconds that each ended job had waited, by cause; kept after its log is deleted.
 job_waits = _table(
     "job_waits",
@@ -372,6 +383,8 @@ attempts = _table(
     # Of the pilot's claims, from 1; null: not claimed with a pilot's token. Unique: of two processes that
     # claim for one pilot at once, and do not see what the other gives it, one claims nothing.
     Column("claim_number", Integer),
+    # JSON list of its own lease, stalled and grace times in seconds; null: those of its VO.
+    Column("times", Text),
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # At most one open attempt for each job, whatever the code above does.
@@ -381,6 +394,7 @@ attempts = _table(
     _index_where("closed_at IS NULL AND ending IS true", "ix_attempts_ending", "job_id"),
     Index("uq_attempts_claim_number", "stamp", "claim_number", unique=True),
     _index_where("closed_at IS NULL", "ix_attempts_open_of_stamp", "stamp"),
+    _index_where("closed_at IS NULL AND times IS NOT NULL", "ix_attempts_times", "vo", "times"),
     _index_where("output IS NOT NULL", "ix_attempts_output", "output"),
     postgresql_with=_ROOMY,
 )

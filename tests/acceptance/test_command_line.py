@@ -277,6 +277,10 @@ def test_a_waiting_job_is_killed_once(up: Home, directory: Path) -> None:
     assert ids[1] in up.json("job", "kill", "--status", "Waiting,Received,Checking")["job_ids"]
     assert str(ids[0]) in up.error("job", "reschedule", ids[0], status=1)
     assert up.json("job", "wait", ids[0], status=1)["counts"] == {"Killed": 1}
+    assert up.json("job", "delete", ids[0])["job_ids"] == [ids[0]]
+    assert up.json("job", "show", ids[0])["status"] == "Deleted"
+    assert str(ids[0]) in up.error("job", "reset", ids[0], status=1)
+    assert up.json("job", "list", "--application-status", "no such")["jobs"] == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import options
-from pilotage.cli.commands import config_change, config_history, config_request
+from pilotage.cli.commands import config_change, config_dirac, config_history, config_request
 from pilotage.cli.commands.config_change import Guards
 from pilotage.cli.commands.config_history import Message
 from pilotage.cli.commands.config_request import Answer, ConfigChange
@@ -64,15 +64,29 @@ def _import_files(
     site: str | None = None,
 ) -> None:
     """Show what files in an installed format would change; with --apply, store it."""
+    texts = {str(each): _read_text(each) for each in files}
+    _import_texts(format_name, texts, ", ".join(each.name for each in files), wanted, service, site=site)
+
+
+def _import_texts(
+    format_name: str,
+    texts: Mapping[str, str],
+    name: str,
+    wanted: ImportOptions,
+    service: ServiceOptions,
+    *,
+    site: str | None = None,
+) -> None:
+    """Show what texts, by file, would change; with --apply, store it."""
     try:
         propose = importers.load_importer(format_name)
     except ValueError as error:
         raise CommandRefused(str(error)) from None
     config = config_request.configuration_from(wanted.against, service)
-    found = propose(config, {str(each): _read_text(each) for each in files}, site=site)
+    found = propose(config, texts, site=site)
     outcome = ImportOutcome(applied=False, version=config.version, preview=None)
     if wanted.against is None and found.proposal.differences:
-        outcome = _preview_and_store(found.proposal, ", ".join(each.name for each in files), wanted, service)
+        outcome = _preview_and_store(found.proposal, name, wanted, service)
     for note in found.notes if not service.as_json else ():
         typer.echo(f"pilotage: {one_line(str(note))}", err=True)
     if wanted.as_text and not service.as_json:
@@ -139,8 +153,25 @@ def _stored(outcome: ImportOutcome) -> str:
 
 
 def import_dirac(
-    file: Annotated[Path, options.argument("FILE", "DIRAC .cfg file, current layout or that of RFC #5.")],
+    source: Annotated[
+        str,
+        options.argument(
+            "FILE|URL",
+            "DIRAC .cfg file, current layout or that of RFC #5; "
+            "or a Configuration Server, https://…/Configuration/Server.",
+        ),
+    ],
     *,
+    certificate: Annotated[
+        Path | None,
+        options.option(
+            "FILE", "For a server: client certificate or proxy with its key, PEM.", "--certificate"
+        ),
+    ] = None,
+    authorities: Annotated[
+        Path | None,
+        options.option("PATH", "For a server: CA certificates, file or directory.", "--authorities"),
+    ] = None,
     wanted: ImportOptions,
     service: ServiceOptions,
 ) -> None:
@@ -150,7 +181,13 @@ def import_dirac(
     listed. A node whose restriction cannot be translated is disabled (Enabled: false), else the import is
     refused.
     """
-    _import_files("dirac", [file], wanted, service)
+    if config_dirac.is_server(source):
+        text = config_dirac.fetch_configuration(source, certificate=certificate, authorities=authorities)
+        _import_texts("dirac", {source: text}, source, wanted, service)
+    elif certificate or authorities:
+        raise WrongUsage("--certificate and --authorities are for a server, and this is a file")
+    else:
+        _import_files("dirac", [Path(source)], wanted, service)
 
 
 def import_osg(
@@ -280,13 +317,21 @@ def export_classad(
     _print_export(found.text, data, notes, service)
 
 
-def export_dirac(*, file: options.ConfigFile = None, service: ServiceOptions) -> None:
+def export_dirac(
+    *,
+    with_disabled: Annotated[
+        bool,
+        typer.Option("--with-disabled", help="Also what has Enabled: false, which DIRAC would submit to."),
+    ] = False,
+    file: options.ConfigFile = None,
+    service: ServiceOptions,
+) -> None:
     """Print the configuration as a DIRAC .cfg in the current layout; `config import dirac` reads it.
 
-    Parts that the format cannot express are listed on standard error.
+    Parts that the format cannot express, and disabled sites, CEs and queues, are listed on standard error.
     """
     config = config_request.configuration_from(file, service)
-    found = dirac_text.export_dirac(config.tree)
+    found = dirac_text.export_dirac(config.tree, with_disabled=with_disabled)
     left_out = list(found.left_out)
     _print_export(found.text, {"text": found.text, "left_out": left_out}, left_out, service)
 

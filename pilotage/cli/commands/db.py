@@ -16,12 +16,12 @@ from taskqueue.db.database import SchemaState
 from taskqueue.db.incarnation import RecoveryResult
 
 
-@settings.command_with("database_url", "database_direct_url")
+@settings.command_with("database_url", "database_direct_url", "first_job_id")
 def upgrade(chosen: Settings, *, as_json: bool) -> None:
     """Create the tables and the signing key, or upgrade the tables to this release."""
     home_directory.make_home(chosen.home)
     keys.load_or_create(chosen.key)
-    cli_engine.upgrade_schema(chosen.direct_url)
+    cli_engine.upgrade_schema(chosen.direct_url, first_job_id=chosen.first_job_id)
     _report(chosen, as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""`pilotage job kill`, `reschedule`, `wait` and `output`."""
+"""`pilotage job kill`, `delete`, `reschedule`, `reset`, `wait` and `output`."""
 
 import math
 import os
@@ -36,6 +36,16 @@ def reschedule(ids: options.JobIds = None, *, filters: JobFilters, service: Serv
     _change(
         "Rescheduled", ids, filters, service, one=ServiceClient.reschedule, many=ServiceClient.reschedule_all
     )
+
+
+def delete(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
+    """Delete jobs, by id or by filters; those that have not ended are killed."""
+    _change("Deleted", ids, filters, service, one=ServiceClient.delete, many=ServiceClient.delete_all)
+
+
+def reset(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
+    """Reschedule jobs, by id or by filters, however often that was done before."""
+    _change("Reset", ids, filters, service, one=ServiceClient.reset, many=ServiceClient.reset_all)
 
 
 def _change(

@@ -286,13 +286,15 @@ _JOBS: Mapping[str, Column] = {
 
 
 def _details(job: Entry) -> RenderableType:
-    inner = {"attempt", "description", "job_id", "waited"}
+    inner = {"attempt", "description", "job_id", "parameters", "waited"}
     facts = {name: value for name, value in job.items() if name not in inner}
     attempt = _attempt(job["attempt"]) if job.get("attempt") else []
     waited = ((cause, f"{seconds:.0f} s") for cause, seconds in job.get("waited", {}).items())
     waiting = output.table(("Waited for", "#"), waited)
+    parameters = output.table(("Parameter", ""), (job.get("parameters") or {}).items())
+    shown = [parameters] if job.get("parameters") else []
     description = output.table(("Description", ""), (job.get("description") or {}).items())
-    return Group(output.facts(facts, title=f"Job {job['job_id']}"), *attempt, waiting, description)
+    return Group(output.facts(facts, title=f"Job {job['job_id']}"), *attempt, waiting, *shown, description)
 
 
 def _attempt(attempt: Entry) -> list[RenderableType]:

@@ -96,7 +96,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
     gc_tuning.collect_seldom()
     process_setup.raise_file_limit()
     home_directory.remove_client_env(chosen.home)
-    cli_engine.upgrade_schema(chosen.direct_url)
+    cli_engine.upgrade_schema(chosen.direct_url, first_job_id=chosen.first_job_id)
     with ExitStack() as stack:
         engine = stack.enter_context(wiring.open_current_engine(chosen))
         wiring.import_resources(engine, chosen)

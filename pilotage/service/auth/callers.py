@@ -33,8 +33,8 @@ class Capability(StrEnum):
 
     READ = "compute.read"  #: read jobs
     CREATE = "compute.create"  #: submit jobs
-    MODIFY = "compute.modify"  #: change or reschedule jobs
-    CANCEL = "compute.cancel"  #: kill jobs
+    MODIFY = "compute.modify"  #: change, reschedule or reset jobs
+    CANCEL = "compute.cancel"  #: kill or delete jobs
 
 
 #: Written in order, so that equal callers have equal claims.

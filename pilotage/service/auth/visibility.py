@@ -136,6 +136,7 @@ def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter) -> JobSelecto
         owner_group=wanted.owner_group,
         statuses=None if wanted.status is None else frozenset(wanted.status),
         minor_status=wanted.minor_status,
+        application_status=wanted.application_status,
         sites=every.sites,
         submit_pool=wanted.pool,
         job_name=wanted.job_name,

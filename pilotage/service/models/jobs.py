@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
 from pydantic import (
@@ -123,6 +123,7 @@ class JobDetails(JobAnswer):
     """A job with its description."""
 
     description: dict[str, Any] = Field(description="The checked description with its placeholders replaced.")
+    parameters: dict[str, str] = Field(description="Texts by name, as its pilots reported them.")
     attempt: AttemptAnswer | None = Field(description="The latest attempt; null: never matched.")
     waited: dict[str, float] = Field(description="Seconds waited by cause, the longest first.")
 
@@ -257,6 +258,7 @@ class JobFilter(StrictInput):
     site: Words = None
     pool: str | None = Field(default=None, description="Id of the SubmitPool.")
     minor_status: str | None = None
+    application_status: str | None = None
     job_name: str | None = None
     job_type: str | None = None
     job_group: str | None = None
@@ -316,6 +318,13 @@ class ChangedJob(BaseModel):
 
     job_id: int
     status: JobStatus
+
+
+class JobEnd(StrictInput):
+    """The end of a Completed job."""
+
+    status: Literal["Done", "Failed"]
+    minor_status: str = Field(default="", max_length=2000)
 
 
 class RefusedJob(BaseModel):

@@ -110,6 +110,7 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         has_failed=job.status is JobStatus.FAILED,
         is_waiting=job.status in PREPARING | {JobStatus.WAITING},
         may_be_killed=job.status is not JobStatus.KILLED and may_become(job.status, JobStatus.KILLED),
+        may_be_deleted=may_become(job.status, JobStatus.DELETED) and job.status is not JobStatus.DELETED,
         may_be_rescheduled=may_become(job.status, JobStatus.RESCHEDULED)
         and job.status is not JobStatus.RESCHEDULED,
         causes={cause: each for cause, each in story.waited.items() if each > _SHORTEST_WAIT},

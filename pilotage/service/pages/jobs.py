@@ -1,4 +1,4 @@
-"""Pages of many jobs: the filtered list, killing or rescheduling a selection, and the form for a new job."""
+"""Pages of many jobs: the filtered list, changing a selection of them, and the form for a new job."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,12 +28,12 @@ from pilotage.service.queries.jobs import submitter_of
 from requirements.errors import InvalidInput, InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
-from taskqueue.jobs import descriptions, search
+from taskqueue.jobs import control, descriptions, search
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.search import JobSelector, SearchPage
-from taskqueue.states import JobStatus, may_come_from
+from taskqueue.states import JobStatus
 
 _ALL = frozenset({Role.USER, Role.VO_ADMIN, Role.OPERATOR})
 _ADMINS = _ALL - {Role.USER}
@@ -63,6 +63,7 @@ FIELDS = (
     FilterField(name="submitted_since", title="Submitted since (UTC)", hint="2026-03-28 12:00", is_rare=True),
     FilterField(name="submitted_before", title="Submitted before (UTC)", is_rare=True),
     FilterField(name="minor_status", title="Minor status", hint="No eligible queue"),
+    FilterField(name="application_status", title="Application status", is_rare=True),
 )
 
 
@@ -81,6 +82,7 @@ COLUMNS = (
     JobColumn(name="job_name", title="Name"),
     JobColumn(name="status", title="Status"),
     JobColumn(name="minor_status", title="Minor status"),
+    JobColumn(name="application_status", title="Application status", roles=_NOBODY),
     JobColumn(name="vo", title="VO", roles=frozenset({Role.OPERATOR})),
     JobColumn(name="owner", title="Owner", roles=_ADMINS),
     JobColumn(name="owner_group", title="Group", roles=_NOBODY),
@@ -253,8 +255,20 @@ _MOST = search.MAX_COUNTED
 #: Jobs listed before and after a change.
 _SHOWN = 20
 
-Do = Literal["kill", "reschedule"]
-_WANTED: Mapping[Do, JobStatus] = {"kill": JobStatus.KILLED, "reschedule": JobStatus.RESCHEDULED}
+Do = Literal["kill", "delete", "reschedule", "reset"]
+_WANTED: Mapping[Do, JobStatus] = {
+    "kill": JobStatus.KILLED,
+    "delete": JobStatus.DELETED,
+    "reschedule": JobStatus.RESCHEDULED,
+    "reset": JobStatus.RESCHEDULED,
+}
+#: Participles, for headings.
+_DONE: Mapping[Do, str] = {
+    "kill": "killed",
+    "delete": "deleted",
+    "reschedule": "rescheduled",
+    "reset": "reset",
+}
 
 
 class JobChangeForm(FilledFilter):
@@ -277,11 +291,12 @@ def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResp
     with database.reading(page.parts.engine) as conn:
         counts = search.count_by_status(conn, which, most=_MOST)
         seen = search.read_page(conn, which, limit=_SHOWN)
-    changeable = may_come_from(_WANTED[change.do])
+    changeable = control.list_changeable(_WANTED[change.do])
     possible = {status: count for status, count in counts.items() if status in changeable}
     return page.render(
         "jobs/change.html",
         change=change,
+        past=_DONE[change.do],
         counts=possible,
         total=search.sum_counts(possible),
         others=search.sum_counts({each: n for each, n in counts.items() if each not in possible}),
@@ -303,8 +318,11 @@ def change_jobs(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTM
             f"`pilotage job {change.do}` with --status, --owner, --vo, --site or --pool"
         )
         raise InvalidRequest([Problem(path="jobs", message=message)])
-    changed = jobs.change_many(page.parts, page.caller, change.filter, _WANTED[change.do])
-    return page.render("jobs/changed.html", change=change, changed=changed, most=_SHOWN)
+    wanted, is_reset = _WANTED[change.do], change.do == "reset"
+    changed = jobs.change_many(page.parts, page.caller, change.filter, wanted, is_reset=is_reset)
+    return page.render(
+        "jobs/changed.html", change=change, past=_DONE[change.do], changed=changed, most=_SHOWN
+    )
 
 
 def _select(page: PageContext, change: JobChangeForm) -> JobSelector:

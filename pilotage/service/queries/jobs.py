@@ -1,4 +1,4 @@
-"""Submit, show, kill and reschedule jobs, and send their output."""
+"""Submit, show, change and delete jobs, and send their output."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,24 +24,26 @@ from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
-from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
+from taskqueue.jobs import control, descriptions, jobs, log, parameters, search, wait_times
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
-from taskqueue.states import FINAL, JobStatus, may_come_from
+from taskqueue.states import FINAL, JobStatus
 
 _SOURCE = "JobManager"
 #: Jobs changed in one transaction.
 _BATCH = 1000
 
 
-def change_many(parts: Services, caller: Caller, which: JobFilter, wanted: JobStatus) -> ChangedJobs:
-    """Kill or reschedule all jobs that match the filter and whose status allows it.
+def change_many(
+    parts: Services, caller: Caller, which: JobFilter, wanted: JobStatus, *, is_reset: bool = False
+) -> ChangedJobs:
+    """Kill, delete or reschedule all jobs that match the filter and whose status allows it.
 
-    `wanted` is KILLED or RESCHEDULED.
+    `wanted` is KILLED, DELETED or RESCHEDULED; `is_reset`: reschedule them however often that was done.
     """
     if which.is_empty:
         message = "names no job: give ids, or a filter such as status or owner"
@@ -53,7 +55,11 @@ def change_many(parts: Services, caller: Caller, which: JobFilter, wanted: JobSt
         for job in batch:
             by_vo[job.vo].append(job)
         source = name_source(caller)
-        done = {job_id for vo, some in by_vo.items() for job_id in _change(parts, vo, some, wanted, source)}
+        done = {
+            job_id
+            for vo, some in by_vo.items()
+            for job_id in _change(parts, vo, some, wanted, source, is_reset=is_reset)
+        }
         changed += sorted(done)
         refused += [
             RefusedJob(
@@ -75,7 +81,7 @@ def change_many(parts: Services, caller: Caller, which: JobFilter, wanted: JobSt
 def concerned(caller: Caller, which: JobFilter, wanted: JobStatus) -> JobSelector:
     """The jobs to change; jobs that are not named by id only if their status allows the change."""
     if which.ids is None:
-        possible = may_come_from(wanted)
+        possible = control.list_changeable(wanted)
         statuses = possible if which.status is None else possible & frozenset(which.status)
         which = which.model_copy(update={"status": sorted(statuses)})
     return visibility.visible_jobs(caller, which)
@@ -93,12 +99,18 @@ def _batches(parts: Services, wanted: JobSelector) -> Iterator[Sequence[Job]]:
 
 
 @database.retry_on_conflict
-def _change(parts: Services, vo: str, batch: Sequence[Job], wanted: JobStatus, source: str) -> list[int]:
+def _change(
+    parts: Services, vo: str, batch: Sequence[Job], wanted: JobStatus, source: str, *, is_reset: bool
+) -> list[int]:
     """Change the jobs of one VO that allow it, and return their ids."""
     ids, now = [job.job_id for job in batch], parts.clock()
     with database.writing(parts.engine) as conn:
         if wanted is JobStatus.KILLED:
             return control.kill_jobs(conn, ids, source=source, now=now)
+        if wanted is JobStatus.DELETED:
+            return control.delete_jobs(conn, ids, source=source, now=now)
+        if is_reset:
+            return control.reset_jobs(conn, ids, source=source, now=now)
         maximum = max_reschedules(parts, vo)
         return control.reschedule_jobs(conn, ids, source=source, now=now, maximum=maximum)
 
@@ -109,6 +121,32 @@ def kill_one(parts: Services, caller: Caller, job_id: int) -> None:
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
         control.kill_job(conn, job_id, source=name_source(caller), now=parts.clock())
     _audit_change(caller, job, JobStatus.KILLED)
+
+
+def delete_one(parts: Services, caller: Caller, job_id: int) -> None:
+    """Delete a job of the caller's, or one that the caller controls."""
+    with database.writing(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+        control.delete_job(conn, job_id, source=name_source(caller), now=parts.clock())
+    _audit_change(caller, job, JobStatus.DELETED)
+
+
+def complete_one(parts: Services, caller: Caller, job_id: int, status: JobStatus, minor: str) -> None:
+    """End a Completed job as Done or Failed."""
+    with database.writing(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+        source = name_source(caller)
+        control.complete_job(conn, job_id, status, minor=minor, source=source, now=parts.clock())
+    _audit_change(caller, job, status)
+
+
+def reset_one(parts: Services, caller: Caller, job_id: int) -> None:
+    """Reset a job of the caller's, or one that the caller controls."""
+    with database.writing(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+        control.reset_job(conn, job_id, source=name_source(caller), now=parts.clock())
+    _audit_change(caller, job, JobStatus.RESCHEDULED)
+    parts.ring([job_id])
 
 
 def reschedule_one(parts: Services, caller: Caller, job_id: int) -> None:
@@ -144,6 +182,7 @@ class JobStory:
     job: Job
     description: Description
     log: Sequence[LogEntry]  #: in order
+    parameters: Mapping[str, str]  #: by name, as pilots reported them
     attempts: Sequence[Attempt]  #: the latest first
     waited: Mapping[str, float]  #: seconds by cause, the longest first
 
@@ -168,6 +207,7 @@ def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *
         job=job,
         description=description,
         log=entries,
+        parameters=parameters.read_parameters(conn, [job_id]).get(job_id, {}),
         attempts=attempts.list_newest(conn, job_id),
         waited=wait_times.sum_until_now(conn, job, entries, now=now),
     )

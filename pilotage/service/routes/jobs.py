@@ -1,4 +1,4 @@
-"""Jobs: submit, list, show, kill and reschedule."""
+"""Jobs: submit, list, show, kill, delete, reschedule, reset and complete."""
 
 from typing import Annotated
 
@@ -19,6 +19,7 @@ from pilotage.service.models.jobs import (
     EventQuery,
     JobAnswer,
     JobDetails,
+    JobEnd,
     JobFilter,
     JobIdPath,
     JobLog,
@@ -117,6 +118,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
     return JobDetails(
         **JobAnswer.model_validate(story.job).model_dump(),
         description=dict(story.description.body),
+        parameters=dict(story.parameters),
         attempt=AttemptAnswer.model_validate(story.latest) if story.latest else None,
         waited=dict(story.waited),
     )
@@ -149,6 +151,44 @@ def kill_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs
 def reschedule_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
     """Reschedule all jobs that match the filter and whose status allows it."""
     return jobs.change_many(parts, caller, which, JobStatus.RESCHEDULED)
+
+
+@control_router.post("/delete")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
+def delete_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
+    """Delete all jobs that match the filter, and kill those that have not ended."""
+    return jobs.change_many(parts, caller, which, JobStatus.DELETED)
+
+
+@control_router.post("/reset")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
+def reset_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
+    """Reschedule all jobs that match the filter, however often that was done before."""
+    return jobs.change_many(parts, caller, which, JobStatus.RESCHEDULED, is_reset=True)
+
+
+@control_router.post("/{job_id}/delete")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
+def delete(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
+    """Delete a job, which is killed if it has not ended; retention removes it within days."""
+    jobs.delete_one(parts, caller, job_id)
+    return ChangedJob(job_id=job_id, status=JobStatus.DELETED)
+
+
+@control_router.post("/{job_id}/reset")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
+def reset(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
+    """Reschedule a job, however often that was done before, and count its reschedulings anew."""
+    jobs.reset_one(parts, caller, job_id)
+    return ChangedJob(job_id=job_id, status=JobStatus.RESCHEDULED)
+
+
+@control_router.post("/{job_id}/complete")
+@allow(Role.VO_ADMIN, needs=Capability.MODIFY)
+def complete(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, body: JobEnd) -> ChangedJob:
+    """End a Completed job: the requests that it left are carried out, or have failed."""
+    jobs.complete_one(parts, caller, job_id, JobStatus(body.status), body.minor_status)
+    return ChangedJob(job_id=job_id, status=JobStatus(body.status))
 
 
 @control_router.post("/{job_id}/kill")

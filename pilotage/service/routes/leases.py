@@ -7,6 +7,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
+from cs_config.options import bounds
 from pilotage.service import lease_reports
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
@@ -19,6 +20,8 @@ from taskqueue.leases.reports import (
     FinishReport,
     GridJobPhase,
     HeartbeatReport,
+    Note,
+    NoteReport,
     PayloadResult,
     Progress,
     ReleaseReport,
@@ -76,10 +79,24 @@ class HeartbeatBody(LeaseMessage):
         )
 
 
+class NoteBody(LeaseMessage):
+    """Report the state of the job in words and values; null: unchanged."""
+
+    minor_status: str | None = Field(default=None, max_length=2000)
+    application_status: str | None = Field(default=None, max_length=2000)
+    parameters: dict[str, str] = Field(
+        default={},
+        max_length=bounds.PARAMETERS,
+        description="Texts by name; later values replace earlier ones, other parameters stay.",
+    )
+
+
 class FinishBody(LeaseMessage):
     """Report that the payload has ended."""
 
-    status: Literal["Done", "Failed"]
+    status: Literal["Done", "Failed", "Completed"] = Field(
+        description="Completed: requests of others are left; the job becomes Done or Failed later."
+    )
     exit_code: int | None = Field(default=None, ge=-(2**31), le=2**31 - 1)
     minor_status: str = Field(default="", max_length=2000)
     application_status: str = Field(default="", max_length=2000)
@@ -135,6 +152,26 @@ async def heartbeat(
         HeartbeatReport(lease=lease, progress=progress, sender=identify_sender(caller))
     )
     return LeaseAnswer(commands=_list_commands(answer), **_intervals(parts, answer))
+
+
+@router.post("/{lease}/note")
+@allow(Role.PILOT, Role.GATEWAY, most_bytes=SMALL)
+async def note(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: NoteBody) -> LeaseAnswer:
+    """Report the state of the job in words and values, which also extends the lease.
+
+    After the end of the payload only the parameters are stored.
+    """
+    report = NoteReport(
+        lease=lease,
+        sender=identify_sender(caller),
+        note=Note(
+            minor_status=body.minor_status,
+            application_status=body.application_status,
+            parameters=body.parameters,
+        ),
+    )
+    answer = await parts.reports.record(report)
+    return _build_answer(answer, **_intervals(parts, answer))
 
 
 @router.post("/{lease}/finish")

@@ -605,6 +605,7 @@ def upgrade() -> None:
         sa.Column("lost_at", _TIME),
         sa.Column("counted_by", sa.Text()),
         sa.Column("claim_number", sa.Integer()),
+        sa.Column("times", sa.Text()),
         sa.CheckConstraint(
             "(closed_at IS NULL) = (closed_as IS NULL)", name=op.f("ck_attempts_closed_for_a_reason")
         ),
@@ -631,6 +632,9 @@ def upgrade() -> None:
     op.create_index("ix_attempts_lost_at", "attempts", at[:2], **_where("closed_as = 'lost'"))
     op.create_index("uq_attempts_claim_number", "attempts", ["stamp", "claim_number"], unique=True)
     op.create_index("ix_attempts_open_of_stamp", "attempts", ["stamp"], **_where(_OPEN))
+    op.create_index(
+        "ix_attempts_times", "attempts", ["vo", "times"], **_where(f"{_OPEN} AND times IS NOT NULL")
+    )
     op.create_index("ix_attempts_output", "attempts", ["output"], **_where("output IS NOT NULL"))
     op.create_index("uq_attempts_open", "attempts", ["job_id"], unique=True, **_where(_OPEN))
     op.create_table(
@@ -652,6 +656,18 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_job_log_job_id_log_id", "job_log", ["job_id", "log_id"])
+    op.create_table(
+        "job_parameters",
+        sa.Column("job_id", _ID, nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.Column("at", _TIME, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_job_parameters_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "name", name=op.f("pk_job_parameters")),
+        postgresql_with=_LARGE,
+    )
     op.create_table(
         "job_waits",
         sa.Column("job_id", _ID, nullable=False),

@@ -4,13 +4,15 @@ import multiprocessing
 import os
 import sqlite3
 import threading
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from taskqueue.db import database
+from taskqueue.db import database, sql
+from taskqueue.schema.tables import jobs
 from tests import stored
 from tests.postgres import Postgres
 
@@ -252,3 +254,14 @@ def test_errors_of_statements_hide_their_values(engine: Engine) -> None:
         conn.execute(text("INSERT INTO nowhere VALUES (:lease)"), {"lease": "secret"})
     assert "secret" not in str(failed.value)
     assert database.find_store_fault(failed.value) is None
+
+
+def test_ids_of_jobs_begin_where_they_shall_and_never_go_back(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        sql.raise_ids(conn, jobs, 2_000_000_000)
+        assert stored.job_ids(conn, now, 2) == [2_000_000_000, 2_000_000_001]
+        sql.raise_ids(conn, jobs, 5)
+        assert stored.job_ids(conn, now) == [2_000_000_002]
+    with database.writing(engine) as conn:
+        sql.raise_ids(conn, jobs, 3_000_000_000)
+        assert stored.job_ids(conn, now) == [3_000_000_000]

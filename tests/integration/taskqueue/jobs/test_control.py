@@ -8,16 +8,19 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, delete, select, update
 
+from agents import retention
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, JobNotFound, RescheduleLimit
 from taskqueue.jobs import control, jobs, log, transitions
 from taskqueue.leases import attempts
+from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import waiting_jobs
 from taskqueue.states import FINAL, JobStatus, may_become
 from taskqueue.task_queues.requirement_class import RequirementClass
-from tests import by_hand, stored
+from tests import by_hand, reporting, stored
 from tests.by_hand import WaitingEntry
+from tests.waiting import grid
 
 S = JobStatus
 HELD = [S.MATCHED, S.RUNNING, S.STALLED, S.COMPLETING]
@@ -265,12 +268,44 @@ def test_a_killed_job_is_not_rescheduled_and_its_attempt_stays(engine: Engine, n
         assert attempts.get_attempt(conn, lease).closed_at is None
 
 
-def test_a_deleted_job_keeps_only_its_row(engine: Engine, now: datetime) -> None:
+def test_jobs_of_any_status_but_completed_are_deleted_and_removed_a_day_later(
+    engine: Engine, now: datetime
+) -> None:
     with database.writing(engine) as conn:
         waiting, running = _waiting(conn, now), stored.job_in(conn, now, S.RUNNING)
-        assert by_hand.delete_jobs(conn, [waiting, running], source="alice", now=now) == [waiting]
-        assert jobs.get_job(conn, waiting).status is S.DELETED
+        done, completed = (stored.job_in(conn, now, status) for status in (S.DONE, S.COMPLETED))
+        lease = stored.open_attempt(conn, running, now)
+        ids = [waiting, running, done, completed]
+        assert control.delete_jobs(conn, ids, source="alice", now=now) == [waiting, running, done]
+        assert control.delete_jobs(conn, ids, source="alice", now=now) == []
+        control.delete_job(conn, done, source="alice", now=now)
+        with pytest.raises(IllegalTransition):
+            control.delete_job(conn, completed, source="alice", now=now)
         assert not _is_in_a_task_queue(conn, waiting)
+        assert reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)["status"] == "Killed"
+        assert jobs.get_job(conn, running).status is S.DELETED
+    later = now + timedelta(hours=25)
+    result = retention.cycle(engine, grid(), now=later, holder="me")
+    assert result is not None
+    assert result.removed["jobs"] == 3
+    with database.reading(engine) as conn:
+        assert jobs.get_job(conn, completed).status is S.COMPLETED
+        with pytest.raises(JobNotFound):
+            jobs.get_job(conn, done)
+
+
+def test_a_reset_job_may_be_rescheduled_as_often_as_a_new_one(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, S.FAILED)
+        stored.force(conn, job_id, reschedules=3)
+        with pytest.raises(RescheduleLimit):
+            control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
+        control.reset_job(conn, job_id, source="alice", now=now)
+        job = jobs.get_job(conn, job_id)
+        assert (job.status, job.reschedules) == (S.RESCHEDULED, 0)
+        done = stored.job_in(conn, now, S.DONE)
+        with pytest.raises(IllegalTransition):
+            control.reset_job(conn, done, source="alice", now=now)
 
 
 def test_of_two_steps_at_once_only_those_that_the_table_allows_in_a_row_are_taken(

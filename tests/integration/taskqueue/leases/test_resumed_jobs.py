@@ -189,7 +189,7 @@ def _reschedule(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
 
 
 def _delete(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
-    by_hand.delete_jobs(conn, [job_id], source=source, now=now)
+    control.delete_job(conn, job_id, source=source, now=now)
 
 
 def _reschedule_and_optimize(gone: Lost) -> None:

@@ -179,7 +179,6 @@ def test_todays_layout_becomes_ours_and_what_is_left_out_is_told():
         "Resources/StorageElements",
         "Resources/Computing/CREAM",
         "Resources/Sites/LCG.CERN.ch/CEs/ce503.cern.ch/Queues/long/MaxRAMM",
-        "Operations/Defaults/JobScheduling/CheckJobLimits",
         "Registry/Users",
     }
     assert (
@@ -283,7 +282,7 @@ def without(tree: Any, left_out: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/resources.yaml")), ids=lambda file: file.parent.name)
 def test_the_examples_come_back_as_they_were(file: Path):
     config = validate.load_file(file)
-    exported = dirac_text.export_dirac(config.tree)
+    exported = dirac_text.export_dirac(config.tree, with_disabled=True)
     found = dirac_import.propose_dirac(NOTHING, {"back.cfg": exported.text})
     assert found.notes == ()
     wanted = without(config.tree, exported.left_out)
@@ -309,7 +308,7 @@ SITES = st.dictionaries(
 @given(SITES)
 def test_what_the_text_can_say_comes_back_and_the_rest_is_told(sites):
     whole = {"Resources": {"Sites": sites}}
-    exported = dirac_text.export_dirac(whole)
+    exported = dirac_text.export_dirac(whole, with_disabled=True)
     back = DiracLayout(file="x").to_our_layout(dirac_text.read_text(exported.text, "x"))
     assert diff.compare(without(whole, exported.left_out), back) == ()
 

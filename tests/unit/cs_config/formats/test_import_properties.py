@@ -112,7 +112,7 @@ def test_an_import_of_todays_layout_lets_in_no_vo_that_the_source_keeps_out(
     for name, (ce, queue) in ces.items():
         lets_in = admitted(after).get(f"LCG.A.ch/{name}/q", set())
         assert lets_in <= below_site(site, of_ces, defaults, ce, queue)
-    exported = dirac_text.export_dirac(after.tree).text
+    exported = dirac_text.export_dirac(after.tree, with_disabled=True).text
     back = dirac_import.propose_dirac(NOTHING, {"back.cfg": exported}).proposal.after
     assert all(vos <= admitted(after).get(queue, set()) for queue, vos in admitted(back).items())
 

@@ -355,7 +355,7 @@ TREES = [
 def test_an_export_and_its_import_lose_no_restriction(inside: str):
     config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {inside}}}}}\n", "x")
     before = admitted(config)
-    back = cfg(dirac_text.export_dirac(config.tree).text).proposal.after
+    back = cfg(dirac_text.export_dirac(config.tree, with_disabled=True).text).proposal.after
     ads = validate.parse(imported_ads(ce_ads.export_ads(config).text, at=None).text, "x")
     for after in (back, ads):
         if "Requirements" in inside:

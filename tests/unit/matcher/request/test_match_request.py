@@ -62,9 +62,15 @@ def test_of_several_cpu_times_any_will_do() -> None:
     assert match_request.read_resource({"CPUTime": [360, 1800]}).resource.cpu_time == 1800
 
 
-@pytest.mark.parametrize("wrong", [1800.0, "1800", True, None, [], -1, [100, "x"]])
+@pytest.mark.parametrize("wrong", [1800.0, "1800.5", "-1", "", "9" * 17, True, None, [], -1, [100, "x"]])
 def test_a_cpu_time_is_a_whole_number_of_seconds(wrong: object) -> None:
     assert set(_problems(CPUTime=wrong)) == {"CPUTime"}
+
+
+def test_numbers_may_be_text_as_in_diracs_configuration() -> None:
+    said = {"CPUTime": "1800", "NumberOfProcessors": "8", "MaxRAM": " 2048 ", "WholeNode": "False"}
+    resource = match_request.read_resource(said).resource
+    assert (resource.cpu_time, resource.processors, resource.max_ram) == (1800, 8, 2048)
 
 
 def test_without_a_cpu_time_nothing_can_be_matched() -> None:
@@ -76,7 +82,7 @@ def test_without_a_cpu_time_nothing_can_be_matched() -> None:
     ("name", "wrong"),
     [
         ("MaxRAM", 2048.5),
-        ("MaxRAM", "2048"),
+        ("MaxRAM", "2048 MB"),
         ("MaxRAM", -1),
         ("NumberOfProcessors", 0),
         ("NumberOfProcessors", 1025),

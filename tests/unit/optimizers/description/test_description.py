@@ -29,6 +29,24 @@ def problems(operations: VoOptions | None = None, **raw: object) -> dict[str, st
     return {problem.path: str(problem) for problem in caught.value.problems}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "becomes"),
+    [("CPUTime", 10**9, 500_000), ("CPUTime", 5, 100), ("Priority", 11.5, 10.0), ("Priority", -3, 0.0)],
+)
+def test_cpu_time_and_priority_may_be_clamped_into_their_bounds(
+    name: str, value: float, becomes: float
+) -> None:
+    clamping = options("Operations: {Defaults: {JobDescription: {Clamp: true, CPUTime: {min: 99.5}}}}")
+    read = parse(clamping, **{name: value})
+    assert (read.cpu_time if name == "CPUTime" else read.priority) == becomes
+    assert name in problems(**{name: value})
+
+
+def test_other_keywords_are_never_clamped() -> None:
+    clamping = options("Operations: {Defaults: {JobDescription: {Clamp: true, MaxRAM: {max: 4000}}}}")
+    assert "MaxRAM" in problems(clamping, MaxRAM=8000)
+
+
 @pytest.mark.parametrize("name", ["Site", "Sites", "site", "SITES"])
 def test_names_are_read_without_case_in_singular_and_plural(name: str) -> None:
     assert parse(**{name: "LCG.CERN.ch"}).sites == ("LCG.CERN.ch",)

@@ -41,6 +41,8 @@ def _run(service: Service, job_id: int, *, output: bytes | None = None, **progre
     lease = f"/api/v1/leases/{match['lease']}"
     pilot.post(f"{lease}/start", json={}).raise_for_status()
     pilot.post(f"{lease}/heartbeat", json=progress).raise_for_status()
+    noted = {"application_status": "Event 7", "parameters": {"Local batch id": HOSTILE}}
+    pilot.post(f"{lease}/note", json=noted).raise_for_status()
     if output is not None:
         pilot.put(f"{lease}/output", content=output).raise_for_status()
         pilot.post(f"{lease}/finish", json={"status": "Done", "exit_code": 0}).raise_for_status()
@@ -145,6 +147,21 @@ def test_all_that_match_are_rescheduled_and_what_cannot_be_is_said(
     expect(page.get_by_text("None of these jobs can be rescheduled")).to_be_visible()
 
 
+def test_jobs_are_deleted_from_the_list(service: Service, signed_in: SignedIn) -> None:
+    ids = _submit(service, *[{"JobGroup": "unwanted"}] * 2)
+    service.user().post(f"/api/v1/jobs/{ids[0]}/kill").raise_for_status()
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{ids[0]}")
+    expect(page.get_by_role("link", name="Delete…")).to_be_visible()
+    page.goto("/jobs?job_group=unwanted")
+    page.get_by_role("link", name="Delete all…").click()
+    expect(page.get_by_text("disappear, with their log and output")).to_be_visible()
+    page.get_by_role("button", name="Delete 2 jobs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("2 jobs were deleted")
+    page.goto("/jobs?job_group=unwanted&status=Deleted")
+    assert sorted(_shown(page)) == ids
+
+
 def test_nothing_is_changed_without_a_selection_or_for_others(service: Service, signed_in: SignedIn) -> None:
     [of_bob] = _submit(service, {"JobName": "untouched"}, user="bob")
     page = signed_in(service, role="user", vo="cms", user="ada")
@@ -240,6 +257,8 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
     place = page.get_by_role("region", name="Attempts").get_by_role("link").first
     expect(place).to_have_text("LCG.A.org/ce1/long")
     expect(page.get_by_text("30 / 100 events")).to_be_visible()
+    expect(page.get_by_label("Parameters")).to_contain_text(f"Local batch id{HOSTILE}")
+    expect(page.get_by_role("region", name="Log")).to_contain_text("Event 7")
     picture(page, "jobs/job")
     page.get_by_role("link", name="Output").click()
     expect(page.get_by_role("region", name="Files").get_by_role("row")).to_have_count(4)

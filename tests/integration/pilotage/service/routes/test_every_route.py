@@ -133,7 +133,10 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     walk.go(pilot, "POST", f"/leases/{leases[0]}/heartbeat", json={})
     walk.go(pilot, "POST", "/tokens/renew")
     walk.go(pilot, "PUT", f"/leases/{leases[0]}/output", content=_archive())
-    walk.go(pilot, "POST", f"/leases/{leases[0]}/finish", json={"status": "Done"})
+    walk.go(pilot, "POST", f"/leases/{leases[0]}/note", json={"parameters": {"Node": "n1"}})
+    walk.go(pilot, "POST", f"/leases/{leases[0]}/finish", json={"status": "Completed"})
+    [completed] = walk.go(service.user(), "GET", "/jobs", params={"status": "Completed"}).json()["jobs"]
+    walk.go(service.operator(), "POST", f"/jobs/{completed['job_id']}/complete", json={"status": "Done"})
     states = [walk.go(service.user(), "GET", f"/jobs/{job_id}").json()["status"] for job_id in ids]
     assert sorted(states) == ["Done", "Waiting", "Waiting"]
     walk.go(service.user(), "GET", f"/jobs/{ids[states.index('Done')]}/output")
@@ -163,9 +166,13 @@ def _kill_and_reschedule(walk: Walk, user: httpx.Client, waiting: list[int]) -> 
     walk.go(user, "POST", f"/jobs/{waiting[0]}/resubmit")
     walk.go(user, "GET", "/tokens/me")
     walk.go(user, "POST", f"/jobs/{waiting[0]}/reschedule")
+    walk.go(user, "POST", f"/jobs/{waiting[0]}/reset")
     walk.go(user, "POST", f"/jobs/{waiting[0]}/kill")
     walk.go(user, "POST", "/jobs/reschedule", json={"ids": waiting})
+    walk.go(user, "POST", "/jobs/reset", json={"ids": waiting})
     walk.go(user, "POST", "/jobs/kill", json={"ids": waiting})
+    walk.go(user, "POST", f"/jobs/{waiting[0]}/delete")
+    walk.go(user, "POST", "/jobs/delete", json={"ids": waiting})
 
 
 def _administer_site(walk: Walk, admin: httpx.Client) -> None:

@@ -136,7 +136,7 @@ def test_a_pilot_that_says_too_much_is_413(service: Service):
     assert answer.json()["error"]["details"] == {"limit_bytes": 256 * 1024}
 
 
-@pytest.mark.parametrize("report", ["start", "heartbeat", "finish", "release"])
+@pytest.mark.parametrize("report", ["start", "heartbeat", "note", "finish", "release"])
 def test_a_report_on_a_job_that_says_too_much_is_413(service: Service, report: str):
     body = {"progress": "x", "more": [""] * 100_000}
     answer = service.pilot().post(f"/api/v1/leases/some/{report}", json=body)

@@ -74,6 +74,48 @@ def test_a_pilot_takes_a_job_runs_it_and_finishes(service: Service):
     assert shown["site"] == "LCG.A.org"
 
 
+def test_what_a_pilot_notes_is_shown_with_the_job_also_after_its_end(service: Service):
+    [job_id] = submit(service)
+    pilot = service.pilot(QUEUE)
+    lease = f"/api/v1/leases/{take(pilot)['lease']}"
+
+    def note(**said: object) -> int:
+        return pilot.post(f"{lease}/note", json=said).status_code
+
+    def shown() -> dict[str, Any]:
+        return service.user().get(f"/api/v1/jobs/{job_id}").json()
+
+    assert note(minor_status="Downloading InputSandbox", parameters={"Node": "n1", "Queue": "long"}) == 200
+    assert (shown()["status"], shown()["minor_status"]) == ("Matched", "Downloading InputSandbox")
+    pilot.post(f"{lease}/start")
+    assert note(application_status="Event 7", parameters={"Node": "n2"}) == 200
+    assert (shown()["minor_status"], shown()["application_status"]) == ("Job Initialization", "Event 7")
+    assert note(parameters={"": "x"}) == 400
+    assert note(parameters={str(each): "" for each in range(99)}) == 400
+    assert note(parameters={"long": "x" * 20_000}) == 400
+    assert pilot.post(f"{lease}/finish", json={"status": "Completed"}).json()["status"] == "Completed"
+    assert note(minor_status="too late", parameters={"CPU": "12"}) == 200
+    assert (shown()["status"], shown()["minor_status"]) == ("Completed", "Pending Requests")
+    assert shown()["parameters"] == {"CPU": "12", "Node": "n2", "Queue": "long"}
+    lines = service.user().get(f"/api/v1/jobs/{job_id}/log").json()["log"]
+    assert [(each["to"], each["application"]) for each in lines][-2:] == [
+        ("Running", "Event 7"),
+        ("Completed", ""),
+    ]
+    admin = service.as_role("vo_admin", vo="cms", user="eve")
+    ended = admin.post(
+        f"/api/v1/jobs/{job_id}/complete", json={"status": "Failed", "minor_status": "no tape"}
+    )
+    assert (ended.status_code, shown()["minor_status"]) == (200, "no tape")
+    assert admin.post(f"/api/v1/jobs/{job_id}/complete", json={"status": "Done"}).status_code == 409
+    noted = service.user().get("/api/v1/jobs", params={"application_status": "Event 7"}).json()["jobs"]
+    assert noted == []
+    service.user().post(f"/api/v1/jobs/{job_id}/reset").raise_for_status()
+    assert shown()["reschedules"] == 0
+    assert service.user().post("/api/v1/jobs/delete", json={"ids": [job_id]}).json()["job_ids"] == [job_id]
+    assert shown()["status"] == "Deleted"
+
+
 def test_a_grid_job_shows_its_phases_and_local_jobs_and_keeps_them(service: Service):
     [job_id] = submit(service)
     manager = service.as_role("gateway", vo="cms", site="LCG.A.org")
