@@ -140,6 +140,12 @@ ROUTES = [
         {"kind": "director", "name": "north", "holder": "h:1:2", "every": 60},
         {"director"},
     ),
+    (
+        "POST",
+        "/site-processes/forget",
+        {"name": "nobody"},
+        {"vo_admin", "site_admin", "director", "gateway"},
+    ),
     ("GET", "/site-processes", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("GET", "/pilots/summary", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("POST", "/pilots/standings", {"stamps": ["s1"]}, {"director"}),

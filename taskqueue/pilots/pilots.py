@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, or_, select, update
 from sqlalchemy.sql.dml import Insert, Update
@@ -268,6 +269,8 @@ def set_status(
         raise IllegalTransition(stamp, current=get_pilot(conn, stamp).status, wanted=wanted)
 
 
+#: A pilot is lost after so long without a report; longer than a director may let it wait.
+LOST_AFTER: Final = timedelta(days=4)
 LOST = (
     select(table.c.stamp)
     .where(
@@ -286,10 +289,12 @@ LOST = (
 
 
 def abort_lost(conn: Connection, *, before: datetime, now: datetime, most: int) -> list[str]:
-    """Mark pilots Aborted that neither their director nor themselves reported on since then; their stamps."""
+    """Mark pilots Aborted that neither their director nor themselves reported on since then; their stamps.
+
+    Since then the service was up for `LOST_AFTER`.
+    """
     found = list(conn.execute(LOST, {"before": before, "most": most}).scalars())
-    days = (now - before) // timedelta(days=1)
-    reason = f"nobody has reported on it for {days} days"
+    reason = f"nobody has reported on it for {LOST_AFTER.days} days"
     reports = [StatusReport(stamp=each, status=PilotStatus.ABORTED, reason=reason) for each in found]
     unchanged = set_all(conn, reports, now=now) if reports else frozenset()
     return [stamp for stamp in found if stamp not in unchanged]

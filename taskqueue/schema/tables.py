@@ -474,6 +474,7 @@ site_processes = _table(
     Column("name", String(255), nullable=False),
     Column("vo", Text, nullable=False),
     Column("holder", Text, nullable=False),  # the process
+    Column("reported_by", Text, nullable=False),  # token subject
     Column("expires_at", UtcTime, nullable=False),  # until then no other process may report
     Column("seen_at", UtcTime, nullable=False),
     Column("every", Float, nullable=False),  # seconds between two reports

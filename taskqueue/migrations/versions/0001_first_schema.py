@@ -432,6 +432,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(length=255), nullable=False),
         sa.Column("vo", sa.Text(), nullable=False),
         sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("reported_by", sa.Text(), nullable=False),
         sa.Column("expires_at", _TIME, nullable=False),
         sa.Column("seen_at", _TIME, nullable=False),
         sa.Column("every", sa.Float(), nullable=False),

@@ -33,6 +33,7 @@ from taskqueue.schema.tables import (
     idempotency_keys,
     job_log,
     match_requests,
+    service_uptime,
     task_queues,
 )
 from taskqueue.schema.tables import jobs as jobs_table
@@ -446,6 +447,13 @@ def test_pilots_that_nobody_reports_on_for_days_are_aborted(engine: Engine, now:
         pilots.register(conn, stamp="waits", vo="lhcb", queue=place, submitted_by="dora", now=now)
     assert not look(engine, now + 3 * DAY)
     contact("alive", now + 3 * DAY)
+
+    # Nobody could report while the service was away.
+    with database.writing(engine) as conn:
+        conn.execute(update(service_uptime).values(until=now + 2 * DAY))
+    assert not look(engine, now + 5 * DAY)
+    with database.writing(engine) as conn:
+        conn.execute(update(service_uptime).values(until=now + 100 * DAY))
 
     assert look(engine, now + 5 * DAY) == LostResult(pilots=2)
 
