@@ -128,7 +128,7 @@ ROUTES = [
     ("POST", "/pilots/registrations", {"pilots": [{"stamp": "s2", "queue": QUEUE}]}, {"director"}),
     ("POST", "/pilots/statuses", {"reports": [{"stamp": "nope", "status": "Done"}]}, {"director"}),
     ("POST", "/pilots/nope/status", {"status": "Done"}, {"director", "pilot"}),
-    ("POST", "/pilots/nope/node", {"node": "n1"}, {"pilot"}),
+    ("POST", "/pilots/nope/node", {"node": "n1", "process": "p"}, {"pilot"}),
     ("GET", "/pilots", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("GET", "/pilots/nope", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("GET", "/pilots/nope/output", None, {"vo_admin", "site_admin", "director", "gateway"}),

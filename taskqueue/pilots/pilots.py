@@ -75,8 +75,9 @@ CONTACT = Upsert(table, _contact)
 
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.stored_at.is_not(None))
 _has_log = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.logged_at.is_not(None))
+_UNSEEN = frozenset({"jobs", "ended_jobs", "processors", "process", "restarted_at"})
 ALL = select(
-    *(each for each in table.c if each.name not in ("jobs", "ended_jobs", "processors")),
+    *(each for each in table.c if each.name not in _UNSEEN),
     JOBS.label("jobs"),
     ENDED_JOBS.label("ended_jobs"),
     OPEN_JOBS.label("open_jobs"),
@@ -528,6 +529,21 @@ _MOST_TROUBLES = 3
 EXCLUDED_FOR = timedelta(hours=1)
 
 STORE_NODE = update(table).where(table.c.stamp == bindparam("the_stamp")).values(node=bindparam("the_node"))
+#: A pilot that was seen before it reported a process has had another one.
+RESTART = (
+    update(table)
+    .where(
+        table.c.stamp == bindparam("the_stamp"),
+        table.c.process != bindparam("the_process"),
+        or_(table.c.process != "", table.c.last_seen_at.is_not(None)),
+    )
+    .values(process=bindparam("the_process"), restarted_at=bindparam("now"))
+)
+STORE_PROCESS = (
+    update(table)
+    .where(table.c.stamp == bindparam("the_stamp"), table.c.process == "")
+    .values(process=bindparam("the_process"))
+)
 #: One that ended without a job, and not because of its node, shows nothing about it.
 LAST_AT_NODE = (
     select(table.c.host_trouble, table.c.status_reason, table.c.updated_at)
@@ -548,6 +564,15 @@ class NodeExclusion:
 
     until: datetime
     reason: str  #: of the last pilot's end
+
+
+def store_process(conn: Connection, stamp: str, process: str, *, now: datetime) -> bool:
+    """Store the process of a pilot, named by a word of its own; whether it was started again."""
+    values = {"the_stamp": stamp, "the_process": process}
+    if conn.execute(RESTART, {**values, "now": now}).rowcount:
+        return True
+    conn.execute(STORE_PROCESS, values)
+    return False
 
 
 def store_node(conn: Connection, stamp: str, node: str, *, now: datetime) -> NodeExclusion | None:
