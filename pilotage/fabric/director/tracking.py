@@ -22,7 +22,7 @@ from pilotage.fabric.batch.reliable import Agreement
 from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, Status
-from pilotage.fabric.director.targets import DirectorTargets, parse_stamp, stamp_prefix
+from pilotage.fabric.director.targets import DirectorTargets, is_of_service, parse_stamp, stamp_prefix
 from pilotage.fabric.director.workers import PollRequest, SystemSnapshot
 
 _REASON = 2000  #: characters that the service takes
@@ -258,7 +258,7 @@ def _status_of_gone(pilot: DirectorPilot, now: datetime) -> Status | None:
 
 
 _AT_ONCE = 1000  #: stamps in one query
-_ACTIVE = "active"
+_ACTIVE, _ENDED = "active", "ended"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -312,4 +312,10 @@ class OrphanTracking:
         for begin in range(0, len(ours), _AT_ONCE):
             some = ours[begin : begin + _AT_ONCE]
             standings = client.pilot_standings(some)
-            yield from (stamp for stamp in some if standings[stamp] != _ACTIVE)
+            # A director of another service may have our name. We may have had another address ourselves.
+            yield from (
+                stamp
+                for stamp in some
+                if standings[stamp] == _ENDED
+                or (standings[stamp] != _ACTIVE and is_of_service(stamp, self.sites.service))
+            )
