@@ -37,8 +37,6 @@ _ROUNDS: Final = 100
 _ENDED_GRACE: Final = 60.0
 #: Multiple of `RunOnTime` after which a silent pilot has ended its payload: that takes time.
 _RUN_ON_MARGIN: Final = 1.1
-#: Longer than a director may let a pilot wait.
-_LOST_PILOTS: Final = timedelta(days=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +90,15 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
 
             leadership.serve_together(rules, serve)
         changed["pilots"] += leadership.repeat(
-            partial(_abort_lost_pilots, now=now), most=_MOST, rounds=_ROUNDS
+            partial(_abort_lost_pilots, up=up, now=now), most=_MOST, rounds=_ROUNDS
         )
         return LostResult(**changed, broken=tuple(sorted(leadership.broken)))
 
 
-def _abort_lost_pilots(conn: Connection, *, now: datetime) -> int:
+def _abort_lost_pilots(conn: Connection, *, up: Uptime, now: datetime) -> int:
     """End pilots of directors that were taken out of service, with the jobs that they may have."""
-    stamps = pilots.abort_lost(conn, before=now - _LOST_PILOTS, now=now, most=_MOST)
+    before = up.go_back(now, seconds=pilots.LOST_AFTER.total_seconds())
+    stamps = pilots.abort_lost(conn, before=before, now=now, most=_MOST)
     expiry.mark_pilots_ended(conn, stamps, now=now)
     return len(stamps)
 

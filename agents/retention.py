@@ -21,6 +21,7 @@ from taskqueue import blobs, ownership, retention
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.leases import uptime
+from taskqueue.pilots import pilots
 from taskqueue.sites import processes
 from taskqueue.task_queues import change_feed, task_queues
 
@@ -155,9 +156,10 @@ def _remove_config_texts(leadership: Leadership, config: Configuration) -> int:
 def _remove_uptime(leadership: Leadership, config: Configuration, vos: Sequence[str]) -> int:
     """Delete uptime records that are older than any silence still to be measured."""
     leases = [options_for(config, vo).leases for vo in vos]
-    longest = max((max(each.time, each.stalled_time, each.stalled_grace) for each in leases), default=0.0)
+    longest = [max(each.time, each.stalled_time, each.stalled_grace) for each in leases]
+    silence = max([pilots.LOST_AFTER.total_seconds(), *longest])
     with leadership.writing() as conn:
-        before = min(uptime.read(conn).go_back(leadership.now, seconds=longest), leadership.now - _UPTIME)
+        before = min(uptime.read(conn).go_back(leadership.now, seconds=silence), leadership.now - _UPTIME)
         return uptime.remove(conn, before=before)
 
 

@@ -97,12 +97,12 @@ class SecretUsed(PilotageError):
 
 
 class OtherProcess(PilotageError):
-    """Another process of the same director or gateway is at work."""
+    """A process of the same director or gateway is at work."""
 
     code = "other_process"
 
     def __init__(self, what: str, *, holder: str) -> None:
-        super().__init__(f"another process of the {what} is at work: {holder}")
+        super().__init__(f"a process of the {what} is at work: {holder}")
         self.holder = holder
 
     @property

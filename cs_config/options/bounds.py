@@ -1,4 +1,4 @@
-"""Largest allowed values in the configuration, by kind, for its validation and its consumers.
+"""Allowed values in the configuration, by kind, for its validation and its consumers.
 
 Consumers rely on them: a duration can be added to and subtracted from the current time, a number can be
 stored and multiplied. So no value of one VO, site or queue can break the work for the others.
@@ -8,6 +8,8 @@ from typing import Final
 
 #: Durations, in seconds: ten years.
 SECONDS: Final = 3_650 * 86_400
+#: Shortest time of a lease, of silence or between refreshes: work that is done again and again for one VO.
+SHORTEST: Final = 1
 #: Times of a queue, in their own unit: GLUE publishes 999999999 for "no limit".
 QUEUE_TIME: Final = 10**9
 #: Retention: a hundred years, in effect forever.

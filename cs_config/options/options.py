@@ -23,7 +23,7 @@ from requirements.record.declarations import Declaration, Declarations, MatchRul
 from requirements.values import fold, format_value
 
 Seconds = Annotated[float, Field(ge=0, le=bounds.SECONDS)]
-SomeSeconds = Annotated[float, Field(gt=0, le=bounds.SECONDS)]
+SomeSeconds = Annotated[float, Field(ge=bounds.SHORTEST, le=bounds.SECONDS)]
 Days = Annotated[float, Field(ge=0, le=bounds.DAYS)]
 Count = Annotated[int, Field(ge=0, le=bounds.JOBS)]
 Bytes = Annotated[int, Field(ge=0, le=bounds.BYTES)]
@@ -293,7 +293,7 @@ class JobSchedulingOptions(Options):
         600,
     )
     """Seconds before the n-th try; the last holds for all further ones."""
-    hold_time: Seconds = 300
+    hold_time: SomeSeconds = 300
     """Seconds before a held job is looked at again."""
     input_data_catalogue: str | None = None
     """File with the replicas of input data."""

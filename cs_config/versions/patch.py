@@ -81,16 +81,19 @@ def _is_within(names: tuple[str, ...], outer: tuple[str, ...]) -> bool:
 
 def respell_edits(tree: Tree, edits: Sequence[Edit]) -> tuple[Edit, ...]:
     """The edits with existing names spelled as in the tree."""
-    return tuple(replace(edit, names=_respell(tree, edit.names)) for edit in edits)
+    spellings: dict[int, dict[str, str]] = {}  # of the names in a section, by its id
+    return tuple(replace(edit, names=_respell(tree, edit.names, spellings)) for edit in edits)
 
 
-def _respell(tree: Tree, names: tuple[str, ...]) -> tuple[str, ...]:
+def _respell(tree: Tree, names: tuple[str, ...], spellings: dict[int, dict[str, str]]) -> tuple[str, ...]:
     here: Entry = tree
     found = []
     for name in names:
         known = here if isinstance(here, dict) else {}
-        if name not in known:
-            name = next((each for each in known if fold(each) == fold(name)), name)
+        if known and name not in known:
+            if id(known) not in spellings:
+                spellings[id(known)] = {fold(each): each for each in reversed(known)}
+            name = spellings[id(known)].get(fold(name), name)
         found.append(name)
         here = known.get(name)
     return tuple(found)
@@ -108,8 +111,9 @@ def apply_edits(base: Tree, current: Tree, edits: Sequence[Edit], *, versions: t
     if conflicts:
         raise EditConflict(expected=versions[0], current=versions[1], conflicts=conflicts)
     tree = dict(current)
+    copies = {id(tree)}
     for edit in edits:
-        tree = _set_entry(tree, edit.names, edit.value)
+        _set_entry(tree, edit.names, edit.value, copies)
     return tree
 
 
@@ -152,22 +156,30 @@ def _conflict(base: Tree, current: Tree, edit: Edit) -> Difference | None:
 
 
 def _set_entry(
-    tree: Tree, names: tuple[str, ...], value: Entry, *, within_vos: bool = False
-) -> dict[str, object]:
-    """Copy of a tree with one path changed; unchanged subtrees are shared."""
+    tree: dict[str, object],
+    names: Sequence[str],
+    value: Entry,
+    copies: set[int],
+    *,
+    within_vos: bool = False,
+) -> None:
+    """Change one path of a copied tree; sections below are copied once, before their first change.
+
+    `copies` are the ids of the sections that are copies.
+    """
     name, *rest = names
-    copy = dict(tree)
-    below = copy.get(name)
     if rest:
-        is_vos = name == _VOS
-        inner = _set_entry(below if isinstance(below, dict) else {}, tuple(rest), value, within_vos=is_vos)
+        is_vos, below = name == _VOS, tree.get(name)
+        if not isinstance(below, dict) or id(below) not in copies:
+            below = dict(below) if isinstance(below, dict) else {}
+            copies.add(id(below))
+        _set_entry(below, rest, value, copies, within_vos=is_vos)
         # The VO has no values left here.
-        value = ABSENT if not inner and (is_vos or within_vos) else inner
+        value = ABSENT if not below and (is_vos or within_vos) else below
     if value is ABSENT:
-        copy.pop(name, None)
+        tree.pop(name, None)
     else:
-        copy[name] = value
-    return copy
+        tree[name] = value
 
 
 def section_text(tree: Tree, names: Sequence[str]) -> str:

@@ -82,6 +82,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "allow": "site:allow",
             "limits": "site:show_limits",
             "processes": "site:list_processes",
+            "forget": "site:forget",
         },
     ),
     "config": CommandGroup(

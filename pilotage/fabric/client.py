@@ -290,9 +290,12 @@ class ServiceClient:
         for chunk in self._stream(f"/jobs/{job_id}/output"):
             to.write(chunk)
 
-    def resubmit(self, job_id: int, *, warn: Callable[[str], object] = lambda _: None) -> list[int]:
-        """Submit a copy of a job; `warn` as for `submit`."""
-        answer = self._call("POST", f"/jobs/{job_id}/resubmit")
+    def resubmit(
+        self, job_id: int, *, idempotency_key: str, warn: Callable[[str], object] = lambda _: None
+    ) -> list[int]:
+        """Submit a copy of a job; `idempotency_key` and `warn` as for `submit`."""
+        headers = {"Idempotency-Key": idempotency_key}
+        answer = self._call("POST", f"/jobs/{job_id}/resubmit", headers=headers)
         for warning in answer["warnings"]:
             warn(warning)
         return [int(each) for each in answer["job_ids"]]
@@ -436,6 +439,10 @@ class ServiceClient:
     def site_processes(self) -> list[Json]:
         """The directors and gateways, with their last reports."""
         return self._rows("GET", "/site-processes", "processes")
+
+    def forget_process(self, name: str) -> list[Json]:
+        """Forget the directors and gateways of this name, which were taken out of service: these."""
+        return self._rows("POST", "/site-processes/forget", "processes", json={"name": name})
 
     def set_pilot_status(
         self, stamp: str, status: str, *, reference: str | None = None, reason: str = ""

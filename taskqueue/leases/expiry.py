@@ -1,8 +1,8 @@
 """Expiry of leases: jobs that were not started in time, stalled jobs, and stalled jobs that are given up.
 
 A silent job is first Stalled, which the pilot's next heartbeat undoes, and rescheduled only when its payload
-cannot run any more: after a grace time if its pilot has ended, else when the pilot must have ended it
-(`Leases/RunOnTime`). A batch system that does not list a pilot proves nothing.
+cannot run any more: after a grace time if its pilot has ended or was started again, else when the pilot must
+have ended it (`Leases/RunOnTime`). A batch system that does not list a pilot proves nothing.
 
 Each search serves all VOs at once: `silent_since` and the like have a time for each VO, and one for each VO
 with times of single attempts (`make_key`); attempts without one are left alone. Attempts are locked with SKIP
@@ -86,18 +86,28 @@ def _select_silent(times: TimesByKey) -> Select[int]:
     )
 
 
-#: Of the attempt. A heartbeat after the reported end shows that the pilot lives: the report was wrong.
-_PILOT_HAS_ENDED = and_(
-    pilots.c.stamp == table.c.stamp,
-    pilots.c.status.in_([status.value for status in PILOT_ENDS]),
-    table.c.heartbeat_at <= pilots.c.updated_at,
+#: Of the attempt's pilot. A heartbeat after the reported end, or after the start of another process of that
+#: pilot, shows that the process with the attempt lives: the report was wrong, or two have one token.
+_REPORTED_END = and_(
+    pilots.c.status.in_([status.value for status in PILOT_ENDS]), table.c.heartbeat_at <= pilots.c.updated_at
 )
+_RESTARTED = table.c.heartbeat_at <= pilots.c.restarted_at
+_PILOT_HAS_ENDED = and_(pilots.c.stamp == table.c.stamp, or_(_REPORTED_END, _RESTARTED))
 
 
 def _select_stalled_long(times: TimesByKey) -> Select[int]:
     silent_since, stalled_since, ended_since = map(times, ("silent_since", "stalled_since", "ended_since"))
+    before = ended_since.c.time
     has_ended = (
-        select(pilots.c.stamp).where(_PILOT_HAS_ENDED, pilots.c.updated_at < ended_since.c.time).exists()
+        select(pilots.c.stamp)
+        .where(
+            pilots.c.stamp == table.c.stamp,
+            or_(
+                and_(_REPORTED_END, pilots.c.updated_at < before),
+                and_(_RESTARTED, pilots.c.restarted_at < before),
+            ),
+        )
+        .exists()
     )
     return _limit_rows(
         select(table.c.job_id, _KEY.label("key"))
@@ -218,9 +228,9 @@ def mark_stalled(
 
 
 def mark_pilots_ended(conn: Connection, stamps: Collection[str], *, now: datetime) -> list[int]:
-    """Mark the jobs Stalled that run at pilots, a thousand at most, whose end was just stored; their ids.
+    """Mark the jobs Stalled that run at pilots, a thousand at most, whose end or new process was just stored.
 
-    A next heartbeat makes them Running again: what a batch system reports may be wrong.
+    A next heartbeat makes them Running again: what a batch system reports may be wrong. Returns their ids.
     """
     if not stamps:
         return []

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, or_, select, update
 from sqlalchemy.sql.dml import Insert, Update
@@ -74,8 +75,9 @@ CONTACT = Upsert(table, _contact)
 
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.stored_at.is_not(None))
 _has_log = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.logged_at.is_not(None))
+_UNSEEN = frozenset({"jobs", "ended_jobs", "processors", "process", "restarted_at"})
 ALL = select(
-    *(each for each in table.c if each.name not in ("jobs", "ended_jobs", "processors")),
+    *(each for each in table.c if each.name not in _UNSEEN),
     JOBS.label("jobs"),
     ENDED_JOBS.label("ended_jobs"),
     OPEN_JOBS.label("open_jobs"),
@@ -268,6 +270,8 @@ def set_status(
         raise IllegalTransition(stamp, current=get_pilot(conn, stamp).status, wanted=wanted)
 
 
+#: A pilot is lost after so long without a report; longer than a director may let it wait.
+LOST_AFTER: Final = timedelta(days=4)
 LOST = (
     select(table.c.stamp)
     .where(
@@ -286,10 +290,12 @@ LOST = (
 
 
 def abort_lost(conn: Connection, *, before: datetime, now: datetime, most: int) -> list[str]:
-    """Mark pilots Aborted that neither their director nor themselves reported on since then; their stamps."""
+    """Mark pilots Aborted that neither their director nor themselves reported on since then; their stamps.
+
+    Since then the service was up for `LOST_AFTER`.
+    """
     found = list(conn.execute(LOST, {"before": before, "most": most}).scalars())
-    days = (now - before) // timedelta(days=1)
-    reason = f"nobody has reported on it for {days} days"
+    reason = f"nobody has reported on it for {LOST_AFTER.days} days"
     reports = [StatusReport(stamp=each, status=PilotStatus.ABORTED, reason=reason) for each in found]
     unchanged = set_all(conn, reports, now=now) if reports else frozenset()
     return [stamp for stamp in found if stamp not in unchanged]
@@ -523,6 +529,21 @@ _MOST_TROUBLES = 3
 EXCLUDED_FOR = timedelta(hours=1)
 
 STORE_NODE = update(table).where(table.c.stamp == bindparam("the_stamp")).values(node=bindparam("the_node"))
+#: A pilot that was seen before it reported a process has had another one.
+RESTART = (
+    update(table)
+    .where(
+        table.c.stamp == bindparam("the_stamp"),
+        table.c.process != bindparam("the_process"),
+        or_(table.c.process != "", table.c.last_seen_at.is_not(None)),
+    )
+    .values(process=bindparam("the_process"), restarted_at=bindparam("now"))
+)
+STORE_PROCESS = (
+    update(table)
+    .where(table.c.stamp == bindparam("the_stamp"), table.c.process == "")
+    .values(process=bindparam("the_process"))
+)
 #: One that ended without a job, and not because of its node, shows nothing about it.
 LAST_AT_NODE = (
     select(table.c.host_trouble, table.c.status_reason, table.c.updated_at)
@@ -543,6 +564,15 @@ class NodeExclusion:
 
     until: datetime
     reason: str  #: of the last pilot's end
+
+
+def store_process(conn: Connection, stamp: str, process: str, *, now: datetime) -> bool:
+    """Store the process of a pilot, named by a word of its own; whether it was started again."""
+    values = {"the_stamp": stamp, "the_process": process}
+    if conn.execute(RESTART, {**values, "now": now}).rowcount:
+        return True
+    conn.execute(STORE_PROCESS, values)
+    return False
 
 
 def store_node(conn: Connection, stamp: str, node: str, *, now: datetime) -> NodeExclusion | None:

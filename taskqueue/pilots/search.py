@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, false, func, or_, select
 
@@ -14,6 +15,9 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import ALL, Pilot
 from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_ACTIVE, PilotStatus
+
+#: Stamps that a search by prefix reads.
+_LOOKED_AT: Final = 1000
 
 CHANGED_AT = select(table.c.updated_at).where(table.c.stamp == bindparam("stamp"))
 
@@ -41,6 +45,17 @@ class PilotFilter:
 def list_pilots(conn: Connection, which: PilotFilter, *, limit: int, after: str = "") -> list[Pilot]:
     """A page of pilots, by stamp."""
     statement = ALL.where(table.c.stamp > after, *which.clauses())
+    rows = conn.execute(statement.order_by(table.c.stamp).limit(limit)).mappings()
+    return [pilots.from_row(dict(row)) for row in rows]
+
+
+def list_by_prefix(conn: Connection, which: PilotFilter, prefix: str, *, limit: int) -> list[Pilot]:
+    """Some pilots whose stamps begin so: of the next thousand stamps those that fulfil `which`."""
+    following = (
+        select(table.c.stamp).where(table.c.stamp > prefix).order_by(table.c.stamp).limit(_LOOKED_AT)
+    ).subquery()
+    has_prefix = func.substr(table.c.stamp, 1, len(prefix)) == prefix
+    statement = ALL.where(table.c.stamp.in_(select(following.c.stamp)), has_prefix, *which.clauses())
     rows = conn.execute(statement.order_by(table.c.stamp).limit(limit)).mappings()
     return [pilots.from_row(dict(row)) for row in rows]
 

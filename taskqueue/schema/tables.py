@@ -488,6 +488,7 @@ site_processes = _table(
     Column("name", String(255), nullable=False),
     Column("vo", Text, nullable=False),
     Column("holder", Text, nullable=False),  # the process
+    Column("reported_by", Text, nullable=False),  # token subject
     Column("expires_at", UtcTime, nullable=False),  # until then no other process may report
     Column("seen_at", UtcTime, nullable=False),
     Column("every", Float, nullable=False),  # seconds between two reports
@@ -558,6 +559,8 @@ pilots = _table(
     Column("ended_jobs", Integer, nullable=False, server_default="0"),  # as `jobs`, whose payload ended
     Column("node", String(255), nullable=False, server_default=""),  # name of its host, as it reported
     Column("host_trouble", Boolean, nullable=False, server_default=false()),  # it ended because of its node
+    Column("process", String(64), nullable=False, server_default=""),  # its latest one, as it reported
+    Column("restarted_at", UtcTime),  # start of that process, if it was not the first one
     Index("ix_pilots_status_updated_at", "status", "updated_at"),
     Index("ix_pilots_vo_site", "vo", "site"),
     _index_where("node <> ''", "ix_pilots_node", "site", "node"),

@@ -1,16 +1,17 @@
 """Processes of the sites: directors and gateways, when they reported last, and what they cannot do.
 
 A process reports in every cycle. Its row is also a lease, so that two processes of one director do not both
-send pilots: the second one is refused until the lease has expired.
+send pilots: the second one is refused until the lease has expired. So is one with a token of another bearer,
+which could otherwise hide what a director of its VO reports.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, or_, select
+from sqlalchemy import Connection, and_, bindparam, delete, or_, select
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db.sql import DialectInsert, Upsert
@@ -22,7 +23,7 @@ FORGOTTEN = timedelta(days=7)
 #: Reports that may be missed until a process is overdue, and the time in addition.
 _MISSED, _MARGIN = 3, timedelta(minutes=1)
 
-_REPORTED = ("holder", "expires_at", "seen_at", "every", "sites", "problems", "too_small")
+_REPORTED = ("holder", "reported_by", "expires_at", "seen_at", "every", "sites", "problems", "too_small")
 
 
 def _store(insert: DialectInsert) -> Insert:
@@ -30,7 +31,10 @@ def _store(insert: DialectInsert) -> Insert:
         index_elements=table.primary_key,
         set_={name: insert.excluded[name] for name in _REPORTED},
         where=or_(
-            table.c.holder.in_((insert.excluded.holder, bindparam("replaced"))),
+            and_(
+                table.c.reported_by == insert.excluded.reported_by,
+                table.c.holder.in_((insert.excluded.holder, bindparam("replaced"))),
+            ),
             table.c.expires_at <= insert.excluded.seen_at,
         ),
     ).returning(table.c.holder)
@@ -41,6 +45,9 @@ GET_HOLDER = select(table.c.holder).where(
     table.c.kind == bindparam("kind"), table.c.name == bindparam("name"), table.c.vo == bindparam("vo")
 )
 ALL = select(table).order_by(table.c.kind, table.c.name, table.c.vo)
+REMOVE = delete(table).where(
+    *(table.c[name] == bindparam(f"the_{name}") for name in ("kind", "name", "vo", "seen_at"))
+)
 REMOVE_FORGOTTEN = delete(table).where(table.c.seen_at < bindparam("before", type_=table.c.seen_at.type))
 
 
@@ -62,6 +69,7 @@ class SiteProcess:
     name: str
     vo: str
     holder: str  #: the process itself
+    reported_by: str = ""  #: token subject
     every: float  #: seconds between two reports
     sites: Sequence[str] = ()
     problems: Sequence[str] = ()  #: of its last cycle
@@ -79,10 +87,11 @@ def report(
     """Store a report, and extend the lease.
 
     Raises:
-        OtherProcess: The lease is held by another process, which is not the one that is replaced.
+        OtherProcess: The lease is held by another process, which is not the one that is replaced, or by the
+            bearer of another token.
     """
     row = {
-        **{name: getattr(process, name) for name in ("kind", "name", "vo", "holder", "every")},
+        **{name: getattr(process, name) for name in ("kind", "name", "vo", "holder", "reported_by", "every")},
         "seen_at": now,
         "expires_at": now + lease,
         "sites": json.dumps(sorted(process.sites)),
@@ -101,6 +110,19 @@ def list_processes(conn: Connection, vos: Collection[str] | None = None) -> list
     return [_read(row) for row in rows if vos is None or row["vo"] in vos]
 
 
+def forget(conn: Connection, found: Iterable[SiteProcess], *, now: datetime) -> None:
+    """Remove processes that were taken out of service, so that nobody expects their reports.
+
+    Raises:
+        OtherProcess: One still reports.
+    """
+    for each in found:
+        if not each.is_overdue(now):
+            raise OtherProcess(f"{each.kind} {each.name}", holder=each.holder)
+        values = {f"the_{name}": getattr(each, name) for name in ("kind", "name", "vo", "seen_at")}
+        conn.execute(REMOVE, values)
+
+
 def remove_forgotten(conn: Connection, *, before: datetime) -> int:
     """Delete the rows of processes that reported last before that time; how many."""
     return conn.execute(REMOVE_FORGOTTEN, {"before": before}).rowcount
@@ -108,7 +130,7 @@ def remove_forgotten(conn: Connection, *, before: datetime) -> int:
 
 def _read(row: Mapping[Any, Any]) -> SiteProcess:
     return SiteProcess(
-        **{name: row[name] for name in ("kind", "name", "vo", "holder", "every", "seen_at")},
+        **{name: row[name] for name in ("kind", "name", "vo", "holder", "reported_by", "every", "seen_at")},
         sites=tuple(json.loads(row["sites"])),
         problems=tuple(json.loads(row["problems"])),
         too_small=tuple(TooSmallSlot(**each) for each in json.loads(row["too_small"])),

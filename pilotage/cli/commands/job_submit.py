@@ -243,8 +243,9 @@ def resubmit(ids: options.JobIds = None, *, service: ServiceOptions) -> None:
     wanted = options.parse_ids(ids)
     if not wanted:
         raise WrongUsage("give at least one job id")
+    key = str(uuid.uuid4())
     with service.connect() as client:
-        new = [job_id for old in wanted for job_id in client.resubmit(old, warn=_warn)]
+        new = [job_id for old in wanted for job_id in client.resubmit(old, idempotency_key=key, warn=_warn)]
     service.emit({"job_ids": new}, lambda: "\n".join(map(str, new)))
 
 

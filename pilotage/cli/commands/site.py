@@ -21,7 +21,7 @@ from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import WrongUsage, one_line
+from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
@@ -226,6 +226,19 @@ def list_processes(*, service: ServiceOptions) -> None:
         lambda client: {"processes": client.site_processes()},
         lambda found: output.list_table(_PROCESSES, found["processes"]),
     )
+
+
+def forget(
+    name: Annotated[str, options.argument("NAME", "Director or gateway, as `site processes` lists it.")],
+    *,
+    service: ServiceOptions,
+) -> None:
+    """Forget a director or gateway that was taken out of service, so that its silence is no alarm."""
+    with service.connect() as client:
+        found = client.forget_process(name)
+    if not found:
+        raise CommandRefused(f"there is no director or gateway {name!r} (pilotage site processes)")
+    service.emit({"processes": found}, lambda: output.list_table(_PROCESSES, found))
 
 
 _PROCESSES: Mapping[str, Column] = {

@@ -79,6 +79,7 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
             systems=systems,
             options=described,
             script=_script(described),
+            service=described.url,
         )
         yield Director(sites=sites, clients=clients, every=described.polling_time)
 

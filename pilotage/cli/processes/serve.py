@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import typer
 import uvicorn
@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds that running requests have to finish.
 _GRACE = 10
+#: Seconds until the next try where no connection can be accepted.
+_PAUSE = 1.0
 #: Ticks of the server, ten a second, between two checks for silent clients.
 _LOOK_EVERY = 50
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -74,16 +76,17 @@ def serve_application(
     `ready` is called when the server accepts requests, `ending` at shutdown, while it still does. Streams of
     events are ended then: they would last longer than running requests are waited for.
     """
-    config = configuration(app, log_level=chosen.log_level, tls=tls, trusted_proxies=chosen.trusted_proxies)
+    config = configuration(app, log_level=chosen.log_level, trusted_proxies=chosen.trusted_proxies)
     close = app.state.parts.job_events.close
     with _keep_signals():
-        _Server(config, ready=ready, ending=ending, close=close).run(sockets=[bound])
+        _Server(config, tls=tls, ready=ready, ending=ending, close=close).run(sockets=[bound])
 
 
 def configuration(
-    app: FastAPI, *, log_level: str, tls: ssl.SSLContext | None = None, trusted_proxies: Sequence[str] = ()
+    app: FastAPI, *, log_level: str, trusted_proxies: Sequence[str] = (), files: int | None = None
 ) -> uvicorn.Config:
-    """The settings of uvicorn; the level `debug` also logs each request."""
+    """The settings of uvicorn; the level `debug` also logs each request. `files` as for `PendingHeads`."""
+    pending = PendingHeads(by_address=not trusted_proxies, files=files)
     return uvicorn.Config(
         app,
         log_config=None,
@@ -91,33 +94,59 @@ def configuration(
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
-        http=partial(ClientConnection, pending=PendingHeads(by_address=not trusted_proxies)),  # type: ignore[arg-type]
+        http=partial(ClientConnection, pending=pending),  # type: ignore[arg-type]
         ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
-        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
 
 
 class _Server(uvicorn.Server):
-    """A server with callbacks at startup and before shutdown."""
+    """A server with callbacks at startup and before shutdown, and with bounded TLS handshakes."""
 
     def __init__(
         self,
         config: uvicorn.Config,
         *,
-        ready: Callable[[], None],
-        ending: Callable[[], None],
-        close: Callable[[], None],
+        tls: ssl.SSLContext | None = None,
+        ready: Callable[[], None] = lambda: None,
+        ending: Callable[[], None] = lambda: None,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config)
+        self._tls = tls
         self._close = close
         self._ready = ready
         self._ending = ending
+        self._accepting: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # uvicorn would neither count handshakes nor end the oldest of too many.
+        await super().startup(sockets if self._tls is None else [])
+        if self._tls is not None:
+            for each in sockets or ():
+                each.listen(self.config.backlog)
+                each.settimeout(0)
+                self._accepting.append(asyncio.create_task(self._accept_tls(each, self._tls)))
         self._ready()
+
+    async def _accept_tls(self, bound: socket.socket, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        protocol: Any = self.config.http_protocol_class
+        made = partial(
+            protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        pending: PendingHeads = protocol.keywords["pending"]
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(bound)
+            except OSError as error:
+                _log.warning("no connection can be accepted: %s", error)
+                await asyncio.sleep(_PAUSE)
+            else:
+                handshake = _Handshake(accepted, str(address[0]))
+                pending.add(handshake, now=loop.time())
+                handshake.begin(made, tls, pending)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _LOOK_EVERY == 0:
@@ -127,6 +156,8 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._ending)
+        for each in self._accepting:
+            each.cancel()
         self._close()
         await super().shutdown(sockets)
 
@@ -194,8 +225,19 @@ _ADDRESS_SHARE = 16
 _COMPLAIN_EVERY = 60.0
 
 
+class _Incomplete(Protocol):
+    """A connection without a whole head."""
+
+    @property
+    def address(self) -> str:
+        """The host at the other end."""
+
+    def abort(self) -> None:
+        """Close it at once."""
+
+
 class PendingHeads:
-    """Connections that wait for the rest of a head; where there are too many, the oldest are closed.
+    """Connections that wait for the rest of a handshake or head; of too many the oldest are closed.
 
     A client of good will sends a head at once, so that it is never among the oldest for long.
     """
@@ -205,11 +247,11 @@ class PendingHeads:
         files = process_setup.read_file_limit() if files is None else files
         self._most = max(1, files // _PENDING_SHARE)
         self._most_of_address = max(1, files // _ADDRESS_SHARE) if by_address else self._most
-        self._all: dict[ClientConnection, None] = {}  # in the order in which they began
-        self._by_address: defaultdict[str, dict[ClientConnection, None]] = defaultdict(dict)
+        self._all: dict[_Incomplete, None] = {}  # in the order in which they began
+        self._by_address: defaultdict[str, dict[_Incomplete, None]] = defaultdict(dict)
         self._complained_at = -_COMPLAIN_EVERY
 
-    def add(self, connection: "ClientConnection", *, now: float) -> None:
+    def add(self, connection: "_Incomplete", *, now: float) -> None:
         """Note one, unless it is noted; the oldest of its address, or of all, makes room for it."""
         if connection in self._all:
             return
@@ -218,11 +260,11 @@ class PendingHeads:
         if crowded is same or len(self._all) >= self._most:
             oldest = next(iter(crowded))
             self.discard(oldest)
-            oldest.transport.abort()
+            oldest.abort()
             self._complain(connection, now)
         self._all[connection] = self._by_address[connection.address][connection] = None
 
-    def discard(self, connection: "ClientConnection") -> None:
+    def discard(self, connection: "_Incomplete") -> None:
         """Forget one, if it is noted."""
         if connection in self._all:
             del self._all[connection]
@@ -231,7 +273,7 @@ class PendingHeads:
             if not same:
                 del self._by_address[connection.address]
 
-    def _complain(self, connection: "ClientConnection", now: float) -> None:
+    def _complain(self, connection: "_Incomplete", now: float) -> None:
         if now - self._complained_at >= _COMPLAIN_EVERY:
             self._complained_at = now
             _log.warning(
@@ -258,6 +300,10 @@ class ClientConnection(HttpToolsProtocol):
     def address(self) -> str:
         """The host at the other end."""
         return self.client[0] if self.client else ""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the limits of the first head."""
@@ -327,6 +373,37 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.abort()
         else:
             self.send_400_response(f"A head has {_LONGEST} bytes at most.")
+
+
+class _Handshake:
+    """A connection until the end of its TLS handshake."""
+
+    def __init__(self, accepted: socket.socket, address: str) -> None:
+        self.address = address
+        self._accepted = accepted
+        self._task: asyncio.Task[None] | None = None
+        self._has_begun = False  # from then on the transport closes the socket
+
+    def begin(self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, pending: PendingHeads) -> None:
+        """Begin; `make` makes the protocol of the connection."""
+        self._task = asyncio.create_task(self._shake_hands(make, tls))
+        self._task.add_done_callback(lambda _: pending.discard(self))
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._task is not None:
+            self._task.cancel()
+        if not self._has_begun:
+            self._accepted.close()
+
+    async def _shake_hands(self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext) -> None:
+        self._has_begun = True
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                make, self._accepted, ssl=tls, ssl_handshake_timeout=_HEAD
+            )
+        except OSError as error:  # of TLS, too
+            _log.debug("no TLS connection with %s: %s", self.address, error)
 
 
 #: Status line of an interim response, which has no body.

@@ -159,6 +159,14 @@ class CountsJobs(Protocol):
         """Count the jobs in these queues, empty: in all; ValueError: there is no such queue."""
 
 
+@runtime_checkable
+class KeepsWorkAreas(Protocol):
+    """A batch system whose jobs have work areas, which may outlive what is known of the jobs."""
+
+    def list_old_areas(self, seconds: float) -> frozenset[str]:
+        """The stamps of work areas in which nothing was made for so long."""
+
+
 class BatchSystemAway(PilotageError):
     """The batch system cannot be queried: skip it in this cycle, conclude nothing."""
 

@@ -149,6 +149,10 @@ class ListingSystem(ABC):
         self.areas.remove(handle.stamp for handle in handles)
         self.accounting.forget(handle.stamp for handle in handles)
 
+    def list_old_areas(self, seconds: float) -> frozenset[str]:
+        """The stamps of work areas in which nothing was made for so long."""
+        return self.areas.list_old(seconds)
+
     def _mark_killed(self, stamps: Collection[str]) -> None:
         """Note that we ask for the end of jobs; no job lives on because that cannot be noted."""
         try:

@@ -121,6 +121,12 @@ class WorkAreas:
         )
         return Output(stdout=stdout, stderr=stderr)
 
+    def list_old(self, seconds: float) -> frozenset[str]:
+        """The stamps of the directories in which nothing was made for so long, as far as that is known."""
+        words = ["find", "-P", f"{self.directory}/", "-mindepth", "1", "-maxdepth", "1", "-type", "d"]
+        found = self.shell.run([*words, "-mmin", f"+{seconds / 60:.0f}", "-printf", "%f\\n"])
+        return frozenset(filter(is_stamp, found.stdout.split("\n"))) if not found.status else frozenset()
+
     def remove(self, stamps: Iterable[str]) -> None:
         """Remove the directories of jobs, and what was noted of them."""
         names = [name for stamp in stamps for name in (_checked(stamp), _killed_file(stamp))]

@@ -354,7 +354,8 @@ class Director:
         return found
 
     def _new_stamp(self, group: TargetGroup) -> str:
-        return targets.new_stamp(self.sites.options.name, group.flags, group.broker)
+        sites = self.sites
+        return targets.new_stamp(sites.options.name, group.flags, group.broker, service=sites.service)
 
     def _submission(self, stamp: str, secret: str, group: TargetGroup, of_vo: VoDemand) -> PilotSubmission:
         target, slot = self.sites.find_target(group), of_vo.slot_of(group)

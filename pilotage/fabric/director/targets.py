@@ -29,10 +29,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,29}")
 BROKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,19}")
 _ANY = "any"
 _DIGITS = 10  #: of the digest of flags
-_BYTES = 12  #: of chance in a stamp
+_SERVICE = 8  #: digits of the digest of the service's address
+_BYTES = 8  #: of chance in a stamp
 _STAMP = re.compile(
     rf"(?P<director>{NAME.pattern})\.((?P<broker>{BROKER.pattern})\.)?"
-    rf"(?P<kind>{_ANY}|[0-9a-f]{{{_DIGITS}}})\.[0-9a-f]{{{2 * _BYTES}}}"
+    rf"(?P<kind>{_ANY}|[0-9a-f]{{{_DIGITS}}})\.[0-9a-f]{{{_SERVICE + 2 * _BYTES}}}"
 )
 
 
@@ -59,10 +60,19 @@ class SubmittedAs:
     broker: str = ""
 
 
-def new_stamp(director: str, flags: tuple[str, ...], broker: str = "") -> str:
-    """A stamp that nobody ever had."""
+def new_stamp(director: str, flags: tuple[str, ...], broker: str = "", *, service: str = "") -> str:
+    """A stamp that nobody ever had; `service` is the address of the service, as in the director's file."""
     way = f"{broker}.{flags_digest(flags)}" if broker else flags_digest(flags)
-    return f"{stamp_prefix(director)}{way}.{secrets.token_hex(_BYTES)}"
+    return f"{stamp_prefix(director)}{way}.{_service_digest(service)}{secrets.token_hex(_BYTES)}"
+
+
+def is_of_service(stamp: str, service: str) -> bool:
+    """Whether a stamp was made for this service: a director of another one may have the same name."""
+    return stamp.rpartition(".")[2].startswith(_service_digest(service))
+
+
+def _service_digest(service: str) -> str:
+    return hashlib.sha256(service.rstrip("/").encode()).hexdigest()[:_SERVICE]
 
 
 def stamp_prefix(director: str) -> str:
@@ -319,6 +329,7 @@ class DirectorTargets:
     options: DirectorOptions
     script: Callable[[PilotScript], str] = field(repr=False)  #: makes the text that a batch system runs
     brokers: Mapping[str, Broker] = field(default_factory=dict)  #: by name
+    service: str = ""  #: address of the service
 
     def all_targets(
         self, vo: str | None = None, *, without: Collection[tuple[str, str, str]] = ()

@@ -22,7 +22,7 @@ from pilotage.fabric.batch.reliable import Agreement
 from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, Status
-from pilotage.fabric.director.targets import DirectorTargets, parse_stamp, stamp_prefix
+from pilotage.fabric.director.targets import DirectorTargets, is_of_service, parse_stamp, stamp_prefix
 from pilotage.fabric.director.workers import PollRequest, SystemSnapshot
 
 _REASON = 2000  #: characters that the service takes
@@ -87,6 +87,7 @@ class PilotTracking:
             handles=[each.handle for each in (*alive, *ended[:_MOST_ENDED])],
             prefix=stamp_prefix(self.sites.options.name),
             outputs=frozenset(each.stamp for each in (*alive, *outputs)),
+            old_areas=max(_OLD_AREA, self.sites.options.keep_output + _DAY),
         )
 
     def mark_cleared(self, stamps: Iterable[str]) -> None:
@@ -258,7 +259,10 @@ def _status_of_gone(pilot: DirectorPilot, now: datetime) -> Status | None:
 
 
 _AT_ONCE = 1000  #: stamps in one query
-_ACTIVE = "active"
+_DAY = 86_400.0
+#: Seconds without a change after which the work area of a pilot that nobody follows is removed.
+_OLD_AREA = 7 * _DAY
+_ACTIVE, _ENDED = "active", "ended"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -280,16 +284,23 @@ class OrphanTracking:
     ) -> Mapping[str, CleaningActions]:
         """What is to be done with jobs that were found to be orphans often enough, by batch system.
 
+        Old work areas of pilots that have ended, or that nobody knows, are removed, too.
+
         `followed` are the stamps of pilots that are tracked anyhow; the client may be of any VO: the service
         reports of all stamps whether they are known.
         """
         suspects = {name: each.stamps.difference(followed) for name, each in snapshots.items()}
+        left = {name: each.old_areas.difference(followed, each.stamps) for name, each in snapshots.items()}
         # The query comes after the listing, so what is new is known.
-        unknown = frozenset(self._find_unknown(set[str]().union(*suspects.values()), client))
-        return {
+        either = set[str]().union(*suspects.values(), *left.values())
+        unknown = frozenset(self._find_unknown(either, client))
+        found = {
             name: self._judge_suspects(name, snapshots[name], stamps & unknown, summary)
             for name, stamps in suspects.items()
         }
+        for name, stamps in left.items():
+            found[name].forget.extend(Handle(stamp=stamp) for stamp in sorted(stamps & unknown)[:_AT_ONCE])
+        return found
 
     def _judge_suspects(
         self, name: str, snapshot: SystemSnapshot, suspects: Collection[str], summary: DirectorSummary
@@ -312,4 +323,10 @@ class OrphanTracking:
         for begin in range(0, len(ours), _AT_ONCE):
             some = ours[begin : begin + _AT_ONCE]
             standings = client.pilot_standings(some)
-            yield from (stamp for stamp in some if standings[stamp] != _ACTIVE)
+            # A director of another service may have our name. We may have had another address ourselves.
+            yield from (
+                stamp
+                for stamp in some
+                if standings[stamp] == _ENDED
+                or (standings[stamp] != _ACTIVE and is_of_service(stamp, self.sites.service))
+            )

@@ -21,6 +21,7 @@ from pilotage.fabric.batch.batch_system import (
     Capacity,
     Handle,
     JobReport,
+    KeepsWorkAreas,
     Output,
     State,
     SubmissionRefused,
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 MOST_SKIPPED = 32
 #: Seconds between two queries of the capacity: it costs some batch systems more than all else.
 _CAPACITY_SECONDS = 600.0
+#: Seconds between two listings of old work areas.
+_AREAS_SECONDS = 3600.0
 #: Part of a task's time that submissions may take, as far as their duration is known.
 _SUBMITTING = 0.5
 _FAILED = frozenset({State.FAILED, State.KILLED})
@@ -48,6 +51,7 @@ class PollRequest:
     handles: Sequence[Handle]
     prefix: str  #: of all our stamps
     outputs: frozenset[str] = frozenset()  #: stamps whose output is required once they have failed
+    old_areas: float | None = None  #: seconds after which a work area is old; None: they are not listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,7 @@ class SystemSnapshot:
     outputs: Mapping[str, Output | str]  #: by stamp, of jobs that failed; or the error of fetching it
     capacity: Mapping[str, Capacity]  #: by batch queue
     problems: tuple[str, ...] = ()
+    old_areas: frozenset[str] = frozenset()  #: stamps of work areas, listed once an hour
 
     def is_complete(self, stamp: str, request: PollRequest) -> bool:
         """Whether all that was requested of a job is here; the rest comes with a later poll."""
@@ -118,6 +123,7 @@ class SystemWorker:
     _acting: _Task[ActionResults] | None = None
     _capacity: Mapping[str, Capacity] = field(default_factory=dict)
     _capacity_at: float | None = None
+    _areas_listed_at: float | None = None
     _submission_seconds: float = 0.0  #: of one, on average
 
     @property
@@ -238,7 +244,19 @@ class SystemWorker:
             outputs=outputs,
             capacity=self._capacity,
             problems=problems,
+            old_areas=self._list_old_areas(request.old_areas),
         )
+
+    def _list_old_areas(self, seconds: float | None) -> frozenset[str]:
+        system, now = self.system.system, self.clock()
+        is_due = self._areas_listed_at is None or now - self._areas_listed_at >= _AREAS_SECONDS
+        if seconds is None or not is_due or not isinstance(system, KeepsWorkAreas):
+            return frozenset()
+        self._areas_listed_at = now
+        try:
+            return system.list_old_areas(seconds)
+        except BatchSystemAway:
+            return frozenset()
 
     def _update_capacity(self) -> tuple[str, ...]:
         """Query the capacity if the last one is old; a failure of that query alone stops nothing."""

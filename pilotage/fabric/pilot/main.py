@@ -207,7 +207,7 @@ class Pilot:
             return
         node = socket.gethostname()[:255]
         try:
-            why = self._service.report_node(stamp, node)
+            why = self._service.report_node(stamp, node, str(uuid.uuid4()))
         except (Away, Refused) as error:  # it is not registered
             log.debug("the node is not recorded: %s", error)
             return

@@ -45,6 +45,7 @@ class Edits(ConfigChangeBody):
 
     set: dict[str, Any] = Field(
         default_factory=dict,
+        max_length=10_000,
         description="Path, such as Resources/Sites/LCG.CERN.ch/MaxRAM, to a value, a list or a section.",
     )
     remove: list[str] = Field(default_factory=list, max_length=10_000, description="Paths.")

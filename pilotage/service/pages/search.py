@@ -103,9 +103,8 @@ def _ids(conn: Connection, page: PageContext, wanted: str) -> Iterator[Hit]:
     if (lister := caller.within(allowed_roles(lists.list_pilots))) is None:
         return
     which = visibility.visible_pilots(lister, vo=None, site=None, status=None)
-    for pilot in pilot_search.list_pilots(conn, which, limit=_MOST, after=wanted):
-        if pilot.stamp.startswith(wanted):
-            yield _pilot_hit(pilot.stamp)
+    for pilot in pilot_search.list_by_prefix(conn, which, wanted, limit=_MOST):
+        yield _pilot_hit(pilot.stamp)
 
 
 def _pool_hit(pool_id: str) -> Hit:

@@ -20,7 +20,9 @@ import anyio.to_thread
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
+from starlette.requests import ClientDisconnect
 
+from cs_config.cache import Cache
 from pilotage.service.auth.rate_limits import WorkLimiter
 from pilotage.service.http_errors import BodyTooLarge, SenderSilent
 from pilotage.service.routing import refuse_by_length
@@ -37,6 +39,9 @@ _MOST_WAITING = 100
 #: Bytes a second that a sender has to reach over a minute, and the length of this minute in seconds.
 LEAST_RATE = 10_000
 PATIENCE = 60.0
+#: Seconds for the next upload of a subject that has used up its patience; and how many subjects are kept.
+_LEAST_PATIENCE = 5.0
+_REMEMBERED = 10_000
 #: Bytes sent at a time.
 _CHUNK = 256 << 10
 #: Unpacked bytes that are read.
@@ -64,6 +69,8 @@ class Uploads:
         self._leave = leave
         self._threads = anyio.CapacityLimiter(_MOST_UPLOADS)
         self._subjects = WorkLimiter(at_work=_MOST_OF_SUBJECT, waiting=_MOST_WAITING)
+        #: Of subjects whose last upload was ended: the patience that was left, and when.
+        self._left: Cache[str, tuple[float, float]] = Cache(_REMEMBERED)
 
     async def receive(self, request: Request, subject: str, *, limit: int) -> StagedBlob:
         """Write the body, of at most `limit` bytes, to a staged blob; the caller stores or discards it.
@@ -76,18 +83,30 @@ class Uploads:
         """
         refuse_by_length(request, limit)
         async with self._subjects.place(subject):
-            stage = partial(self._store.stage, _chunks(request.stream()), limit=limit, leave=self._leave)
+            patience = self._patience_with(subject)
+            chunks = _chunks(request.stream(), patience)
+            stage = partial(self._store.stage, chunks, limit=limit, leave=self._leave)
             try:
-                return await anyio.to_thread.run_sync(stage, limiter=self._threads)
+                staged = await anyio.to_thread.run_sync(stage, limiter=self._threads)
             except TooLarge:
                 raise BodyTooLarge(limit) from None
+            except (SenderSilent, ClientDisconnect):
+                self._left.store(subject, (patience.seconds, time.monotonic()))
+                raise
+            self._left.remove(subject)
+            return staged
+
+    def _patience_with(self, subject: str) -> "SenderPatience":
+        """Less with one whose uploads begin anew again and again; a second more for each that passes."""
+        left, at = self._left.find(subject) or (PATIENCE, 0.0)
+        return SenderPatience(min(PATIENCE, max(_LEAST_PATIENCE, left + time.monotonic() - at)))
 
 
 class SenderPatience:
     """The time that a sender may still let us wait: each byte adds to it, up to `PATIENCE`."""
 
-    def __init__(self) -> None:
-        self.seconds = PATIENCE
+    def __init__(self, seconds: float = PATIENCE) -> None:
+        self.seconds = seconds
 
     def note(self, *, size: int, waited: float) -> None:
         """Note that `size` bytes came after waiting so many seconds for them."""
@@ -109,9 +128,8 @@ def answer(
     return StreamingResponse(_pieces(file), media_type="application/x-tar", headers=headers)
 
 
-def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
+def _chunks(body: AsyncIterator[bytes], patience: SenderPatience) -> Iterator[bytes]:
     """Pass chunks from the event loop to the writing thread."""
-    patience = SenderPatience()
     while (chunk := anyio.from_thread.run(_next, body, patience)) is not None:
         yield chunk
 
@@ -123,7 +141,8 @@ async def _next(body: AsyncIterator[bytes], patience: SenderPatience) -> bytes |
         async with asyncio.timeout(patience.seconds):
             chunk = await anext(body, None)
     except TimeoutError:
-        raise SenderSilent(f"fewer than {LEAST_RATE} bytes a second came for {PATIENCE:.0f} s") from None
+        patience.seconds = 0.0
+        raise SenderSilent(f"fewer than {LEAST_RATE} bytes a second came for too long") from None
     patience.note(size=len(chunk or b""), waited=time.monotonic() - begun)
     return chunk
 

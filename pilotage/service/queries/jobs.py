@@ -263,8 +263,11 @@ def submit(
     return accepted
 
 
-def resubmit(parts: Services, caller: Caller, job_id: int) -> Accepted:
-    """Submit a copy of a job for its owner; NotAllowed if that is another, except for operators."""
+def resubmit(parts: Services, caller: Caller, job_id: int, *, key: str | None) -> Accepted:
+    """Submit a copy of a job for its owner; NotAllowed if that is another, except for operators.
+
+    `key`: idempotency key of this job's copies.
+    """
     with database.reading(parts.engine) as conn:
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
         description = descriptions.read_description(conn, job_id)
@@ -272,7 +275,7 @@ def resubmit(parts: Services, caller: Caller, job_id: int) -> Accepted:
     named = {fold(name) for name in whose}
     body = {name: value for name, value in description.body.items() if fold(name) not in named}
     sandbox = name_sandbox(description)
-    return submit(parts, caller, [{**body, **whose}], key=None, sandbox=sandbox)
+    return submit(parts, caller, [{**body, **whose}], key=key and f"resubmit {job_id} {key}", sandbox=sandbox)
 
 
 def name_sandbox(description: Description) -> str | None:

@@ -221,20 +221,30 @@ def submit(
 
     Repeating a request with the same `Idempotency-Key` returns the same ids.
     """
-    if idempotency_key is not None:
-        routing.check_text("Idempotency-Key", idempotency_key)
-    accepted = jobs.submit(parts, caller, sources_of(body), key=idempotency_key, sandbox=body.sandbox)
+    key = _check_key(idempotency_key)
+    accepted = jobs.submit(parts, caller, sources_of(body), key=key, sandbox=body.sandbox)
     warnings = explanations.warn_of_stuck_jobs(parts, accepted.stuck)
     return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
 
 
 @submission_router.post("/{job_id}/resubmit", status_code=201)
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
-def resubmit(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> SubmittedJobs:
-    """Submit a copy of a job, with its input sandbox, as a new job; the old one is left as it is."""
-    accepted = jobs.resubmit(parts, caller, job_id)
+def resubmit(
+    parts: PartsOf, caller: CallerOf, job_id: JobIdPath, idempotency_key: IdempotencyKey = None
+) -> SubmittedJobs:
+    """Submit a copy of a job, with its input sandbox, as a new job; the old one is left as it is.
+
+    Repeating a request with the same `Idempotency-Key` returns the same id.
+    """
+    accepted = jobs.resubmit(parts, caller, job_id, key=_check_key(idempotency_key))
     warnings = explanations.warn_of_stuck_jobs(parts, accepted.stuck)
     return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
+
+
+def _check_key(key: str | None) -> str | None:
+    if key is not None:
+        routing.check_text("Idempotency-Key", key)
+    return key
 
 
 def sources_of(body: Submission) -> list[Source]:

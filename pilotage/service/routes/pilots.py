@@ -68,6 +68,11 @@ class PilotNode(StrictInput):
     """The node that a pilot runs on."""
 
     node: str = Field(min_length=1, max_length=255, description="Name of the host.")
+    process: str = Field(
+        default="",
+        max_length=64,
+        description="Chosen by the process; another one than before ends what the former process had.",
+    )
 
 
 class NodeAnswer(BaseModel):
@@ -307,9 +312,13 @@ def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNe
 def set_node(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNode) -> NodeAnswer:
     """Store the node of a pilot, reported before its first request; the answer may exclude the node.
 
-    A node is excluded for an hour after three pilots in a row ended because of their host.
+    A node is excluded for an hour after three pilots in a row ended because of their host. If the pilot was
+    started again, the jobs that its former process had stall, and are rescheduled unless it reports on them.
     """
+    now = parts.clock()
     with database.writing(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
-        found = pilots.store_node(conn, stamp, body.node, now=parts.clock())
+        if body.process and pilots.store_process(conn, stamp, body.process, now=now):
+            expiry.mark_pilots_ended(conn, [stamp], now=now)
+        found = pilots.store_node(conn, stamp, body.node, now=now)
     return NodeAnswer() if found is None else NodeAnswer(excluded_until=found.until, reason=found.reason)

@@ -1,5 +1,6 @@
 """Directors and gateways: their reports, which are leases too, and the list of them."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
@@ -7,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from pilotage.service.auth import visibility
+from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.models import AnswerModel, StrictInput
@@ -74,7 +75,7 @@ class SiteProcesses(BaseModel):
 @router.post("", status_code=204, response_class=Response)
 @allow(Role.DIRECTOR, Role.GATEWAY)
 def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> None:
-    """Store the report of a process; 409 `other_process`: another one works under this name.
+    """Store the report of a process; 409 `other_process`: another one, or another token, has this name.
 
     Sites that the token is not for are left out, since their admins would see it.
     """
@@ -86,6 +87,7 @@ def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> Non
         name=body.name,
         vo=vo,
         holder=body.holder,
+        reported_by=caller.subject,
         every=body.every,
         sites=[site for site in body.sites if visibility.may_serve(caller, vo, site)],
         problems=body.problems,
@@ -97,6 +99,28 @@ def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> Non
         processes.report(conn, process, lease=lease, replaces=body.replaces, now=now)
 
 
+class ForgottenProcess(StrictInput):
+    """Directors and gateways that were taken out of service."""
+
+    name: str = Field(min_length=1, max_length=255)
+
+
+@router.post("/forget")
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
+def forget(parts: PartsOf, caller: CallerOf, body: ForgottenProcess) -> SiteProcesses:
+    """Forget directors and gateways of the caller's VOs or sites, so that their silence alarms nobody.
+
+    409 `other_process`: one still reports.
+    """
+    now = parts.clock()
+    with database.writing(parts.engine) as conn:
+        known = visibility.visible_processes(caller, processes.list_processes(conn))
+        found = [each for each in known if each.name == body.name]
+        processes.forget(conn, found, now=now)
+    audit.done(caller, "forget", name=body.name)
+    return _answer(found, now)
+
+
 @router.get("")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_processes(parts: PartsOf, caller: CallerOf) -> SiteProcesses:
@@ -104,6 +128,10 @@ def list_processes(parts: PartsOf, caller: CallerOf) -> SiteProcesses:
     now = parts.clock()
     with database.reading(parts.engine) as conn:
         found = visibility.visible_processes(caller, processes.list_processes(conn))
+    return _answer(found, now)
+
+
+def _answer(found: Sequence[SiteProcess], now: datetime) -> SiteProcesses:
     return SiteProcesses(
         processes=[
             SiteProcessAnswer.model_validate({**asdict(each), "is_overdue": each.is_overdue(now)})

@@ -317,6 +317,8 @@ def upgrade() -> None:
         sa.Column("ended_jobs", sa.Integer(), server_default="0", nullable=False),
         sa.Column("node", sa.String(length=255), server_default="", nullable=False),
         sa.Column("host_trouble", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("process", sa.String(length=64), server_default="", nullable=False),
+        sa.Column("restarted_at", _TIME),
         sa.PrimaryKeyConstraint("stamp", name=op.f("pk_pilots")),
     )
     op.create_index("ix_pilots_status_updated_at", "pilots", ["status", "updated_at"])
@@ -432,6 +434,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(length=255), nullable=False),
         sa.Column("vo", sa.Text(), nullable=False),
         sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("reported_by", sa.Text(), nullable=False),
         sa.Column("expires_at", _TIME, nullable=False),
         sa.Column("seen_at", _TIME, nullable=False),
         sa.Column("every", sa.Float(), nullable=False),

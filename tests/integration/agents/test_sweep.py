@@ -25,7 +25,8 @@ from taskqueue.leases import assignment, claim, expiry
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import ClaimedJob, LeaseHolder
 from taskqueue.leases.reports import PayloadResult
-from taskqueue.pilots import pilots
+from taskqueue.pilots import pilots, slots
+from taskqueue.pilots.slots import SlotLimits
 from taskqueue.schema.tables import (
     attempts,
     changes,
@@ -33,6 +34,7 @@ from taskqueue.schema.tables import (
     idempotency_keys,
     job_log,
     match_requests,
+    service_uptime,
     task_queues,
 )
 from taskqueue.schema.tables import jobs as jobs_table
@@ -176,6 +178,49 @@ def test_a_job_whose_pilot_has_ended_is_given_away_after_a_short_grace(engine: E
     assert (found.status, found.minor_status) == (JobStatus.STALLED, expiry.PILOT_ENDED)
     assert not look(engine, now + 2 * MINUTE)
     assert look(engine, now + timedelta(seconds=121)) == LostResult(rescheduled=1)
+
+
+def begin_process(engine: Engine, process: str, now: datetime) -> list[int]:
+    """What a process of the pilot stalls when it begins."""
+    with database.writing(engine) as conn:
+        is_new = pilots.store_process(conn, "p1", process, now=now)
+        return expiry.mark_pilots_ended(conn, ["p1"], now=now) if is_new else []
+
+
+def test_a_pilot_that_was_started_again_gets_its_slot_back_after_a_short_grace(
+    engine: Engine, now: datetime
+) -> None:
+    job_id, _ = run_at_pilot(engine, now)
+    assert begin_process(engine, "second", now + MINUTE) == [job_id]
+    assert begin_process(engine, "second", now + MINUTE) == []
+    assert job(engine, job_id).status is JobStatus.STALLED
+    assert not look(engine, now + 2 * MINUTE)
+    limits = {"p1": SlotLimits(processors=1, claims=1000)}
+    with database.reading(engine) as conn:
+        assert slots.read_rooms(conn, limits, now=now)["p1"].refusal == "slot_full"
+    assert look(engine, now + timedelta(seconds=121)) == LostResult(rescheduled=1)
+    with database.reading(engine) as conn:
+        assert slots.read_rooms(conn, limits, now=now)["p1"].jobs == 1
+
+
+def test_a_second_process_with_the_token_of_a_living_pilot_takes_nothing_from_it(
+    engine: Engine, now: datetime
+) -> None:
+    job_id, lease = run_at_pilot(engine, now)
+    assert begin_process(engine, "second", now + MINUTE) == [job_id]
+    beat(engine, lease, now + timedelta(seconds=80))
+    assert job(engine, job_id).status is JobStatus.RUNNING
+    assert not look(engine, now + 4 * MINUTE)
+    assert job(engine, job_id).status is JobStatus.RUNNING
+
+
+def test_the_first_process_of_a_registered_pilot_replaces_none(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        place = QueueAddress(site="A.B.ch", ce="ce", queue="big")
+        pilots.register(conn, stamp="p1", vo="lhcb", queue=place, submitted_by="dora", now=now)
+        assert not pilots.store_process(conn, "p1", "first", now=now)
+        assert not pilots.store_process(conn, "p1", "first", now=now)
+        assert pilots.store_process(conn, "p1", "second", now=now)
 
 
 def test_a_job_that_was_stalled_already_has_the_grace_from_the_end_of_its_pilot(
@@ -446,6 +491,13 @@ def test_pilots_that_nobody_reports_on_for_days_are_aborted(engine: Engine, now:
         pilots.register(conn, stamp="waits", vo="lhcb", queue=place, submitted_by="dora", now=now)
     assert not look(engine, now + 3 * DAY)
     contact("alive", now + 3 * DAY)
+
+    # Nobody could report while the service was away.
+    with database.writing(engine) as conn:
+        conn.execute(update(service_uptime).values(until=now + 2 * DAY))
+    assert not look(engine, now + 5 * DAY)
+    with database.writing(engine) as conn:
+        conn.execute(update(service_uptime).values(until=now + 100 * DAY))
 
     assert look(engine, now + 5 * DAY) == LostResult(pilots=2)
 

@@ -169,9 +169,13 @@ class Service:
             "POST", f"/pilots/{quote(stamp, safe='')}/log", {"log": log}, timeout=_WAIT_FOR_NEWS
         )
 
-    def report_node(self, stamp: str, node: str) -> str:
-        """Report the name of this host; why this pilot is to take no jobs here, empty: it may."""
-        answer = self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/node", {"node": node}).body
+    def report_node(self, stamp: str, node: str, process: str) -> str:
+        """Report the name of this host; why this pilot is to take no jobs here, empty: it may.
+
+        `process` is the same in each try of a process, and in those of no other one.
+        """
+        body = {"node": node, "process": process}
+        answer = self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/node", body).body
         until = answer.get("excluded_until")
         return f"excluded until {until}: {answer.get('reason')}" if until else ""
 

@@ -11,6 +11,7 @@ from taskqueue.db import clock, database
 from taskqueue.jobs import control, jobs
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, uptime
+from taskqueue.pilots import pilots
 from taskqueue.schema.tables import service_uptime
 from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
@@ -145,9 +146,9 @@ def test_retention_keeps_the_uptime_that_silence_is_measured_by(engine: Engine, 
     long_ago = now - 100 * FAR
     stored.service_up(engine, long_ago - FAR, long_ago, "oldest")
     stored.service_up(engine, long_ago + FAR, long_ago + FAR + 20 * MINUTE, "old")
-    stored.service_up(engine, now - 20 * MINUTE, now, "new")
+    stored.service_up(engine, now - pilots.LOST_AFTER + 10 * MINUTE, now, "new")
     result = retention.cycle(engine, waiting.grid(), now=now, holder="me")
     assert result is not None
-    assert result.removed["uptime"] == 1, "of the half hour of StalledTime the old one has ten minutes"
+    assert result.removed["uptime"] == 1, "of the four days of lost pilots the old one has ten minutes"
     with database.reading(engine) as conn:
         assert conn.execute(select(func.count()).select_from(service_uptime)).scalar_one() == 2

@@ -141,6 +141,22 @@ def test_pilots_are_found_in_pages(engine: Engine, now: datetime) -> None:
         assert stamps(search.PilotFilter(visible=[])) == []
 
 
+def test_a_search_by_prefix_reads_a_bounded_number_of_stamps(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with database.writing(engine) as conn:
+        for stamp in ("a", "b0", "b1", "b2", "c"):
+            _register(conn, stamp, now, vo="cms" if stamp == "b2" else "lhcb")
+
+        def stamps(vo: str) -> list[str]:
+            which = search.PilotFilter(visible=[OwnershipFilter(vos=frozenset({vo}))])
+            return [pilot.stamp for pilot in search.list_by_prefix(conn, which, "b", limit=5)]
+
+        assert (stamps("lhcb"), stamps("cms")) == (["b0", "b1"], ["b2"])
+        monkeypatch.setattr(search, "_LOOKED_AT", 2)
+        assert (stamps("lhcb"), stamps("cms")) == (["b0", "b1"], [])
+
+
 def test_an_unknown_pilot_is_not_found(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         with pytest.raises(PilotNotFound, match="pilot s does not exist"):

@@ -58,6 +58,11 @@ def test_shares_of_groups_have_a_bound() -> None:
     "stated",
     [
         "Leases: {StalledTime: 1.0e+15}",
+        "Leases: {Time: 1.0e-9}",
+        "Leases: {StalledTime: 0.5, StalledGrace: 0, RunOnTime: 1}",
+        "Leases: {StalledTime: 1, StalledGrace: 0, RunOnTime: 1.0e-3}",
+        "Pools: {RefreshInterval: 1.0e-9}",
+        "JobScheduling: {HoldTime: 0}",
         "Leases: {Time: 1000000000000}",
         "Leases: {StalledGrace: 1000000000000}",
         "Leases: {RunOnTime: 1000000000000}",

@@ -1,3 +1,4 @@
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from cs_config.errors import ConfigError, EditConflict, PathNotFound
 from cs_config.versions import diff, patch
 from cs_config.versions.diff import ABSENT
 from requirements.errors import InvalidRequest
+from requirements.values import fold
 
 BASE: dict[str, Any] = {"Resources": {"Sites": {"A": {"MaxRAM": 1, "CEs": {"c": {"X": 1}}}}}}
 
@@ -108,3 +110,20 @@ def test_the_differences_made_as_edits_make_one_tree_of_the_other(before, after)
     assert bool(found) == (not diff.is_equal(before, after))
     if found:
         assert diff.is_equal(edited(before, before, values, tuple(removed)), after)
+
+
+def test_many_edits_of_a_large_section_read_and_copy_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = {"A": {f"old{number}": {"type": "text"} for number in range(200)}}
+    edits = patch.read_edits({f"A/NEW{number}/type": "text" for number in range(200)})
+    folded = Counter[str]()
+
+    def count(name: str) -> str:
+        folded[name] += 1
+        return fold(name)
+
+    monkeypatch.setattr(patch, "fold", count)
+    found = patch.apply_edits(tree, tree, patch.respell_edits(tree, edits), versions=(1, 1))
+    assert found == {"A": {**tree["A"], **{f"NEW{number}": {"type": "text"} for number in range(200)}}}
+    assert max(folded.values()) == 1
+    assert len(tree["A"]) == 200
+    assert patch.respell_edits(tree, patch.read_edits({"a/OLD7/type": 1}))[0].names == ("A", "old7", "type")

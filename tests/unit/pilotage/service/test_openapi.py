@@ -65,6 +65,8 @@ def test_errors_are_listed_with_codes_that_exist() -> None:
         ("sandboxes_store", "503", "storage_away"),
         ("jobs_resubmit", "429", "quota_exceeded"),
         ("site_processes_report_process", "409", "other_process"),
+        ("site_processes_forget", "409", "other_process"),
+        ("jobs_resubmit", "409", "idempotency_conflict"),
     ):
         assert f"`{code}`" in OPERATIONS[name]["responses"][status]["description"]
 

@@ -156,7 +156,6 @@ class _Peer:
     def __init__(self, address: str) -> None:
         self.address = address
         self.is_aborted = False
-        self.transport = self
 
     def abort(self) -> None:
         self.is_aborted = True

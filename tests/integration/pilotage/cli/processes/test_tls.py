@@ -1,18 +1,21 @@
 """The service speaks TLS itself, with a certificate of an authority of our own that is renewed."""
 
+import asyncio
+import contextlib
 import json
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
+import uvloop
 from fastapi import FastAPI, Request
 
 from pilotage.cli import home_directory
@@ -21,6 +24,7 @@ from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import InvalidSettings
 from tests.acceptance.processes import PILOTAGE
 from tests.certificates import Authority
+from tests.waiting import until
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
@@ -120,6 +124,61 @@ def test_only_a_trusted_proxy_says_where_a_request_came_from(trusted: tuple[str,
         server.should_exit = True
         thread.join(60)
         bound.close()
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_handshakes_without_an_end_are_bounded_and_keep_nobody_out(
+    authority: Authority, files: tuple[Path, Path], make_loop: Callable[[], asyncio.AbstractEventLoop]
+):
+    app = FastAPI()
+
+    @app.get("/")
+    def whence(request: Request) -> list[str]:
+        return [request.client.host if request.client else "", request.url.scheme]
+
+    config = serve.configuration(app, log_level="error", files=160)  # ten from one address
+    bound = serve.bind_socket("127.0.0.1", 0)
+    server = serve._Server(config, tls=Certificate(*files).context)
+    pending = config.http.keywords["pending"]  # type: ignore[union-attr]
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            runner.run(server.serve(sockets=[bound]))
+
+    ready = threading.Event()
+    server._ready = ready.set
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert ready.wait(60)
+    trusting = ssl.create_default_context(cafile=str(authority.certificate))
+    url = f"https://localhost:{bound.getsockname()[1]}/"
+    silent = [socket.create_connection(bound.getsockname()) for _ in range(30)]
+    try:
+        for each in silent[:20]:  # the oldest make room for others of their address
+            each.settimeout(60)
+            with contextlib.suppress(ConnectionResetError):
+                assert each.recv(1) == b""
+        until(lambda: len(pending._all) == 10)
+        with httpx.Client(verify=trusting, trust_env=False, timeout=60) as client:
+            assert [client.get(url).json() for _ in range(3)] == [["127.0.0.1", "https"]] * 3
+        silent[-1].sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS
+        silent[-1].settimeout(60)
+        with contextlib.suppress(ConnectionResetError):
+            while silent[-1].recv(100):
+                pass
+        with trusting.wrap_socket(
+            socket.create_connection(bound.getsockname()), server_hostname="localhost"
+        ) as early:
+            early.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert early.recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        for each in silent:
+            each.close()
+        server.should_exit = True
+        thread.join(60)
+        bound.close()
+    assert not thread.is_alive()
+    assert not pending._all
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,14 @@ def test_a_directory_that_is_reached_through_a_link_of_the_site_is_used(
     linked = WorkAreas(directory=str(tmp_path / "shared"), shell=areas.shell)
 
     assert linked.marks([HONEST])[HONEST].exit_code == 3
+
+
+def test_directories_in_which_nothing_was_made_for_long_are_listed(areas: WorkAreas, tmp_path: Path) -> None:
+    (tmp_path / "jobs" / "no stamp").mkdir()
+    (tmp_path / "jobs" / "link-to-elsewhere").symlink_to(tmp_path)
+    (tmp_path / "jobs" / "a-file-of-the-site").touch()
+    for each in (tmp_path / "jobs").iterdir():
+        if each.name != HOSTILE:
+            os.utime(each, (0, 0), follow_symlinks=False)
+    assert areas.list_old(86_400) == {HONEST}
+    assert replace(areas, directory=str(tmp_path / "none")).list_old(86_400) == frozenset()

@@ -145,6 +145,7 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     report = {"kind": "director", "name": "north", "holder": "h:1:2", "every": 60, "sites": [SITE]}
     walk.go(director, "POST", "/site-processes", json=report)
     assert walk.go(director, "GET", "/site-processes").json()["processes"]
+    walk.go(director, "POST", "/site-processes/forget", json={"name": "nobody"})
     walk.go(director, "POST", "/pilots/standings", json={"stamps": ["s1"]})
     for page in ("", "/summary", "/s1", "/s1/output"):
         walk.go(director, "GET", f"/pilots{page}")

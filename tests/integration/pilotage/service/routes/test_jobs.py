@@ -391,6 +391,12 @@ def test_a_copy_of_a_job_has_its_description_sandbox_and_owner(service: Service)
     [again] = service.operator().post(f"/api/v1/jobs/{copy}/resubmit").json()["job_ids"]
     assert user.get(f"/api/v1/jobs/{again}").json()["owner"] == "ada"
     assert service.user("bob").post(f"/api/v1/jobs/{copy}/resubmit").status_code == 404
+    key = {"Idempotency-Key": "a lost answer"}
+    repeated = [
+        user.post(f"/api/v1/jobs/{old}/resubmit", headers=key).json()["job_ids"]
+        for old in (copy, copy, again)
+    ]
+    assert repeated[0] == repeated[1] != repeated[2]
 
 
 def test_jobs_are_filtered_by_the_time_of_submission(service: Service):

@@ -156,6 +156,25 @@ def ask_for_node(service: Service, stamp: str, node: str) -> dict[str, object]:
     return found
 
 
+def test_a_pilot_that_its_batch_system_started_again_may_request_jobs_soon(service: Service):
+    [job_id] = service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).json()["job_ids"]
+    pilot = service.client(service.token("pilot", vo="cms", queue=LONG, stamp="by-hand"))
+    site, ce, queue = LONG.split("/")
+    request = {"Site": site, "GridCE": ce, "Queue": queue, "CPUTime": 10**6}
+    [match] = pilot.post("/api/v1/matcher/requestJob", json=request).json()["matches"]
+    pilot.post(f"/api/v1/leases/{match['lease']}/start", json={}).raise_for_status()
+
+    def begin(process: str) -> str:
+        body = {"node": "n1", "process": process}
+        pilot.post("/api/v1/pilots/by-hand/node", json=body).raise_for_status()
+        return str(service.user().get(f"/api/v1/jobs/{job_id}").json()["status"])
+
+    assert begin("second") == "Stalled"
+    assert pilot.post("/api/v1/matcher/requestJob", json=request).json()["reason"] == "slot_full"
+    pilot.post(f"/api/v1/leases/{match['lease']}/heartbeat", json={}).raise_for_status()
+    assert begin("second") == "Running"
+
+
 def test_a_node_is_excluded_after_three_pilots_in_a_row_ended_because_of_it(service: Service):
     for number in range(2):
         report_end(service, number)

@@ -2,13 +2,16 @@
 
 import json
 import logging
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from pilotage.service.services import utc_now
 from taskqueue.db import database
+from taskqueue.schema.tables import site_processes
 from taskqueue.sites import reservations
 from taskqueue.sites.reservations import Advertisement
 from tests.running_service import Service
@@ -337,3 +340,30 @@ def test_a_director_is_listed_for_the_sites_of_its_token_only(throttled: Service
     }
     assert [each["sites"] for each in seen[SITE]] == [[SITE]]
     assert seen["LCG.B.org"] == []
+
+
+def test_a_director_is_reported_with_its_own_token_only_and_forgotten_when_it_is_overdue(
+    throttled: Service,
+) -> None:
+    def report(token: httpx.Client, every: float) -> httpx.Response:
+        body = {"kind": "director", "name": "own", "holder": "h:1:2", "every": every}
+        body |= {"sites": [SITE], "lease": 60}
+        return token.post("/api/v1/site-processes", json=body)
+
+    def forget(token: httpx.Client) -> httpx.Response:
+        return token.post("/api/v1/site-processes/forget", json={"name": "own"})
+
+    own = throttled.as_role("director", vo="cms", site=SITE)
+    other = throttled.as_role("director", vo="cms")
+    assert report(own, 1e-9).status_code == 204
+    refused = report(other, 60)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "other_process")
+    assert report(own, 1e-9).status_code == 204
+
+    assert forget(throttled.as_role("vo_admin", vo="lhcb", user="eve")).json()["processes"] == []
+    early = forget(own)
+    assert (early.status_code, early.json()["error"]["code"]) == (409, "other_process")
+    with database.writing(throttled.engine) as conn:
+        conn.execute(update(site_processes).values(seen_at=utc_now() - timedelta(hours=1)))
+    assert [each["name"] for each in forget(other).json()["processes"]] == ["own"]
+    assert forget(other).json()["processes"] == []

@@ -23,6 +23,8 @@ from pilotage.fabric.batch.batch_system import (
 from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import workers
+from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, new_stamp
+from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
 from pilotage.fabric.director.workers import (
     ActionResults,
     PilotSubmission,
@@ -42,6 +44,7 @@ class Scripted:
     surveying: Callable[[], State] = lambda: State.RUNNING
     submitting: Callable[[str], str] = lambda stamp: f"ref-{stamp}"
     measuring: Callable[[], Mapping[str, Capacity]] = dict
+    old: frozenset[str] = frozenset()
     surveys: int = 0
     submitted: list[str] = field(default_factory=list)
 
@@ -55,6 +58,10 @@ class Scripted:
 
     def capacity(self) -> Mapping[str, Capacity]:
         return self.measuring()
+
+    def list_old_areas(self, seconds: float) -> frozenset[str]:
+        assert seconds == 7 * 86_400
+        return self.old
 
     def output(self, handle: Handle) -> Output:
         raise BatchSystemAway(f"no output of {handle.stamp}")
@@ -216,3 +223,28 @@ def test_after_a_failure_nothing_else_is_submitted_and_what_was_not_is_certain(
     assert (results.uncertain.keys(), results.unsubmitted.keys()) == (uncertain, unsubmitted)
     assert system.submitted == ["0"]
     assert farm.failures == 1
+
+
+def test_old_work_areas_of_pilots_that_nobody_follows_are_removed() -> None:
+    names = ("followed", "living", "ended", "lost")
+    stamps = {name: new_stamp("north", ()) for name in names}
+    foreign = new_stamp("north", (), service="https://other.example.org")
+    others = {new_stamp("south", ()), foreign, "north.12.1.3.1.0123456789"}
+    scripted = Scripted(old=frozenset({*stamps.values(), *others}))
+    sites = DirectorTargets(queues={}, systems={}, options=DirectorOptions(name="north"), script=lambda _: "")
+    tracking = PilotTracking(sites=sites, pilots={})
+    worker = SystemWorker(name="ce", system=ReliableSystem(system=scripted), seconds=60)  # type: ignore[arg-type]
+    snapshot = worker._poll(tracking._build_request(()), deadline=worker.clock() + 60)
+    assert snapshot.old_areas == scripted.old
+    assert worker._poll(tracking._build_request(()), deadline=worker.clock() + 60).old_areas == frozenset()
+
+    class Client:
+        def pilot_standings(self, asked: Sequence[str]) -> Mapping[str, str]:
+            known = {stamps["living"]: "active", stamps["ended"]: "ended"}
+            return {stamp: known.get(stamp, "unknown") for stamp in asked}
+
+    summary = DirectorSummary(at=datetime.now(UTC))
+    orphans = OrphanTracking(sites=sites)
+    found = orphans.find({"ce": snapshot}, {stamps["followed"]}, Client(), summary)  # type: ignore[arg-type]
+    assert {each.stamp for each in found["ce"].forget} == {stamps["ended"], stamps["lost"]}
+    assert not found["ce"].kill

@@ -1,13 +1,20 @@
 """What hostile and ordinary archives hold is told, within bounds."""
 
+import asyncio
 import gzip
 import io
 import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pilotage.service.http_errors import SenderSilent
 from pilotage.service.queries import archives
 from pilotage.service.queries.archives import HEAD, ArchiveListing, ArchiveMember
+from taskqueue.blobs import BlobStore
 from tests import archives as tests_archives
 
 
@@ -99,3 +106,32 @@ def test_a_sender_may_pause_for_a_minute_and_has_to_reach_the_least_rate_over_on
     for _ in range(62):
         trickling.note(size=1, waited=1.0)
     assert trickling.seconds < 0
+
+
+def test_a_sender_whose_uploads_begin_anew_has_the_patience_that_it_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    async def fall_silent() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(3600)
+
+    async def send_all() -> AsyncIterator[bytes]:
+        yield b"all"
+
+    async def send(uploads: archives.Uploads, body: AsyncIterator[bytes]) -> None:
+        request: Any = SimpleNamespace(headers={}, stream=lambda: body)
+        store.discard(await uploads.receive(request, "eve", limit=100))
+
+    async def check() -> None:
+        uploads = archives.Uploads(store)
+        monkeypatch.setattr(archives, "PATIENCE", 0.01)
+        with pytest.raises(SenderSilent):
+            await send(uploads, fall_silent())
+        monkeypatch.setattr(archives, "PATIENCE", 1000.0)
+        assert archives._LEAST_PATIENCE <= uploads._patience_with("eve").seconds < 500
+        assert uploads._patience_with("ada").seconds == 1000
+        await send(uploads, send_all())
+        assert uploads._patience_with("eve").seconds == 1000
+
+    store = BlobStore(tmp_path / "blobs")
+    asyncio.run(check())
