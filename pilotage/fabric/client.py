@@ -492,6 +492,10 @@ class ServiceClient:
         params = {"limit": str(limit), "path": path}
         return self._rows("GET", "/config/versions", "versions", params=params)
 
+    def config_temporary(self, *, path: str = "") -> list[Json]:
+        """The values that an agent will revert, the next first."""
+        return self._rows("GET", "/config/temporary", "values", params={"path": path})
+
     def config_values(self, path: str, vo: str | None, *, inherited: bool = False) -> list[Json]:
         """The values at a path and where they are written; `inherited`: of a queue also without a VO."""
         params = {"path": path, "inherited": str(inherited).lower()} | ({} if vo is None else {"vo": vo})

@@ -187,6 +187,20 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("file", name=op.f("pk_config_imports")),
     )
     op.create_table(
+        "config_reverts",
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("due", _TIME, nullable=False),
+        sa.Column("author", sa.Text(), nullable=False),
+        sa.Column("rights", sa.Text(), nullable=False),
+        sa.Column("depth", sa.Integer(), nullable=False),
+        sa.Column("before", sa.Text()),
+        sa.Column("after", sa.Text()),
+        sa.Column("tried", sa.Integer(), nullable=False),
+        sa.Column("problem", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("path", name=op.f("pk_config_reverts")),
+    )
+    op.create_table(
         "config_versions",
         sa.Column("version", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("text", sa.LargeBinary()),

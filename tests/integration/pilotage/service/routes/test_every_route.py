@@ -193,6 +193,7 @@ def _configure(walk: Walk, operator: httpx.Client) -> None:
     as_changed = {"If-Match": str(changed["version"])}
     walk.go(operator, "PATCH", "/config", json={**edits, "message": "less memory"}, headers=as_changed)
     walk.go(operator, "GET", "/config/versions")
+    walk.go(operator, "GET", "/config/temporary")
     walk.go(operator, "GET", "/config/diff?from=1")
     walk.go(operator, "GET", f"/config/blame?path={QUEUE}&vo=cms")
     walk.go(operator, "POST", "/config/rollback", json={"version": 1, "message": "back"})
