@@ -96,7 +96,16 @@ def _split_items(value: object) -> list[object]:
 #: Allowed names in each of these sections.
 _BELOW = {"Resources": ("Sites", "Computing"), "Registry": ("VO", "Groups")}
 _COMPUTING = ("OSCompatibility", expiry.SETTING)
-_OF_QUEUES = ("CEs", "Queues", "VOs", "Throttle", "NodeAttributes", "Forwarding")
+_OF_QUEUES = (
+    "CEs",
+    "Queues",
+    "VOs",
+    "Throttle",
+    "RunningLimit",
+    "MatchingDelay",
+    "NodeAttributes",
+    "Forwarding",
+)
 _COMMUNITIES = "communities"
 #: Kinds of resources of RFC #5 that have no queues.
 _OTHER_RESOURCES = ("Storage", "Catalog", "Transfer", "CommunityManagement", "DBServer")
