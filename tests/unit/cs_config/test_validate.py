@@ -149,8 +149,7 @@ def test_unknown_levels_are_errors() -> None:
         ),
         (
             "Resources: {Sites: {A: {Queues: {}}}}\n",
-            "A/Queues: unknown level, allowed here are CEs, VOs, Throttle, RunningLimit, MatchingDelay, "
-            "NodeAttributes, Forwarding",
+            "A/Queues: unknown level, allowed here are CEs, VOs, Throttle, RunningLimit, MatchingDelay",
         ),
         (
             "Resources: {Sites: {A: {VOs: [cms]}}}\n",

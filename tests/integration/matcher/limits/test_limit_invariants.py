@@ -36,7 +36,9 @@ TREE = """
 Resources:
   Sites:
     {site}:
-      CEs: {{one: {{RunningLimit: {{JobType: {{MC: 2}}}}, Queues: {{q: {{}}}}}}, two: {{Queues: {{q: {{}}}}}}}}
+      CEs:
+        one: {{RunningLimit: {{JobType: {{MC: 2}}}}, Queues: {{q: {{}}}}}}
+        two: {{Queues: {{q: {{}}}}}}
 Operations:
   Defaults:
     JobScheduling:

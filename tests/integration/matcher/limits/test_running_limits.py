@@ -147,7 +147,8 @@ def test_limits_that_a_site_writes_itself_hold_for_all_vos_beside_those_of_the_o
     _put(engine, now, 9, owner="slow")
     _put(engine, now, 9, owner="bob")
     tree = waiting.GRID.replace("VO: [lhcb, cms]", OWN, 1)
-    wider = "RunningLimit: {A.B.ch: {JobType: {MC: 2}}}\n  lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 9}}}}}"
+    of_vo = "lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 9}}}}}"
+    wider = f"RunningLimit: {{A.B.ch: {{JobType: {{MC: 2}}}}}}\n  {of_vo}"
     matcher = _matcher(engine, now, wider, tree=tree)
     ids = _ids(_ask(matcher, 30))
     with database.reading(engine) as conn:
