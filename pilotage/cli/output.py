@@ -255,3 +255,16 @@ def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
     else:
         console().print(harmless(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
     sys.stdout.flush()
+
+
+#: Columns of the local jobs of a grid job.
+LOCAL_JOBS: Mapping[str, Column] = {
+    "#Local job": "number",
+    "State": "state",
+    "#Tries": "tries",
+    "Batch job": "reference",
+    "Started": lambda each: local_time(each["started_at"]),
+    "Ended": lambda each: local_time(each["ended_at"]),
+    "#Exit code": "exit_code",
+    "Problem": "message",
+}

@@ -230,6 +230,11 @@ class ServiceClient:
         """Every change of a job's status, in order."""
         return self._all_rows(f"/jobs/{job_id}/log", "log", {})
 
+    def local_jobs(self, job_id: int, *, limit: int, state: str | None = None) -> Json:
+        """The first local jobs of a grid job; `next` is null if these are all."""
+        params = {"limit": str(limit), **({"state": state} if state else {})}
+        return self._call("GET", f"/jobs/{job_id}/local-jobs", params=params)
+
     def explain(self, job_id: int, *, forwarding: bool = False) -> Json:
         """Why a job does not run; with `forwarding` also what is decided where."""
         return self._call("GET", f"/jobs/{job_id}/explain", params={"forwarding": str(forwarding).lower()})

@@ -587,6 +587,23 @@ def upgrade() -> None:
     )
     op.create_index("ix_task_queues_owner_group_owner", "task_queues", ["owner_group", "owner"])
     op.create_table(
+        "local_jobs",
+        sa.Column("job_id", _ID, nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.Column("reference", sa.Text()),
+        sa.Column("started_at", _TIME),
+        sa.Column("ended_at", _TIME),
+        sa.Column("exit_code", sa.Integer()),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_local_jobs_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "epoch", "number", name=op.f("pk_local_jobs")),
+    )
+    op.create_table(
         "attempts",
         sa.Column("job_id", _ID, nullable=False),
         sa.Column("epoch", sa.Integer(), nullable=False),

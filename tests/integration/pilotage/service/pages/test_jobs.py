@@ -41,6 +41,10 @@ def _run(service: Service, job_id: int, *, output: bytes | None = None, **progre
     lease = f"/api/v1/leases/{match['lease']}"
     pilot.post(f"{lease}/start", json={}).raise_for_status()
     pilot.post(f"{lease}/heartbeat", json=progress).raise_for_status()
+    about = {"tries": 2, "reference": "4711", "message": HOSTILE, "started_at": "2026-03-28T12:00:00Z"}
+    states = [state for state, number in progress.get("local_jobs", {}).items() for _ in range(number)]
+    local_jobs = [{"number": n, "state": state, **about} for n, state in enumerate(states, 1)]
+    service.operator().put(f"{lease}/local-jobs", json={"local_jobs": local_jobs}).raise_for_status()
     if output is not None:
         pilot.put(f"{lease}/output", content=output).raise_for_status()
         pilot.post(f"{lease}/finish", json={"status": "Done", "exit_code": 0}).raise_for_status()
@@ -241,6 +245,12 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
     expect(place).to_have_text("LCG.A.org/ce1/long")
     expect(page.get_by_text("30 / 100 events")).to_be_visible()
     picture(page, "jobs/job")
+    table = page.get_by_role("table", name="Local jobs")
+    expect(table.get_by_role("row")).to_have_count(11)
+    expect(table.get_by_role("row").last).to_contain_text("4711")
+    page.get_by_role("link", name="running 3").click()
+    expect(table.get_by_role("row")).to_have_count(4)
+    page.go_back()
     page.get_by_role("link", name="Output").click()
     expect(page.get_by_role("region", name="Files").get_by_role("row")).to_have_count(4)
     expect(page.locator("pre").first).to_contain_text(f"{HOSTILE}\nall well")
