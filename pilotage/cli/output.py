@@ -266,5 +266,6 @@ LOCAL_JOBS: Mapping[str, Column] = {
     "Started": lambda each: local_time(each["started_at"]),
     "Ended": lambda each: local_time(each["ended_at"]),
     "#Exit code": "exit_code",
+    "Details": lambda each: ", ".join(f"{name} {value}" for name, value in each["details"].items()),
     "Problem": "message",
 }

@@ -131,6 +131,7 @@ class ReportedLocalJob:
     ended_at: datetime | None
     exit_code: int | None
     message: str  #: why its last try failed
+    details: Mapping[str, str | int | float]  #: of the handler of its type, for users
 
 
 _LOCAL: Final = tuple(each.name for each in fields(ReportedLocalJob))
@@ -181,7 +182,8 @@ def store_local_jobs(conn: Connection, attempt: Attempt, reported: Sequence[Repo
     """Store local jobs of an attempt; those stored before are replaced."""
     about = {"job_id": attempt.job_id, "epoch": attempt.epoch}
     if reported:
-        conn.execute(STORE_LOCAL.to_statement(conn), [{**about, **asdict(each)} for each in reported])
+        rows = [{**about, **asdict(each), "details": json.dumps(dict(each.details))} for each in reported]
+        conn.execute(STORE_LOCAL.to_statement(conn), rows)
 
 
 def list_local_jobs(
@@ -189,7 +191,8 @@ def list_local_jobs(
 ) -> list[ReportedLocalJob]:
     """A page of the local jobs of an attempt, by number."""
     values = {"job_id": job_id, "epoch": epoch, "after": after, "most": limit, "state": state or ""}
-    return [ReportedLocalJob(**row._asdict()) for row in conn.execute(LOCAL_JOBS, values)]
+    rows = conn.execute(LOCAL_JOBS, values).mappings()
+    return [ReportedLocalJob(**{**row, "details": json.loads(row["details"])}) for row in rows]
 
 
 def list_managers(conn: Connection, visible: Visible) -> list[JobManager]:

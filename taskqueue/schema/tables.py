@@ -407,6 +407,7 @@ local_jobs = _table(
     Column("ended_at", UtcTime),
     Column("exit_code", Integer),
     Column("message", Text, nullable=False),  # why its last try failed
+    Column("details", Text, nullable=False),  # JSON object: texts and numbers of its handler, by name
 )
 
 #: One row for each site, CE or queue with a limit. Matching there is serialised by the row's lock. Holds the

@@ -41,7 +41,7 @@ _LARGEST = 2**53
 _LONGEST = 2000
 _LONGEST_TAIL = 16_384
 #: Local jobs in one report.
-_AT_ONCE = 1000
+_AT_ONCE = 500
 
 
 def heartbeat_body(grid_job: GridJob) -> Mapping[str, object]:

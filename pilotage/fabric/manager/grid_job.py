@@ -96,6 +96,7 @@ class LocalJobStatus:
     ended_at: str | None
     exit_code: int | None
     message: str  #: why its last try failed
+    details: Mapping[str, str | int | float]  #: of its handler, for users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

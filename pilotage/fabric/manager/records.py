@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pilotage.fabric.batch.batch_system import Handle
@@ -56,6 +56,7 @@ class LocalJob:
     exit_code: int | None = None
     message: str = ""  #: why it failed
     size: int | None = None  #: units of work
+    details: Mapping[str, str | int | float] = field(default_factory=dict)  #: of its handler, for users
     progress: tuple[Progress, ...] = ()
     tail: str = ""  #: end of its payload's output
     started_at: str | None = None  #: when this try was first seen running, RFC 3339
@@ -113,6 +114,7 @@ class LocalJob:
             ended_at=self.ended_at,
             exit_code=self.exit_code,
             message=payload.printable(self.message, 300),
+            details=self.details,
         )
 
     def _stamp_of(self, tried: int) -> str:

@@ -120,6 +120,8 @@ class AttemptAnswer(AnswerModel):
         return json.loads(value) if isinstance(value, str) else value
 
 
+DetailText = Annotated[str, Field(max_length=200)]
+_NAME = r"^[^\x00-\x1f\x7f]{1,50}$"
 #: State of a local job.
 LOCAL_STATE = r"^[a-z][a-z_]{0,31}$"
 
@@ -139,6 +141,11 @@ class LocalJobBody(AnswerModel):
     ended_at: AwareDatetime | None = None
     exit_code: int | None = Field(default=None, ge=-(2**31), le=2**31 - 1)
     message: str = Field(default="", max_length=300, description="Why its last try failed.")
+    details: dict[Annotated[str, Field(pattern=_NAME)], DetailText | int | float] = Field(
+        default_factory=dict,
+        max_length=10,
+        description="Texts, numbers and links (`https://…`) of the handler of its type, by name.",
+    )
 
 
 class LocalJobPage(BaseModel):

@@ -598,6 +598,7 @@ def upgrade() -> None:
         sa.Column("ended_at", _TIME),
         sa.Column("exit_code", sa.Integer()),
         sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("details", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(
             ["job_id"], ["jobs.job_id"], name=op.f("fk_local_jobs_job_id"), ondelete="CASCADE"
         ),

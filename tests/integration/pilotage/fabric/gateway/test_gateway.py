@@ -130,7 +130,9 @@ def test_each_local_job_is_told_with_state_tries_reference_and_times(
         journal = gateway.manager.journal
         [entry] = journal.entries()
         local = [LocalJob(key=entry.key, number=n, stamp=f"gate.1.1.{n}.1.b") for n in (1, 2, 3)]
-        waits = replace(local[0], state=LocalState.WAITING, reference="17", was_submitted=True)
+        waits = replace(
+            local[0], details={"Seed": 5}, state=LocalState.WAITING, reference="17", was_submitted=True
+        )
         journal.write(entry.key, entry=replace(entry, number=3), local_jobs=[waits, *local[1:]])
         talk(gateway)
         rows = ground.operator.get(path).json()["local_jobs"]
@@ -158,6 +160,7 @@ def test_each_local_job_is_told_with_state_tries_reference_and_times(
     [first] = page["local_jobs"]
     assert page["next"] == 1
     assert (first["state"], first["exit_code"], first["reference"]) == ("failed", 3, "17")
+    assert first["details"] == {"Seed": 5}
     assert (first["message"], bool(first["started_at"]), bool(first["ended_at"])) == (
         "no\ufffdspace",
         True,
