@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from cs_config.versions import diff
 from pilotage.cli import options, output
@@ -26,8 +27,14 @@ def history(
     """List the versions with changes that you may see, newest first."""
     service.show(
         lambda client: {"versions": client.config_versions(limit=limit, path=path)},
-        lambda found: output.list_table(_VERSIONS, found["versions"]),
+        _history_table,
     )
+
+
+def _history_table(found: Mapping[str, Any]) -> RenderableType:
+    versions = found["versions"]
+    are_temporary = any(version.get("reverts_at") for version in versions)
+    return output.list_table({**_VERSIONS, **(_REVERTS if are_temporary else {})}, versions)
 
 
 def _format_paths(paths: list[str] | None) -> str:
@@ -43,6 +50,8 @@ _VERSIONS: Mapping[str, Column] = {
     "From": "source",
     "Changed": lambda version: _format_paths(version.get("paths")),
     "Why": "message",
+}
+_REVERTS: Mapping[str, Column] = {
     "Reverts": lambda version: output.local_time(version.get("reverts_at")),
 }
 
