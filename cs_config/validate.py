@@ -96,6 +96,7 @@ def report(
         levels=tree.queues,
         nodes=tree.nodes,
         throttles=tree.throttles,
+        limits=tuple(tree.limits),
         vos=frozenset({*seen.vos, *entries.all_vos(), *options}) - {""},
         default_operations=options[""],
         vo_operations={vo: each for vo, each in options.items() if vo},

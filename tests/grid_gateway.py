@@ -1,6 +1,7 @@
 """A gateway in the test's own process, before a real service; its line to that may break."""
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +72,15 @@ class Ground:
         return self.line
 
     def told(self, **more: Any) -> GatewayFile:
-        said = {
+        return configuration.read_file({**self._said(), **more}, "g.yaml")
+
+    def file(self) -> Path:
+        path = self.directory / "g.yaml"
+        path.write_text(json.dumps(self._said()))
+        return path
+
+    def _said(self) -> dict[str, Any]:
+        return {
             "url": self.service.url,
             "name": "gate",
             "token_file": str(self.directory / "given"),
@@ -91,7 +100,6 @@ class Ground:
             "beat": 1,
             "settle": 0,
         }
-        return configuration.read_file({**said, **more}, "g.yaml")
 
     @contextlib.contextmanager
     def gateway(self, **more: Any) -> Iterator[Gateway]:

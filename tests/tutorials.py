@@ -141,8 +141,12 @@ def _line(shown: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Without empty ones, gaps and rules of one sign: how wide a table is depends on its content."""
-    return [_RULE.sub("─", " ".join(line.split())) for line in text.splitlines() if line.strip()]
+    """Without empty ones, gaps and rules: how wide a table is depends on its content.
+
+    Documents show tables as they are on a terminal; here a program reads them, separated by tabs.
+    """
+    found = (_RULE.sub("─", " ".join(line.split())) for line in text.splitlines())
+    return [line for line in found if line not in ("", "─")]
 
 
 def _paragraph_above(lines: Sequence[str]) -> str:

@@ -98,7 +98,16 @@ _BELOW = {"Resources": ("Sites", "Computing"), "Registry": ("VO", "Groups")}
 #: Below `Computing`; DIRAC's own example has it beside that.
 _OS_COMPATIBILITY: Final = "OSCompatibility"
 _COMPUTING = (_OS_COMPATIBILITY, expiry.SETTING)
-_OF_QUEUES = ("CEs", "Queues", "VOs", "Throttle", "NodeAttributes", "Forwarding")
+_OF_QUEUES = (
+    "CEs",
+    "Queues",
+    "VOs",
+    "Throttle",
+    "RunningLimit",
+    "MatchingDelay",
+    "NodeAttributes",
+    "Forwarding",
+)
 _COMMUNITIES = "communities"
 #: Kinds of resources of RFC #5 that have no queues.
 _OTHER_RESOURCES = ("Storage", "Catalog", "Transfer", "CommunityManagement", "DBServer")

@@ -56,6 +56,9 @@ NAME: Final = 255
 #: Limits and delays of one VO, and declared names.
 NAMED: Final = 10_000
 
+#: Values of the configuration that one author may have changed temporarily at a time.
+TEMPORARY_VALUES: Final = 1000
+
 #: Input files of one job.
 FILES: Final = 1_000_000
 #: Jobs of one submission, in all its descriptions: less than a second of processor time.

@@ -1,5 +1,8 @@
 """`RunningLimit` and `MatchingDelay`: limits on the number and the rate of jobs of a kind at a site or CE.
 
+In the operations they name the place and hold for a VO, or for all; at the node of a site or CE they are the
+site's own, and hold for all VOs beside those of the operations.
+
 Source: DIRAC's Operations/JobScheduling. Unlike there, a limit of a CE counts the jobs of that CE, and any
 attribute of a job may be limited.
 """
@@ -48,37 +51,42 @@ def read_limits(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
         }
         places |= {f"{site}/{ce}": _section(each, f"{site}/{_CES}/{ce}") for ce, each in of_ces.items()}
         for scope, limits in places.items():
-            for attribute, value, most in _values(limits, scope):
-                if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most <= bounds.JOBS:
-                    allowed = f"allowed are 0 to {bounds.JOBS}"
-                    _refuse(f"{scope}/{attribute}/{value}: {most!r} is no number of jobs, {allowed}")
-                yield RunningLimit(scope=scope, attribute=attribute, value=value, most=most)
+            yield from read_limits_at(scope, limits)
+
+
+def read_limits_at(scope: str, raw: Mapping[str, object]) -> Iterator[RunningLimit]:
+    """The limits `<Attribute>/<value>: N` of one site or CE; ValueError if they are wrong."""
+    for attribute, value, most in _values(raw, scope):
+        if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most <= bounds.JOBS:
+            allowed = f"allowed are 0 to {bounds.JOBS}"
+            _refuse(f"{scope}/{attribute}/{value}: {most!r} is no number of jobs, {allowed}")
+        yield RunningLimit(scope=scope, attribute=attribute, value=value, most=most)
 
 
 def read_delays(raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
     """The delays of a section `MatchingDelay`; ValueError if it is wrong."""
     for site, entry in raw.items():
-        below = _section(entry, site)
-        bursts = {
-            (attribute, value): burst
-            for attribute, value, burst in _values(_section(below.get(_BURST, {}), site), f"{site}/{_BURST}")
-        }
-        plain = {name: each for name, each in below.items() if name != _BURST}
-        for attribute, value, seconds in _values(plain, site):
-            burst = bursts.get((attribute, value), 1)
-            if (
-                not isinstance(seconds, int | float)
-                or isinstance(seconds, bool)
-                or not seconds <= bounds.SECONDS
-            ):
-                allowed = f"allowed are 0 to {bounds.SECONDS}"
-                _refuse(f"{site}/{attribute}/{value}: {seconds!r} is no number of seconds, {allowed}")
-            if not isinstance(burst, int) or isinstance(burst, bool) or not 1 <= burst <= bounds.BURST:
-                allowed = f"allowed are 1 to {bounds.BURST}"
-                _refuse(f"{site}/{_BURST}/{attribute}/{value}: {burst!r}, {allowed}")
-            yield MatchingDelay(
-                scope=site, attribute=attribute, value=value, seconds=max(0.0, seconds), burst=burst
-            )
+        yield from read_delays_at(site, _section(entry, site))
+
+
+def read_delays_at(site: str, raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
+    """The delays `<Attribute>/<value>: S` of one site, with `Burst`; ValueError if they are wrong."""
+    bursts = {
+        (attribute, value): burst
+        for attribute, value, burst in _values(_section(raw.get(_BURST, {}), site), f"{site}/{_BURST}")
+    }
+    plain = {name: each for name, each in raw.items() if name != _BURST}
+    for attribute, value, seconds in _values(plain, site):
+        burst = bursts.get((attribute, value), 1)
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds <= bounds.SECONDS:
+            allowed = f"allowed are 0 to {bounds.SECONDS}"
+            _refuse(f"{site}/{attribute}/{value}: {seconds!r} is no number of seconds, {allowed}")
+        if not isinstance(burst, int) or isinstance(burst, bool) or not 1 <= burst <= bounds.BURST:
+            allowed = f"allowed are 1 to {bounds.BURST}"
+            _refuse(f"{site}/{_BURST}/{attribute}/{value}: {burst!r}, {allowed}")
+        yield MatchingDelay(
+            scope=site, attribute=attribute, value=value, seconds=max(0.0, seconds), burst=burst
+        )
 
 
 #: Scope, attribute and value.

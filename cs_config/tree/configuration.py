@@ -11,6 +11,7 @@ from typing import Any
 
 from cs_config.errors import QueueNotFound
 from cs_config.options.options import VoOptions
+from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.options.registry import Registry
 from cs_config.source.sections import LineOrigins, Section, Tree, to_plain
 from cs_config.tree import admission, expiry, glue, inheritance
@@ -44,6 +45,7 @@ class Configuration:
     levels: Mapping[QueueAddress, Levels]  #: of every queue, from the site down
     nodes: Mapping[str, Level]  #: every site, CE and queue by its path, `Resources/Sites/…`
     throttles: Mapping[str, Throttle]  #: of the sites, CEs and queues that have one, by `Site/CE/Queue`
+    limits: tuple[RunningLimit | MatchingDelay, ...]  #: by kind of job, that sites and CEs have themselves
     vos: frozenset[str]  #: every VO named anywhere, lower case
     default_operations: VoOptions  #: for callers without a VO
     vo_operations: Mapping[str, VoOptions]  #: of the VOs with options of their own

@@ -1,12 +1,14 @@
 """Reader of `Resources`: the levels of every queue, the compatible platforms, and all problems."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
+from cs_config.options import bounds, place_limits
+from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.source import models
 from cs_config.source.models import model_section
 from cs_config.source.sections import Leaf, LineOrigins, Section, as_list
@@ -18,18 +20,22 @@ from cs_config.tree.throttle import Throttle
 from requirements.errors import Problem, did_you_mean
 from requirements.values import fold
 
+LimitReader = Callable[[str, Mapping[str, object]], Iterable[RunningLimit | MatchingDelay]]
 #: Sections about the nodes behind queues; also allowed for single VOs.
 _OF_NODES = {
     NODE_ATTRIBUTES: node_attributes.read_attributes,
     node_attributes.FORWARDING: node_attributes.read_forwarding,
 }
+#: Sections of limits by kind of job, with their readers; delays are of whole sites.
+_RUNNING_LIMIT: Mapping[str, LimitReader] = {"RunningLimit": place_limits.read_limits_at}
+_OF_LIMITS: Mapping[str, LimitReader] = {**_RUNNING_LIMIT, "MatchingDelay": place_limits.read_delays_at}
 #: The sections that each level may have, its children first.
 BELOW = {
-    "Site": ("CEs", "VOs", "Throttle", *_OF_NODES),
-    "CE": ("Queues", "VOs", "Throttle", *_OF_NODES),
+    "Site": ("CEs", "VOs", "Throttle", *_OF_LIMITS, *_OF_NODES),
+    "CE": ("Queues", "VOs", "Throttle", *_RUNNING_LIMIT, *_OF_NODES),
     "Queue": ("VOs", "Throttle", *_OF_NODES),
 }
-_STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", *_OF_NODES)
+_STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", *_OF_LIMITS, *_OF_NODES)
 _STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
 
 
@@ -67,6 +73,7 @@ class ResourceReader:
     nodes: dict[str, Level] = field(default_factory=dict)  #: every site, CE and queue by its path
     #: Of sites, CEs and queues that have one, by `Site/CE/Queue`.
     throttles: dict[str, Throttle] = field(default_factory=dict)
+    limits: list[RunningLimit | MatchingDelay] = field(default_factory=list)  #: by kind, of sites and CEs
 
     def read_sites(self, section: Section) -> None:
         """Read the section of all sites."""
@@ -75,10 +82,12 @@ class ResourceReader:
             site_path = f"{path}/{site}"
             level = self._level(node, site_path, "Site")
             self._throttle(node, site_path, site)
+            self._read_limits(node, site_path, site, _OF_LIMITS)
             for ce, ce_node in self._children(node, site_path, "CEs"):
                 ce_path = f"{site_path}/CEs/{ce}"
                 ce_level = self._level(ce_node, ce_path, "CE")
                 self._throttle(ce_node, ce_path, f"{site}/{ce}")
+                self._read_limits(ce_node, ce_path, f"{site}/{ce}", _RUNNING_LIMIT)
                 for queue, queue_node in self._children(ce_node, ce_path, "Queues"):
                     queue_level = self._level(queue_node, f"{ce_path}/Queues/{queue}", "Queue")
                     address = QueueAddress(site=site, ce=ce, queue=queue)
@@ -146,6 +155,23 @@ class ResourceReader:
         elif entry is not None and entry.value is not None:
             message = "a section is needed here: {Policy: level0, MaxSubmittingJobs: 5}"
             self.parameters.error(f"{path}/Throttle", entry.line, message)
+
+    def _read_limits(self, node: Section, path: str, scope: str, readers: Mapping[str, LimitReader]) -> None:
+        for name, read in readers.items():
+            entry = node.entries.get(name)
+            if isinstance(entry, Section):
+                try:
+                    found = list(read(scope, model_section(entry)))
+                except ValueError as error:
+                    self.parameters.error(f"{path}/{name}", entry.line, str(error))
+                    continue
+                if len(found) > bounds.NAMED:
+                    message = f"{len(found)} limits are too many, allowed are {bounds.NAMED}"
+                    self.parameters.error(f"{path}/{name}", entry.line, message)
+                self.limits += found
+            elif entry is not None and entry.value is not None:
+                message = "a section is needed here: {JobType: {Merge: 50}}"
+                self.parameters.error(f"{path}/{name}", entry.line, message)
 
     def _read_vo_sections(self, node: Section, path: str, level: str) -> Mapping[str, Settings]:
         entry = node.entries.get("VOs")

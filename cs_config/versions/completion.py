@@ -10,7 +10,7 @@ from itertools import pairwise
 from pydantic import BaseModel
 
 from cs_config import validate
-from cs_config.options import registry
+from cs_config.options import place_limits, registry
 from cs_config.options.operations import DEFAULTS
 from cs_config.options.options import DeclaredName, VoOptions
 from cs_config.source import models
@@ -73,6 +73,8 @@ def _node_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[
         yield from _parameters()
     elif names[-1] == "Throttle":
         yield from _fields(Throttle)
+    elif names[-1] in ("RunningLimit", "MatchingDelay"):
+        yield from ((f"{each}/", "limits by its values") for each in place_limits.ATTRIBUTES)
 
 
 def _parameters() -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from cs_config.options.operations import DEFAULTS, options_for
-from cs_config.options.registry import DEFAULT_SHARE
+from cs_config.options.registry import DEFAULT_SHARE, Registry
 from cs_config.source.sections import Leaf, Section, Tree, to_plain
 from cs_config.tree import admission, inheritance, node_attributes, parameters
 from cs_config.tree.address import NODES, node_depth
@@ -141,6 +141,21 @@ class Rights:
             return fold(names[2]) in self.sees
         group = config.registry.groups.get(names[2])
         return group is not None and group.vo in self.sees
+
+
+def rights_on(
+    registry: Registry,
+    *,
+    everything: bool = False,
+    sees: frozenset[str] = frozenset(),
+    vos: frozenset[str] = frozenset(),
+    sites: frozenset[str] = frozenset(),
+) -> Rights:
+    """The rights of an author on a configuration with these owner groups."""
+    if everything:
+        return Rights(everything=True)
+    groups = {fold(name): group.vo for name, group in registry.groups.items()}
+    return Rights(sees=sees, vos=vos, sites=sites, groups=groups)
 
 
 def _values_of_vo(names: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:

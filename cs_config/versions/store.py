@@ -14,15 +14,15 @@ from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 
-from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from cs_config import notifications, validate
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound, VersionRemoved
 from cs_config.source.sections import LineOrigins
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff
-from cs_config.versions.tables import config_imports, config_versions
+from cs_config.versions import diff, reverts
+from cs_config.versions.tables import config_imports, config_reverts, config_versions
 
 #: Maximum number of changed paths stored with a version; otherwise versions are compared on demand.
 _MAX_CHANGED_PATHS = 1000
@@ -55,6 +55,7 @@ CHANGED_UP_TO = (
 )
 HISTORY = select(*_ABOUT).order_by(config_versions.c.version.desc()).limit(bindparam("most"))
 STORE = insert(config_versions)
+HAS_REVERTS = select(exists(select(config_reverts.c.path)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +156,17 @@ def store_checked(
             conn.execute(STORE, row)
     except IntegrityError as error:
         raise VersionConflict(expected=current, current=current_version(conn)) from error
+    _cancel_reverts(conn, current + 1, changed)
     notifications.publish_after_commit(conn, notifications.CONFIGURATION)
     return current + 1
+
+
+def _cancel_reverts(conn: Connection, version: int, changed: Sequence[str] | None) -> None:
+    """Cancel the reverts of values that a new version changes."""
+    if not conn.execute(HAS_REVERTS).scalar_one():
+        return
+    with suppress(ConfigError):  # not comparable; a value is compared again before it is restored
+        reverts.delete_changed(conn, list_changes(conn, version) if changed is None else changed)
 
 
 def skip_numbers(conn: Connection, count: int, *, now: datetime) -> int:

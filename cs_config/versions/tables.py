@@ -81,3 +81,19 @@ config_imports = Table(
     Column("digest", String(64), nullable=False),
     Column("version", Integer, nullable=False),
 )
+
+#: A value a row that an agent restores when it is due; deleted when it is restored, or changed by anybody.
+config_reverts = Table(
+    "config_reverts",
+    metadata,
+    Column("path", Text, primary_key=True),
+    Column("version", Integer, nullable=False),  # that made the temporary change
+    Column("due", UtcTime, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("rights", Text, nullable=False),  # JSON: of the author, `everything`, `vos`, `sites`
+    Column("depth", Integer, nullable=False),  # names of the section that the change made, if any
+    Column("before", Text),  # JSON: to be restored; null: there was no entry
+    Column("after", Text),  # JSON: in force until then; null: there is no entry
+    Column("tried", Integer, nullable=False),  # version that it could not be restored in; 0: none
+    Column("problem", Text, nullable=False),  # why
+)

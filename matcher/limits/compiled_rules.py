@@ -85,7 +85,7 @@ def _compile(scope: str, rule: PlaceRule) -> ScopeRule:
         kind=RuleKind.RUNNING if isinstance(limit, RunningLimit) else RuleKind.DELAY,
         attribute=limit.attribute,
         value=fold(limit.value),
-        vo=rule.vo or "",
+        vo=rule.stored_vo,
         definition=json.dumps(definition, sort_keys=True),
     )
 
@@ -105,7 +105,13 @@ def _parse_place_rule(scope: str, kind: RuleKind, attribute: str, vo: str, defin
             burst=stored["burst"],
         )
     )
-    return PlaceRule(limit=limit, vo=vo or None, exempt=frozenset(stored["exempt"]))
+    is_of_site = vo == running_limits.OF_SITE
+    return PlaceRule(
+        limit=limit,
+        vo=None if is_of_site else vo or None,
+        exempt=frozenset(stored["exempt"]),
+        is_of_site=is_of_site,
+    )
 
 
 class RuleFollower:

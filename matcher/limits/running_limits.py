@@ -1,7 +1,8 @@
 """Running limits and matching delays of a place: the jobs that they exclude now.
 
 A limit in `Operations/Defaults` counts the jobs of all VOs. A limit of a VO counts only its own jobs and
-replaces the same limit of `Defaults` for them.
+replaces the same limit of `Defaults` for them. A limit at the node of a site or CE holds for all VOs, beside
+those of the operations.
 """
 
 import math
@@ -9,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
@@ -35,6 +36,8 @@ _COLUMNS = {
     "VO": "vo",
     "SubmitPool": "submit_pool",
 }
+#: Stands for the VO in the key of a rule of a site itself; no VO has such a name.
+OF_SITE: Final = "*"
 LimitedJob = Row[*tuple[Any, ...]] | JobView
 
 
@@ -45,6 +48,7 @@ class PlaceRule:
     limit: RunningLimit | MatchingDelay
     vo: str | None  #: None: all VOs
     exempt: frozenset[str]  #: VOs with a limit of their own instead
+    is_of_site: bool = False  #: written at the node of the site or CE
 
     def is_about(self, vo: str) -> bool:
         """Whether it applies to the jobs of this VO."""
@@ -79,6 +83,17 @@ class PlaceRule:
         return vos is None or self.vo is None or self.vo in vos
 
     @property
+    def stored_vo(self) -> str:
+        """The VO as it is part of the key of a rule."""
+        return OF_SITE if self.is_of_site else self.vo or ""
+
+    @property
+    def option(self) -> str:
+        """The name of the option, as text for people."""
+        name = "RunningLimit" if isinstance(self.limit, RunningLimit) else "MatchingDelay"
+        return f"own {name}" if self.is_of_site else name
+
+    @property
     def about(self) -> str:
         """The limited jobs, as text for people."""
         of_vo = f" of the VO {self.vo}" if self.vo is not None else ""
@@ -108,7 +123,7 @@ class RunningLimitState:
     @property
     def why(self) -> str:
         """Reason, as text for people."""
-        return f"has {self.there} jobs with {self.rule.about}, its RunningLimit is {self.limit.most}"
+        return f"has {self.there} jobs with {self.rule.about}, its {self.rule.option} is {self.limit.most}"
 
     def matched(self, jobs: int = 1) -> None:
         """Count taken jobs; a negative number takes them back."""
@@ -141,7 +156,7 @@ class DelayBucket:
         """Reason, as text for people."""
         wait = math.ceil((1 - self.tokens) * self.delay.seconds)
         return (
-            f"takes a job with {self.rule.about} every {self.delay.seconds:g} s (MatchingDelay), "
+            f"takes a job with {self.rule.about} every {self.delay.seconds:g} s ({self.rule.option}), "
             f"the next in {wait} s"
         )
 
@@ -250,6 +265,8 @@ def _collect_rules(config: Configuration) -> Iterator[PlaceRule]:
     for vo, limits in own.items():
         for limit in limits:
             yield PlaceRule(limit=limit, vo=vo, exempt=frozenset())
+    for limit in config.limits:
+        yield PlaceRule(limit=limit, vo=None, exempt=frozenset(), is_of_site=True)
 
 
 def _limit_key(limit: RunningLimit | MatchingDelay) -> tuple[type, LimitKey]:
@@ -291,7 +308,7 @@ def _list_buckets(
     for rule in these:
         delay = rule.limit
         if isinstance(delay, MatchingDelay):
-            key = (fold(scope), delay.attribute, fold(delay.value), rule.vo or "")
+            key = (fold(scope), delay.attribute, fold(delay.value), rule.stored_vo)
             tokens = _count_tokens(delay, levels.get(key), now)
             yield DelayBucket(rule=rule, delay=delay, key=key, tokens=tokens, at=now)
 

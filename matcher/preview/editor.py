@@ -5,14 +5,14 @@ Slow work is done outside of transactions. If another version is stored meanwhil
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine
 
 from cs_config.errors import ConfigError, EditConflict, VersionConflict
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, drafts, live, permissions, proposals, store
+from cs_config.versions import diff, drafts, live, permissions, proposals, reverts, store
 from cs_config.versions.diff import ABSENT, Difference
 from cs_config.versions.drafts import ConfigDraft
 from cs_config.versions.live import LiveConfiguration
@@ -24,7 +24,7 @@ from matcher.preview import outlook
 from matcher.preview.guards import Guard
 from matcher.preview.outlook import Outlook
 from requirements.errors import NotAllowed, Problem
-from taskqueue.db import database
+from taskqueue.db import clock, database
 from taskqueue.task_queues.listing import WaitingClass
 
 #: Retries while others store versions.
@@ -39,6 +39,7 @@ class StoredChange:
     differences: tuple[Difference, ...]
     message: str  #: in the history
     is_new: bool = True  #: False: the draft changes nothing, and nothing was stored
+    reverts_at: datetime | None = None  #: of a temporary change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,14 +162,26 @@ class ConfigEditor:
         with database.reading(self.engine) as conn:
             return outlook.compute_outlook(conn, proposal, vos=vos, now=self.clock())
 
-    def store(self, draft: ConfigDraft, *, message: str, guards: Sequence[Guard] = ()) -> StoredChange:
+    def store(
+        self,
+        draft: ConfigDraft,
+        *,
+        message: str,
+        guards: Sequence[Guard] = (),
+        lasting: timedelta | None = None,
+    ) -> StoredChange:
         """Store a draft as the version in force; concurrent changes of other paths are kept.
 
+        `lasting`: an agent restores the values after that time. A draft of values that are in force already
+        only moves the time at which they are reverted, or keeps them.
         A text of a named file is stored even if nothing changes: its next import looks for that version.
         The message of a return to a version names that version.
 
         Raises:
-            GuardFailed: A guard does not hold; further errors are those of `propose`.
+            GuardFailed: A guard does not hold.
+            InvalidRequest: Too many values of this author are temporary.
+
+        Further errors are those of `propose`.
         """
         self.count_change()
         if draft.restored is not None:
@@ -181,20 +194,39 @@ class ConfigEditor:
         for left in reversed(range(_TRIES)):
             proposal = self.propose(draft)
             if proposal.after.source == proposal.before.source and draft.file is None:
-                return StoredChange(
-                    version=proposal.before.version, differences=(), message=message, is_new=False
-                )
+                return self._keep(draft, proposal.before.version, message, lasting)
             try:
-                return self._store(proposal, message=message, guards=guards)
+                return self._store(proposal, message=message, guards=guards, lasting=lasting)
             except VersionConflict:
                 if not left:
                     raise
         raise AssertionError("not reached")
 
-    def _store(self, proposal: Proposal, *, message: str, guards: Sequence[Guard]) -> StoredChange:
+    def _keep(
+        self, draft: ConfigDraft, version: int, message: str, lasting: timedelta | None
+    ) -> StoredChange:
+        """Move or cancel the reverts of values that are in force already."""
+        with database.writing(self.engine) as conn:
+            due = self._due(conn, lasting)
+            is_temporary = reverts.set_due(conn, (edit.path for edit in draft.edits), due)
+        return StoredChange(
+            version=version,
+            differences=(),
+            message=message,
+            is_new=False,
+            reverts_at=due if is_temporary else None,
+        )
+
+    def _due(self, conn: Connection, lasting: timedelta | None) -> datetime | None:
+        return None if lasting is None else clock.read_time(conn, self.clock()) + lasting
+
+    def _store(
+        self, proposal: Proposal, *, message: str, guards: Sequence[Guard], lasting: timedelta | None
+    ) -> StoredChange:
         if guards:
             guarding.check_guards(guards, self.compute_outlook(proposal))
         with database.writing(self.engine) as conn:
+            earlier = () if lasting is None else reverts.list_reverts(conn)
             number = store.store_checked(
                 conn,
                 proposal.after,
@@ -204,7 +236,11 @@ class ConfigEditor:
                 now=self.clock(),
                 changed=proposal.paths,
             )
-        return self._finish(number, proposal.differences, message)
+            if due := self._due(conn, lasting):
+                reverts.add(
+                    conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
+                )
+        return self._finish(number, proposal.differences, message, due)
 
     def _replace_unreadable(self, draft: ConfigDraft, error: ConfigError, *, message: str) -> StoredChange:
         """Replace a version that this release cannot read: nothing can be compared with it.
@@ -236,8 +272,14 @@ class ConfigEditor:
             )
         return self._finish(number, (), message)
 
-    def _finish(self, number: int, differences: tuple[Difference, ...], message: str) -> StoredChange:
-        change = StoredChange(version=number, differences=differences, message=message)
+    def _finish(
+        self,
+        number: int,
+        differences: tuple[Difference, ...],
+        message: str,
+        reverts_at: datetime | None = None,
+    ) -> StoredChange:
+        change = StoredChange(version=number, differences=differences, message=message, reverts_at=reverts_at)
         self.audit(change)  # first: the change is in force, also if the database fails now
         self.read()
         return change

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Annotated
@@ -12,9 +13,10 @@ from sqlalchemy import Connection
 from cs_config.errors import PathNotFound
 from cs_config.tree.address import QueueAddress, node_depth
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, show, store
+from cs_config.versions import diff, reverts, show, store
 from cs_config.versions.diff import Difference
 from cs_config.versions.permissions import Rights
+from cs_config.versions.reverts import Revert
 from cs_config.versions.show import ShownLine
 from cs_config.versions.store import Version
 from matcher.explain import job_conditions, queue_report
@@ -39,6 +41,9 @@ class HistoryEntry(Version):
         list[str] | None,
         Field(description="Changed paths that the caller may see; null: too long ago."),
     ]
+    reverts_at: Annotated[
+        datetime | None, Field(description="When values of it are restored that are in force since.")
+    ] = None
 
 
 def list_versions(editor: ConfigEditor, *, limit: int, path: str = "") -> list[HistoryEntry]:
@@ -55,7 +60,29 @@ def list_versions(editor: ConfigEditor, *, limit: int, path: str = "") -> list[H
             _visible_entry(config, rights, version, changed, names)
             for version, (_, changed) in zip(about, changes, strict=False)
         )
-        return list(islice((each for each in entries if each is not None), limit))
+        due = {each.version: each.due for each in _visible_reverts(editor, conn)}
+        found = islice((each for each in entries if each is not None), limit)
+        return [replace(each, reverts_at=due.get(each.version)) for each in found]
+
+
+def list_reverts(editor: ConfigEditor, path: str = "") -> list[Revert]:
+    """The visible values at or around a path that will be restored, the next first."""
+    names = tuple(path.strip("/").split("/")) if path.strip("/") else ()
+    with database.reading(editor.engine) as conn:
+        found = _visible_reverts(editor, conn)
+    return sorted((each for each in found if _concerns(each.path, names)), key=lambda each: each.due)
+
+
+def _visible_reverts(editor: ConfigEditor, conn: Connection) -> list[Revert]:
+    """The reverts of visible values. Their problems may be at paths of others: only operators see them."""
+    config, rights = editor.live.current, editor.rights
+    found = [each for each in reverts.list_reverts(conn) if rights.sees_path(config, each.names)]
+    if rights.everything:
+        return found
+    return [
+        replace(each, problem="cannot be restored, operators see why") if each.problem else each
+        for each in found
+    ]
 
 
 def _visible_entry(

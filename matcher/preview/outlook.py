@@ -100,17 +100,17 @@ def list_closed_places(
         if scope not in was:
             yield ClosedPlace(scope=scope, why=f"throttled ({why})")
     rules = {
-        scope: {(each.vo, each.limit) for each in these}
+        scope: {(each.stored_vo, each.limit) for each in these}
         for scope, these in running_limits.rules_by_scope(proposal.before).items()
     }
     limited = [
         scope
         for scope, these in running_limits.rules_by_scope(proposal.after).items()
-        if any((each.vo, each.limit) not in rules.get(scope, ()) for each in these)
+        if any((each.stored_vo, each.limit) not in rules.get(scope, ()) for each in these)
     ]
     for scope, conditions in running_limits.read_conditions(conn, proposal.after, limited, now).items():
         for each in conditions:
-            is_new = (each.rule.vo, each.rule.limit) not in rules.get(scope, ())
+            is_new = (each.rule.stored_vo, each.rule.limit) not in rules.get(scope, ())
             if is_new and each.full and each.rule.is_visible(vos):
                 yield ClosedPlace(scope=scope, why=each.why)
 

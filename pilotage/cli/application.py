@@ -96,6 +96,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "apply": "config_change:apply",
             "history": "config_history:history",
             "rollback": "config_history:rollback",
+            "temporary": "config_history:list_temporary",
             "import": CommandGroup(
                 "Import configurations of other systems.",
                 {

@@ -1,7 +1,7 @@
 """Options that many commands share; groups of options; job ids and their ranges."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -122,6 +122,17 @@ def given_options(group: Any) -> dict[str, Any]:
     """The options of a group that were given, by name."""
     values = {each.name: getattr(group, each.name) for each in fields(group)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+_SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse_duration(word: str) -> float:
+    """Seconds of a duration such as `90s`, `30m`, `6h` or `2d`."""
+    number, unit = word[:-1], word[-1:]
+    if not number.isdecimal() or not int(number) or unit not in _SECONDS:
+        raise WrongUsage(f"{word!r} is no duration; allowed are 90s, 30m, 6h, 2d and the like")
+    return int(number) * _SECONDS[unit]
 
 
 #: Maximum number of ids; more are probably a typing error.

@@ -5,7 +5,7 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Protocol
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pilotage.cli.errors import harmless
 
-#: Width without a terminal: lines are not cut or wrapped, since a program may read them.
+#: Width without a terminal: lines are not cut or wrapped, and a table is separated by tabs, for programs.
 _UNLIMITED = 10_000
 
 _COLOURS = {
@@ -66,10 +66,22 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
     if as_json:
         is_utf8 = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
         sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8) + "\n")
+        return
+    rendered, shown = render(), console()
+    if isinstance(rendered, Table) and shown.width == _UNLIMITED:
+        sys.stdout.writelines(_separate_by_tabs(rendered))
     else:
-        rendered, shown = render(), console()
         _fit_tables(rendered, shown.width)
         shown.print(harmless(rendered) if isinstance(rendered, str) else rendered)
+
+
+def _separate_by_tabs(rendered: Table) -> Iterator[str]:
+    """The lines of a table for other programs, the headings first; a title goes to standard error."""
+    if rendered.title:
+        sys.stderr.write(f"{rendered.title}\n")
+    columns = [[str(each.header), *map(str, each.cells)] for each in rendered.columns]
+    for row in zip(*columns, strict=True):
+        yield "\t".join(" ".join(text.split()) for text in row) + "\n"
 
 
 def numbered(count: int, noun: str) -> str:
@@ -255,3 +267,17 @@ def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
     else:
         console().print(harmless(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
     sys.stdout.flush()
+
+
+#: Columns of the local jobs of a grid job.
+LOCAL_JOBS: Mapping[str, Column] = {
+    "#Local job": "number",
+    "State": "state",
+    "#Tries": "tries",
+    "Batch job": "reference",
+    "Started": lambda each: local_time(each["started_at"]),
+    "Ended": lambda each: local_time(each["ended_at"]),
+    "#Exit code": "exit_code",
+    "Details": lambda each: ", ".join(f"{name} {value}" for name, value in each["details"].items()),
+    "Problem": "message",
+}

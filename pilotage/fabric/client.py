@@ -230,6 +230,11 @@ class ServiceClient:
         """Every change of a job's status, in order."""
         return self._all_rows(f"/jobs/{job_id}/log", "log", {})
 
+    def local_jobs(self, job_id: int, *, limit: int, state: str | None = None) -> Json:
+        """The first local jobs of a grid job; `next` is null if these are all."""
+        params = {"limit": str(limit), **({"state": state} if state else {})}
+        return self._call("GET", f"/jobs/{job_id}/local-jobs", params=params)
+
     def explain(self, job_id: int, *, forwarding: bool = False) -> Json:
         """Why a job does not run; with `forwarding` also what is decided where."""
         return self._call("GET", f"/jobs/{job_id}/explain", params={"forwarding": str(forwarding).lower()})
@@ -514,6 +519,10 @@ class ServiceClient:
         """The latest versions of the configuration that changed something at a path, the newest first."""
         params = {"limit": str(limit), "path": path}
         return self._rows("GET", "/config/versions", "versions", params=params)
+
+    def config_temporary(self, *, path: str = "") -> list[Json]:
+        """The values that an agent will revert, the next first."""
+        return self._rows("GET", "/config/temporary", "values", params={"path": path})
 
     def config_values(self, path: str, vo: str | None, *, inherited: bool = False) -> list[Json]:
         """The values at a path and where they are written; `inherited`: of a queue also without a VO."""

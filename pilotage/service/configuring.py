@@ -4,16 +4,17 @@ Long lists of a preview are cut, and jobs of other VOs are only counted.
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
-from cs_config.options.registry import Group
+from cs_config.options.registry import Registry
 from cs_config.tree.address import QueueAddress
-from cs_config.versions import diff
-from cs_config.versions.diff import Difference
+from cs_config.versions import diff, permissions
+from cs_config.versions.diff import ABSENT, Difference
 from cs_config.versions.permissions import Rights
 from cs_config.versions.proposals import Proposal
+from cs_config.versions.reverts import Revert
 from matcher.preview.editor import ConfigEditor, StoredChange
 from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift
@@ -25,11 +26,11 @@ from pilotage.service.models.config import (
     DifferenceAnswer,
     PoolPreview,
     PreviewAnswer,
+    TemporaryValue,
     WarningPreview,
 )
 from pilotage.service.queries import explanations
 from pilotage.service.services import Services
-from requirements.values import fold
 
 #: Changes of the configuration by one caller.
 _CHANGES: Final = RequestRate(per_second=1 / 30, burst=30)
@@ -48,7 +49,7 @@ def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
         live=parts.live,
         clock=parts.clock,
         author=caller.user or caller.subject,
-        rights=rights_of(caller, parts.live.current.registry.groups),
+        rights=rights_of(caller, parts.live.current.registry),
         list_waiting=partial(explanations.classes, parts),
         audit=partial(_audit, caller),
         count_change=partial(_count_change, parts, caller),
@@ -61,15 +62,14 @@ def _count_change(parts: Services, caller: Caller) -> None:
         parts.rates.take(f"configuration of {caller.subject}", _CHANGES, now=time.monotonic())
 
 
-def rights_of(caller: Caller, groups: Mapping[str, Group] | None = None) -> Rights:
+def rights_of(caller: Caller, registry: Registry) -> Rights:
     """The caller's rights on a configuration with these owner groups."""
-    if caller.is_operator:
-        return Rights(everything=True)
-    return Rights(
+    return permissions.rights_on(
+        registry,
+        everything=caller.is_operator,
         sees=caller.visible_vos or frozenset(),
         vos=frozenset().union(*(one.vos for one in caller.each if one.role is Role.VO_ADMIN)),
         sites=caller.own_sites,
-        groups={fold(name): group.vo for name, group in (groups or {}).items()},
     )
 
 
@@ -109,6 +109,20 @@ def difference(found: Difference) -> DifferenceAnswer:
     """Convert a difference; an absent side is left unset."""
     fields: dict[str, Any] = found.as_json()
     return DifferenceAnswer(**fields)
+
+
+def temporary(revert: Revert) -> TemporaryValue:
+    """Convert a value to be reverted; absent sides are left unset."""
+    sides = {"value": revert.after, "restored": revert.before}
+    fields: dict[str, Any] = {name: side for name, side in sides.items() if side is not ABSENT}
+    return TemporaryValue(
+        path=revert.path,
+        **fields,
+        reverts_at=revert.due,
+        version=revert.version,
+        author=revert.author,
+        problem=revert.problem,
+    )
 
 
 def _class(found: ClassShift, *, readable: bool) -> ClassPreview:

@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select
 
 from taskqueue import ownership
+from taskqueue.db import sql
+from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import GridJobPhase
 from taskqueue.ownership import Visible
 from taskqueue.schema.tables import attempts, jobs
+from taskqueue.schema.tables import local_jobs as local_jobs_table
 
 _OPEN = attempts.c.closed_at.is_(None)
 #: Only job managers report either.
@@ -117,6 +120,36 @@ class ManagedGridJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedLocalJob:
+    """A local job of a grid job, as its manager reported it."""
+
+    number: int  #: from 1
+    state: str
+    tries: int
+    reference: str | None  #: of its latest try, in the batch system
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit_code: int | None
+    message: str  #: why its last try failed
+    details: Mapping[str, str | int | float]  #: of the handler of its type, for users
+
+
+_LOCAL: Final = tuple(each.name for each in fields(ReportedLocalJob))
+STORE_LOCAL = sql.insert_or_update(local_jobs_table, *_LOCAL[1:])
+LOCAL_JOBS = (
+    select(*(local_jobs_table.c[name] for name in _LOCAL))
+    .where(
+        local_jobs_table.c.job_id == bindparam("job_id"),
+        local_jobs_table.c.epoch == bindparam("epoch"),
+        local_jobs_table.c.number > bindparam("after"),
+        or_(bindparam("state") == "", local_jobs_table.c.state == bindparam("state")),
+    )
+    .order_by(local_jobs_table.c.number)
+    .limit(bindparam("most"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobManager:
     """A gateway that holds grid jobs."""
 
@@ -143,6 +176,23 @@ def list_grid_jobs(
         statement = statement.where(attempts.c.job_id < after)
     rows = conn.execute(statement.order_by(attempts.c.job_id.desc()).limit(limit)).mappings()
     return [_grid_job_from_row(dict(row)) for row in rows]
+
+
+def store_local_jobs(conn: Connection, attempt: Attempt, reported: Sequence[ReportedLocalJob]) -> None:
+    """Store local jobs of an attempt; those stored before are replaced."""
+    about = {"job_id": attempt.job_id, "epoch": attempt.epoch}
+    if reported:
+        rows = [{**about, **asdict(each), "details": json.dumps(dict(each.details))} for each in reported]
+        conn.execute(STORE_LOCAL.to_statement(conn), rows)
+
+
+def list_local_jobs(
+    conn: Connection, job_id: int, epoch: int, *, limit: int, after: int = 0, state: str | None = None
+) -> list[ReportedLocalJob]:
+    """A page of the local jobs of an attempt, by number."""
+    values = {"job_id": job_id, "epoch": epoch, "after": after, "most": limit, "state": state or ""}
+    rows = conn.execute(LOCAL_JOBS, values).mappings()
+    return [ReportedLocalJob(**{**row, "details": json.loads(row["details"])}) for row in rows]
 
 
 def list_managers(conn: Connection, visible: Visible) -> list[JobManager]:

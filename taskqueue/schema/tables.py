@@ -408,6 +408,22 @@ for _dialect, _statements in TRIGGERS.items():
     for _statement in _statements:
         event.listen(attempts, "after_create", _build_ddl(_statement).execute_if(dialect=_dialect))
 
+#: One row for each local job of a grid job, as its job manager last reported it.
+local_jobs = _table(
+    "local_jobs",
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True),
+    Column("epoch", Integer, primary_key=True),  # of the attempt
+    Column("number", Integer, primary_key=True),  # from 1
+    Column("state", Text, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("reference", Text),  # of its latest try, in the batch system
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    Column("exit_code", Integer),
+    Column("message", Text, nullable=False),  # why its last try failed
+    Column("details", Text, nullable=False),  # JSON object: texts and numbers of its handler, by name
+)
+
 #: One row for each site, CE or queue with a limit. Matching there is serialised by the row's lock. Holds the
 #: last advertisement: the site's statement of its state.
 scopes = _table(

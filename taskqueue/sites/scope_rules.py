@@ -63,7 +63,7 @@ class ScopeRule:
     kind: RuleKind
     attribute: str = ""  #: of jobs; as the next two empty for a throttle
     value: str = ""  #: folded
-    vo: str = ""  #: empty: all VOs
+    vo: str = ""  #: empty: all VOs; `*`: all, by a rule of the site itself
     definition: str  #: JSON object: the other values, such as the limit
 
     @property

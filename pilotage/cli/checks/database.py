@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine, text
 
 from agents import loop, scope_counters
 from cs_config.errors import ConfigError
-from cs_config.versions import store
+from cs_config.versions import reverts, store
 from matcher.limits import compiled_rules
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import last_seen
@@ -45,6 +45,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
             yield _history(engine, settings)
             yield _configuration(engine)
             yield _agents(engine, now)
+            yield from _reverts(engine)
             yield _counters(engine)
             yield from _site_processes(engine, now)
     except PilotageError as error:
@@ -139,6 +140,19 @@ def _configuration(engine: Engine) -> Finding:
             return Finding("configuration", Health.BAD, message)
     message = f"version {version}, {len(config.addresses)} queues"
     return Finding("configuration", Health.GOOD, message)
+
+
+def _reverts(engine: Engine) -> Iterator[Finding]:
+    """Check that temporary changes of the configuration end."""
+    with database.reading(engine) as conn:
+        found = reverts.list_reverts(conn)
+    for each in found:
+        if each.problem:
+            message = f"{each.path} of version {each.version} cannot be restored: {one_line(each.problem)}"
+            yield Finding("temporary changes", Health.WARNING, message)
+    if found and not any(each.problem for each in found):
+        message = f"values that will be restored: {len(found)}; `pilotage config temporary` lists them"
+        yield Finding("temporary changes", Health.GOOD, message)
 
 
 def _counters(engine: Engine) -> Finding:

@@ -57,6 +57,14 @@ def set_(
     yes: Annotated[
         bool, typer.Option("--yes", help="Make a change of many places without the question.")
     ] = False,
+    lasting: Annotated[
+        str | None,
+        options.option(
+            "TIME",
+            "Restore the values that are there now after 90s, 30m, 6h, 2d …, unless they are changed again.",
+            "--for",
+        ),
+    ] = None,
     message: Message = None,
     guards: Guards = None,
     service: ServiceOptions,
@@ -66,6 +74,7 @@ def set_(
     VO admins may change VOs/<vo> and Operations/<vo>, site admins their site except VOs, operators all.
     A change of many places (*, +=, --where) is previewed first.
     """
+    revert = {} if lasting is None else {"revert_after": options.parse_duration(lasting)}
     with service.connect() as client:
         wanted = config_request.change_from_words(client, edits or (), removed or (), where or ())
         if wanted.is_bulk and not wanted.changed:
@@ -73,7 +82,7 @@ def set_(
             return
         if wanted.is_bulk and not yes:
             _confirm(client, wanted)
-        answer = _edit(client, wanted, message or "", guards)
+        answer = _edit(client, wanted, message or "", guards, **revert)
     service.emit(answer, lambda: "\n".join(_format_answer(answer)))
 
 
@@ -116,16 +125,22 @@ def _confirm(client: ServiceClient, wanted: ConfigChange) -> None:
 
 
 def _edit(
-    client: ServiceClient, wanted: ConfigChange, message: str, guards: Sequence[str] | None
+    client: ServiceClient,
+    wanted: ConfigChange,
+    message: str,
+    guards: Sequence[str] | None,
+    **more: object,
 ) -> config_request.Answer:
-    body = {**wanted.body, "message": message, **({"guard": guards} if guards else {})}
+    body = {**wanted.body, "message": message, **({"guard": guards} if guards else {}), **more}
     return client.patch_config(body, version=wanted.version)
 
 
 def _format_answer(answer: config_request.Answer) -> list[str]:
+    until = answer.get("reverts_at")
+    revert = [f"reverts at {output.local_time(until)}"] if until else []
     if not answer["changes"]:
-        return [_unchanged(answer["version"])]
-    return [*config_history.change_lines(answer["changes"]), _in_force(answer["version"])]
+        return [_unchanged(answer["version"]), *revert]
+    return [*config_history.change_lines(answer["changes"]), _in_force(answer["version"]), *revert]
 
 
 def _in_force(version: int) -> str:

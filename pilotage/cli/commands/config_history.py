@@ -3,10 +3,11 @@
 Imports nothing that reads a configuration: that would take longer than the request.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from cs_config.versions import diff
 from pilotage.cli import options, output
@@ -14,7 +15,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.output import Column
 
 Message = Annotated[str | None, typer.Option("--message", "-m", help="Reason, stored in the history.")]
-_AT = "Only versions that changed this path, something below it, or a section that contains it."
+_AT = "Only changes of this path, of something below it, or of a section that contains it."
 
 
 def history(
@@ -26,8 +27,14 @@ def history(
     """List the versions with changes that you may see, newest first."""
     service.show(
         lambda client: {"versions": client.config_versions(limit=limit, path=path)},
-        lambda found: output.list_table(_VERSIONS, found["versions"]),
+        _history_table,
     )
+
+
+def _history_table(found: Mapping[str, Any]) -> RenderableType:
+    versions = found["versions"]
+    are_temporary = any(version.get("reverts_at") for version in versions)
+    return output.list_table({**_VERSIONS, **(_REVERTS if are_temporary else {})}, versions)
 
 
 def _format_paths(paths: list[str] | None) -> str:
@@ -43,6 +50,36 @@ _VERSIONS: Mapping[str, Column] = {
     "From": "source",
     "Changed": lambda version: _format_paths(version.get("paths")),
     "Why": "message",
+}
+_REVERTS: Mapping[str, Column] = {
+    "Reverts": lambda version: output.local_time(version.get("reverts_at")),
+}
+
+
+def list_temporary(
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help=_AT, show_default=False)] = "",
+    *,
+    service: ServiceOptions,
+) -> None:
+    """List values changed by `config set --for`, with the values that come back, the next first."""
+    service.show(
+        lambda client: {"values": client.config_temporary(path=path)},
+        lambda found: output.list_table(_TEMPORARY, found["values"]),
+    )
+
+
+def _format_side(name: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda value: diff.format_entry(value[name]) if name in value else ""
+
+
+_TEMPORARY: Mapping[str, Column] = {
+    "Path": "path",
+    "Value": _format_side("value"),
+    "Comes back": _format_side("restored"),
+    "Reverts": lambda value: output.local_time(value["reverts_at"]),
+    "#Version": "version",
+    "By": "author",
+    "Problem": "problem",
 }
 
 

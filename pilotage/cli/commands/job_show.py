@@ -150,9 +150,27 @@ def list_newest(
     return output.read_pages("jobs", partial(client.jobs, filters), limit=limit, after=after)
 
 
-def show(job_id: options.JobId, *, service: ServiceOptions) -> None:
-    """Show all details of one job."""
-    service.show(lambda client: client.job(job_id), _details)
+def show(
+    job_id: options.JobId,
+    *,
+    local_jobs: Annotated[
+        int, typer.Option(min=0, max=1000, help="Rows of the local jobs of a grid job to show.")
+    ] = 20,
+    local_state: Annotated[
+        str | None, options.option("STATE", "Only local jobs in this state, such as failed.")
+    ] = None,
+    service: ServiceOptions,
+) -> None:
+    """Show all details of one job, and the local jobs of a grid job."""
+
+    def read(client: ServiceClient) -> Entry:
+        found = client.job(job_id)
+        if local_jobs and (found["attempt"] or {}).get("local_jobs"):
+            page = client.local_jobs(job_id, limit=local_jobs, state=local_state)
+            found |= {"local_jobs": page["local_jobs"], "more_local_jobs": page["next"] is not None}
+        return found
+
+    service.show(read, _details)
 
 
 def log(job_id: options.JobId, *, service: ServiceOptions) -> None:
@@ -286,7 +304,7 @@ _JOBS: Mapping[str, Column] = {
 
 
 def _details(job: Entry) -> RenderableType:
-    inner = {"attempt", "description", "job_id", "parameters", "waited"}
+    inner = {"attempt", "description", "job_id", "parameters", "waited", "local_jobs", "more_local_jobs"}
     facts = {name: value for name, value in job.items() if name not in inner}
     attempt = _attempt(job["attempt"]) if job.get("attempt") else []
     waited = ((cause, f"{seconds:.0f} s") for cause, seconds in job.get("waited", {}).items())
@@ -294,7 +312,15 @@ def _details(job: Entry) -> RenderableType:
     parameters = output.table(("Parameter", ""), (job.get("parameters") or {}).items())
     shown = [parameters] if job.get("parameters") else []
     description = output.table(("Description", ""), (job.get("description") or {}).items())
-    return Group(output.facts(facts, title=f"Job {job['job_id']}"), *attempt, waiting, *shown, description)
+    local = list(_local_jobs(job)) if job.get("local_jobs") else []
+    about = output.facts(facts, title=f"Job {job['job_id']}")
+    return Group(about, *attempt, *local, waiting, *shown, description)
+
+
+def _local_jobs(job: Entry) -> Iterator[RenderableType]:
+    yield output.list_table(output.LOCAL_JOBS, job["local_jobs"])
+    if job["more_local_jobs"]:
+        yield f"The first {len(job['local_jobs'])} local jobs; --local-jobs N shows more."
 
 
 def _attempt(attempt: Entry) -> list[RenderableType]:

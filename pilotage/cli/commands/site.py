@@ -30,7 +30,8 @@ from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
     """Show the limits of a site by kind of job and by throttle, and their current use.
 
-    Running limits and matching delays are set in the operations options, throttles at the node of the site.
+    Operators and VO admins set running limits and matching delays in the operations options, site admins at
+    the node of the site, as throttles.
     """
     with service.connect() as client:
         found = client.site(site)
@@ -48,7 +49,7 @@ def _limits_table(site: Entry) -> RenderableType:
 def _rows(site: Entry) -> Iterator[tuple[object, ...]]:
     for each in site["limits"]:
         allowed, now = _running(each) if each["option"] == "RunningLimit" else _delayed(each)
-        what = f"{each['attribute']} {each['value']}"
+        what = f"{each['attribute']} {each['value']}" + (", the site's own" if each.get("of_site") else "")
         yield each["scope"], what, each["vo"], allowed, now, "full" if each["full"] else None
     for each in site["throttles"]:
         room = "any" if each["room"] is None else f"room for {each['room']}"

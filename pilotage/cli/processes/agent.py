@@ -20,6 +20,7 @@ from agents import (
     pools,
     priorities,
     retention,
+    reverts,
     scope_counters,
     sweep,
     wait_times,
@@ -57,6 +58,7 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
         own.engine, own.current(), now=now, holder=own.holder, memory=own.weighing
     ),
     "sweep": lambda own, now: sweep.cycle(own.engine, own.current(), now=now, holder=own.holder),
+    "reverts": lambda own, now: reverts.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "waits": lambda own, now: wait_times.cycle(own.engine, now=now, holder=own.holder, memory=own.ended),
     "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),
     "scope-counters": lambda own, now: scope_counters.cycle(

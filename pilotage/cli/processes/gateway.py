@@ -10,14 +10,17 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pilotage.cli import options, output, process_setup, settings
-from pilotage.cli.errors import REFUSED
+from pilotage.cli.errors import REFUSED, WrongUsage
+from pilotage.cli.output import LOCAL_JOBS, Column, Entry
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
@@ -32,8 +35,10 @@ from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.pulling import GridJobPulling
 from pilotage.fabric.gateway.service import GatewayService, GatewayTransport
-from pilotage.fabric.manager import handlers
+from pilotage.fabric.manager import handlers, records
+from pilotage.fabric.manager import journal as journals
 from pilotage.fabric.manager.context import ManagerContext
+from pilotage.fabric.manager.grid_job import GridJob, job_type
 from pilotage.fabric.manager.handlers import Handler
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import Manager
@@ -160,6 +165,56 @@ def _proxy(described: GatewayFile, file: Path) -> Proxy | None:
 log = logging.getLogger(__name__)
 
 
+class GatewayAction(StrEnum):
+    """What the command does."""
+
+    RUN = "run"
+    STATUS = "status"
+
+
+def show_status(described: GatewayFile, *, job_id: int | None, as_json: bool) -> None:
+    """Print the grid jobs in the journal of a gateway, or the local jobs of one of them."""
+    found = [
+        records.grid_job_status(entry, local_jobs)
+        for entry, local_jobs in journals.read_grid_jobs(described.directory)
+        if job_id in (None, entry.taken.job_id) and not entry.forgotten
+    ]
+    if job_id is not None and not found:
+        raise WrongUsage(f"{described.directory}: grid job {job_id} is not in the journal")
+    rows = [_describe(each) for each in found]
+    if job_id is not None:
+        local = [asdict(each) for each in found[-1].local_jobs]
+        data = {**rows[-1], "jobs": local}
+        output.emit(data, as_json=as_json, render=lambda: output.list_table(LOCAL_JOBS, local))
+        return
+    output.emit({"grid_jobs": rows}, as_json=as_json, render=lambda: output.list_table(_GRID_JOBS, rows))
+
+
+def _describe(grid_job: GridJob) -> Entry:
+    return {
+        "job_id": grid_job.taken.job_id,
+        "epoch": grid_job.taken.epoch,
+        "queue": grid_job.taken.queue,
+        "job_type": job_type(grid_job.taken.description),
+        "phase": grid_job.phase.value,
+        "local_status": grid_job.aggregate.value,
+        "local_jobs": {state.value: number for state, number in sorted(grid_job.local.items()) if number},
+        "progress": [str(each) for each in grid_job.progress],
+        "problem": grid_job.problem,
+    }
+
+
+_GRID_JOBS: Mapping[str, Column] = {
+    "#Job": "job_id",
+    "Site/CE/Queue": "queue",
+    "Type": "job_type",
+    "Phase": "phase",
+    "Local jobs": lambda each: ", ".join(f"{n} {state}" for state, n in each["local_jobs"].items()),
+    "Progress": lambda each: "; ".join(each["progress"]),
+    "Problem": "problem",
+}
+
+
 @settings.command_with("log_level")
 def gateway(
     chosen: Settings,
@@ -169,15 +224,30 @@ def gateway(
         Path,
         options.option("FILE", "Gateway file: service, batch systems, queues and job types.", "--config"),
     ],
+    action: Annotated[
+        GatewayAction,
+        typer.Argument(
+            metavar="[status]", help="status: only show what its journal has.", show_default=False
+        ),
+    ] = GatewayAction.RUN,
+    job: Annotated[
+        int | None, options.option("ID", "With status: show the local jobs of this grid job.")
+    ] = None,
     once: site_file.Once = False,
 ) -> None:
     """Fetch grid jobs for the queues of a site and run each as many local jobs in its batch system.
 
     Prints one line for each cycle. It can be killed at any time: a new start continues from there.
+    `pilotage gateway status --config FILE` shows its grid jobs, also while it runs and without the service.
     """
+    described = read_gateway_file(config)
+    if action is GatewayAction.STATUS:
+        show_status(described, job_id=job, as_json=as_json)
+        return
+    if job is not None:
+        raise WrongUsage("--job is for `pilotage gateway status`")
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     process_setup.raise_file_limit()
-    described = read_gateway_file(config)
     with open_gateway(described, config) as made:
         batch.warn_of_readable([described.token_file, described.directory], described.systems)
         if once:

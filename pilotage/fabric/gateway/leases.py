@@ -13,18 +13,25 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, ManagerPhase, PulledGridJob
+from pilotage.fabric.gateway.service import GatewayService
+from pilotage.fabric.manager.grid_job import (
+    AttemptKey,
+    GridJob,
+    LocalJobStatus,
+    ManagerPhase,
+    PulledGridJob,
+)
 from pilotage.fabric.manager.journal import LastAnswer
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import KILL, elapsed_time
-from pilotage.fabric.pilot.service.service_client import News, Service
+from pilotage.fabric.pilot.service.service_client import News
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.runner.progress import Progress
 
@@ -33,6 +40,8 @@ _LARGEST = 2**53
 #: Maximum characters that the service accepts.
 _LONGEST = 2000
 _LONGEST_TAIL = 16_384
+#: Local jobs in one report.
+_AT_ONCE = 500
 
 
 def heartbeat_body(grid_job: GridJob) -> Mapping[str, object]:
@@ -69,7 +78,7 @@ _AWAY = 3
 
 
 def _local_state(grid_job: GridJob) -> object:
-    return dict(grid_job.local), grid_job.progress
+    return grid_job.local_jobs, grid_job.progress
 
 
 def _read_boot() -> str:
@@ -87,7 +96,8 @@ class GridJobLease:
     started: bool = False
     closed: bool = False  #: the attempt is closed: reports are not accepted any more
     told_to_end: bool = False
-    reported: object = None  #: the states and progress of local jobs in the last report that was answered
+    reported: object = None  #: the local jobs and their progress in the last report that was answered
+    local_jobs: dict[int, LocalJobStatus] = field(default_factory=dict)  #: as the service was told
     answered: float = 0.0  #: `elapsed_time` when the last report that was answered was sent
     run_on: float | None = None  #: seconds without an answer after which the local jobs have to end
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -110,7 +120,7 @@ class GridJobLease:
 class GatewayLeases:
     """All leases of this process; methods raise `Away` when the service does not respond."""
 
-    service: Service
+    service: GatewayService
     manager: Manager
     permits: Permits
     heartbeat_seconds: float | None = None  #: interval that the service wishes
@@ -207,11 +217,27 @@ class GatewayLeases:
         """Start the attempt if this process has not done so, else send a heartbeat."""
         if lease.started:
             answer = self.service.heartbeat(lease.taken.lease, heartbeat_body(grid_job))
+            self._report_local_jobs(lease, grid_job)
             lease.reported = _local_state(grid_job)
             return answer
         answer = self.service.start(lease.taken.lease, {"host": socket.gethostname()})
         lease.started = True
         return answer
+
+    def _report_local_jobs(self, lease: GridJobLease, grid_job: GridJob) -> None:
+        """Report the local jobs that changed since they were reported by this process.
+
+        A refusal changes nothing, and they are not reported again as they are: heartbeats decide about the
+        attempt, and an earlier release of the service knows only the numbers.
+        """
+        news = [each for each in grid_job.local_jobs if lease.local_jobs.get(each.number) != each]
+        for start in range(0, len(news), _AT_ONCE):
+            some = news[start : start + _AT_ONCE]
+            try:
+                self.service.report_local_jobs(lease.taken.lease, list(map(asdict, some)))
+            except Refused as error:
+                log.info("job %d: its local jobs cannot be reported: %s", lease.taken.job_id, error)
+            lease.local_jobs |= {each.number: each for each in some}
 
     def _obey(self, answer: News, lease: GridJobLease, summary: GatewaySummary) -> None:
         self.heartbeat_seconds = answer.heartbeat_seconds or self.heartbeat_seconds
@@ -263,7 +289,7 @@ class GatewayLeases:
         # Heartbeats go on while the output is sent.
         report = self._send_output(grid_job, report)
         with lease.turn:
-            self._send_last_news(grid_job)
+            self._send_last_news(lease, grid_job)
             report = self.service.finish(lease.taken.lease, report)
         log.info("job %d: %s %s", lease.taken.job_id, report.status, report.minor_status)
 
@@ -282,9 +308,10 @@ class GatewayLeases:
         except FileNotFoundError:
             return report.without_output("the archive is not there any more")
 
-    def _send_last_news(self, grid_job: GridJob) -> None:
+    def _send_last_news(self, lease: GridJobLease, grid_job: GridJob) -> None:
         """Store the last progress with the attempt; a failure does not prevent the final report."""
         try:
             self.service.heartbeat(grid_job.taken.lease, heartbeat_body(grid_job))
+            self._report_local_jobs(lease, grid_job)
         except (Away, Refused) as error:
             log.info("job %d: its last progress could not be sent: %s", grid_job.taken.job_id, error)

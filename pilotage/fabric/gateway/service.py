@@ -77,6 +77,10 @@ class GatewayService(Service):
         """Advertise the number of jobs at a site, `Site/CE` or `Site/CE/Queue`."""
         self._http.call("POST", f"{scope_path(scope)}/advertisement", said)
 
+    def report_local_jobs(self, lease: str, local_jobs: Sequence[Mapping[str, object]]) -> None:
+        """Report some local jobs of a grid job."""
+        self._http.call("PUT", f"/leases/{quote(lease)}/local-jobs", {"local_jobs": list(local_jobs)})
+
     def report_process(self, report: Mapping[str, object]) -> None:
         """Report that this gateway works."""
         self._http.call("POST", "/site-processes", report)

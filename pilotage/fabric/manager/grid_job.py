@@ -85,12 +85,28 @@ class PulledGridJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalJobStatus:
+    """The current status of a local job, as the service stores it."""
+
+    number: int  #: from 1
+    state: LocalState
+    tries: int
+    reference: str | None  #: of its latest try, in the batch system
+    started_at: str | None  #: RFC 3339; None: not started, or not seen running
+    ended_at: str | None
+    exit_code: int | None
+    message: str  #: why its last try failed
+    details: Mapping[str, str | int | float]  #: of its handler, for users
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GridJob:
     """The current status of a grid job."""
 
     taken: PulledGridJob
     phase: ManagerPhase
     local: Mapping[LocalState, int] = field(default_factory=dict)  #: numbers of local jobs, where not 0
+    local_jobs: tuple[LocalJobStatus, ...] = ()  #: by number
     progress: tuple[Progress, ...] = ()  #: by phase of the payload, summed up over all local jobs
     output: Path | None = None  #: one compressed tar; None: not yet, or there is none
     outcome: Report | None = None  #: final report for the service; set when it has ended

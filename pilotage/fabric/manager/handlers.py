@@ -46,6 +46,12 @@ class HandledJob:
     number: int = 0  #: of local jobs, fixed once decided
 
 
+#: A text, a number or a link (`https://…`).
+Detail = str | int | float
+#: Maximum details of a local job, and characters of a name and of a text.
+_DETAILS, _DETAIL_NAME, _DETAIL_TEXT = 10, 50, 200
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCommand:
     """The command of a local job."""
@@ -53,6 +59,7 @@ class LocalCommand:
     words: tuple[str, ...]  #: the program, in the sandbox or on the node, and its arguments
     environment: Mapping[str, str] = field(default_factory=dict)  #: in addition to the user's
     size: int | None = None  #: units of work, such as events; None: not counted
+    details: Mapping[str, Detail] = field(default_factory=dict)  #: shown to users with the local job, by name
 
 
 @runtime_checkable
@@ -88,7 +95,11 @@ def _load_handler(entry: metadata.EntryPoint) -> Handler:
 
 
 def build_command(
-    description: Mapping[str, Any], values: Mapping[str, int], *, size: int | None = None
+    description: Mapping[str, Any],
+    values: Mapping[str, int],
+    *,
+    size: int | None = None,
+    details: Mapping[str, Detail] = {},
 ) -> LocalCommand:
     """Build the user's command, with values substituted for `{name}`.
 
@@ -99,7 +110,7 @@ def build_command(
         raise UnfitJob("Executable: is missing")
     words = [_fill_word(word, values) for word in _words(description.get("Arguments"))]
     environment = {name.upper(): str(value) for name, value in values.items()}
-    return LocalCommand(words=(executable, *words), environment=environment, size=size)
+    return LocalCommand(words=(executable, *words), environment=environment, size=size, details=details)
 
 
 def _words(stated: object) -> list[str]:
@@ -197,7 +208,26 @@ def checked_command(command: LocalCommand) -> LocalCommand:
         raise TypeError(f"environment: {environment!r:.100} does not map strings to strings")
     if size is not None and not (isinstance(size, int) and 0 <= size <= MOST):
         raise TypeError(f"size: {size!r:.100} is no whole number from 0 to {MOST}")
+    details: Any = command.details
+    if (
+        not isinstance(details, Mapping)
+        or len(details) > _DETAILS
+        or not all(map(_is_detail, details.items()))
+    ):
+        raise TypeError(
+            f"details: {details!r:.200} does not map up to {_DETAILS} names of up to {_DETAIL_NAME} "
+            f"characters to numbers and texts of up to {_DETAIL_TEXT} characters"
+        )
     return command
+
+
+def _is_detail(pair: tuple[object, object]) -> bool:
+    name, value = pair
+    if not (isinstance(name, str) and name.isprintable() and 1 <= len(name) <= _DETAIL_NAME):
+        return False
+    if isinstance(value, str):
+        return value.isprintable() and len(value) <= _DETAIL_TEXT
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
 
 
 def checked_files(files: Mapping[str, bytes]) -> Mapping[str, bytes]:

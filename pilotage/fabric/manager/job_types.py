@@ -105,7 +105,8 @@ class MonteCarlo:
             "local_job": n,
             "local_jobs": job.number,
         }
-        return handlers.build_command(job.description, values, size=part.events)
+        details = {"Events": part.events, "First event": part.first_event, "Seed": part.seed}
+        return handlers.build_command(job.description, values, size=part.events, details=details)
 
 
 def events_per_job(job: HandledJob, site: SiteLimits) -> int:

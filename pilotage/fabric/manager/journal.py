@@ -99,6 +99,8 @@ _REMOVE = (
     "DELETE FROM local_jobs WHERE job_id=? AND epoch=?",
     "DELETE FROM grid_jobs WHERE job_id=? AND epoch=?",
 )
+#: The file in the manager's directory.
+FILE = "book.sqlite"
 #: Maximum characters of a log line.
 _LONGEST = 2000
 _RECORD = TypeAdapter(LocalJob)
@@ -119,7 +121,7 @@ class Journal:
 
     def __init__(self, directory: Path) -> None:
         """Open or create the journal; `StateUnusable` also if another manager has it open."""
-        self._path = directory / "book.sqlite"
+        self._path = directory / FILE
         self._turn = threading.RLock()
         with ExitStack() as opened:
             opened.enter_context(hold_lock(directory))
@@ -183,8 +185,10 @@ class Journal:
                 outcome = None if entry.outcome is None else json.dumps(asdict(entry.outcome))
                 values = (entry.number, entry.digest, entry.gathering, entry.output, outcome)
                 database.execute(_UPDATE, (*values, *key))
+            now = _format_now()
             for each in local_jobs:
-                record = _RECORD.dump_json(replace(each, message=each.message[:_LONGEST])).decode()
+                shown = replace(each, message=each.message[:_LONGEST]).with_times(now)
+                record = _RECORD.dump_json(shown).decode()
                 database.execute(_PUT, (*each.key, each.number, each.stamp, record))
             self._log(database, key, log)
 
@@ -243,8 +247,28 @@ class Journal:
 
     @staticmethod
     def _log(database: sqlite3.Connection, key: AttemptKey, lines: Iterable[str]) -> None:
-        at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        at = _format_now()
         database.executemany(_LOG, [(*key, at, " ".join(line[:_LONGEST].split())) for line in lines])
+
+
+def read_grid_jobs(directory: Path) -> list[tuple[GridJobEntry, list[LocalJob]]]:
+    """The grid jobs in a journal with their local jobs, also while its manager runs; nothing is changed."""
+    path = directory / FILE
+    if not path.is_file():
+        raise StateUnusable(f"{path}: there is no journal; the gateway has not run with this directory yet")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            database.row_factory = sqlite3.Row
+            database.execute("BEGIN")
+            entries = [_entry(row) for row in database.execute(_ENTRIES)]
+            rows = {entry.key: database.execute(_LOCAL_JOBS, entry.key).fetchall() for entry in entries}
+    except sqlite3.Error as error:
+        raise StateUnusable(f"{path}: {error}") from error
+    return [(entry, [_RECORD.validate_json(row["record"]) for row in rows[entry.key]]) for entry in entries]
+
+
+def _format_now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -3,13 +3,15 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pilotage.fabric.batch.batch_system import Handle
 from pilotage.fabric.manager.grid_job import (
+    ENDED,
     AttemptKey,
     GridJob,
+    LocalJobStatus,
     LocalState,
     ManagerPhase,
     PulledGridJob,
@@ -54,8 +56,11 @@ class LocalJob:
     exit_code: int | None = None
     message: str = ""  #: why it failed
     size: int | None = None  #: units of work
+    details: Mapping[str, str | int | float] = field(default_factory=dict)  #: of its handler, for users
     progress: tuple[Progress, ...] = ()
     tail: str = ""  #: end of its payload's output
+    started_at: str | None = None  #: when this try was first seen running, RFC 3339
+    ended_at: str | None = None  #: when its end was seen
 
     @property
     def handle(self) -> Handle:
@@ -84,6 +89,32 @@ class LocalJob:
             exit_code=None,
             progress=(),
             tail="",
+            started_at=None,
+            ended_at=None,
+        )
+
+    def with_times(self, now: str) -> "LocalJob":
+        """The record with the times of its state, if this is the first with that state."""
+        started_at, ended_at = self.started_at, self.ended_at
+        if self.state is LocalState.RUNNING:
+            started_at = started_at or now
+        if self.state in ENDED:
+            ended_at = ended_at or now
+        return replace(self, started_at=started_at, ended_at=ended_at)
+
+    @property
+    def status(self) -> LocalJobStatus:
+        """Its status for the service."""
+        return LocalJobStatus(
+            number=self.number,
+            state=self.state,
+            tries=self.tries if self.was_submitted else 0,
+            reference=self.reference and payload.printable(self.reference, 300),
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            exit_code=self.exit_code,
+            message=payload.printable(self.message, 300),
+            details=self.details,
         )
 
     def _stamp_of(self, tried: int) -> str:
@@ -102,6 +133,7 @@ def grid_job_status(entry: GridJobEntry, local_jobs: Sequence[LocalJob]) -> Grid
         taken=entry.taken,
         phase=_phase(entry, local_jobs),
         local=Counter(each.state for each in local_jobs),
+        local_jobs=tuple(each.status for each in local_jobs),
         progress=progress.summed([each.progress for each in local_jobs], _missing(local_jobs)),
         output=None if entry.output is None else Path(entry.output),
         outcome=entry.outcome,
@@ -157,7 +189,10 @@ def job_outcome(entry: GridJobEntry, jobs: Sequence[LocalJob]) -> Report:
 
 
 #: Fields of a local job that readers of the output see by their names.
-_TOLD = ("state", "tries", "stamp", "reference", "exit_code", "message", "size")
+_TOLD = (
+    *("state", "tries", "stamp", "reference", "started_at", "ended_at"),
+    *("exit_code", "message", "size"),
+)
 
 
 def outcome_table(jobs: Sequence[LocalJob]) -> bytes:

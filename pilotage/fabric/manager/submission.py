@@ -76,14 +76,19 @@ def plan_local_jobs(context: ManagerContext, entry: GridJobEntry) -> list[LocalJ
     limits = context.limits.get(job_type(job.description), SiteLimits())
     number = handlers.call_handler(handler, lambda: _check_and_count(handler, job, limits))
     job = replace(job, number=number)
-    sizes = handlers.call_handler(
-        handler,
-        lambda: [handlers.checked_command(handler.command(job, n)).size for n in range(1, number + 1)],
+    commands = handlers.call_handler(
+        handler, lambda: [handlers.checked_command(handler.command(job, n)) for n in range(1, number + 1)]
     )
     manager, journal = context.options.name, context.journal.key
     return [
-        LocalJob(key=entry.key, number=n, stamp=records.stamp(manager, entry.key, n, 1, journal), size=size)
-        for n, size in enumerate(sizes, 1)
+        LocalJob(
+            key=entry.key,
+            number=n,
+            stamp=records.stamp(manager, entry.key, n, 1, journal),
+            size=command.size,
+            details=dict(command.details),
+        )
+        for n, command in enumerate(commands, 1)
     ]
 
 

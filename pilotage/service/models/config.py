@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import AliasPath, BaseModel, Field
 
+from cs_config.options import bounds
 from matcher.explain.queue_report import ParameterImpact
 from matcher.preview.history import HistoryEntry
 from matcher.preview.outlook import ClosedPlace, LostWork, UselessParameter, VoJobs
@@ -49,6 +50,13 @@ class Edits(ConfigChangeBody):
         description="Path, such as Resources/Sites/LCG.CERN.ch/MaxRAM, to a value, a list or a section.",
     )
     remove: list[str] = Field(default_factory=list, max_length=10_000, description="Paths.")
+    revert_after: float | None = Field(
+        default=None,
+        gt=0,
+        le=bounds.SECONDS,
+        description="Seconds until the values that were there before are restored, unless they are changed "
+        "again; null: never.",
+    )
 
 
 class Proposed(NewConfig, Edits):
@@ -74,6 +82,9 @@ class ChangedConfig(NewVersion):
     """The version now in force and its changes."""
 
     changes: list[DifferenceAnswer] = Field(description="Empty: nothing was stored.")
+    reverts_at: datetime | None = Field(
+        default=None, description="When the values are restored, after a temporary change."
+    )
 
 
 class Rollback(StrictInput):
@@ -87,6 +98,24 @@ class Versions(BaseModel):
     """The latest versions, newest first."""
 
     versions: list[HistoryEntry]
+
+
+class TemporaryValue(BaseModel):
+    """A value that an agent will revert."""
+
+    path: str
+    value: Any = Field(default=None, description="In force until then; absent: nothing is there.")
+    restored: Any = Field(default=None, description="In force from then on; absent: nothing will be there.")
+    reverts_at: datetime
+    version: int = Field(description="That made the change.")
+    author: str
+    problem: str = Field(description="Why it could not be restored yet; empty: nothing is wrong.")
+
+
+class TemporaryValues(BaseModel):
+    """The values that an agent will revert, the next first."""
+
+    values: list[TemporaryValue]
 
 
 class Since(AnswerModel):

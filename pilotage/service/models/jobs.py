@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Path
 from pydantic import (
     AfterValidator,
+    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -117,6 +118,49 @@ class AttemptAnswer(AnswerModel):
         if value is None:
             return [] if info.field_name == "phases" else {}
         return json.loads(value) if isinstance(value, str) else value
+
+
+DetailText = Annotated[str, Field(max_length=200)]
+_NAME = r"^[^\x00-\x1f\x7f]{1,50}$"
+#: State of a local job.
+LOCAL_STATE = r"^[a-z][a-z_]{0,31}$"
+
+
+class LocalJobBody(AnswerModel):
+    """A local job of a grid job, as its job manager reports it."""
+
+    number: int = Field(ge=1, le=1_000_000, description="Of the local job, from 1.")
+    state: str = Field(
+        pattern=LOCAL_STATE, description="unsubmitted, waiting, running, done, failed, killed."
+    )
+    tries: int = Field(default=1, ge=0, le=1_000_000, description="Times that it was submitted.")
+    reference: str | None = Field(
+        default=None, max_length=300, description="Of its latest try, in the batch system."
+    )
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
+    exit_code: int | None = Field(default=None, ge=-(2**31), le=2**31 - 1)
+    message: str = Field(default="", max_length=300, description="Why its last try failed.")
+    details: dict[Annotated[str, Field(pattern=_NAME)], DetailText | int | float] = Field(
+        default_factory=dict,
+        max_length=10,
+        description="Texts, numbers and links (`https://…`) of the handler of its type, by name.",
+    )
+
+
+class LocalJobPage(BaseModel):
+    """Local jobs of the latest attempt at a grid job, by number."""
+
+    job_id: int
+    local_jobs: list[LocalJobBody]
+    next: int | None = Field(description="The `after` of the next page; null: this was the last.")
+
+
+class LocalJobQuery(ListPage):
+    """Page of the local jobs of a grid job."""
+
+    after: int = Field(default=0, ge=0, le=2**31 - 1, description="`next` of the page before.")
+    state: str | None = Field(default=None, pattern=LOCAL_STATE, description="Only those in this state.")
 
 
 class JobDetails(JobAnswer):

@@ -8,8 +8,9 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
+from cs_config.options import bounds
 from cs_config.source import yaml_writer
 from cs_config.source.sections import Tree
 from cs_config.tree.address import node_depth
@@ -115,6 +116,9 @@ class Filled(BaseModel):
     text: Annotated[str, AfterValidator(lambda text: text.replace("\r\n", "\n"))] = ""
     message: str = Field(default="", max_length=2000)
     guard: str = Field(default="", max_length=2000, description="Conditions separated by commas.")
+    revert_after: Annotated[
+        int | None, BeforeValidator(lambda text: text or None), Field(gt=0, le=bounds.SECONDS)
+    ] = None
 
     @property
     def rows(self) -> list[DraftRow]:
@@ -220,6 +224,7 @@ def render_section(
         vos=vos,
         vo=selected,
         effective=_blame(page, view, selected),
+        temporary=history.list_reverts(page.editor, view.path) if allowed.edits else [],
         own_path=partial(_own_path, view, selected, allowed),
         **outcome,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated, Final
 from urllib.parse import urlencode
 
@@ -77,7 +78,10 @@ def apply(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Store the draft as the version in force."""
     try:
         conditions = read_guards(filled.guard)
-        changed = page.editor.store(filled.draft, message=filled.message, guards=conditions)
+        lasting = filled.revert_after and timedelta(seconds=filled.revert_after)
+        changed = page.editor.store(
+            filled.draft, message=filled.message, guards=conditions, lasting=lasting or None
+        )
     except _REFUSALS as error:
         _audit_refusal(page, error)
         return _refuse(page, filled, error)

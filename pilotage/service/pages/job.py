@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from random import Random
+from typing import Annotated, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
 
 from matcher.explain.eligible_queues import RankedQueue
@@ -15,10 +16,11 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.models.explain import JobExplanation
-from pilotage.service.models.jobs import AttemptAnswer, JobIdPath
+from pilotage.service.models.jobs import LOCAL_STATE, AttemptAnswer, JobIdPath
 from pilotage.service.pages.page import PageOf, PageRoute
 from pilotage.service.queries import explanations, jobs
 from taskqueue.db import database
+from taskqueue.jobs import grid_jobs
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.log import LogEntry
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_become
@@ -77,6 +79,8 @@ def _widths(seconds: Sequence[float]) -> list[float]:
 
 router = APIRouter(route_class=PageRoute)
 
+#: Local jobs of a grid job that are listed.
+_LOCAL_JOBS: Final = 100
 #: Latest changes of status that are listed.
 _LOG = 500
 #: Latest spans that are listed beside the timeline.
@@ -87,12 +91,16 @@ _SHORTEST_WAIT = 0.05
 
 @router.get("/jobs/{job_id}")
 @allow(Role.USER, Role.VO_ADMIN)
-def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
-    """Show a job."""
+def show(
+    page: PageOf, job_id: JobIdPath, local: Annotated[str | None, Query(pattern=LOCAL_STATE)] = None
+) -> HTMLResponse:
+    """Show a job; `local` selects the state of the local jobs that are listed."""
     now = page.parts.clock()
     with database.reading(page.parts.engine) as conn:
         story = jobs.read(conn, page.parts.live.current, page.caller, job_id, now=now)
-    job, latest = story.job, story.latest
+        job, latest = story.job, story.latest
+        epoch = latest.epoch if latest and latest.local_jobs else 0
+        local_jobs = grid_jobs.list_local_jobs(conn, job_id, epoch, limit=_LOCAL_JOBS, state=local)
     return page.render(
         "jobs/live.html" if page.is_fragment else "jobs/job.html",
         job=job,
@@ -100,6 +108,9 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         most_spans=_SPANS,
         spans=spans(story.log, now=now),
         latest=AttemptAnswer.model_validate(latest) if latest else None,
+        local_jobs=local_jobs,
+        local_state=local,
+        most_local_jobs=_LOCAL_JOBS,
         log=story.log[-_LOG:],
         description=[
             (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

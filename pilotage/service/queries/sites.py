@@ -71,6 +71,7 @@ class LimitAnswer(AnswerModel):
     attribute: str
     value: str
     vo: str | None = Field(description="VO whose jobs are limited; null: all.")
+    of_site: bool = Field(description="Written at the node of the site or CE, not in the operations.")
     most: int | None = Field(description="Of a running limit: most jobs at a time.")
     there: int | None = Field(description="Of a running limit: jobs there now.")
     seconds: float | None = Field(description="Of a delay: seconds between two matches.")
@@ -223,6 +224,7 @@ def _limit(scope: str, condition: PlaceCondition) -> LimitAnswer:
         attribute=condition.rule.limit.attribute,
         value=condition.rule.limit.value,
         vo=condition.rule.vo,
+        of_site=condition.rule.is_of_site,
         most=running.limit.most if running else None,
         there=running.there if running else None,
         seconds=bucket.delay.seconds if bucket else None,

@@ -1,5 +1,6 @@
 """The configuration: read, change, preview, versions."""
 
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
@@ -25,6 +26,7 @@ from pilotage.service.models.config import (
     PreviewAnswer,
     Proposed,
     Rollback,
+    TemporaryValues,
     ValuesAnswer,
     Versions,
 )
@@ -68,11 +70,12 @@ def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None
     """Change single paths.
 
     Changes of other paths since the version in `If-Match` are kept; if the same path was changed, the answer
-    is 409 with the difference, and nothing is changed.
+    is 409 with the difference, and nothing is changed. With `revert_after` an agent restores the values.
     """
     draft = ConfigDraft(version=_required(if_match), edits=patch.read_edits(body.set, body.remove))
     editor, conditions = configuring.editor_of(parts, caller), guards.read_guards(body.guard)
-    return _changed(editor.store(draft, message=body.message, guards=conditions))
+    lasting = None if body.revert_after is None else timedelta(seconds=body.revert_after)
+    return _changed(editor.store(draft, message=body.message, guards=conditions, lasting=lasting))
 
 
 @router.get("/versions")
@@ -86,6 +89,18 @@ def list_versions(
     """List the latest versions that changed something visible to the caller, newest first."""
     found = history.list_versions(configuring.editor_of(parts, caller), limit=limit, path=path)
     return Versions(versions=found)
+
+
+@router.get("/temporary", response_model_exclude_unset=True)
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def list_temporary(
+    parts: PartsOf,
+    caller: CallerOf,
+    path: Annotated[str, Query(max_length=2000, description="Only values at, above or below it.")] = "",
+) -> TemporaryValues:
+    """List the visible values that an agent will revert, the next first."""
+    found = history.list_reverts(configuring.editor_of(parts, caller), path)
+    return TemporaryValues(values=[configuring.temporary(each) for each in found])
 
 
 @router.get("/diff", response_model_exclude_unset=True)
@@ -170,9 +185,9 @@ def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch
 
 
 def _changed(change: StoredChange) -> ChangedConfig:
-    return ChangedConfig(
-        version=change.version, changes=[configuring.difference(each) for each in change.differences]
-    )
+    changes = [configuring.difference(each) for each in change.differences]
+    until = {} if change.reverts_at is None else {"reverts_at": change.reverts_at}
+    return ChangedConfig(version=change.version, changes=changes, **until)
 
 
 def text_of(body: NewConfig | Proposed) -> str:

@@ -27,6 +27,9 @@ from pilotage.service.models.jobs import (
     JobQuery,
     JobSummary,
     JobSummaryRow,
+    LocalJobBody,
+    LocalJobPage,
+    LocalJobQuery,
     LogLine,
     LogQuery,
     Submission,
@@ -37,8 +40,9 @@ from pilotage.service.queries import explanations, jobs
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
+from taskqueue.jobs import grid_jobs, log, search
 from taskqueue.jobs import jobs as jobs_jobs
-from taskqueue.jobs import log, search
+from taskqueue.leases import attempts
 from taskqueue.states import JobStatus
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
@@ -134,6 +138,23 @@ def show_log(
         visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
         entries, last = log.read_page(conn, job_id, after=query.after, limit=query.limit)
     return JobLog(job_id=job_id, log=[LogLine.model_validate(entry) for entry in entries], next=last)
+
+
+@router.get("/{job_id}/local-jobs")
+@allow(Role.USER, Role.VO_ADMIN)
+def list_local_jobs(
+    parts: PartsOf, caller: CallerOf, job_id: JobIdPath, query: Annotated[LocalJobQuery, Query()]
+) -> LocalJobPage:
+    """List the local jobs of a grid job's latest attempt, as its job manager reported them."""
+    with database.reading(parts.engine) as conn:
+        visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
+        latest = attempts.get_latest(conn, job_id)
+        found = latest and grid_jobs.list_local_jobs(
+            conn, job_id, latest.epoch, limit=query.enough, after=query.after, state=query.state
+        )
+    shown, last = query.cut(found or ())
+    rows = [LocalJobBody.model_validate(each) for each in shown]
+    return LocalJobPage(job_id=job_id, local_jobs=rows, next=last.number if last else None)
 
 
 control_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)

@@ -1,20 +1,26 @@
 """Lease reports: start, heartbeat, finish, release."""
 
+from collections import Counter
 from functools import partial
 from typing import Annotated, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cs_config.options import bounds
 from pilotage.service import lease_reports
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.jobs import Exact, PhaseBody
+from pilotage.service.models import MOST
+from pilotage.service.models.jobs import Exact, LocalJobBody, PhaseBody
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
+from taskqueue.db import database
+from taskqueue.jobs import grid_jobs
+from taskqueue.jobs.grid_jobs import ReportedLocalJob
+from taskqueue.leases import attempts
 from taskqueue.leases.reports import (
     NO_PROGRESS,
     FinishReport,
@@ -89,6 +95,20 @@ class NoteBody(LeaseMessage):
         max_length=bounds.PARAMETERS,
         description="Texts by name; later values replace earlier ones, other parameters stay.",
     )
+
+
+class LocalJobsBody(LeaseMessage):
+    """Some of the local jobs of a grid job."""
+
+    local_jobs: list[LocalJobBody] = Field(max_length=MOST)
+
+    @field_validator("local_jobs")
+    @classmethod
+    def _each_once(cls, listed: list[LocalJobBody]) -> list[LocalJobBody]:
+        numbers = Counter(each.number for each in listed)
+        if twice := [number for number, times in numbers.items() if times > 1]:
+            raise ValueError(f"local job {twice[0]} is there twice")
+        return listed
 
 
 class FinishBody(LeaseMessage):
@@ -172,6 +192,17 @@ async def note(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: NoteBod
     )
     answer = await parts.reports.record(report)
     return _build_answer(answer, **_intervals(parts, answer))
+
+
+@router.put("/{lease}/local-jobs", status_code=204)
+@allow(Role.GATEWAY)
+def report_local_jobs(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: LocalJobsBody) -> None:
+    """Report some of the local jobs of a grid job; they replace what was reported of them before."""
+    found = [ReportedLocalJob(**each.model_dump()) for each in body.local_jobs]
+    with database.writing(parts.engine) as conn:
+        attempt = visibility.require_lease(conn, caller, lease)
+        attempts.check_open(attempt)
+        grid_jobs.store_local_jobs(conn, attempt, found)
 
 
 @router.post("/{lease}/finish")

@@ -187,6 +187,20 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("file", name=op.f("pk_config_imports")),
     )
     op.create_table(
+        "config_reverts",
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("due", _TIME, nullable=False),
+        sa.Column("author", sa.Text(), nullable=False),
+        sa.Column("rights", sa.Text(), nullable=False),
+        sa.Column("depth", sa.Integer(), nullable=False),
+        sa.Column("before", sa.Text()),
+        sa.Column("after", sa.Text()),
+        sa.Column("tried", sa.Integer(), nullable=False),
+        sa.Column("problem", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("path", name=op.f("pk_config_reverts")),
+    )
+    op.create_table(
         "config_versions",
         sa.Column("version", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("text", sa.LargeBinary()),
@@ -575,6 +589,24 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_task_queues_owner_group_owner", "task_queues", ["owner_group", "owner"])
+    op.create_table(
+        "local_jobs",
+        sa.Column("job_id", _ID, nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.Column("reference", sa.Text()),
+        sa.Column("started_at", _TIME),
+        sa.Column("ended_at", _TIME),
+        sa.Column("exit_code", sa.Integer()),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("details", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_local_jobs_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "epoch", "number", name=op.f("pk_local_jobs")),
+    )
     op.create_table(
         "attempts",
         sa.Column("job_id", _ID, nullable=False),

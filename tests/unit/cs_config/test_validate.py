@@ -119,7 +119,7 @@ def test_values_that_cannot_be_compared_are_errors(line: str) -> None:
 
 def test_unknown_levels_are_errors() -> None:
     (found,) = errors(ce_with("Queuez: {a: {}}"))
-    allowed = "Queues, VOs, Throttle, NodeAttributes, Forwarding and parameters with a value"
+    allowed = "Queues, VOs, Throttle, RunningLimit, NodeAttributes, Forwarding and parameters with a value"
     said = f"unknown level, allowed here are {allowed}, did you mean Queues?"
     assert found == f"{CE}/Queuez: {said} (resources.yaml:6)"
 
@@ -149,7 +149,7 @@ def test_unknown_levels_are_errors() -> None:
         ),
         (
             "Resources: {Sites: {A: {Queues: {}}}}\n",
-            "A/Queues: unknown level, allowed here are CEs, VOs, Throttle, NodeAttributes, Forwarding",
+            "A/Queues: unknown level, allowed here are CEs, VOs, Throttle, RunningLimit, MatchingDelay",
         ),
         (
             "Resources: {Sites: {A: {VOs: [cms]}}}\n",
@@ -203,3 +203,26 @@ def test_a_value_that_may_be_of_several_types_is_one_error_at_its_own_path() -> 
     (found,) = errors("Operations:\n  Defaults:\n    JobDescription:\n      Priority: {max: x}\n")
     path = "Operations/Defaults/JobDescription/Priority/max"
     assert found == f"{path}: 'x' is not allowed here, allowed is a number (resources.yaml:4)"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "RunningLimit: {JobTyp: {x: 1}}",
+            "A/RunningLimit: A/JobTyp: no attribute of a job, did you mean JobType?",
+        ),
+        (
+            "RunningLimit: {JobType: {x: -1}}",
+            "A/JobType/x: -1 is no number of jobs, allowed are 0 to 1000000000",
+        ),
+        ("RunningLimit: 5", "A/RunningLimit: a section is needed here: {JobType: {Merge: 50}}"),
+        ("MatchingDelay: {Owner: {x: soon}}", "A/Owner/x: 'soon' is no number of seconds"),
+        ("CEs: {c: {MatchingDelay: {Owner: {x: 1}}}}", "A/CEs/c/MatchingDelay: unknown level"),
+        ("CEs: {c: {RunningLimit: {CEs: {x: 1}}}}", "A/c/CEs: no attribute of a job"),
+        ("VOs: {cms: {RunningLimit: {Owner: {x: 1}}}}", "VOs/cms/RunningLimit: unknown level"),
+    ],
+)
+def test_limits_of_a_site_are_checked(text: str, said: str) -> None:
+    (found,) = errors(f"Resources: {{Sites: {{A: {{{text}}}}}}}\n")
+    assert said in found

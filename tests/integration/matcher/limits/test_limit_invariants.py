@@ -36,11 +36,13 @@ TREE = """
 Resources:
   Sites:
     {site}:
-      CEs: {{one: {{Queues: {{q: {{}}}}}}, two: {{Queues: {{q: {{}}}}}}}}
+      CEs:
+        one: {{RunningLimit: {{JobType: {{MC: 2}}}}, Queues: {{q: {{}}}}}}
+        two: {{Queues: {{q: {{}}}}}}
 Operations:
   Defaults:
     JobScheduling:
-      RunningLimit: {{{site}: {{JobType: {{MC: 4}}, CEs: {{one: {{JobType: {{MC: 2}}}}}}}}}}
+      RunningLimit: {{{site}: {{JobType: {{MC: 4}}}}}}
       MatchingDelay: {{{site}: {{JobType: {{Slow: 1000}}, Burst: {{JobType: {{Slow: 2}}}}}}}}
   lhcb: {{JobScheduling: {{RunningLimit: {{{site}: {{JobGroup: {{g: 3}}}}}}}}}}
 Registry: {{VO: {{lhcb: {{}}}}}}

@@ -134,6 +134,58 @@ def test_a_limit_of_a_ce_counts_that_ce(engine: Engine, now: datetime) -> None:
     assert len(look.claimed) == 2
 
 
+OWN = """VO: [lhcb, cms]
+      RunningLimit: {JobType: {MC: 3}, VO: {lhcb: 5}}
+      MatchingDelay: {Owner: {slow: 60}, Burst: {Owner: {slow: 2}}}"""
+
+
+def test_limits_that_a_site_writes_itself_hold_for_all_vos_beside_those_of_the_operations(
+    engine: Engine, now: datetime
+) -> None:
+    """A limit of a VO replaces the same one of all VOs, but never the site's."""
+    _put(engine, now, 9, job_type="mc")
+    _put(engine, now, 9, owner="slow")
+    _put(engine, now, 9, owner="bob")
+    tree = waiting.GRID.replace("VO: [lhcb, cms]", OWN, 1)
+    of_vo = "lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 9}}}}}"
+    wider = f"RunningLimit: {{A.B.ch: {{JobType: {{MC: 2}}}}}}\n  {of_vo}"
+    matcher = _matcher(engine, now, wider, tree=tree)
+    ids = _ids(_ask(matcher, 30))
+    with database.reading(engine) as conn:
+        taken = [jobs.get_job(conn, each) for each in ids]
+    assert len(taken) == 5
+    assert sum(each.job_type == "mc" for each in taken) <= 3
+    assert sum(each.owner == "slow" for each in taken) <= 2
+    assert _ask(matcher).refused == "limits"
+
+
+def test_a_site_and_all_vos_have_each_their_counter_of_one_kind(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 9, job_type="MC")
+    tree = waiting.GRID.replace("ce1:", "ce1:\n          RunningLimit: {JobType: {MC: 3}}", 1)
+    both = "RunningLimit: {A.B.ch: {CEs: {ce1: {JobType: {MC: 4}}}}}"
+    assert len(_ask(_matcher(engine, now, both, tree=tree), 9).claimed) == 3
+    assert len(_ask(_matcher(engine, now, both, tree=tree.replace("MC: 3", "MC: 9")), 9).claimed) == 1
+
+
+def test_delays_of_a_site_and_of_all_vos_have_each_their_tokens(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 9, owner="slow")
+    own = "VO: [lhcb, cms]\n      MatchingDelay: {Owner: {slow: 100}, Burst: {Owner: {slow: 3}}}"
+    matcher = _matcher(
+        engine,
+        now,
+        "MatchingDelay: {A.B.ch: {Owner: {slow: 10}}}",
+        tree=waiting.GRID.replace("VO: [lhcb, cms]", own, 1),
+    )
+    assert len(_ask(matcher, 9).claimed) == 1
+    for _ in range(2):
+        _pass(engine, 10)
+        assert len(_ask(matcher, 9).claimed) == 1
+    _pass(engine, 10)
+    assert _ask(matcher, 9).refused == "limits"
+    _pass(engine, 100)
+    assert len(_ask(matcher, 9).claimed) == 1
+
+
 def test_nobody_writes_past_a_limit_in_other_letters(engine: Engine, now: datetime) -> None:
     ids = _put(engine, now, 2, job_type="merge") + _put(engine, now, 2, job_type="MERGE")
     matcher = _matcher(engine, now, "RunningLimit: {a.b.CH: {JobType: {Merge: 3}}}")

@@ -219,3 +219,15 @@ def test_a_bulk_edit_has_the_rights_of_its_author(run: Run) -> None:
     status, _, err = run("config", "set", "Resources/Sites/*/MaxRAM=1", "--yes")
     assert (status, "not yours to change" in err) == (1, True)
     assert run("config", "set", "Resources/Sites/*/VOs/cms/MaxRAM=1", "--yes")[0] == 0
+
+
+def test_a_change_for_some_hours_says_when_it_reverts_and_is_listed(service: Service, run: Run) -> None:
+    status, out, _ = run("config", "set", f"{CE}/MaxRAM=8000", "--for", "6h")
+    assert status == 0
+    assert "reverts at " in out
+    [row] = in_json(run, "config", "temporary", f"{CE}")["values"]
+    assert (row["path"], row["value"], row["restored"], row["version"]) == (f"{CE}/MaxRAM", 8000, 4000, 2)
+    assert "4000" in run("config", "temporary")[1]
+    assert in_json(run, "config", "history")["versions"][0]["reverts_at"] == row["reverts_at"]
+    status, _, err = run("config", "set", f"{CE}/MaxRAM=9000", "--for", "6 hours")
+    assert (status, "'6 hours' is no duration; allowed are 90s, 30m, 6h, 2d" in err) == (2, True)

@@ -114,7 +114,7 @@ def test_a_site_is_banned_and_allowed_again(run: Run, gateway: httpx.Client) -> 
     listed = next(line for line in run("list")[1].splitlines() if SITE in line)
     assert "no" in listed.split()
     assert "power cut" in listed
-    assert "power cut" in run("limits", SITE)[1]
+    assert "power cut" in run("limits", SITE)[2]
     assert run("allow", SITE) == (0, f"{SITE}: allowed\n", "")
     assert len(ask(gateway)["matches"]) == 1
 

@@ -61,8 +61,14 @@ def test_no_text_is_taken_for_markup(text: str, capsys: pytest.CaptureFixture[st
     output.emit({}, as_json=False, render=lambda: output.facts({text: text}, title=text))
     output.progress_console().print(text)
     printed = capsys.readouterr()
-    assert printed.out.replace(text.capitalize(), text).count(text) == 10
-    assert printed.err.strip() == text
+    assert printed.out.replace(text.capitalize(), text).count(text) == 9
+    assert printed.err.split() == [text, text]
+
+
+def test_without_a_terminal_a_table_is_separated_by_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = output.table(("#ID", "Why"), [[1, "two\twords\nhere"], [2, None]], title="Jobs")
+    output.emit({}, as_json=False, render=lambda: shown)
+    assert capsys.readouterr() == ("ID\tWhy\n1\ttwo words here\n2\t–\n", "Jobs\n")
 
 
 def test_a_status_is_coloured_on_a_terminal() -> None:

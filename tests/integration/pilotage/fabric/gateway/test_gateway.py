@@ -4,6 +4,7 @@ How grid jobs are materialised is not looked at: they stay as they came, or the 
 """
 
 import io
+import json
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,8 +22,11 @@ from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted
 from pilotage.service.services import utc_now
 from taskqueue.db import database
+from tests.commands import Run, run, send_to
 from tests.grid_gateway import QUEUE, SITE, Ground, end, phases
 from tests.running_service import running
+
+__all__ = ["run"]
 
 CONFIG = """
 Resources:
@@ -112,6 +116,77 @@ def test_news_of_local_jobs_that_the_service_lacks_is_counted_as_updating(ground
             assert "1 polling" in talk(gateway)
             advertised = ground.operator.get(f"/api/v1/sites/{SITE}").json()["throttles"][0]["advertisement"]
             assert (advertised["CurrentUpdatingJobs"], advertised["CurrentPollingJobs"]) == (0, 1)
+
+
+def test_each_local_job_is_told_with_state_tries_reference_and_times(
+    ground: Ground, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = ground.submit()
+    path = f"/api/v1/jobs/{job_id}/local-jobs"
+    assert ground.operator.get(path).json() == {"job_id": job_id, "local_jobs": [], "next": None}
+    send_to(ground.service, tmp_path, monkeypatch)
+    with ground.gateway() as gateway:
+        talk(gateway)
+        journal = gateway.manager.journal
+        [entry] = journal.entries()
+        local = [LocalJob(key=entry.key, number=n, stamp=f"gate.1.1.{n}.1.b") for n in (1, 2, 3)]
+        waits = replace(
+            local[0], details={"Seed": 5}, state=LocalState.WAITING, reference="17", was_submitted=True
+        )
+        journal.write(entry.key, entry=replace(entry, number=3), local_jobs=[waits, *local[1:]])
+        talk(gateway)
+        rows = ground.operator.get(path).json()["local_jobs"]
+        assert [(each["number"], each["state"], each["tries"]) for each in rows] == [
+            (1, "waiting", 1),
+            (2, "unsubmitted", 0),
+            (3, "unsubmitted", 0),
+        ]
+        runs = replace(waits, state=LocalState.RUNNING)
+        journal.write(entry.key, local_jobs=[runs])
+        [kept, *_] = journal.local_jobs(entry.key)
+        ground.log.clear()
+        talk(gateway)
+        talk(gateway)
+        assert sum("local-jobs" in each for each in ground.log) == 1, "what did not change is not sent"
+        broken = replace(kept, state=LocalState.FAILED, exit_code=3, message="no\0space")
+        journal.write(entry.key, local_jobs=[broken])
+        told = json.loads(run("gateway", "status", "--config", ground.file(), "--json")[1])
+        assert told["grid_jobs"][0]["local_jobs"] == {"failed": 1, "unsubmitted": 2}
+        assert "failed" in run("gateway", "status", "--config", ground.file(), "--job", job_id)[1]
+    with ground.gateway() as gateway:  # another process reports all of them again
+        talk(gateway)
+        talk(gateway)
+    page = ground.operator.get(path, params={"limit": 1}).json()
+    [first] = page["local_jobs"]
+    assert page["next"] == 1
+    assert (first["state"], first["exit_code"], first["reference"]) == ("failed", 3, "17")
+    assert first["details"] == {"Seed": 5}
+    assert (first["message"], bool(first["started_at"]), bool(first["ended_at"])) == (
+        "no\ufffdspace",
+        True,
+        True,
+    )
+    [only] = ground.operator.get(path, params={"state": "failed"}).json()["local_jobs"]
+    assert only == first
+    out = run("job", "show", job_id)[1]
+    assert "17" in out
+    assert "failed" in out
+    assert ground.service.user(user="eve").get(path).status_code == 404
+
+
+def test_only_the_holder_reports_local_jobs_and_only_of_an_open_attempt(ground: Ground) -> None:
+    ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        [entry] = gateway.manager.journal.entries()
+    path, row = f"/api/v1/leases/{entry.taken.lease}/local-jobs", {"number": 1, "state": "running"}
+    other = ground.service.as_role("gateway", vo="cms", site="LCG.B.org")
+    assert other.put(path, json={"local_jobs": [row]}).status_code == 404
+    twice = ground.operator.put(path, json={"local_jobs": [row, row]})
+    assert (twice.status_code, "local job 1 is there twice" in twice.text) == (400, True)
+    assert ground.operator.put(path, json={"local_jobs": [row]}).status_code == 204
+    ground.operator.post(f"/api/v1/leases/{entry.taken.lease}/release", json={})
+    assert ground.operator.put(path, json={"local_jobs": [row]}).status_code == 409
 
 
 def test_the_handled_job_types_are_advertised_and_shown(ground: Ground) -> None:

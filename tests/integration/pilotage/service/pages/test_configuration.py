@@ -339,3 +339,16 @@ def test_what_others_wrote_is_shown_as_it_is(service: Service, cms: Page):
         assert "taken" not in cms.title()
     cms.goto(f"/configuration?path={CE}/VOs/cms&as=text")
     assert HOSTILE in cms.get_by_label("Text of").input_value()
+
+
+def test_a_change_for_some_hours_is_shown_until_it_reverts(service: Service, signed_in: SignedIn):
+    page = signed_in(service, role="operator")
+    page.goto(f"/configuration?path={QUEUE}")
+    fill(page, f"{QUEUE}/MaxRAM", "9000")
+    page.get_by_label("For (then").select_option("6 hours")
+    press(page, "Apply")
+    expect(page.get_by_role("status")).to_contain_text("is in force")
+    table = page.get_by_role("region", name="Temporary values")
+    expect(table).to_contain_text(in_order("MaxRAM", "9000", "–"))
+    page.goto("/configuration/history")
+    expect(page.locator("tbody tr").first).to_contain_text("reverts")

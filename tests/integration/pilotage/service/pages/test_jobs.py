@@ -33,6 +33,9 @@ def _shown(page: Page) -> list[int]:
     return [int(each) for each in ids]
 
 
+DETAILS = {"Run": 17, "Book": "https://book.example.org/7", "Bad": "javascript:alert(1)"}
+
+
 def _run(service: Service, job_id: int, *, output: bytes | None = None, **progress: Any) -> None:
     """The only waiting job that the pilot fits, from start to end."""
     pilot = service.pilot("LCG.A.org/ce1/long")
@@ -43,6 +46,16 @@ def _run(service: Service, job_id: int, *, output: bytes | None = None, **progre
     pilot.post(f"{lease}/heartbeat", json=progress).raise_for_status()
     noted = {"application_status": "Event 7", "parameters": {"Local batch id": HOSTILE}}
     pilot.post(f"{lease}/note", json=noted).raise_for_status()
+    about = {
+        "tries": 2,
+        "reference": "4711",
+        "message": HOSTILE,
+        "details": DETAILS,
+        "started_at": "2026-03-28T12:00:00Z",
+    }
+    states = [state for state, number in progress.get("local_jobs", {}).items() for _ in range(number)]
+    local_jobs = [{"number": n, "state": state, **about} for n, state in enumerate(states, 1)]
+    service.operator().put(f"{lease}/local-jobs", json={"local_jobs": local_jobs}).raise_for_status()
     if output is not None:
         pilot.put(f"{lease}/output", content=output).raise_for_status()
         pilot.post(f"{lease}/finish", json={"status": "Done", "exit_code": 0}).raise_for_status()
@@ -260,6 +273,13 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
     expect(page.get_by_label("Parameters")).to_contain_text(f"Local batch id{HOSTILE}")
     expect(page.get_by_role("region", name="Log")).to_contain_text("Event 7")
     picture(page, "jobs/job")
+    table = page.get_by_role("table", name="Local jobs")
+    expect(table.get_by_role("row")).to_have_count(11)
+    expect(table.get_by_role("row").last).to_contain_text("4711")
+    expect(table.get_by_role("link").last).to_have_attribute("href", "https://book.example.org/7")
+    page.get_by_role("link", name="running 3").click()
+    expect(table.get_by_role("row")).to_have_count(4)
+    page.go_back()
     page.get_by_role("link", name="Output").click()
     expect(page.get_by_role("region", name="Files").get_by_role("row")).to_have_count(4)
     expect(page.locator("pre").first).to_contain_text(f"{HOSTILE}\nall well")

@@ -95,6 +95,31 @@ def test_throttles_and_limits_that_would_bite_at_once_are_told(service: Service)
     assert preview(service.operator(), loose)["closed"] == []
 
 
+def test_a_site_admin_limits_kinds_of_jobs_at_the_own_site_after_a_preview(service: Service):
+    admin = service.as_role("site_admin", site="LCG.A.org", user="sam")
+    submit(service, "cms", {"Memory": 1000}, 2)
+    queue = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
+    pilot = service.pilot("LCG.A.org/ce1/long")
+    pilot.post("/api/v1/matcher/requestJob", json=queue)
+    change = {f"{SITE}/RunningLimit": {"VO": {"cms": 1}}}
+    why = "LCG.A.org has 1 jobs with VO cms, its own RunningLimit is 1"
+    [closed] = preview(admin, change)["closed"]
+    assert (closed["scope"], f"LCG.A.org {closed['why']}") == ("LCG.A.org", why)
+    headers = {"If-Match": "1"}
+    answer = admin.patch("/api/v1/config", json={"set": change}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    elsewhere = {"Resources/Sites/LCG.B.org/RunningLimit": {"VO": {"cms": 1}}}
+    assert admin.patch("/api/v1/config", json={"set": elsewhere}, headers=headers).status_code == 403
+    asked = pilot.post("/api/v1/matcher/requestJob", json=queue).json()
+    assert asked["reason"] == "limits", asked
+    user = service.user(vo="cms")
+    job = {"Executable": "x", "Site": "LCG.A.org", "Requirements": {"Memory": 1000}}
+    found = user.post("/api/v1/explain", json={"jobs": [job]}).json()
+    assert any(why in each for each in found["now"]), found["now"]
+    [limit] = user.get("/api/v1/sites/LCG.A.org").json()["limits"]
+    assert (limit["of_site"], limit["attribute"], limit["most"], limit["there"]) == (True, "VO", 1, 1)
+
+
 def test_a_parameter_that_no_job_asks_for_or_every_job_misses_is_told(service: Service):
     submit(service, "cms", {"CPUModel": "Intel Xeon"}, 2)
     site = {f"{SITE}/CPUModell": "Intel Xeon", f"{SITE}/CPUModel": "Intel Xenon", f"{SITE}/MaxRAM": 1}

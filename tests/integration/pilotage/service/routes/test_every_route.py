@@ -97,6 +97,7 @@ def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
         f"/{job_id}/queues",
     ):
         walk.go(user, "GET", f"/jobs{page}")
+    walk.go(user, "GET", f"/jobs/{job_id}/local-jobs")
     walk.go(
         user, "POST", "/explain", json={"jobs": [{"Executable": "true", "Requirements": {"Memory": 10**6}}]}
     )
@@ -131,6 +132,8 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     walk.go(pilot, "POST", f"/leases/{leases[0]}/start", json={})
     walk.go(pilot, "GET", f"/leases/{leases[0]}/sandbox")
     walk.go(pilot, "POST", f"/leases/{leases[0]}/heartbeat", json={})
+    operator, local = service.operator(), [{"number": 1, "state": "running", "tries": 1}]
+    walk.go(operator, "PUT", f"/leases/{leases[0]}/local-jobs", json={"local_jobs": local})
     walk.go(pilot, "POST", "/tokens/renew")
     walk.go(pilot, "PUT", f"/leases/{leases[0]}/output", content=_archive())
     walk.go(pilot, "POST", f"/leases/{leases[0]}/note", json={"parameters": {"Node": "n1"}})
@@ -201,6 +204,7 @@ def _configure(walk: Walk, operator: httpx.Client) -> None:
     as_changed = {"If-Match": str(changed["version"])}
     walk.go(operator, "PATCH", "/config", json={**edits, "message": "less memory"}, headers=as_changed)
     walk.go(operator, "GET", "/config/versions")
+    walk.go(operator, "GET", "/config/temporary")
     walk.go(operator, "GET", "/config/diff?from=1")
     walk.go(operator, "GET", f"/config/blame?path={QUEUE}&vo=cms")
     walk.go(operator, "POST", "/config/rollback", json={"version": 1, "message": "back"})

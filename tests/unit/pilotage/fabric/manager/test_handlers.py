@@ -33,6 +33,11 @@ HANDLER = Generic()
         {"size": object()},
         {"size": -1},
         {"size": 10**30},
+        {"details": {"a": None}},
+        {"details": {"": 1}},
+        {"details": {"a": "b\n"}},
+        {"details": {"a": float("nan")}},
+        {"details": dict.fromkeys(map(str, range(11)), 1)},
     ],
 )
 def test_a_command_that_neither_book_nor_script_can_take_is_refused(stated: Mapping[str, Any]) -> None:
@@ -48,7 +53,9 @@ def test_files_that_cannot_be_brought_along_are_refused(files: Any) -> None:
 
 
 def test_what_is_as_it_should_be_is_taken_as_it_is() -> None:
-    command = LocalCommand(words=("run", "1"), environment={"A": "b"}, size=0)
+    command = LocalCommand(
+        words=("run", "1"), environment={"A": "b"}, size=0, details={"Run": 5, "Log": "https://x"}
+    )
     assert call_handler(HANDLER, lambda: checked_command(command)) == command
     assert call_handler(HANDLER, lambda: checked_files({"part.json": b"{}"})) == {"part.json": b"{}"}
 

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from cs_config.versions.live import NOTHING
 from pilotage.service import configuring
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role, grant, union
@@ -83,7 +84,7 @@ def test_a_bearer_with_several_roles_may_what_any_of_them_may():
     everything = bearer(ADA, caller("vo_admin", vo="dune", user="ada"), SAM)
     assert everything.visible_vos == CMS | DUNE
     assert everything.looks_after("A.org")
-    of_configuration = configuring.rights_of(everything)
+    of_configuration = configuring.rights_of(everything, NOTHING.registry)
     assert (of_configuration.vos, of_configuration.sites) == (DUNE, A)
     as_admin = everything.within({Role.SITE_ADMIN, Role.VO_ADMIN})
     assert as_admin is not None

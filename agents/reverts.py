@@ -1,0 +1,100 @@
+"""Revert agent: restores the values of temporary changes of the configuration when their time is over."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Final
+
+from sqlalchemy import Engine
+
+from agents import leader
+from agents.leader import Leadership
+from cs_config.errors import ConfigError, VersionConflict
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import proposals, reverts, store
+from cs_config.versions.reverts import Revert
+from requirements.errors import PilotageError
+from taskqueue.db import database
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "reverts"
+_AUTHOR: Final = "pilotage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevertsResult:
+    """Temporary changes that were reverted, and those that could not be."""
+
+    reverted: tuple[int, ...] = ()  #: their versions
+    failed: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.reverted or self.failed)
+
+
+def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> RevertsResult | None:
+    """Restore what is due, one new version for each change; None while another process is the leader.
+
+    What cannot be restored stays as it is until the configuration changes.
+    """
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        with database.reading(engine) as conn:
+            due = [each for each in reverts.list_reverts(conn) if each.due <= now]
+        done: dict[bool, list[int]] = {True: [], False: []}
+        for version, values in groupby(due, key=lambda each: each.version):
+            try:
+                succeeded = _revert(leadership, config, tuple(values))
+            except VersionConflict:  # someone changes the configuration now; the next cycle tries again
+                continue
+            if succeeded is not None:
+                done[succeeded].append(version)
+        return RevertsResult(reverted=tuple(done[True]), failed=tuple(done[False]))
+
+
+def _revert(leadership: Leadership, known: Configuration, values: Sequence[Revert]) -> bool | None:
+    """Restore the values of one change with the rights of its author; None: nothing to do.
+
+    The rights and the whole configuration are checked as for any change.
+    """
+    [version] = {each.version for each in values}
+    current = _read_newest(leadership.engine, known)
+    if current is None or all(each.tried == current.version for each in values):
+        return None
+    try:
+        edits = reverts.list_edits(current.tree, values)
+        proposal = proposals.propose_edits(current, current, edits, values[0].rights(current.registry))
+    except PilotageError as error:
+        log.warning("the temporary change of version %d cannot be reverted: %s", version, error)
+        with leadership.writing() as conn:
+            reverts.record_problem(conn, version, str(error), tried=current.version)
+        return False
+    with leadership.writing() as conn:
+        if proposal.differences:
+            store.store_checked(
+                conn,
+                proposal.after,
+                author=_AUTHOR,
+                message=f"end of the temporary change of version {version} by {values[0].author}",
+                expected=current.version,
+                now=leadership.now,
+                changed=proposal.paths,
+            )
+        reverts.delete_changed(conn, (each.path for each in values))
+    return True
+
+
+def _read_newest(engine: Engine, known: Configuration) -> Configuration | None:
+    """The newest version as written; None: this release cannot read it."""
+    with database.reading(engine) as conn:
+        number = store.current_version(conn)
+        try:
+            written = known.written or known
+            return written if known.version == number else store.load_version(conn, number)
+        except ConfigError as error:
+            log.warning("version %d cannot be read: %s", number, error)
+            return None

@@ -1,0 +1,166 @@
+"""Reverts of temporary changes: values that an agent restores at a given time, unless they changed before.
+
+One row for each path. Every new version deletes the rows of the paths that it changes, so a row stands for a
+value that is in force. A further temporary change of a path restores what was there before the first one.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from cs_config.options import bounds
+from cs_config.options.registry import Registry
+from cs_config.source.sections import Tree
+from cs_config.versions.diff import ABSENT, Difference, Entry, is_equal, list_leaves
+from cs_config.versions.patch import Edit, apply_edits, find_entry
+from cs_config.versions.permissions import Rights, rights_on
+from cs_config.versions.proposals import Proposal
+from cs_config.versions.tables import config_reverts as table
+from requirements.errors import InvalidRequest, Problem
+from requirements.values import fold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revert:
+    """A value that holds until a given time."""
+
+    path: str
+    version: int  #: that made the change
+    due: datetime
+    author: str
+    edits_all: bool  #: the author's rights at that time: everything, or
+    vos: frozenset[str]  #: the parts of these VOs and
+    sites: frozenset[str]  #: of these sites
+    depth: int  #: names of the section that the change made; as many as the path has: it made none
+    before: Entry  #: to be restored; ABSENT: the path is to be removed
+    after: Entry  #: in force until then
+    tried: int = 0  #: version that the value could not be restored in
+    problem: str = ""  #: why
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the path."""
+        return tuple(self.path.split("/"))
+
+    def rights(self, registry: Registry) -> Rights:
+        """The author's rights, in a configuration with these owner groups."""
+        return rights_on(registry, everything=self.edits_all, vos=self.vos, sites=self.sites)
+
+
+ALL = select(table).order_by(table.c.version, table.c.path)
+ADD = insert(table)
+DELETE = delete(table).where(table.c.path == bindparam("of_path"))
+SET_DUE = update(table).where(table.c.path == bindparam("of_path")).values(due=bindparam("new_due"))
+SET_PROBLEM = (
+    update(table)
+    .where(table.c.version == bindparam("of_version"))
+    .values(tried=bindparam("new_tried"), problem=bindparam("new_problem"))
+)
+
+
+def list_reverts(conn: Connection) -> list[Revert]:
+    """All reverts to come, by version and path."""
+    return [_read(dict(row)) for row in conn.execute(ALL).mappings()]
+
+
+def _read(row: dict[str, object]) -> Revert:
+    sides = {side: row.pop(side) for side in ("before", "after")}
+    entries = {side: ABSENT if text is None else json.loads(str(text)) for side, text in sides.items()}
+    rights = json.loads(str(row.pop("rights")))
+    lists = {name: frozenset(rights[name]) for name in ("vos", "sites")}
+    return Revert(**row, **entries, **lists, edits_all=rights["everything"])  # type: ignore[arg-type]
+
+
+def list_edits(tree: Tree, values: Iterable[Revert]) -> list[Edit]:
+    """The edits that restore values that are still in force, and remove new sections that are empty then."""
+    there = [each for each in values if is_equal(find_entry(tree, each.names), each.after)]
+    edits = [Edit(names=each.names, value=each.before) for each in there]
+    restored = apply_edits(tree, tree, edits, versions=(0, 0))
+    made = {each.names[:depth] for each in there for depth in range(each.depth, len(each.names))}
+    for names in sorted(made, key=len, reverse=True):
+        if find_entry(restored, names) == {}:
+            edits.append(Edit(names=names, value=ABSENT))
+            restored = apply_edits(restored, restored, edits[-1:], versions=(0, 0))
+    return edits
+
+
+def _split(found: Difference) -> Iterator[Difference]:
+    """A difference as one for each value, so that others may change other values of a new section."""
+    sides = found.before, found.after
+    if not all(side is ABSENT or isinstance(side, dict) for side in sides):
+        yield found
+        return
+    for names in list_leaves(found):
+        below = names[len(found.names) :]
+        before, after = (find_entry(side, below) if isinstance(side, dict) else ABSENT for side in sides)
+        yield Difference(names=names, before=before, after=after)
+
+
+def add(
+    conn: Connection,
+    proposal: Proposal,
+    earlier: Sequence[Revert],
+    *,
+    version: int,
+    due: datetime,
+    author: str,
+    rights: Rights,
+) -> None:
+    """Note that the values of a proposal, stored as this version, hold until `due`.
+
+    `earlier`: the reverts before it was stored. Raises InvalidRequest if the author has too many.
+    """
+    replaced = {each.path: each for each in earlier}
+    parts = [
+        (part, len(found.names) if found.before is ABSENT else len(part.names))
+        for found in proposal.differences
+        for part in _split(found)
+    ]
+    of_author = [each for each in list_reverts(conn) if each.author == author]
+    if len(parts) + len(of_author) > bounds.TEMPORARY_VALUES:
+        number = f"{len(of_author)} of your values are temporary now, and this makes {len(parts)} more so"
+        message = f"{number}; allowed are {bounds.TEMPORARY_VALUES}"
+        raise InvalidRequest([Problem(path="revert_after", message=message)])
+    stored = {"everything": rights.everything, "vos": sorted(rights.vos), "sites": sorted(rights.sites)}
+    for part, depth in parts:
+        same = replaced.get(part.path)
+        before, depth = (part.before, depth) if same is None else (same.before, same.depth)
+        after = find_entry(proposal.after.tree, part.names)
+        if not is_equal(before, after):
+            sides = {"before": _as_text(before), "after": _as_text(after)}
+            row = {"path": part.path, "version": version, "due": due, "author": author, **sides}
+            row |= {"rights": json.dumps(stored), "depth": depth, "tried": 0, "problem": ""}
+            conn.execute(ADD, row)
+
+
+def _as_text(entry: Entry) -> str | None:
+    return None if entry is ABSENT else json.dumps(entry)
+
+
+def set_due(conn: Connection, paths: Iterable[str], due: datetime | None) -> bool:
+    """Move the revert of values to another time, or cancel it (None); whether there is any at these paths."""
+    wanted = set(map(fold, paths))
+    found = [each.path for each in list_reverts(conn) if fold(each.path) in wanted]
+    for path in found:
+        if due is None:
+            conn.execute(DELETE, {"of_path": path})
+        else:
+            conn.execute(SET_DUE, {"of_path": path, "new_due": due})
+    return bool(found)
+
+
+def delete_changed(conn: Connection, paths: Iterable[str]) -> None:
+    """Delete the reverts of values at, above or below these paths: someone changed them since."""
+    changed = [fold(path) + "/" for path in paths]
+    for each in list_reverts(conn):
+        own = fold(each.path) + "/"
+        if any(own.startswith(path) or path.startswith(own) for path in changed):
+            conn.execute(DELETE, {"of_path": each.path})
+
+
+def record_problem(conn: Connection, version: int, problem: str, *, tried: int) -> None:
+    """Store why the values of a version could not be restored in the version `tried`."""
+    conn.execute(SET_PROBLEM, {"of_version": version, "new_tried": tried, "new_problem": problem})

@@ -1,0 +1,155 @@
+"""Temporary changes of the configuration: an agent restores what was there, unless somebody changed it."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from agents import reverts
+from agents.reverts import RevertsResult
+from cs_config.versions import store
+from taskqueue.db import clock, database
+from tests.running_service import Service, running
+
+TREE = """
+Resources:
+  Sites:
+    LCG.A.org:
+      CEs:
+        ce1:
+          MaxRAM: 4000  # of the CE
+          Queues: {long: {CPUTime: 100000, VOs: {dune: {MaxRAM: 5000}}}}
+Registry: {VO: {cms: {}, dune: {}}, Groups: {cms_a: {VO: cms, JobShare: 100}, cms_b: {VO: cms, JobShare: 5}}}
+Operations: {cms: {Limits: {JobShares: 2000}}}
+"""
+CE = "Resources/Sites/LCG.A.org/CEs/ce1"
+
+
+@pytest.fixture
+def service(engine: Engine, tmp_path: Path):
+    with running(engine, tmp_path, TREE) as service:
+        yield service
+
+
+def change(client: Any, values: dict[str, Any], hours: float | None = 6, **more: Any) -> dict[str, Any]:
+    version = client.get("/api/v1/config").json()["version"]
+    body = {"set": values, **({"revert_after": hours * 3600} if hours else {}), **more}
+    answer = client.patch("/api/v1/config", json=body, headers={"If-Match": str(version)})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def temporary(client: Any) -> list[dict[str, Any]]:
+    return list(client.get("/api/v1/config/temporary").json()["values"])
+
+
+def value(service: Service, path: str) -> Any:
+    here: Any = service.operator().get("/api/v1/config").json()["config"]
+    for name in path.split("/"):
+        here = here.get(name)
+    return here
+
+
+def let_pass(engine: Engine, hours: float) -> RevertsResult:
+    """One cycle, so many hours from now."""
+    with database.reading(engine) as conn:
+        config = store.load_version(conn)
+        now: datetime = clock.read_time(conn, clock.utc_now()) + timedelta(hours=hours)
+    result = reverts.cycle(engine, config, now=now, holder="test")
+    assert result is not None
+    return result
+
+
+def test_a_temporary_change_reverts_when_its_time_is_over(engine: Engine, service: Service) -> None:
+    operator = service.operator()
+    changed = change(operator, {f"{CE}/MaxRAM": 9000, f"{CE}/Throttle": {"Policy": "level0"}}, message="rush")
+    assert changed["reverts_at"]
+    assert [(each["path"], each["value"], each.get("restored")) for each in temporary(operator)] == [
+        (f"{CE}/MaxRAM", 9000, 4000),
+        (f"{CE}/Throttle/Policy", "level0", None),
+    ]
+    [latest, _] = operator.get("/api/v1/config/versions").json()["versions"]
+    assert latest["reverts_at"] == changed["reverts_at"]
+    assert not let_pass(engine, 5.9)
+    assert value(service, f"{CE}/MaxRAM") == 9000
+    assert let_pass(engine, 6.1) == RevertsResult(reverted=(2,))
+    assert (value(service, f"{CE}/MaxRAM"), value(service, f"{CE}/Throttle")) == (4000, None)
+    assert "MaxRAM: 4000  # of the CE" in operator.get("/api/v1/config").json()["text"]
+    [latest, *_] = operator.get("/api/v1/config/versions").json()["versions"]
+    assert latest["message"].startswith("end of the temporary change of version 2 by ")
+    assert temporary(operator) == []
+    assert not let_pass(engine, 7)
+
+
+def test_what_was_changed_since_stays_and_the_rest_reverts(engine: Engine, service: Service) -> None:
+    operator = service.operator()
+    change(operator, {f"{CE}/MaxRAM": 9000, f"{CE}/VOs/cms/OS": "el9"})
+    change(operator, {f"{CE}/MaxRAM": 8000}, None)
+    change(operator, {f"{CE}/MaxRAM": 9000}, None)  # the same value, but chosen to stay
+    change(operator, {f"{CE}/VOs/cms/Platform": "x86"}, None)
+    let_pass(engine, 7)
+    assert value(service, f"{CE}/MaxRAM") == 9000
+    assert value(service, f"{CE}/VOs") == {"cms": {"Platform": "x86"}}
+
+
+def test_a_file_applied_since_counts_as_a_change(engine: Engine, service: Service) -> None:
+    change(service.operator(), {f"{CE}/MaxRAM": 9000})
+    service.configure(TREE.replace("4000", "7000"))
+    assert temporary(service.operator()) == []
+    assert not let_pass(engine, 7)
+    assert value(service, f"{CE}/MaxRAM") == 7000
+
+
+def test_of_two_temporary_changes_both_end_with_the_first_value(engine: Engine, service: Service) -> None:
+    operator = service.operator()
+    change(operator, {f"{CE}/MaxRAM": 9000}, 6)
+    change(operator, {f"{CE}/MaxRAM": 8000}, 2)
+    assert let_pass(engine, 3)
+    assert value(service, f"{CE}/MaxRAM") == 4000
+    assert not let_pass(engine, 7)
+
+
+def test_the_same_value_again_moves_or_cancels_the_revert(engine: Engine, service: Service) -> None:
+    operator = service.operator()
+    change(operator, {f"{CE}/MaxRAM": 9000}, 6)
+    again = change(operator, {f"{CE}/MaxRAM": 9000}, 12)
+    assert (again["changes"], again["version"], bool(again["reverts_at"])) == ([], 2, True)
+    assert not let_pass(engine, 7)
+    assert "reverts_at" not in change(operator, {f"{CE}/MaxRAM": 9000}, None)
+    assert not let_pass(engine, 13)
+    assert value(service, f"{CE}/MaxRAM") == 9000
+
+
+def test_a_revert_needs_the_rights_that_its_author_had(engine: Engine, service: Service) -> None:
+    """Else a VO would lower a share for an hour, give it to another group, and then have both."""
+    cms = service.as_role("vo_admin", vo="cms", user="eve")
+    change(cms, {"Registry/Groups/cms_a/JobShare": 0}, 1)
+    change(cms, {"Registry/Groups/cms_b/JobShare": 1000}, None)
+    assert let_pass(engine, 2) == RevertsResult(failed=(2,))
+    assert value(service, "Registry/Groups/cms_a/JobShare") == 0
+    [left] = temporary(service.operator())
+    assert "JobShare of the groups of cms would be" in left["problem"]
+    assert "operators" in temporary(cms)[0]["problem"]
+    assert not let_pass(engine, 3)  # not again before the configuration changes
+    change(cms, {"Registry/Groups/cms_b/JobShare": 5}, None)
+    assert let_pass(engine, 4) == RevertsResult(reverted=(2,))
+    assert value(service, "Registry/Groups/cms_a/JobShare") == 100
+
+
+def test_values_of_other_vos_are_not_listed(service: Service) -> None:
+    change(service.operator(), {f"{CE}/VOs/dune/OS": "el9"})
+    assert temporary(service.as_role("vo_admin", vo="cms", user="eve")) == []
+    assert len(temporary(service.as_role("vo_admin", vo="dune", user="zoe"))) == 1
+
+
+def test_one_author_has_a_bounded_number_of_temporary_values(service: Service) -> None:
+    operator = service.operator()
+    values = {f"{CE}/Own{n}": n for n in range(1001)}
+    answer = operator.patch(
+        "/api/v1/config", json={"set": values, "revert_after": 60}, headers={"If-Match": "1"}
+    )
+    assert answer.status_code == 400
+    assert "this makes 1001 more so; allowed are 1000" in answer.text
+    assert operator.get("/api/v1/config").json()["version"] == 1
