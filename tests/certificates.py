@@ -1,5 +1,7 @@
 """An authority for the tests, made anew each time, and the certificates that it signs."""
 
+import shutil
+import subprocess
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -63,6 +65,100 @@ class Authority:
             )
         )
         return pem, secret
+
+    def revoke(self, *certificates: Path) -> None:
+        """A list of these certificates, beside that of the authority; `link_by_hash` makes it known."""
+        now = datetime.now(UTC)
+        revoked = (
+            x509.RevokedCertificateBuilder()
+            .serial_number(x509.load_pem_x509_certificate(each.read_bytes()).serial_number)
+            .revocation_date(now - _DAY)
+            .build()
+            for each in certificates
+        )
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self._name)
+        builder = builder.last_update(now - _DAY).next_update(now + _DAY)
+        for each in revoked:
+            builder = builder.add_revoked_certificate(each)
+        signed = builder.sign(self._key, hashes.SHA256())
+        (self._directory / "crl.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+    def link_by_hash(self) -> Path:
+        """A directory of the certificate, and of the list of revoked ones, as grids and OpenSSL have it."""
+        directory = self._directory / "certificates"
+        directory.mkdir(exist_ok=True)
+        for name in ("ca.pem", "crl.pem"):
+            if (file := self._directory / name).exists():
+                shutil.copy(file, directory)
+        subprocess.run(["openssl", "rehash", str(directory)], check=True, capture_output=True)
+        return directory
+
+
+def make_proxy(
+    certificate: Path,
+    secret: Path,
+    file: Path,
+    *,
+    group: str | None = None,
+    limited: bool = False,
+    days: float = 1,
+) -> Path:
+    """A proxy (RFC 3820) of a certificate, or of a proxy, in one file with its key and its chain."""
+    chain = x509.load_pem_x509_certificates(certificate.read_bytes())
+    issuer, key = chain[0], _key()
+    signer = serialization.load_pem_private_key(secret.read_bytes(), None)
+    assert isinstance(signer, rsa.RSAPrivateKey)
+    serial = x509.random_serial_number()
+    name = x509.Name([*issuer.subject, x509.NameAttribute(NameOID.COMMON_NAME, str(serial))])
+    policy = "1.3.6.1.4.1.3536.1.1.1.9" if limited else "1.3.6.1.5.5.7.21.1"
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(serial)
+        .not_valid_before(datetime.now(UTC) - 2 * _DAY)
+        .not_valid_after(datetime.now(UTC) + days * _DAY)
+        .add_extension(_unrecognized("1.3.6.1.5.5.7.1.14", _sequence(_sequence(_oid(policy)))), critical=True)
+    )
+    if group is not None:
+        text = b"\x16" + bytes([len(group)]) + group.encode()
+        builder = builder.add_extension(_unrecognized("1.2.42.42", text), critical=False)
+    signed = builder.sign(signer, hashes.SHA256())
+    file.touch(mode=0o600)
+    file.write_bytes(
+        b"".join(
+            (
+                signed.public_bytes(serialization.Encoding.PEM),
+                key.private_bytes(
+                    serialization.Encoding.PEM,
+                    serialization.PrivateFormat.TraditionalOpenSSL,
+                    serialization.NoEncryption(),
+                ),
+                *(each.public_bytes(serialization.Encoding.PEM) for each in chain),
+            )
+        )
+    )
+    return file
+
+
+def _unrecognized(identifier: str, content: bytes) -> x509.UnrecognizedExtension:
+    return x509.UnrecognizedExtension(x509.ObjectIdentifier(identifier), content)
+
+
+def _sequence(content: bytes) -> bytes:
+    return b"\x30" + bytes([len(content)]) + content
+
+
+def _oid(dotted: str) -> bytes:
+    first, second, *rest = map(int, dotted.split("."))
+    octets = [first * 40 + second]
+    for number in rest:
+        parts = [number & 127]
+        while number := number >> 7:
+            parts.insert(0, number & 127 | 128)
+        octets += parts
+    return b"\x06" + bytes([len(octets)]) + bytes(octets)
 
 
 def _key() -> rsa.RSAPrivateKey:

@@ -19,6 +19,7 @@ from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.formats import dirac_options, dirac_text, importers, restrictions
 from cs_config.formats.importers import ImportedConfiguration
+from cs_config.options import registry
 from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree import expiry
 from cs_config.tree.configuration import Configuration
@@ -94,7 +95,10 @@ def _split_items(value: object) -> list[object]:
 
 
 #: Allowed names in each of these sections.
-_BELOW = {"Resources": ("Sites", "Computing"), "Registry": ("VO", "Groups")}
+_BELOW = {"Resources": ("Sites", "Computing"), "Registry": registry.LEVELS}
+#: Options of a user or host that are carried over.
+_OF_MEMBERS = {"Users": ("DN",), "Hosts": ("DN", "Properties")}
+_SUSPENDED: Final = "Suspended"
 #: Below `Computing`; DIRAC's own example has it beside that.
 _OS_COMPATIBILITY: Final = "OSCompatibility"
 _COMPUTING = (_OS_COMPATIBILITY, expiry.SETTING)
@@ -136,12 +140,35 @@ class DiracLayout:
                 tree[name] = dirac_options.convert_operations(
                     self._values(entry, name), setup=setup, setups=setups, note=self._note_path
                 )
+            elif name == "Registry":
+                tree[name] = self._registry(entry)
             else:
                 tree[name] = self._values(self._select_allowed(entry, name, _BELOW.get(name)), name)
-        registry, default = tree.get("Registry"), root.section("Registry").entries.get("DefaultGroup")
-        if isinstance(registry, dict) and isinstance(default, Leaf):
-            dirac_options.set_default_groups(registry, dirac_text.read_value("", str(default.value or "")))
+        read, default = tree.get("Registry"), root.section("Registry").entries.get("DefaultGroup")
+        if isinstance(read, dict) and isinstance(default, Leaf):
+            dirac_options.set_default_groups(read, dirac_text.read_value("", str(default.value or "")))
         return tree
+
+    def _registry(self, section: Section) -> dict[str, object]:
+        allowed = self._select_allowed(section, "Registry", _BELOW["Registry"])
+        rest = {name: entry for name, entry in allowed.entries.items() if name not in _OF_MEMBERS}
+        tree = self._values(Section(allowed.line, rest), "Registry")
+        for level, names in _OF_MEMBERS.items():
+            if found := dict(self._members(allowed.section(level), f"Registry/{level}", names)):
+                tree[level] = found
+        return tree
+
+    def _members(
+        self, section: Section, path: str, names: tuple[str, ...]
+    ) -> Iterator[tuple[str, dict[str, object]]]:
+        """Users or hosts with their certificates, without those that are suspended."""
+        for name, member in section.sections():
+            if _list_items(member, _SUSPENDED):
+                self._note(f"{path}/{name}", member.line, "not carried over: it is suspended")
+            elif listed := {each: found for each in names if (found := _list_items(member, each))}:
+                if "DN" in listed:
+                    listed["DN"] = _join_names(listed["DN"])
+                yield name, dict(listed)
 
     def _resources(self, section: Section) -> dict[str, object]:
         self.vos |= _communities(section)
@@ -386,6 +413,17 @@ def _list_items(section: Section, name: str) -> list[str]:
     entry = section.entries.get(name)
     text = str(entry.value or "") if isinstance(entry, Leaf) else ""
     return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _join_names(parts: list[str]) -> list[str]:
+    """Names in certificates, of a list that was split at their commas too."""
+    joined: list[str] = []
+    for part in parts:
+        if part.startswith("/") or not joined:
+            joined.append(part)
+        else:
+            joined[-1] += f", {part}"
+    return joined
 
 
 def _communities(section: Section) -> frozenset[str]:

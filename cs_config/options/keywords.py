@@ -143,6 +143,13 @@ def _variable(item: str) -> tuple[str, str]:
     return name.strip(), value
 
 
+def foreign(raw: object) -> tuple[tuple[str, str], ...]:
+    """Keywords of another system with their texts, which that system gets back unchanged."""
+    if not isinstance(raw, Mapping):
+        raise UnfitValueError(f"{format_seen(raw)}, allowed is a record of names and texts")
+    return tuple(sorted((text(name), text(value)) for name, value in raw.items()))
+
+
 def logical_names(raw: object) -> tuple[str, ...]:
     """Logical file names, with or without the prefix `LFN:`, without duplicates.
 
@@ -193,6 +200,7 @@ KEYWORDS = (
     _plain("OutputSandbox", "output_sandbox", texts, "OutputSandboxes"),
     _plain("LogLevel", "log_level", text),
     _plain("JobConfigArgs", "job_config_args", text),
+    _plain("ForeignKeywords", "foreign", foreign),
     # Identification and ownership.
     _plain("JobName", "job_name", text),
     _plain("JobType", "job_type", filled_text, "JobTypes"),
@@ -238,6 +246,7 @@ PARTICULAR = frozenset(
     {
         *("Arguments", "StdOutput", "StdError", "ExecutionEnvironment", "OutputSandbox", "LogLevel"),
         *("JobConfigArgs", "JobName", "JobGroup", "OutputData", "OutputPath", "FirstEvent", "Seed"),
+        "ForeignKeywords",
     }
 )
 PARTICULAR_FOLDED = frozenset(map(fold, PARTICULAR))
@@ -269,7 +278,7 @@ def find_keyword(name: str) -> Keyword | None:
 
 def as_json(keyword: Keyword, value: object) -> object:
     """Convert a value that the keyword has read to JSON, as in a stored description."""
-    if keyword.attribute == "environment" and isinstance(value, tuple):
+    if keyword.attribute in ("environment", "foreign") and isinstance(value, tuple):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
 

@@ -1,6 +1,7 @@
-"""Reader of `Registry`: VOs and owner groups."""
+"""Reader of `Registry`: VOs, owner groups, and the certificates of users and hosts."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
@@ -18,7 +19,7 @@ DEFAULT_SHARE = 1000.0
 
 
 #: The allowed sections.
-LEVELS = ("VO", "Groups")
+LEVELS = ("VO", "Groups", "Users", "Hosts")
 
 
 class _VO(Options):
@@ -47,13 +48,43 @@ class Group(Options):
     """Jobs of the lowest priority do not count when its share is split."""
 
 
+class User(Options):
+    """`Registry/Users/<user>`. Source: DIRAC."""
+
+    dn: Annotated[Texts, Field(alias="DN")] = ()
+    """Names in its certificates, such as `/C=ch/O=cern/CN=ada`."""
+
+
+class Host(Options):
+    """`Registry/Hosts/<host>`. Source: DIRAC."""
+
+    dn: Annotated[Texts, Field(alias="DN")] = ()
+    """Names in its certificates."""
+    properties: Texts = ()
+    """TrustedHost, JobAdministrator and the like."""
+
+
 class Registry(Options):
-    """The whole section: VOs and owner groups, as configured."""
+    """The whole section: VOs, owner groups, users and hosts, as configured."""
 
     vo: Annotated[Mapping[str, _VO], Field(alias="VO", default_factory=dict)]
     """The VOs."""
     groups: Annotated[Mapping[str, Group], Field(default_factory=dict)]
     """The groups."""
+    users: Annotated[Mapping[str, User], Field(default_factory=dict)]
+    """Users with certificates, for DIRAC's clients."""
+    hosts: Annotated[Mapping[str, Host], Field(default_factory=dict)]
+    """Hosts with certificates, for DIRAC's clients."""
+
+    @cached_property
+    def users_by_dn(self) -> Mapping[str, str]:
+        """User by name in a certificate."""
+        return {dn: name for name, user in self.users.items() for dn in user.dn}
+
+    @cached_property
+    def hosts_by_dn(self) -> Mapping[str, str]:
+        """Host by name in a certificate."""
+        return {dn: name for name, host in self.hosts.items() for dn in host.dn}
 
     def find_group(self, name: str, vo: str) -> Group:
         """An owner group; one that is not configured has the defaults and the given VO."""

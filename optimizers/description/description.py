@@ -97,6 +97,7 @@ class JobDescription:
     output_sandbox: tuple[str, ...] = ()
     log_level: str = ""
     job_config_args: str = ""
+    foreign: tuple[tuple[str, str], ...] = ()  #: keywords of another system, which it gets back
     job_name: str = ""
     job_type: str = ""
     job_group: str = ""

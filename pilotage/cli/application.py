@@ -129,6 +129,10 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "processes.serve:serve",
         "Run the HTTP service; several can run, on any hosts, behind a load balancer.",
     ),
+    "dirac-door": Command(
+        "processes.dirac_door:dirac_door",
+        "Answer genuine clients, pilots and directors of DIRAC, with certificates and proxies.",
+    ),
     "worker": Command(
         "processes.worker:worker",
         "Run the optimizers: they prepare submitted jobs for matching, woken through Redis.",

@@ -130,7 +130,13 @@ def _routes() -> list[BaseRoute]:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    parts: Services = app.state.parts
+    async with keep_running(app.state.parts):
+        yield
+
+
+@asynccontextmanager
+async def keep_running(parts: Services) -> AsyncIterator[None]:
+    """Run the periodic actions of a process that answers pilots, and write what is left at the end."""
     process = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
     async def refresh_tokens() -> None:

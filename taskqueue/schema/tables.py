@@ -398,6 +398,15 @@ attempts = _table(
     _index_where("output IS NOT NULL", "ix_attempts_output", "output"),
     postgresql_with=_ROOMY,
 )
+#: What the clients of DIRAC showed that report on an attempt, and that name only the job: a mark is the hash
+#: of a key with an address.
+attempt_marks = _table(
+    "attempt_marks",
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("mark", Text, nullable=False),
+    PrimaryKeyConstraint("job_id", "epoch", "mark"),
+)
 #: Folded names of an attempt's location.
 ATTEMPT_AT = folded_name(attempts.c.site), folded_name(attempts.c.ce), folded_name(attempts.c.queue)
 # Attempts at a location, counted for limits.

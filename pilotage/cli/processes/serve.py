@@ -70,20 +70,28 @@ def serve_application(
     tls: ssl.SSLContext | None,
     ready: Callable[[], None] = lambda: None,
     ending: Callable[[], None] = lambda: None,
+    connection: "type[ClientConnection] | None" = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish running requests and return.
 
     `ready` is called when the server accepts requests, `ending` at shutdown, while it still does. Streams of
     events are ended then: they would last longer than running requests are waited for.
     """
-    config = configuration(app, log_level=chosen.log_level, trusted_proxies=chosen.trusted_proxies)
+    config = configuration(
+        app, log_level=chosen.log_level, trusted_proxies=chosen.trusted_proxies, connection=connection
+    )
     close = app.state.parts.job_events.close
     with _keep_signals():
         _Server(config, tls=tls, ready=ready, ending=ending, close=close).run(sockets=[bound])
 
 
 def configuration(
-    app: FastAPI, *, log_level: str, trusted_proxies: Sequence[str] = (), files: int | None = None
+    app: FastAPI,
+    *,
+    log_level: str,
+    trusted_proxies: Sequence[str] = (),
+    connection: "type[ClientConnection] | None" = None,
+    files: int | None = None,
 ) -> uvicorn.Config:
     """The settings of uvicorn; the level `debug` also logs each request. `files` as for `PendingHeads`."""
     pending = PendingHeads(by_address=not trusted_proxies, files=files)
@@ -94,7 +102,7 @@ def configuration(
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
-        http=partial(ClientConnection, pending=pending),  # type: ignore[arg-type]
+        http=partial(connection or ClientConnection, pending=pending),  # type: ignore[arg-type]
         ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,25 +19,30 @@ _log = logging.getLogger(__name__)
 _CHECK_EVERY = 10.0
 #: Application protocols (ALPN).
 _PROTOCOLS = ["http/1.1"]
+#: Names of revocation lists by hash.
+_REVOCATIONS = re.compile(r"[0-9a-f]{8}\.r[0-9]+")
 
 
 class Certificate:
     """A certificate with its key, in files that change when it is renewed."""
 
-    def __init__(self, certificate: Path, key: Path | None) -> None:
+    def __init__(self, certificate: Path, key: Path | None, authorities: Path | None = None) -> None:
         """Read the files.
 
         Args:
             certificate: PEM, the server's own first, then the intermediate ones.
             key: PEM; None: in the same file.
+            authorities: Directory of CA certificates and revocation lists by hash, of clients that must show
+                a certificate or a proxy; None: clients show none.
         """
         self._files = (certificate, key or certificate)
+        self._authorities = authorities
         self._seen = self._stamps()
         try:
             self._current = self._read()
         except (OSError, ssl.SSLError) as error:
             raise InvalidSettings([Problem(path="tls_certificate", message=self._describe(error))]) from None
-        self.context = _context()
+        self.context = self._make_context()
         # Called at each handshake: a connection has either the old or the new certificate with its key.
         self.context.sni_callback = self._select
         self.context.load_cert_chain(*self._files)
@@ -51,6 +57,8 @@ class Certificate:
         except (OSError, ssl.SSLError) as error:
             _log.error("the certificate was not reloaded: %s", self._describe(error))
         else:
+            # A connection takes these from the context that it began with, all else from the current one.
+            self.context.verify_flags = self._current.verify_flags
             _log.info("the certificate was renewed: %s", self._files[0])
         self._seen = stamps
 
@@ -58,12 +66,20 @@ class Certificate:
         connection.context = self._current
 
     def _read(self) -> ssl.SSLContext:
-        context = _context()
+        context = self._make_context()
         context.load_cert_chain(*self._files)
         return context
 
+    def _make_context(self) -> ssl.SSLContext:
+        context = _context()
+        if self._authorities is not None:
+            _require_clients(context, self._authorities)
+        return context
+
     def _stamps(self) -> list[tuple[int, int]]:
-        return [(facts.st_ino, facts.st_mtime_ns) for file in self._files if (facts := _stat(file))]
+        # A context reads each revocation list once: it is made again when one of them has changed.
+        files = [*self._files, *(sorted(self._authorities.iterdir()) if self._authorities else ())]
+        return [(facts.st_ino, facts.st_mtime_ns) for file in files if (facts := _stat(file))]
 
     def _describe(self, error: OSError) -> str:
         certificate, key = self._files
@@ -82,6 +98,21 @@ def _context() -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(_PROTOCOLS)
     return context
+
+
+def _require_clients(context: ssl.SSLContext, authorities: Path) -> None:
+    """Verify clients, also those with proxies (RFC 3820); revocation lists, if there are any, of every CA.
+
+    A proxy is not in a list of its CA, so the lists are needed for the chain, not for its first certificate.
+    Sessions are not resumed: a revoked certificate would go on.
+    """
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_ALLOW_PROXY_CERTS
+    if any(_REVOCATIONS.fullmatch(each.name) for each in authorities.iterdir()):
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
+    context.load_verify_locations(capath=str(authorities))
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
 
 
 def read_certificate(settings: Settings) -> Certificate | None:

@@ -73,8 +73,13 @@ def _count_request(token: BearerToken, parts: Services) -> BearerToken:
         raise TokenRevoked("the token was revoked")
     caller = token.caller
     if not caller.is_operator:
-        parts.rates.take(caller.subject, _rate(parts, vo=caller.vo), now=time.monotonic())
+        count(parts, caller.subject, vo=caller.vo)
     return token
+
+
+def count(parts: Services, subject: str, *, vo: str | None = None) -> None:
+    """Count a request of a subject; `TooManyRequests`."""
+    parts.rates.take(subject, _rate(parts, vo=vo), now=time.monotonic())
 
 
 def verify(text: str, parts: Services) -> BearerToken:

@@ -164,11 +164,7 @@ async def find_jobs(
     request_timeout: float | None,
 ) -> bytes:
     """Claim jobs for a caller; the body of the answer, a `Matches` without its empty fields."""
-    if problem := clock.describe_offset(parts.clock_offset()):
-        raise ClockWrong(problem)
-    if parts.live.problem is not None:
-        # Places may be closed, and VOs excluded, by what this process cannot read.
-        raise Busy("this process cannot read the newest version of the configuration; another one serves")
+    require_ready(parts)
     is_cached = len(asked.stated) <= _CACHED_LENGTH
     # Equal for requests with the same resource and the same rights.
     key = (asked.stated, caller.role, caller.vos, caller.queue) if is_cached else None
@@ -188,7 +184,7 @@ async def find_jobs(
         cache_key=key,
     )
     async with nullcontext() if caller.stamp is None else parts.places.turn(caller.stamp):
-        answer = await _claim(parts, request, wanted)
+        answer = await claim_jobs(parts, request, wanted)
     if answer.reason:
         return _refuse(parts, answer.reason, answer.warnings)
     site = address.site if address else resource.site
@@ -197,7 +193,17 @@ async def find_jobs(
     return encode_matches(answer, parts.live.current)
 
 
-async def _claim(parts: Services, request: Request, wanted: MatchRequest) -> MatchResult:
+def require_ready(parts: Services) -> None:
+    """Raise `ClockWrong` or `Busy` if this process may hand out no jobs now."""
+    if problem := clock.describe_offset(parts.clock_offset()):
+        raise ClockWrong(problem)
+    if parts.live.problem is not None:
+        # Places may be closed, and VOs excluded, by what this process cannot read.
+        raise Busy("this process cannot read the newest version of the configuration; another one serves")
+
+
+async def claim_jobs(parts: Services, request: Request, wanted: MatchRequest) -> MatchResult:
+    """Claim jobs for the client of a request, unless it disconnects or the deadline passes."""
     is_gone = partial(has_disconnected, request)
     answer = await parts.claims.claim(wanted, is_gone)
     if answer is None:

@@ -673,6 +673,16 @@ def upgrade() -> None:
     op.create_index("ix_attempts_output", "attempts", ["output"], **_where("output IS NOT NULL"))
     op.create_index("uq_attempts_open", "attempts", ["job_id"], unique=True, **_where(_OPEN))
     op.create_table(
+        "attempt_marks",
+        sa.Column("job_id", _ID, nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("mark", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.job_id"], name=op.f("fk_attempt_marks_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "epoch", "mark", name=op.f("pk_attempt_marks")),
+    )
+    op.create_table(
         "job_log",
         sa.Column("log_id", _ID, nullable=False),
         sa.Column("job_id", _ID, nullable=False),

@@ -164,7 +164,10 @@ def test_unknown_levels_are_errors() -> None:
             "OSCompatibility/el9: a list of the platforms",
         ),
         ("Resources: {Computing: {CEDefaults: {}}}\n", "Computing/CEDefaults: unknown level"),
-        ("Registry: {Users: {}}\n", "Registry/Users: unknown level, allowed here are VO, Groups"),
+        (
+            "Registry: {Roles: {}}\n",
+            "Registry/Roles: unknown level, allowed here are VO, Groups, Users, Hosts",
+        ),
     ],
 )
 def test_what_stands_at_the_wrong_place_is_an_error(text: str, said: str) -> None:

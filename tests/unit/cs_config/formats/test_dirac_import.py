@@ -179,7 +179,6 @@ def test_todays_layout_becomes_ours_and_what_is_left_out_is_told():
         "Resources/StorageElements",
         "Resources/Computing/CREAM",
         "Resources/Sites/LCG.CERN.ch/CEs/ce503.cern.ch/Queues/long/MaxRAMM",
-        "Registry/Users",
     }
     assert (
         "did you mean MaxRAM?" in notes["Resources/Sites/LCG.CERN.ch/CEs/ce503.cern.ch/Queues/long/MaxRAMM"]
@@ -319,3 +318,47 @@ def test_a_value_that_is_written_is_read_again(value):
     if written is not None:
         joined = ", ".join(written) if isinstance(written, list) else written
         assert repr(dirac_text.read_value("Own", joined)) == repr(value)
+
+
+MEMBERS = """
+Registry
+{
+  Users
+  {
+    ada
+    {
+      DN = /DC=ch/O=CERN, Geneva/CN=ada, /C=fr/CN=ada
+      Email = ada@example.org
+    }
+    eve
+    {
+      DN = /DC=ch/CN=eve
+      Suspended = lhcb
+    }
+  }
+  Hosts
+  {
+    rms.example.org
+    {
+      DN = /DC=ch/CN=rms.example.org
+      Properties = TrustedHost, JobAdministrator
+    }
+  }
+  VO
+  {
+    lhcb
+    {
+    }
+  }
+}
+"""
+
+
+def test_certificates_of_users_and_hosts_are_carried_over_but_not_of_suspended_users():
+    found = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": MEMBERS})
+    registry = found.proposal.after.registry
+    assert registry.users_by_dn == {"/DC=ch/O=CERN, Geneva/CN=ada": "ada", "/C=fr/CN=ada": "ada"}
+    assert registry.hosts["rms.example.org"].properties == ("TrustedHost", "JobAdministrator")
+    assert [(note.path, note.message) for note in found.notes] == [
+        ("Registry/Users/eve", "not carried over: it is suspended")
+    ]

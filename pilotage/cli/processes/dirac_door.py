@@ -1,0 +1,103 @@
+"""`pilotage dirac-door`: DIRAC's services for its clients, over HTTPS with certificates and proxies."""
+
+import socket
+import ssl
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cs_config import gc_tuning
+from pilotage.cli import engine as cli_engine
+from pilotage.cli import process_setup, settings, wiring
+from pilotage.cli.errors import CommandRefused, WrongUsage
+from pilotage.cli.processes import serve, tls
+from pilotage.cli.processes.tls import Certificate
+from pilotage.cli.settings import Settings
+from pilotage.dirac_door.app import create_door
+
+_AUTHORITIES = Path("/etc/grid-security/certificates")
+
+
+class CertifiedConnection(serve.ClientConnection):
+    """A connection whose requests carry the verified certificates of the client (TLS extension of ASGI)."""
+
+    _chain: tuple[str, ...] | None = None  # PEM, the client's own first
+
+    def on_message_begin(self) -> None:
+        """Add the certificates to the request."""
+        super().on_message_begin()
+        if self._chain is None:
+            self._chain = _read_chain(self.transport.get_extra_info("ssl_object"))
+        self.scope["extensions"] = {"tls": {"client_cert_chain": self._chain}}
+
+
+def _read_chain(connection: ssl.SSLObject | None) -> tuple[str, ...]:
+    """The chain that OpenSSL has verified; Python 3.13 makes the method public."""
+    if connection is None:
+        return ()
+    if hasattr(connection, "get_verified_chain"):
+        return tuple(ssl.DER_cert_to_PEM_cert(each) for each in connection.get_verified_chain())
+    verified = connection._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # noqa: SLF001
+    return tuple(each.public_bytes() for each in verified or ())
+
+
+@settings.command_with(
+    *("host", "tls_certificate", "tls_key", "workers", "resources"),
+    *("database_url", "redis_url", "log_level"),
+)
+def dirac_door(
+    chosen: Settings,
+    *,
+    as_json: bool,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on.")] = 8443,
+    authorities: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="CA certificates and revocation lists of the clients, by hash; read again when they change.",
+        ),
+    ] = _AUTHORITIES,
+) -> None:
+    """Answer genuine clients, pilots and directors of DIRAC, with certificates and proxies.
+
+    Run it beside `serve`, on the same database, with the certificate of the host. A proxy server in front
+    has to pass TLS through. With --json, log lines are JSON.
+    """
+    process_setup.configure_logs(chosen.log_level, as_json=as_json)
+    _read_certificate(chosen, authorities)
+    process_setup.raise_file_limit()
+    with cli_engine.translate_unreachable(chosen.database_url), wiring.open_current_engine(chosen) as engine:
+        wiring.import_resources(engine, chosen)
+    bound = serve.bind_socket(chosen.host, port)
+    typer.echo(f"pilotage answers DIRAC at {serve.url_of(bound, tls=True)}", err=True)
+    one = partial(_run, chosen, bound, authorities, as_json=as_json)
+    if chosen.workers == 1:
+        one()
+    else:
+        process_setup.keep_alive(one, chosen.workers, ending=bound.close)
+
+
+def _read_certificate(chosen: Settings, authorities: Path) -> Certificate:
+    if chosen.tls_certificate is None:
+        raise WrongUsage("DIRAC's clients need HTTPS: --tls-certificate, with the key in it or --tls-key")
+    if not authorities.is_dir():
+        raise CommandRefused(
+            f"{authorities} is no directory with certificates of authorities (--authorities)"
+        )
+    return Certificate(chosen.tls_certificate, chosen.tls_key, authorities)
+
+
+def _run(chosen: Settings, bound: socket.socket, authorities: Path, *, as_json: bool) -> None:
+    """Run one process."""
+    process_setup.configure_logs(chosen.log_level, as_json=as_json)
+    gc_tuning.collect_seldom()
+    with (
+        wiring.open_current_engine(chosen) as engine,
+        wiring.run_services(chosen, engine) as parts,
+        tls.watch_certificate(_read_certificate(chosen, authorities)) as context,
+    ):
+        serve.serve_application(
+            create_door(parts), bound, chosen, tls=context, connection=CertifiedConnection
+        )

@@ -1,0 +1,145 @@
+"""The door as one application: finds the peer and the method of a call, and answers as DIRAC does.
+
+A call that is refused is answered 200 with a result that is not OK. Clients take 401 for no access and 501
+for an unknown method; after any other status they try the next URL of the service.
+"""
+
+import logging
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+import anyio.to_thread
+from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
+
+from pilotage.dirac_door import (
+    certificates,
+    jencode,
+    job_manager,
+    job_monitoring,
+    job_state_update,
+    matcher,
+    peers,
+)
+from pilotage.dirac_door.calls import CheckedMethod, DiracCall, Method
+from pilotage.dirac_door.certificates import Identity
+from pilotage.dirac_door.jencode import Result
+from pilotage.service.app import keep_running
+from pilotage.service.auth import access, audit
+from pilotage.service.error_handlers import status_of
+from pilotage.service.http_errors import NotAuthenticated
+from pilotage.service.routing import StrictRequest
+from pilotage.service.services import Services
+from requirements.errors import PilotageError
+from taskqueue.db import database
+
+_log = logging.getLogger(__name__)
+
+
+def _ping(call: DiracCall) -> Result:
+    """A sign of life."""
+    return jencode.ok(
+        {"name": call.request.url.path.strip("/"), "time": call.parts.clock(), "version": "Pilotage"}
+    )
+
+
+def _whoami(call: DiracCall) -> Result:
+    """The peer as it was identified."""
+    peer = call.peer
+    facts = {"DN": peer.dn, "username": peer.user, "group": peer.group, "properties": sorted(peer.properties)}
+    return jencode.ok({**facts, "VO": "" if peer.is_host else peer.vo, "isLimitedProxy": peer.is_limited})
+
+
+_EVERYWHERE: Final[Mapping[str, Method]] = {"ping": _ping, "whoami": _whoami}
+#: The services with their methods, by the path of their URLs.
+SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
+    f"/WorkloadManagement/{name}": {
+        method: CheckedMethod(function) for method, function in {**_EVERYWHERE, **methods}.items()
+    }
+    for name, methods in (
+        ("JobManager", job_manager.METHODS),
+        ("JobMonitoring", job_monitoring.METHODS),
+        ("JobStateUpdate", job_state_update.METHODS),
+        ("Matcher", matcher.METHODS),
+    )
+}
+#: Bytes of a form: the text of a parametric job with many files.
+_LONGEST: Final = 16 << 20
+#: Statuses of refusals that are not answered as a result: no access, busy, away.
+_STATUSES: Final = frozenset({401, 408, 413, 429, 503})
+_NOT_IMPLEMENTED: Final = 501
+
+
+def create_door(parts: Services) -> FastAPI:
+    """Build the application, ready to be served; it starts and stops none of `parts`."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with keep_running(parts):
+            yield
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await _answer(parts, StrictRequest(request.scope, request.receive))
+        except ClientDisconnect:
+            return Response("the request ended in the middle of its form", 400)
+        except PilotageError as refusal:
+            return _refuse(request, refusal)
+        except database.UNAVAILABLE as away:
+            parts.storage.note_failure(away)
+            _log.warning("the database is unavailable or overloaded: %s", away)
+            return Response("the database does not answer; try again later", 503)
+
+    door = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
+    door.state.parts = parts
+    for path in SERVICES:
+        door.add_route(path, answer, methods=["POST"])
+    return door
+
+
+async def _answer(parts: Services, request: StrictRequest) -> Response:
+    identity = _identify(request)
+    config, address = parts.live.current, access.address(request)
+    registry = config.registry
+    if identity.dn not in registry.users_by_dn and identity.dn not in registry.hosts_by_dn:
+        raise NotAuthenticated(f"{identity.dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
+    access.count(parts, f"dirac:{identity.dn}@{address}")
+    await request.read(_LONGEST)
+    form = await anyio.to_thread.run_sync(jencode.read_form, request.whole)
+    peer = peers.find_peer(identity, form.credentials, config, address=address)
+    methods = SERVICES[request.url.path]
+    if form.method not in methods:
+        return Response(f"{form.method[:80]} is no method of {request.url.path}", _NOT_IMPLEMENTED)
+    method = methods[form.method]
+    call, named = DiracCall(parts=parts, peer=peer, request=request), method.read_arguments(form.arguments)
+    if method.is_async:
+        result = await method.function(call, **named)
+    else:
+        async with parts.work.place(f"{peer.dn}@{address}"):
+            run = partial(database.retry_on_conflict(method.function), call, **named)
+            result = await anyio.to_thread.run_sync(run)
+    return Response(jencode.encode(result), media_type="application/json")
+
+
+def _identify(request: Request) -> Identity:
+    """The identity in the chain that the server has verified (the TLS extension of ASGI)."""
+    chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain", ())
+    identity = certificates.identify([ssl.PEM_cert_to_DER_cert(each) for each in chain]) if chain else None
+    if identity is None:
+        raise NotAuthenticated("this needs a certificate or a proxy")
+    return identity
+
+
+def _refuse(request: Request, refusal: PilotageError) -> Response:
+    status = status_of(refusal)
+    if status in (401, 403):
+        reason = str(refusal)
+        audit.unproven(f"POST {request.url.path}", address=access.address(request), reason=reason)
+    if status == 500:
+        raise refusal
+    if status in _STATUSES:
+        return Response(str(refusal), status)
+    return Response(jencode.encode(jencode.error(str(refusal))), media_type="application/json")

@@ -1,0 +1,193 @@
+"""DIRAC's dialect of JDL: values need no quotes, brackets and the last semicolon may be missing.
+
+What JobAgents get is written so that DIRAC's own parser splits it correctly: it reads neither quotes nor
+nested values. Keywords that only DIRAC has are kept, and written back.
+
+Source: DIRAC 9.1, `ClassAdLight.py`, `JDL.py`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from requirements.errors import InvalidJob, Problem
+from requirements.values import as_number
+from taskqueue.jobs.jobs import Job
+
+#: Keywords that DIRAC reads as lists.
+_LISTS: Final = frozenset(
+    {
+        *("BannedSites", "ExecutionEnvironment", "InputData", "OutputData", "OutputSandbox"),
+        *("Site", "Tags", "OutputSE", "InputDataPolicy"),
+    }
+)
+_TEXTS: Final = frozenset(
+    {
+        *("Arguments", "Executable", "GridCE", "JobConfigArgs", "JobGroup", "JobName", "JobType", "LogLevel"),
+        *("OutputPath", "Platform", "StdOutput", "StdError"),
+    }
+)
+_NUMBERS: Final = frozenset(
+    {
+        *("CPUTime", "Priority", "NumberOfProcessors", "MinNumberOfProcessors", "MaxNumberOfProcessors"),
+        *("MinRAM", "MaxRAM"),
+    }
+)
+#: Set from the certificate, whatever the text has.
+_OVERWRITTEN: Final = frozenset(
+    {"Owner", "OwnerDN", "OwnerGroup", "OwnerName", "VirtualOrganization", "VO", "DIRACSetup", "JobID"}
+)
+_FOREIGN: Final = "ForeignKeywords"
+_ANY: Final = "any"
+#: DIRAC's job type of jobs that have none.
+DEFAULT_TYPE: Final = "User"
+#: A parameter of a parametric job: `Parameters`, `ParameterStart.A`.
+_PARAMETER: Final = re.compile(r"(Parameters|ParameterStart|ParameterStep|ParameterFactor)(\.\w+)?")
+#: Characters that DIRAC's parser takes for the end of a value, or for a nested one.
+_UNREADABLE: Final = frozenset(';["\n{}')
+_NAME: Final = re.compile(r"\s*([^=;]*?)\s*=")
+#: A text in quotes, and one in braces whose quotes are closed, up to the end of its value.
+_QUOTED: Final = re.compile(r'\s*"((?:[^"\\]|\\.)*)"\s*(?:;|\Z)', re.DOTALL)
+_BRACED: Final = re.compile(r'\s*(\{(?:[^{}"]|"[^"]*"|\{[^{}]*\})*\})\s*(?:;|\Z)', re.DOTALL)
+_BARE: Final = re.compile(r"([^;]*)(?:;|\Z)")
+_ITEM: Final = re.compile(r'\s*(?:"([^"]*)"|(\{[^{}]*\})|([^,"]*))\s*(?:,|\Z)')
+
+Value = str | list[str]
+
+
+def read_jdl(text: str) -> dict[str, object]:
+    """The description in a text of a client of DIRAC, with our keywords; `InvalidJob` says what is wrong."""
+    return _to_ours(dict(_split(text)))
+
+
+def _split(text: str) -> Iterator[tuple[str, Value]]:
+    """The attributes of a text; the last one of a name wins, as in DIRAC."""
+    body = text.strip()
+    if body.startswith("["):
+        body = body[1:]
+    if body.endswith("]"):
+        body = body[:-1]
+    at = 0
+    while body[at:].strip(" \t\r\n;"):
+        at += len(body[at:]) - len(body[at:].lstrip(" \t\r\n;"))
+        name = _NAME.match(body, at)
+        if name is None or not name[1]:
+            line = body.count("\n", 0, at) + 1
+            message = f"line {line}: {body[at : at + 40]!r} is no `Name = value;`"
+            raise InvalidJob([Problem(path="description", message=message)])
+        value, at = _read_value(body, name.end())
+        yield name[1], value
+
+
+def _read_value(body: str, at: int) -> tuple[Value, int]:
+    if quoted := _QUOTED.match(body, at):
+        return re.sub(r'\\(["\\])', r"\1", quoted[1]).replace("\n", ""), quoted.end()
+    if braced := _BRACED.match(body, at):
+        return _read_items(braced[1][1:-1]), braced.end()
+    bare = _BARE.match(body, at)
+    if bare is None:
+        raise AssertionError("every text matches")
+    return bare[1].replace("\n", "").replace('"', "").strip(), bare.end()
+
+
+def _read_items(text: str) -> list[str]:
+    found: list[str] = []
+    at = 0
+    while at < len(text):
+        item = _ITEM.match(text, at)
+        if item is None or item.end() == at:  # a quote in the middle of a word
+            found += [part.replace('"', "").strip() for part in text[at:].split(",")]
+            break
+        found.append(next((each for each in item.groups() if each is not None), "").strip())
+        at = item.end()
+    return [item for item in found if item]
+
+
+def _to_ours(read: Mapping[str, Value]) -> dict[str, object]:
+    """Keywords that both have in our form, all others as foreign ones."""
+    ours: dict[str, object] = {}
+    foreign: dict[str, str] = {}
+    for name, value in read.items():
+        if name in _OVERWRITTEN:
+            continue
+        if _PARAMETER.fullmatch(name):
+            ours[name] = as_number(value) if isinstance(value, str) else value
+        elif name in _LISTS:
+            if items := _list_items(value, name):
+                ours[name] = items
+        elif name in _TEXTS | _NUMBERS and (isinstance(value, str) or len(value) == 1):
+            text = value if isinstance(value, str) else value[0]
+            if text and not (name in ("Platform", "GridCE") and text.lower() == _ANY):
+                ours[name] = text
+        else:
+            foreign[name] = _format_foreign(value)
+    ours.setdefault("JobType", DEFAULT_TYPE)
+    if foreign:
+        ours[_FOREIGN] = foreign
+    return ours
+
+
+def _list_items(value: Value, name: str) -> list[str]:
+    items = value if isinstance(value, list) else [each.strip() for each in value.split(",")]
+    places = name in ("Site", "BannedSites")
+    return [each for each in items if each and not (places and each.lower() == _ANY)]
+
+
+def _format_foreign(value: Value) -> str:
+    return value if isinstance(value, str) else "{" + ", ".join(value) + "}"
+
+
+def write_jdl(body: Mapping[str, object], job: Job) -> str:
+    """The text of a stored description for genuine clients; `InvalidJob` names what they cannot read."""
+    given: dict[str, object] = {
+        name: value for name, value in body.items() if name in _LISTS | _TEXTS | _NUMBERS
+    }
+    environment = body.get("ExecutionEnvironment")
+    if isinstance(environment, Mapping):
+        given["ExecutionEnvironment"] = [f"{name}={value}" for name, value in environment.items()]
+    given.setdefault("JobType", DEFAULT_TYPE)
+    foreign = body.get(_FOREIGN)
+    known = {
+        "JobID": job.job_id,
+        "Owner": job.owner,
+        "OwnerGroup": job.owner_group,
+        "VirtualOrganization": job.vo,
+        "Priority": given.pop("Priority", job.priority),
+    }
+    lines = [_write(name, value) for name, value in sorted({**given, **known}.items())]
+    if isinstance(foreign, Mapping):
+        lines += [
+            f"    {name} = {value};" if str(value).startswith("{") else _write(name, value)
+            for name, value in foreign.items()
+            if name not in known and name not in given
+        ]
+    return "\n".join(("[", *lines, "]"))
+
+
+def _write(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"    {name} = {str(value).lower()};"
+    if isinstance(value, int | float):
+        return f"    {name} = {value:.15g};"
+    if isinstance(value, list | tuple):
+        # DIRAC's parser needs the blank behind each comma.
+        return f"    {name} = {{{', '.join(_quote(name, each) for each in value)}}};"
+    return f"    {name} = {_quote(name, value)};"
+
+
+def _quote(name: str, value: object) -> str:
+    text = str(value)
+    if wrong := sorted(_UNREADABLE.intersection(text)):
+        signs = " ".join(map(repr, wrong))
+        message = f"{text!r:.80} contains {signs}, which JobAgents of DIRAC cannot read"
+        raise InvalidJob([Problem(path=name, message=message)])
+    return f'"{text}"'
+
+
+def require_readable(body: Mapping[str, object]) -> None:
+    """`InvalidJob` unless genuine JobAgents can read a description, with its placeholders."""
+    foreign = body.get(_FOREIGN)
+    own = {name: value for name, value in body.items() if name != _FOREIGN and not _PARAMETER.fullmatch(name)}
+    for name, value in {**(foreign if isinstance(foreign, Mapping) else {}), **own}.items():
+        if name in own or not str(value).startswith("{"):
+            _write(name, value)

@@ -1,0 +1,133 @@
+"""DIRAC's wire: a form with the method and JEncode text of its arguments, answered by JEncode of a result.
+
+JEncode is JSON with dates and bytes as objects `{"__dCls": …, "obj": …}`. DIRAC's own decoder imports the
+module that any other `__dCls` names: here that is an error.
+
+Source: DIRAC 9.1, `Core/Utilities/JEncode.py`, `Core/Tornado`.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Final
+from urllib.parse import parse_qs
+
+from pilotage.service import routing
+from requirements.errors import InvalidRequest, Problem
+
+#: DIRAC's numbers of errors with their texts.
+ERRORS: Final[Mapping[int, str]] = {
+    1501: "Invalid JDL",
+    1503: "Job submission error",
+    1510: "No match found",
+    1511: "Pilot version does not match",
+    1550: "No pilots found",
+}
+INVALID_JDL, SUBMISSION, NO_MATCH, PILOT_VERSION, NO_PILOT = ERRORS
+
+_CLASS: Final = "__dCls"
+_MOMENT: Final = "%Y-%m-%d %H:%M:%S"
+_DAY: Final = "%Y-%m-%d"
+#: Fields of one form.
+_FIELDS: Final = 20
+
+#: A result of DIRAC: `OK` with `Value`, or with `Errno` and `Message`; clients read further keys of some.
+Result = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One call as it was sent."""
+
+    method: str
+    arguments: tuple[object, ...]
+    #: Of a host that acts for others, `("DN", "group")`; of others the name of a group; None: neither.
+    credentials: tuple[str, str] | str | None = None
+
+
+def ok(value: object = None, **more: object) -> Result:
+    """A good result."""
+    return {"OK": True, "Value": value, **more}
+
+
+def error(message: str, number: int = 0, **more: object) -> Result:
+    """A refusal, with the text of its number as DIRAC writes it."""
+    text = f"{ERRORS[number]} ( {number} : {message})" if number else message
+    return {"OK": False, "Errno": number, "Message": text, **more}
+
+
+def read_form(body: bytes) -> Form:
+    """Parse a form; `InvalidRequest` for one that no client of DIRAC sends."""
+    try:
+        fields = parse_qs(
+            body.decode(),
+            keep_blank_values=True,
+            strict_parsing=True,
+            max_num_fields=_FIELDS,
+            errors="strict",
+        )
+    except ValueError as fault:
+        raise _invalid("body", f"is not a form: {fault}") from None
+    method = fields.get("method", [""])[0]
+    arguments = decode(fields.get("args", ["[]"])[0])
+    if not isinstance(arguments, list):
+        raise _invalid("args", "is not a list")
+    return Form(method=method, arguments=tuple(arguments), credentials=_read_credentials(fields))
+
+
+def _read_credentials(fields: Mapping[str, list[str]]) -> tuple[str, str] | str | None:
+    given = decode(fields.get("extraCredentials", ["null"])[0])
+    if given is None or isinstance(given, str):
+        return given or None
+    if isinstance(given, list) and len(given) == 2 and all(isinstance(each, str) for each in given):
+        return given[0], given[1]
+    raise _invalid("extraCredentials", "is neither a name nor a DN with a group")
+
+
+def encode(value: object) -> bytes:
+    """JEncode text of a value; moments in UTC without fractions."""
+    return json.dumps(value, default=_encode_other).encode()
+
+
+def _encode_other(value: object) -> object:
+    if isinstance(value, datetime):
+        return {_CLASS: "dt", "obj": value.astimezone(UTC).strftime(_MOMENT)}
+    if isinstance(value, date):
+        return {_CLASS: "date", "obj": value.strftime(_DAY)}
+    if isinstance(value, bytes):
+        return {_CLASS: "b64", "obj": b64encode(value).decode()}
+    raise TypeError(f"{type(value).__name__} has no form in JEncode")
+
+
+def decode(text: str) -> object:
+    """The value of a JEncode text; `InvalidRequest` as for any other JSON, and for a foreign `__dCls`."""
+    return _read_objects(routing.parse(text.encode()))
+
+
+def _read_objects(read: object) -> object:
+    if isinstance(read, list):
+        return [_read_objects(each) for each in read]
+    if not isinstance(read, dict):
+        return read
+    if _CLASS not in read:
+        return {name: _read_objects(each) for name, each in read.items()}
+    name, text = read[_CLASS], read.get("obj")
+    if not isinstance(name, str) or name not in _READERS or not isinstance(text, str):
+        raise _invalid("args", f"{_CLASS} {name!r:.80} is none of {', '.join(_READERS)} with a text")
+    try:
+        return _READERS[name](text)
+    except ValueError as fault:
+        raise _invalid("args", f"{_CLASS} {name}: {fault}") from None
+
+
+_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "dt": lambda text: datetime.strptime(text, _MOMENT).replace(tzinfo=UTC),
+    "date": lambda text: datetime.strptime(text, _DAY).replace(tzinfo=UTC).date(),
+    "b64": lambda text: b64decode(text, validate=True),
+}
+
+
+def _invalid(path: str, message: str) -> InvalidRequest:
+    return InvalidRequest([Problem(path=path, message=message)])

@@ -1,0 +1,151 @@
+"""WorkloadManagement/JobManager: submit, kill, reschedule, delete and reset jobs."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from optimizers.description import parametric
+from pilotage.dirac_door import dialect, jencode, peers
+from pilotage.dirac_door import job_state_update as reports
+from pilotage.dirac_door.calls import DiracCall, JobIds, Method
+from pilotage.dirac_door.jencode import Result
+from pilotage.service.models.jobs import JobFilter
+from pilotage.service.queries import jobs as queries
+from requirements.errors import InvalidInput, NotAllowed
+from taskqueue.db import database
+from taskqueue.errors import JobNotFound
+from taskqueue.jobs.jobs import Job
+from taskqueue.leases import attempts
+from taskqueue.states import JobStatus
+
+
+def submit_job(call: DiracCall, text: str) -> Result:
+    """Store the jobs of a text: an id, or a list of them if it is parametric."""
+    peer = call.peer
+    if peer.is_limited:
+        return jencode.error("a limited proxy may not submit", jencode.SUBMISSION)
+    if not peer.has(peers.NORMAL_USER) or peer.is_host:
+        return jencode.error(f"{peer.user} with the group {peer.group} may not submit", jencode.SUBMISSION)
+    try:
+        read = dialect.read_jdl(text)
+        dialect.require_readable(read)
+        accepted = queries.submit(call.parts, peer.submitter, [read], key=None)
+    except InvalidInput as fault:
+        return jencode.error(str(fault), jencode.INVALID_JDL)
+    ids: object = accepted.job_ids if parametric.is_parametric(read) else accepted.job_ids[0]
+    return jencode.ok(ids, JobID=ids, requireProxyUpload=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """Jobs that a call names."""
+
+    own: Sequence[Job]  #: that the peer controls
+    foreign: Sequence[int]
+    unknown: Sequence[int]
+
+
+def _sort(call: DiracCall, job_ids: Sequence[int]) -> _Named:
+    with database.reading(call.parts.engine) as conn:
+        seen = call.find_jobs(conn, job_ids)
+    own = [job for job in seen.values() if call.peer.controls(job)]
+    known = {job.job_id for job in own}
+    return _Named(
+        own=own,
+        foreign=[each for each in seen if each not in known],
+        unknown=[each for each in dict.fromkeys(job_ids) if each not in seen],
+    )
+
+
+def _change(call: DiracCall, job_ids: Sequence[int], wanted: JobStatus, *, is_reset: bool = False) -> Result:
+    """Change the jobs that the peer controls and whose status allows it; the ids of these."""
+    named = _sort(call, job_ids)
+    by_vo: defaultdict[str, list[int]] = defaultdict(list)
+    for job in named.own:
+        by_vo[job.vo].append(job.job_id)
+    done = [
+        job_id
+        for vo, ids in by_vo.items()
+        for job_id in queries.change_many(
+            call.parts, call.peer.admin_of(vo), JobFilter(ids=ids), wanted, is_reset=is_reset
+        ).job_ids
+    ]
+    return _report(sorted(done), named)
+
+
+def _report(done: Sequence[int], named: _Named) -> Result:
+    lists = {"NonauthorizedJobIDs": named.foreign, "InvalidJobIDs": named.unknown}
+    more: Mapping[str, Any] = {name: list(ids) for name, ids in lists.items() if ids}
+    if not done and more:
+        return jencode.error("no job was changed: they do not exist, or are not yours", **more)
+    return jencode.ok(list(done), requireProxyUpload=bool(done), **more)
+
+
+def kill_job(call: DiracCall, job_ids: JobIds, force: bool = False) -> Result:  # noqa: ARG001, FBT001, FBT002  (DIRAC's)
+    """End jobs."""
+    return _change(call, job_ids, JobStatus.KILLED)
+
+
+def delete_job(call: DiracCall, job_ids: JobIds, force: bool = False) -> Result:  # noqa: ARG001, FBT001, FBT002  (DIRAC's)
+    """End jobs and hide them; retention removes them."""
+    return _change(call, job_ids, JobStatus.DELETED)
+
+
+def reset_job(call: DiracCall, job_ids: JobIds) -> Result:
+    """Reschedule jobs however often that was done before: for administrators."""
+    if not call.peer.has(peers.JOB_ADMINISTRATOR):
+        raise NotAllowed(f"only a {peers.JOB_ADMINISTRATOR} may reset jobs")
+    return _change(call, job_ids, JobStatus.RESCHEDULED, is_reset=True)
+
+
+def reschedule_job(call: DiracCall, job_ids: JobIds) -> Result:
+    """Send jobs through the optimizers again.
+
+    A JobAgent or JobWrapper has set the status Rescheduled before: these two calls are one. It reschedules
+    only the attempt that it has.
+    """
+    by_pilots = [job_id for job_id in job_ids if _is_of_pilot(call, job_id)]
+    for job_id in by_pilots:
+        reports.set_job_status(call, job_id, "Rescheduled")
+    others = [job_id for job_id in job_ids if job_id not in by_pilots]
+    if not others:
+        return jencode.ok(by_pilots, requireProxyUpload=False)
+    changed = _change(call, others, JobStatus.RESCHEDULED)
+    if changed["OK"] and by_pilots:
+        changed["Value"] = [*by_pilots, *_ids(changed["Value"])]
+    return changed
+
+
+def _ids(value: Any) -> list[int]:
+    return list(value)
+
+
+def _is_of_pilot(call: DiracCall, job_id: int) -> bool:
+    """Whether the peer holds, or has lost or given back, an attempt of the job."""
+    try:
+        standing = reports.find_standing(call, job_id, learn=False)
+    except JobNotFound:
+        return False
+    if standing.attempt is None or not standing.is_marked:
+        return False
+    return standing.is_ghost or standing.attempt.closed_as in (None, attempts.LOST, attempts.RELEASED)
+
+
+def confirm(call: DiracCall, job_ids: JobIds) -> Result:
+    """Nothing is left to do: all jobs of a submission are stored, or none."""
+    named = _sort(call, job_ids)
+    if named.foreign or named.unknown:
+        return jencode.error("not all of these jobs exist", jencode.SUBMISSION)
+    return jencode.ok([job.job_id for job in named.own])
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    "submitJob": submit_job,
+    "confirmBulkSubmission": confirm,
+    "killJob": kill_job,
+    "deleteJob": delete_job,
+    "removeJob": delete_job,
+    "rescheduleJob": reschedule_job,
+    "resetJob": reset_job,
+}

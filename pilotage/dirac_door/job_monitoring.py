@@ -1,0 +1,282 @@
+"""WorkloadManagement/JobMonitoring: jobs as DIRAC's clients read them.
+
+Jobs that the peer may not see are left out, as if they did not exist.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cs_config.options.operations import options_for
+from pilotage.dirac_door import dialect, jencode, peers
+from pilotage.dirac_door.calls import DiracCall, JobId, JobIds, Method
+from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.job_state_update import OUTPUT
+from pilotage.service.auth import visibility
+from pilotage.service.models.jobs import JobFilter
+from requirements.errors import InvalidRequest, Problem
+from taskqueue.db import database
+from taskqueue.jobs import descriptions, log, parameters, search
+from taskqueue.jobs.jobs import Job
+from taskqueue.leases import attempts
+from taskqueue.states import JobStatus
+
+#: Most jobs in one list.
+_LISTED: Final = 10_000
+_PAGE: Final = 1_000
+#: DIRAC's filters of lists of jobs, and ours.
+_FILTERS: Final[Mapping[str, str]] = {
+    "ApplicationStatus": "application_status",
+    "JobGroup": "job_group",
+    "JobName": "job_name",
+    "JobType": "job_type",
+    "MinorStatus": "minor_status",
+    "Owner": "owner",
+    "OwnerGroup": "owner_group",
+    "Site": "site",
+    "Status": "status",
+    "VO": "vo",
+}
+#: Filters of ours that take several values.
+_SEVERAL: Final = frozenset({"site", "status", "vo"})
+#: What a job without a site has in DIRAC, and one without a status of its application.
+_ANY, _UNKNOWN = "ANY", "Unknown"
+_MOMENT: Final = "%Y-%m-%d %H:%M:%S"
+
+
+def _summarise(job: Job) -> dict[str, object]:
+    """A job with the names of DIRAC's JobDB."""
+    return {
+        "JobID": job.job_id,
+        "JobType": job.job_type or dialect.DEFAULT_TYPE,
+        "JobGroup": job.job_group,
+        "Site": job.site or _ANY,
+        "JobName": job.job_name or _UNKNOWN,
+        "Owner": job.owner,
+        "OwnerGroup": job.owner_group,
+        "VO": job.vo,
+        "SubmissionTime": job.submitted_at,
+        "RescheduleTime": None,
+        "LastUpdateTime": job.updated_at,
+        "StartExecTime": job.started_at,
+        "HeartBeatTime": job.updated_at,
+        "EndExecTime": job.ended_at,
+        "Status": str(job.status),
+        "MinorStatus": job.minor_status or _UNKNOWN,
+        "ApplicationStatus": job.application_status or _UNKNOWN,
+        "UserPriority": int(job.priority),
+        "RescheduleCounter": job.reschedules,
+        "VerifiedFlag": "True",
+        "AccountedFlag": "False",
+    }
+
+
+def _read(call: DiracCall, job_ids: JobIds) -> dict[int, dict[str, object]]:
+    with database.reading(call.parts.engine) as conn:
+        return {job_id: _summarise(job) for job_id, job in call.find_jobs(conn, job_ids).items()}
+
+
+def _select(call: DiracCall, job_ids: JobIds, names: Iterable[str]) -> Result:
+    return jencode.ok(
+        {job_id: {name: job[name] for name in names} for job_id, job in _read(call, job_ids).items()}
+    )
+
+
+def get_jobs_status(call: DiracCall, job_ids: JobIds) -> Result:
+    """Their statuses."""
+    return _select(call, job_ids, ["Status"])
+
+
+def get_jobs_states(call: DiracCall, job_ids: JobIds) -> Result:
+    """Their three statuses."""
+    return _select(call, job_ids, ["Status", "MinorStatus", "ApplicationStatus"])
+
+
+def get_jobs_minor_status(call: DiracCall, job_ids: JobIds) -> Result:
+    """Their minor statuses."""
+    return _select(call, job_ids, ["MinorStatus"])
+
+
+def get_jobs_application_status(call: DiracCall, job_ids: JobIds) -> Result:
+    """Their application statuses."""
+    return _select(call, job_ids, ["ApplicationStatus"])
+
+
+def get_jobs_sites(call: DiracCall, job_ids: JobIds) -> Result:
+    """Their sites."""
+    return _select(call, job_ids, ["Site"])
+
+
+def get_jobs_summary(call: DiracCall, job_ids: JobIds) -> Result:
+    """All their attributes."""
+    return jencode.ok(_read(call, job_ids))
+
+
+def get_job_attributes(call: DiracCall, job_id: JobId, names: list[str] | None = None) -> Result:
+    """Attributes of one job; empty if it does not exist."""
+    job = _read(call, [job_id]).get(job_id, {})
+    if unknown := sorted(set(names or ()) - set(job)) if job else []:
+        raise InvalidRequest([Problem(path="attributes", message=f"unknown: {', '.join(unknown)[:200]}")])
+    return jencode.ok({name: job[name] for name in names} if names and job else job)
+
+
+def get_job_summary(call: DiracCall, job_id: JobId) -> Result:
+    """All attributes of one job."""
+    return get_job_attributes(call, job_id)
+
+
+def get_job_attribute(call: DiracCall, job_id: JobId, name: str) -> Result:
+    """One attribute of one job."""
+    return jencode.ok(_read(call, [job_id]).get(job_id, {}).get(name))
+
+
+def _parameters(call: DiracCall, job_ids: JobIds, name: str | None) -> dict[int, dict[str, str]]:
+    with database.reading(call.parts.engine) as conn:
+        seen = call.find_jobs(conn, job_ids)
+        stored = parameters.read_parameters(conn, seen)
+        found = {job_id: dict(stored.get(job_id, {})) for job_id in seen}
+        for job_id in seen if name in (None, OUTPUT) else ():
+            latest = attempts.get_latest(conn, job_id)
+            if latest is not None and latest.output_tail:
+                found[job_id][OUTPUT] = latest.output_tail
+    if name is None:
+        return found
+    return {job_id: {name: each[name]} if name in each else {} for job_id, each in found.items()}
+
+
+def get_job_parameter(call: DiracCall, job_id: JobId, name: str) -> Result:
+    """One parameter of a job; empty if it is not set."""
+    return jencode.ok(_parameters(call, [job_id], name).get(job_id, {}))
+
+
+def get_job_parameters(call: DiracCall, job_ids: JobIds, name: str | None = None) -> Result:
+    """Parameters of jobs; DIRAC's clients pass one name or none."""
+    return jencode.ok(_parameters(call, job_ids, name or None))
+
+
+def get_logging_info(call: DiracCall, job_id: JobId) -> Result:
+    """The history of a job."""
+    with database.reading(call.parts.engine) as conn:
+        call.get_job(conn, job_id)
+        entries = log.read_log(conn, job_id)
+    return jencode.ok(
+        [
+            [
+                str(each.to_status),
+                each.minor_status or _UNKNOWN,
+                each.application_status or _UNKNOWN,
+                each.at.astimezone(UTC).strftime(_MOMENT),
+                each.source,
+            ]
+            for each in entries
+        ]
+    )
+
+
+def get_job_jdl(call: DiracCall, job_id: JobId, original: bool = False) -> Result:  # noqa: ARG001, FBT001, FBT002  (DIRAC's)
+    """The description of a job, in DIRAC's dialect."""
+    with database.reading(call.parts.engine) as conn:
+        job = call.get_job(conn, job_id)
+        body = descriptions.read_description(conn, job_id).body
+    defaults = options_for(call.parts.live.current, job.vo).job_description.filled_in
+    return jencode.ok(dialect.write_jdl({**defaults, **body}, job))
+
+
+def get_input_data(call: DiracCall, job_id: JobId) -> Result:
+    """The input files of a job."""
+    with database.reading(call.parts.engine) as conn:
+        call.get_job(conn, job_id)
+        body = descriptions.read_description(conn, job_id).body
+    names = body.get("InputData", [])
+    return jencode.ok([f"LFN:{name}" for name in names] if isinstance(names, list) else [])
+
+
+def get_heartbeat_data(call: DiracCall, job_id: JobId) -> Result:
+    """Nothing: single heartbeats are not stored."""
+    with database.reading(call.parts.engine) as conn:
+        call.get_job(conn, job_id)
+    return jencode.ok([])
+
+
+def get_jobs(call: DiracCall, attributes: dict[str, Any] | None = None, since: Any = None) -> Result:
+    """The ids of the newest jobs with these attributes that changed since a date, as texts."""
+    wanted = _read_filter(attributes or {})
+    after_date = _read_date(since)
+    found: list[Job] = []
+    caller = call.peer.caller
+    if caller is not None:
+        found += _list(call, visibility.visible_jobs(caller, wanted))
+    if call.peer.has(peers.JOB_SHARING) and wanted.owner_group in (None, call.peer.group):
+        shared = wanted.model_copy(update={"owner_group": call.peer.group})
+        found += _list(call, visibility.visible_jobs(call.peer.admin_of(call.peer.vo), shared))
+    chosen = {job.job_id for job in found if after_date is None or job.updated_at >= after_date}
+    return jencode.ok([str(each) for each in sorted(chosen)])
+
+
+def _list(call: DiracCall, which: search.JobSelector) -> list[Job]:
+    found: list[Job] = []
+    after: int | None = None
+    with database.reading(call.parts.engine) as conn:
+        while len(found) < _LISTED:
+            page = search.read_page(conn, which, limit=_PAGE, after=after)
+            found += page.jobs
+            if (after := page.next) is None:
+                break
+    return found[:_LISTED]
+
+
+def _read_filter(attributes: Mapping[str, Any]) -> JobFilter:
+    if unknown := sorted(set(attributes) - set(_FILTERS)):
+        listed = ", ".join(_FILTERS)
+        message = f"unknown: {', '.join(unknown)[:200]}; {listed} are allowed"
+        raise InvalidRequest([Problem(path="attributes", message=message)])
+    values: dict[str, object] = {}
+    for name, value in attributes.items():
+        ours = _FILTERS[name]
+        given = value if isinstance(value, list) else [value]
+        if ours in _SEVERAL:
+            values[ours] = given
+        elif len(given) == 1:
+            values[ours] = given[0]
+        else:
+            raise InvalidRequest([Problem(path=name, message="one value is allowed")])
+    if wrong := sorted({str(each) for each in _as_list(values.get("status"))} - set(map(str, JobStatus))):
+        raise InvalidRequest([Problem(path="Status", message=f"{wrong[0]!r:.80} is no status of a job")])
+    return JobFilter.model_validate(values)
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _read_date(given: Any) -> datetime | None:
+    if not given:
+        return None
+    if isinstance(given, datetime):
+        return given
+    try:
+        read = datetime.fromisoformat(str(given))
+    except ValueError:
+        message = f"{given!r:.80} is no date such as 2026-11-22"
+        raise InvalidRequest([Problem(path="date", message=message)]) from None
+    return read.replace(tzinfo=UTC) if read.tzinfo is None else read
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    "getJobs": get_jobs,
+    "getJobJDL": get_job_jdl,
+    "getJobLoggingInfo": get_logging_info,
+    "getJobsStates": get_jobs_states,
+    "getJobsStatus": get_jobs_status,
+    "getJobsMinorStatus": get_jobs_minor_status,
+    "getJobsApplicationStatus": get_jobs_application_status,
+    "getJobsSites": get_jobs_sites,
+    "getJobSummary": get_job_summary,
+    "getJobsSummary": get_jobs_summary,
+    "getJobParameter": get_job_parameter,
+    "getJobParameters": get_job_parameters,
+    "getJobAttributes": get_job_attributes,
+    "getJobAttribute": get_job_attribute,
+    "getJobHeartBeatData": get_heartbeat_data,
+    "getInputData": get_input_data,
+}

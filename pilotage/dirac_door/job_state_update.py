@@ -1,0 +1,263 @@
+"""WorkloadManagement/JobStateUpdate: reports of genuine JobAgents and JobWrappers, which name only the job.
+
+`marks` tells which attempt a report is about. A ghost, whose job was given away, gets `Kill` at its next
+heartbeat, and its other reports change nothing. A JobWrapper goes on reporting after the end of its job: that
+is accepted, since it would repeat what is refused for days.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from cs_config.options import bounds
+from pilotage.dirac_door import jencode, peers
+from pilotage.dirac_door.calls import DiracCall, JobId, Method
+from pilotage.dirac_door.jencode import Result
+from pilotage.service import lease_reports
+from requirements.errors import PilotageError
+from taskqueue.db import database
+from taskqueue.errors import JobNotFound
+from taskqueue.jobs import control, jobs
+from taskqueue.jobs.jobs import Job
+from taskqueue.leases import attempts, marks
+from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.reports import (
+    FINISHED,
+    FinishReport,
+    HeartbeatReport,
+    LeaseReport,
+    Note,
+    NoteReport,
+    PayloadResult,
+    Progress,
+    ReleaseReport,
+    ReportAnswer,
+    Sender,
+    StartReport,
+)
+from taskqueue.states import JobStatus
+
+_log = logging.getLogger(__name__)
+
+#: The door has checked who reports on which attempt.
+_SENDER: Final = Sender(subject=None)
+#: Characters of a status, and of the output's end.
+_STATUS, _TAIL = 255, 16_384
+_ENDS: Final[Mapping[str, Literal["Done", "Failed", "Completed"]]] = {
+    "Done": "Done",
+    "Completed": "Completed",
+    "Failed": "Failed",
+    "Killed": "Failed",
+}
+#: Parameter with the end of the payload's output in heartbeats, which DIRAC's `dirac-wms-job-peek` shows.
+OUTPUT: Final = "StandardOutput"
+
+#: Statuses of one report by the time of each.
+Statuses = Annotated[dict[str, dict[str, Any]], Field(max_length=1000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a report is about."""
+
+    job: Job
+    attempt: Attempt | None  #: None: the job was never matched
+    is_marked: bool  #: the sender showed its mark before
+
+    @property
+    def is_ghost(self) -> bool:
+        """Whether the sender goes on with a job that it has lost."""
+        if self.attempt is None or self.attempt.closed_at is None:
+            return False
+        is_lost = self.attempt.closed_as == attempts.LOST
+        return self.attempt.epoch < self.job.epoch or not (is_lost or self.is_over)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the attempt ended as the sender reported."""
+        return self.attempt is not None and self.attempt.closed_as in (FINISHED, attempts.RELEASED)
+
+
+def find_standing(call: DiracCall, job_id: int, *, learn: bool = True) -> Standing:
+    """The attempt that a report of the peer is about; `JobNotFound` if the job is not its own.
+
+    `learn`: the peer reports, so that its mark belongs to the attempt.
+    """
+    with database.writing(call.parts.engine) as conn:
+        job = jobs.get_job(conn, job_id)
+        is_controlled = call.peer.controls(job)
+        if not is_controlled and not (call.peer.has(peers.GENERIC_PILOT) and job.vo in call.peer.vos):
+            raise JobNotFound(job_id)
+        learn = learn and not call.peer.is_host
+        attempt, is_marked = marks.find_attempt(conn, job_id, call.peer.mark, learn=learn)
+        if not is_controlled and (attempt is None or attempt.holder != call.peer.holder):
+            raise JobNotFound(job_id)
+    return Standing(job=job, attempt=attempt, is_marked=is_marked)
+
+
+def _record(call: DiracCall, reports: Sequence[LeaseReport]) -> list[ReportAnswer]:
+    """Record reports in one transaction; those that come too late are only logged."""
+    rules = lease_reports.build_rules(call.parts.live.current)
+    outcomes = lease_reports.store_reports(call.parts.engine, reports, rules=rules, now=call.parts.clock())
+    for report, outcome in zip(reports, outcomes, strict=True):
+        if isinstance(outcome, PilotageError):
+            _log.info("%s of %s had no effect: %s", report.kind, call.peer.user, outcome)
+    answers = [each for each in outcomes if not isinstance(each, PilotageError)]
+    if due := [each.job_id for each in answers if each.status == JobStatus.RESCHEDULED]:
+        call.parts.ring(due)
+    return answers
+
+
+def set_job_status_bulk(
+    call: DiracCall,
+    job_id: JobId,
+    statuses: Statuses,
+    force: bool = False,  # noqa: ARG001, FBT001, FBT002  (DIRAC's)
+) -> Result:
+    """Statuses with their times, in any order."""
+    standing = find_standing(call, job_id)
+    ordered = [{name: str(word) for name, word in statuses[time].items()} for time in sorted(statuses)]
+    if standing.job.status is JobStatus.COMPLETED and not standing.is_ghost:
+        return _complete(call, standing.job, ordered)
+    if standing.attempt is not None and not standing.is_ghost and not standing.is_over:
+        _record(call, list(_translate(standing.attempt, standing.job, ordered)))
+    return jencode.ok()
+
+
+def _complete(call: DiracCall, job: Job, statuses: Sequence[Mapping[str, str]]) -> Result:
+    """The end of the requests that a Completed job had left."""
+    for each in statuses:
+        if (word := each.get("Status", "")) in ("Done", "Failed") and call.peer.controls(job):
+            with database.writing(call.parts.engine) as conn:
+                minor, source = each.get("MinorStatus", "")[:_STATUS], each.get("Source", "")[:_STATUS]
+                control.complete_job(
+                    conn, job.job_id, JobStatus(word), minor=minor, source=source, now=call.parts.clock()
+                )
+            break
+    return jencode.ok()
+
+
+def _translate(attempt: Attempt, job: Job, statuses: Sequence[Mapping[str, str]]) -> Iterator[LeaseReport]:
+    """The reports on an attempt that statuses mean: at most one start, and nothing after its end."""
+    lease, has_begun, last = attempt.lease, attempt.started_at is not None, job.application_status
+    for each in statuses:
+        word = each.get("Status", "")
+        minor, application = (
+            each.get("MinorStatus", "")[:_STATUS],
+            each.get("ApplicationStatus", "")[:_STATUS],
+        )
+        last = application or last
+        if not has_begun and word in ("Running", "Done", "Completed"):
+            has_begun = True
+            yield StartReport(lease=lease, sender=_SENDER)
+        if word in _ENDS:
+            result = PayloadResult(status=_ENDS[word], minor_status=minor, application_status=last)
+            yield FinishReport(lease=lease, sender=_SENDER, result=result)
+            return
+        if word == "Rescheduled":
+            yield ReleaseReport(lease=lease, sender=_SENDER, reason=minor)
+            return
+        if minor or application:
+            note = Note(minor_status=minor or None, application_status=application or None)
+            yield NoteReport(lease=lease, sender=_SENDER, note=note)
+
+
+def set_job_status(
+    call: DiracCall,
+    job_id: JobId,
+    status: str = "",
+    minor_status: str = "",
+    source: str = "Unknown",
+    time: Any = None,
+    force: bool = False,  # noqa: FBT001, FBT002  (DIRAC's)
+) -> Result:
+    """One status."""
+    return set_job_status_bulk(
+        call, job_id, {str(time): {"Status": status, "MinorStatus": minor_status, "Source": source}}, force
+    )
+
+
+def set_application_status(call: DiracCall, job_id: JobId, status: str, source: str = "Unknown") -> Result:
+    """The application's own status."""
+    return set_job_status_bulk(call, job_id, {"": {"ApplicationStatus": status, "Source": source}})
+
+
+def set_attribute(call: DiracCall, job_id: JobId, name: str, value: Any) -> Result:
+    """An attribute that is a status; times and sites follow from what is reported."""
+    words = {"Status", "MinorStatus", "ApplicationStatus"}
+    if name in words:
+        return set_job_status_bulk(call, job_id, {"": {name: str(value)}})
+    if name == "Site" or name.endswith("Time"):
+        find_standing(call, job_id)
+        return jencode.ok()
+    return jencode.error(f"the attribute {name!r:.80} of a job cannot be set")
+
+
+def set_site(call: DiracCall, job_id: JobId, site: str) -> Result:
+    """The site, which is known from the match."""
+    return set_attribute(call, job_id, "Site", site)
+
+
+def set_parameter(call: DiracCall, job_id: JobId, name: str, value: Any) -> Result:
+    """One parameter."""
+    return set_parameters(call, job_id, [(name, value)])
+
+
+def set_parameters(call: DiracCall, job_id: JobId, given: list[tuple[str, Any]]) -> Result:
+    """Parameters; too long ones are cut, and those of a ghost are dropped."""
+    standing = find_standing(call, job_id)
+    if standing.attempt is not None and not standing.is_ghost:
+        note = Note(parameters=_cut(given))
+        _record(call, [NoteReport(lease=standing.attempt.lease, sender=_SENDER, note=note)])
+    return jencode.ok()
+
+
+def set_parameters_of_jobs(call: DiracCall, given: dict[JobId, tuple[str, Any]]) -> Result:
+    """One parameter of each of several jobs."""
+    for job_id, (name, value) in given.items():
+        set_parameter(call, job_id, name, value)
+    return jencode.ok()
+
+
+def _cut(given: Sequence[tuple[str, Any]]) -> dict[str, str]:
+    words = ((str(name)[: bounds.PARAMETER_NAME], str(value)) for name, value in given)
+    return {name: value[: bounds.PARAMETER_VALUE] for name, value in words if name and name.isprintable()}
+
+
+def send_heartbeat(call: DiracCall, job_id: JobId, dynamic: dict[str, Any], static: dict[str, Any]) -> Result:  # noqa: ARG001
+    """A sign of life with the end of the output; the answer ends payloads that were killed or lost."""
+    standing = find_standing(call, job_id)
+    attempt = standing.attempt
+    if attempt is None or standing.is_ghost:
+        return jencode.ok({"Kill": ""})
+    if standing.is_over:
+        return jencode.ok({})
+    tail = static.get(OUTPUT)
+    progress = Progress(output_tail=None if tail is None else str(tail)[-_TAIL:])
+    reports: list[LeaseReport] = [HeartbeatReport(lease=attempt.lease, sender=_SENDER, progress=progress)]
+    if attempt.started_at is None:
+        reports.insert(0, StartReport(lease=attempt.lease, sender=_SENDER))
+    answers = _record(call, reports)
+    return jencode.ok({} if answers and not answers[-1].ending else {"Kill": ""})
+
+
+def ignore_stager(call: DiracCall, job_id: JobId, status: str) -> Result:  # noqa: ARG001
+    """Nothing is staged here."""
+    return jencode.ok()
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    "setJobStatusBulk": set_job_status_bulk,
+    "setJobStatus": set_job_status,
+    "setJobApplicationStatus": set_application_status,
+    "setJobAttribute": set_attribute,
+    "setJobSite": set_site,
+    "setJobParameter": set_parameter,
+    "setJobParameters": set_parameters,
+    "setJobsParameter": set_parameters_of_jobs,
+    "sendHeartBeat": send_heartbeat,
+    "updateJobFromStager": ignore_stager,
+}

@@ -1,0 +1,155 @@
+"""WorkloadManagement/Matcher: jobs for genuine JobAgents, task queues for SiteDirectors."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio.to_thread
+
+from cs_config.options.operations import options_for
+from matcher.claim.matching_task_queues import MatchingTaskQueue
+from matcher.index import place_pools
+from matcher.request import match_request
+from matcher.request.match_request import MatchCaller, MatchRequest
+from pilotage.dirac_door import dialect, jencode, peers
+from pilotage.dirac_door.calls import DiracCall, Method
+from pilotage.dirac_door.jencode import Result
+from pilotage.service import lease_reports
+from pilotage.service.routes import matcher as routes
+from requirements.errors import InvalidJob, NotAllowed
+from requirements.values import fold
+from taskqueue.db import database
+from taskqueue.jobs import descriptions, jobs
+from taskqueue.leases import attempts, marks
+from taskqueue.leases.attempts import AttemptTimes
+from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.reports import FinishReport, PayloadResult, Sender
+
+#: Seconds. A genuine JobWrapper reports every half an hour, and may prepare for long before its job runs.
+TIMES: Final = AttemptTimes(lease=7_200, stalled=7_200, grace=14_400)
+_UNREADABLE: Final = "Description cannot be written for DIRAC"
+
+
+async def request_job(call: DiracCall, resource: dict[str, Any] | str) -> Result:
+    """One job for a JobAgent; it starts it with the first status that it reports."""
+    if isinstance(resource, str):
+        raise NotAllowed("a resource as JDL is not supported: send a record")
+    routes.require_ready(call.parts)
+    config, limits = call.parts.live.current, call.parts.limits
+    presented = match_request.read_resource(_describe(call, resource))
+    wanted = MatchRequest(
+        presented=place_pools.respell_place(presented, config),
+        caller=_caller(call, resource),
+        deadline=time.monotonic() + limits.longest_request_timeout,
+        times=TIMES,
+    )
+    answer = await routes.claim_jobs(call.parts, call.request, wanted)
+    for match in answer.matches:
+        call.parts.metrics.matched(vo=match.vo, site=wanted.presented.site, jobs=1)
+        return await anyio.to_thread.run_sync(_hand_over, call, match)
+    call.parts.metrics.not_matched(answer.reason or "")
+    return jencode.error(answer.reason or "", jencode.NO_MATCH)
+
+
+def _describe(call: DiracCall, resource: dict[str, Any]) -> dict[str, Any]:
+    """A resource as our matcher reads it, with the owners whose jobs the peer may take.
+
+    A JobAgent that does not know its memory writes 0: then nothing is stated.
+    """
+    given = {name: value for name, value in resource.items() if value not in (None, "", [], "Unknown")}
+    if "CEQueue" in given:
+        given.setdefault("Queue", given["CEQueue"])
+    if given.get("MaxRAM") in (0, "0"):
+        del given["MaxRAM"]
+    given["VO"] = sorted(_vos(call, resource))
+    given.pop("VirtualOrganization", None)
+    peer = call.peer
+    if not peer.has(peers.GENERIC_PILOT) and not peer.is_host:
+        given["OwnerGroup"] = peer.group
+        if not peer.has(peers.JOB_SHARING):
+            given["Owner"] = peer.user
+    return given
+
+
+def _vos(call: DiracCall, resource: dict[str, Any]) -> frozenset[str]:
+    """The VOs whose jobs the peer may take; a host says which."""
+    if not call.peer.is_host:
+        return call.peer.vos
+    stated = next(
+        (resource[name] for name in ("VirtualOrganization", "VO", "Community") if resource.get(name)), None
+    )
+    named = stated if isinstance(stated, list) else [stated] if stated else []
+    return call.peer.vos & frozenset(fold(str(each)) for each in named) if named else call.peer.vos
+
+
+def _caller(call: DiracCall, resource: dict[str, Any]) -> MatchCaller:
+    if call.peer.is_host and not call.peer.has(peers.GENERIC_PILOT):
+        raise NotAllowed(f"the host {call.peer.user} may not take jobs: it is no {peers.GENERIC_PILOT}")
+    return MatchCaller(subject=call.peer.holder, vos=_vos(call, resource))
+
+
+def _hand_over(call: DiracCall, match: ClaimedJob) -> Result:
+    """Note who has the job, and write its description as DIRAC reads it."""
+    with database.writing(call.parts.engine) as conn:
+        job = jobs.get_job(conn, match.job_id)
+        marks.store_mark(conn, attempts.get_attempt(conn, match.lease), call.peer.mark)
+    config = call.parts.live.current
+    defaults = options_for(config, match.vo).job_description.filled_in
+    body = json.loads(descriptions.add_defaults(match.description_json, defaults))
+    try:
+        text = dialect.write_jdl(body, job)
+    except InvalidJob as fault:
+        result = PayloadResult(status="Failed", minor_status=_UNREADABLE, application_status=str(fault)[:255])
+        report = FinishReport(lease=match.lease, sender=Sender(subject=None), result=result)
+        lease_reports.store_reports(
+            call.parts.engine, [report], rules=lease_reports.build_rules(config), now=call.parts.clock()
+        )
+        return jencode.error(f"job {job.job_id}: {fault}", jencode.NO_MATCH)
+    user = config.registry.users.get(job.owner)
+    return jencode.ok(
+        {
+            "JDL": text,
+            "JobID": job.job_id,
+            "Owner": job.owner,
+            "Group": job.owner_group,
+            "DN": user.dn[0] if user and user.dn else job.owner,
+            "PilotInfoReportedFlag": True,
+        }
+    )
+
+
+def get_matching_task_queues(call: DiracCall, resource: dict[str, Any]) -> Result:
+    """The task queues that a resource may serve now, by id; an unknown queue serves none."""
+    presented = match_request.read_resource({"CPUTime": match_request.LARGEST} | _describe(call, resource))
+    place = place_pools.respell_place(presented, call.parts.live.current)
+    caller = MatchCaller(subject=call.peer.holder, vos=_vos(call, resource))
+    found = call.parts.matcher.get_matching_task_queues(place, caller)
+    return jencode.ok({str(each.task_queue.task_queue_id): _task_queue(each) for each in found})
+
+
+def _task_queue(found: MatchingTaskQueue) -> dict[str, object]:
+    queue, asked = found.task_queue, found.task_queue.requirement_class
+    names = {
+        "Sites": asked.sites,
+        "BannedSites": asked.banned_sites,
+        "GridCEs": asked.grid_ces,
+        "Platforms": asked.platforms,
+        "JobTypes": asked.job_types,
+        "Tags": asked.tags,
+    }
+    return {
+        "Owner": queue.owner,
+        "OwnerGroup": queue.owner_group,
+        "VO": queue.vo,
+        "CPUTime": asked.cpu_time,
+        "Priority": queue.priority,
+        "Jobs": found.waiting,
+        **{name: sorted(values) for name, values in names.items() if values},
+    }
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    "requestJob": request_job,
+    "getMatchingTaskQueues": get_matching_task_queues,
+}

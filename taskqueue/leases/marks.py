@@ -1,0 +1,47 @@
+"""Marks: which attempt a client of DIRAC reports on, which names only the job.
+
+A mark is what the client showed: the hash of its key with its address. The first report with a new mark
+belongs to the latest attempt of the job, and so do later ones with it; a mark that only an earlier attempt
+has is that of a ghost, whose job was given away.
+"""
+
+from collections import defaultdict
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, select
+
+from taskqueue.db import sql
+from taskqueue.leases import attempts
+from taskqueue.leases.attempts import Attempt
+from taskqueue.schema.tables import attempt_marks as table
+
+#: Marks of one attempt; payloads renew their proxies now and then.
+_MOST: Final = 50
+
+OF_JOB = select(table.c.epoch, table.c.mark).where(table.c.job_id == bindparam("job_id"))
+STORE = sql.insert_or_skip(table)
+
+
+def store_mark(conn: Connection, attempt: Attempt, mark: str) -> None:
+    """Note that reports with this mark are about the attempt."""
+    row = {"job_id": attempt.job_id, "epoch": attempt.epoch, "mark": mark}
+    conn.execute(STORE.to_statement(conn), row)
+
+
+def find_attempt(
+    conn: Connection, job_id: int, mark: str, *, learn: bool = True
+) -> tuple[Attempt | None, bool]:
+    """The attempt that a report with this mark is about, None if the job never had one; and if it is its own.
+
+    A new mark is noted for the latest attempt, while that is open, unless `learn` is false.
+    """
+    found = attempts.list_newest(conn, job_id)
+    if not found:
+        return None, False
+    by_epoch: defaultdict[int, set[str]] = defaultdict(set)
+    for row in conn.execute(OF_JOB, {"job_id": job_id}):
+        by_epoch[row.epoch].add(row.mark)
+    own = next((each for each in found if mark in by_epoch[each.epoch]), None)
+    if learn and own is None and found[0].closed_at is None and len(by_epoch[found[0].epoch]) < _MOST:
+        store_mark(conn, found[0], mark)
+    return own or found[0], own is not None

@@ -1,0 +1,180 @@
+"""The door without TLS: the certificates are put into the requests, as the server does."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, select
+from starlette.types import Receive, Scope, Send
+
+from cs_config.options import bounds
+from pilotage.dirac_door.app import SERVICES, create_door
+from taskqueue.db import database
+from taskqueue.schema.tables import attempts
+from tests.certificates import Authority, make_proxy
+from tests.running_service import running
+
+CONFIG = """
+Resources:
+  Sites:
+    LCG.A.org: {VO: [lhcb], CEs: {ce1: {Queues: {long: {CPUTime: 100000}}}}}
+Operations: {Defaults: {JobScheduling: {RescheduleDelays: [0]}}}
+Registry:
+  VO: {lhcb: {}}
+  Users: {ada: {DN: /DC=test/CN=ada}, pia: {DN: /DC=test/CN=pia}}
+  Hosts: {rms: {DN: /DC=test/CN=rms, Properties: [JobAdministrator]}}
+  Groups:
+    lhcb_user: {VO: lhcb, Users: [ada], Properties: [NormalUser, JobSharing]}
+    lhcb_pilot: {VO: lhcb, Users: [pia], Properties: [GenericPilot]}
+"""
+#: A call of a service: the peer, the path, the form.
+Ask = Callable[..., httpx.Response]
+METHODS = [(path, method) for path, methods in SERVICES.items() for method in methods]
+
+
+@pytest.fixture(scope="module")
+def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...]]:
+    directory = tmp_path_factory.mktemp("certificates")
+    authority = Authority(directory)
+    found = {"rms": (authority.sign("rms")[0].read_text(),)}
+    for name, group in (("ada", "lhcb_user"), ("pia", "lhcb_pilot"), ("eve", "lhcb_user")):
+        certificate, secret = authority.sign(name)
+        proxy = make_proxy(certificate, secret, directory / f"{name}.proxy", group=group)
+        first = proxy.read_text().split("-----BEGIN RSA")[0]
+        found[name] = (first, certificate.read_text())
+    return found
+
+
+@contextmanager
+def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[Ask]:
+    with running(engine, directory, CONFIG) as service:
+        door = create_door(service.parts)
+
+        def ask(
+            peer: str | None, path: str, method: str = "", *arguments: object, body: bytes | None = None
+        ) -> Any:
+            async def certified(scope: Scope, receive: Receive, send: Send) -> None:
+                chain = chains[peer] if peer else ()
+                await door({**scope, "extensions": {"tls": {"client_cert_chain": chain}}}, receive, send)
+
+            async def post() -> httpx.Response:
+                transport = httpx.ASGITransport(certified, raise_app_exceptions=False)
+                async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
+                    form = urlencode({"method": method, "args": json.dumps(arguments)}).encode()
+                    return await client.post(path, content=form if body is None else body)
+
+            return asyncio.run(post())
+
+        yield ask
+
+
+@pytest.fixture
+def ask(engine: Engine, tmp_path: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[Ask]:
+    with opened(engine, tmp_path, chains) as found:
+        yield found
+
+
+def value(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["OK"], answer.text
+    return answer.json()["Value"]
+
+
+MANAGER, MONITORING, UPDATE, MATCHER = (
+    f"/WorkloadManagement/{name}" for name in ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
+)
+JDL = "Executable = /bin/ls; CPUTime = 1000"
+
+
+def test_strangers_and_unknown_methods_are_refused(ask: Ask):
+    assert ask(None, MANAGER, "ping").status_code == 401
+    assert ask("eve", MANAGER, "ping").status_code == 401
+    assert ask("ada", MANAGER, "ping").status_code == 200
+    assert ask("ada", MANAGER, "__init__").status_code == 501
+    assert ask("ada", "/WorkloadManagement/Nothing", "ping").status_code == 404
+    assert ask("ada", MANAGER, body=b"\xff").json()["OK"] is False
+    assert ask("ada", MANAGER, body=b"x" * (17 << 20)).status_code == 413
+
+
+def test_arguments_are_checked_by_their_types(ask: Ask):
+    for arguments in ([], ["x"], [[1, "x"]], [None], [{"a": 1}], [0], [2**64], [1, 2, 3]):
+        answer = ask("ada", MANAGER, "killJob", *arguments)
+        assert (answer.status_code, answer.json()["OK"]) == (200, False), arguments
+    [job_id] = [value(ask("ada", MANAGER, "submitJob", JDL))]
+    assert value(ask("ada", MONITORING, "getJobsStatus", str(job_id))) == {str(job_id): {"Status": "Waiting"}}
+
+
+def test_attempts_by_the_door_have_times_of_their_own(ask: Ask, engine: Engine):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    resource = {"Site": "LCG.A.org", "GridCE": "ce1", "CEQueue": "long", "CPUTime": "5000", "Tag": ""}
+    assert value(ask("pia", MATCHER, "requestJob", resource))["JobID"] == job_id
+    with engine.connect() as conn:
+        attempt = conn.execute(select(attempts)).one()
+    assert attempt.holder == "dirac:lhcb_pilot:/DC=test/CN=pia"
+    assert (attempt.lease_expires_at - attempt.opened_at).total_seconds() == 7200
+
+
+def test_a_completed_job_is_ended_by_the_host_that_carries_out_its_requests(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", {"Site": "LCG.A.org", "CPUTime": 5000}))
+    value(ask("pia", UPDATE, "setJobStatus", job_id, "Completed", "Pending Requests", "JobWrapper"))
+    assert value(ask("ada", MONITORING, "getJobAttribute", job_id, "Status")) == "Completed"
+    value(ask("rms", UPDATE, "setJobStatus", job_id, "Done", "Requests done", "RMS"))
+    assert (
+        value(ask("ada", MONITORING, "getJobsStates", job_id))[str(job_id)]["MinorStatus"] == "Requests done"
+    )
+
+
+def test_long_parameters_are_cut_and_not_refused(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", {"Site": "LCG.A.org", "CPUTime": 5000}))
+    value(ask("pia", UPDATE, "setJobParameters", job_id, [["Log", "x" * 50_000], ["", "y"]]))
+    found = value(ask("ada", MONITORING, "getJobParameters", job_id, "Log"))
+    assert len(found[str(job_id)]["Log"]) == bounds.PARAMETER_VALUE
+
+
+def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    answer = ask("pia", UPDATE, "setJobStatus", job_id, "Failed", "", "JobAgent").json()
+    assert (answer["OK"], answer["Message"]) == (False, f"job {job_id} does not exist")
+    assert value(ask("pia", MONITORING, "getJobsStatus", [job_id])) == {}
+    assert ask("pia", MANAGER, "submitJob", JDL).json()["Errno"] == 1503
+
+
+ARGUMENTS = st.lists(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+        max_leaves=8,
+    ),
+    max_size=5,
+)
+
+
+def test_no_form_causes_an_error_of_ours(
+    sqlite_template: Path, tmp_path: Path, chains: dict[str, tuple[str, ...]], sqlite_url: str
+):
+    engine = database.connect(sqlite_url)
+    with opened(engine, tmp_path, chains) as ask:
+        job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+
+        @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(
+            st.sampled_from(METHODS),
+            st.sampled_from(["ada", "pia", "rms"]),
+            ARGUMENTS | ARGUMENTS.map(lambda given: [job_id, *given]),
+        )
+        def check(where: tuple[str, str], peer: str, arguments: list[object]) -> None:
+            answer = ask(peer, *where, *arguments)
+            assert answer.status_code < 500 or answer.status_code in (501, 503), answer.text
+
+        check()
+    engine.dispose()

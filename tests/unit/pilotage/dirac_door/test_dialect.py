@@ -1,0 +1,208 @@
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs_config import validate
+from optimizers.description import description as descriptions
+from optimizers.submit.checking import check_sources
+from optimizers.submit.submitter import Submitter
+from pilotage.dirac_door import dialect
+from requirements.errors import InvalidJob
+from taskqueue.jobs.jobs import Job
+from taskqueue.states import JobStatus
+
+CONFIG = validate.parse("Registry: {VO: {lhcb: {}}}\n", version=1)
+SUBMITTER = Submitter(subject="user:ada", vo="lhcb", owner="ada", owner_group="lhcb_user")
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+JOB = Job(
+    job_id=7,
+    vo="lhcb",
+    owner="ada",
+    owner_group="lhcb_user",
+    status=JobStatus.MATCHED,
+    minor_status="",
+    application_status="",
+    job_name="",
+    job_type="",
+    job_group="",
+    priority=1.0,
+    description_id=1,
+    due_at=None,
+    submit_pool=None,
+    task_queue_id=None,
+    site="",
+    epoch=1,
+    reschedules=0,
+    submitted_at=NOW,
+    updated_at=NOW,
+    started_at=None,
+    ended_at=None,
+)
+
+#: As the Job API, the documentation and users of DIRAC write them; all have an Executable.
+BODIES = (
+    "",
+    "Arguments = hello",
+    'Arguments = "hello world"',
+    "Arguments = -ltrA --all x=y",
+    'Arguments = "a=b c=d"',
+    "StdOutput = std.out; StdError = std.err",
+    'StdOutput = "StdOut"; StdError = "StdErr"',
+    "OutputSandbox = {std.err, std.out, *.log}",
+    'OutputSandbox = {"StdOut","StdErr"}',
+    'OutputSandbox = { "StdOut", "StdErr" }',
+    "OutputSandbox = std.out,std.err",
+    'OutputSandbox = "std.out"',
+    "OutputSandbox = {}",
+    'OutputSandbox = {"a"}',
+    'InputSandbox = {"SB:ProductionSandboxSE|/SandBox/a/ada.lhcb_user/1/a.tar.bz2"}',
+    'InputSandbox = {"SB:SE|/a", "LFN:/lhcb/user/a/ada/x", "script.sh"}',
+    "InputSandbox = LFN:/lhcb/user/a/ada/x",
+    "JobName = api job",
+    'JobName = "DIRAC3/test: one"',
+    "JobName = it's",
+    'JobName = say "hi"',
+    "JobGroup = 00001234",
+    'JobType = "MCSimulation"',
+    "JobType = User",
+    "CPUTime = 1000",
+    'CPUTime = "86400"',
+    "CPUTime=500000",
+    "Priority = 5",
+    'Priority = "1"',
+    "LogLevel = DEBUG",
+    "Site = ANY",
+    'Site = "LCG.CERN.cern"',
+    "Site = LCG.CERN.cern,LCG.CNAF.it",
+    'Site = {"LCG.CERN.cern", "LCG.CNAF.it"}',
+    'BannedSites = {"LCG.CERN.cern"}',
+    "BannedSites = LCG.CERN.cern",
+    "Platform = ANY",
+    'Platform = "x86_64-el9"',
+    "GridCE = ce503.cern.ch",
+    "Tags = {WholeNode}",
+    'Tags = {"GPU", "Long"}',
+    "Tags = MultiProcessor",
+    "NumberOfProcessors = 4",
+    "MinNumberOfProcessors = 2; MaxNumberOfProcessors = 8",
+    "MinRAM = 2000; MaxRAM = 4000",
+    "InputData = LFN:/lhcb/user/a/ada/x.dst",
+    "InputData = /lhcb/user/a/ada/x.dst",
+    'InputData = {"LFN:/lhcb/data/1.dst","LFN:/lhcb/data/2.dst"}',
+    "InputDataPolicy = DIRAC.WorkloadManagementSystem.Client.DownloadInputData",
+    "OutputData = {a.root, LFN:/lhcb/user/a/ada/b.root}",
+    "OutputSE = CERN-USER",
+    'OutputSE = {"CERN-USER", "CNAF-USER"}',
+    "OutputPath = /test/out",
+    'OutputPath = {"/a", "/b"}',
+    "ExecutionEnvironment = A=x%20y",
+    'ExecutionEnvironment = {"A=1", "B=two"}',
+    "ExecutionEnvironment = {LHAPDF=/cvmfs/x, MODE=fast}",
+    "JobConfigArgs = pilot.cfg",
+    "AncestorDepth = 2",
+    "SoftwarePackages = DaVinci.v12r15",
+    'SoftwarePackages = {"Boole.v12r10", "Brunel.v30r17"}',
+    "OutputDataModule = LHCbDIRAC.Core.Utilities.OutputDataModule; InputDataModule = x",
+    'LogTargetPath = {"LFN:/lhcb/LHCb/MC/LOG/1.tar"}; TransformationID = 1234; TaskID = 7',
+    "Requirements = other.GlueCEPolicyMaxCPUTime > 1000",
+    "Rank = other.FreeCPUs",
+    'VirtualOrganization = "ilc"; Owner = "root"; OwnerGroup = admin; OwnerDN = /CN=x; DIRACSetup = Prod',
+    "JobID = 5",
+    "args = --seed=5; ConsumedInput = true",
+    'DebugLFNs = ""',
+    '\n    Arguments\n =\n "a\n b"',
+    "Parameters = {a, b, c}; Arguments = %s %n",
+    'Parameters = {"x"}; ParameterName = "%s"',
+    "Parameters = 3; ParameterStart = 0; ParameterStep = 2; ParameterFactor = 1; Arguments = %s",
+    "Parameters = 3; ParameterStart = 0.; ParameterStep = 0.5; Arguments = %s",
+    "Parameters.A = {1, 2}; Parameters.B = {x, y}; Arguments = %(A)s %(B)s; Name = run%(A)s",
+    "StdOutput = %j_out.txt",
+)
+
+
+def texts() -> list[str]:
+    """Each body in one of the forms that DIRAC accepts."""
+    forms = ("Executable = /bin/ls; {};", '[ Executable = "/bin/ls"; {}; ]', "[\nExecutable=/bin/ls;\n{}\n]")
+    return [forms[number % len(forms)].format(body) for number, body in enumerate(BODIES)]
+
+
+def stored(text: str) -> list[dict[str, object]]:
+    """The descriptions of the jobs that a text makes, as they are stored."""
+    read = dialect.read_jdl(text)
+    dialect.require_readable(read)
+    [checked] = check_sources(CONFIG, SUBMITTER, [read])
+    return [descriptions.stored_body(member.whole) for member in checked.submitted.members]
+
+
+@pytest.mark.parametrize("text", texts())
+def test_what_dirac_takes_is_taken_and_comes_back_equal(text: str):
+    for body in stored(text):
+        written = dialect.write_jdl(body, JOB)
+        [again] = stored(written)
+        assert again == {**body, "Priority": again["Priority"]}
+        assert written.startswith("[\n")
+        assert "    JobID = 7;" in written
+        assert '    Owner = "ada";' in written
+
+
+def test_the_corpus_is_large_enough():
+    assert len(BODIES) >= 60
+
+
+def test_values_are_read_with_and_without_quotes():
+    [body] = stored(
+        "Executable = /bin/ls; JobName = api job; ExecutionEnvironment = A=x%20y;"
+        " OutputSandbox = {std.err, *.log}"
+    )
+    assert body["JobName"] == "api job"
+    assert body["ExecutionEnvironment"] == {"A": "x%20y"}
+    assert body["OutputSandbox"] == ["std.err", "*.log"]
+    assert body["JobType"] == "User"
+
+
+def test_foreign_keywords_are_filled_for_each_job_and_given_back():
+    one, two = stored("Executable = /bin/ls; Parameters = {a, b}; TaskName = %s; SoftwarePackages = {x, y}")
+    assert one["ForeignKeywords"] == {"SoftwarePackages": "{x, y}", "TaskName": "a"}
+    assert '    TaskName = "b";' in dialect.write_jdl(two, JOB)
+    assert "    SoftwarePackages = {x, y};" in dialect.write_jdl(two, JOB)
+
+
+def test_the_certificate_says_who_owns_a_job():
+    [body] = stored("Executable = /bin/ls; Owner = root; OwnerGroup = admin; VirtualOrganization = ilc")
+    assert {"Owner", "OwnerGroup", "VO", "ForeignKeywords"}.isdisjoint(body)
+
+
+def test_lists_have_a_blank_behind_each_comma():
+    [body] = stored("Executable = /bin/ls; OutputSandbox = {a,b,c}")
+    assert '    OutputSandbox = {"a", "b", "c"};' in dialect.write_jdl(body, JOB)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Executable = /bin/sh; Arguments = \"-c 'a; b'\"", "Arguments"),
+        ('Executable = /bin/sh; Arguments = "x[1]"', "Arguments"),
+        ('Executable = /bin/sh; StdOutput = "a{b}"', "StdOutput"),
+    ],
+)
+def test_what_no_jobagent_could_read_is_refused(text: str, named: str):
+    with pytest.raises(InvalidJob, match=f"{named}: .* which JobAgents of DIRAC cannot read"):
+        stored(text)
+
+
+@pytest.mark.parametrize("text", ["", "Executable", "= 3", "Executable /bin/ls;", "CPUTime = 1000"])
+def test_texts_without_a_job_are_refused(text: str):
+    with pytest.raises(InvalidJob):
+        stored(text)
+
+
+@given(st.text(st.sampled_from('[]{}=;," \n\\abAE.%') | st.characters(codec="utf-8"), max_size=80))
+def test_any_text_is_read_or_refused(text: str):
+    try:
+        read = dialect.read_jdl(text)
+        dialect.require_readable(read)
+    except InvalidJob:
+        return
+    assert "JobType" in read
