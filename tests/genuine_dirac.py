@@ -11,6 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from examples.servers.debian import Suite
+
+SUITE = Suite(
+    about="genuine clients of DIRAC, whose M2Crypto is built",
+    programs=("gcc", "openssl"),
+    packages=("gcc", "libc6-dev", "libssl-dev", "openssl", "python3-dev"),
+    files=("/usr/include/openssl/ssl.h", "/usr/include/python3*/Python.h"),
+)
 VERSION = "9.1.22"
 _HOME = Path(__file__).parents[1] / "build" / "tests" / f"dirac-{VERSION}"
 #: What its clients import of that which the package names. Neither MySQL nor gfal2.
@@ -32,15 +40,17 @@ def install() -> Path:
             shutil.rmtree(_HOME, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", "--copies", str(_HOME)], check=True)
             pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
-            subprocess.run([*pip, "swig"], check=True)
+            environment = {**os.environ, "UV_HTTP_TIMEOUT": "300", "UV_HTTP_RETRIES": "10"}
+            subprocess.run([*pip, "swig"], check=True, env=environment)
             # M2Crypto is built here, and its build does not see the packages of the environment.
             [swig] = _HOME.glob("lib/python*/site-packages/swig/data")
             [library] = (swig / "share" / "swig").iterdir()
             path = f"{swig / 'bin'}:{os.environ['PATH']}"
-            environment = {**os.environ, "PATH": path, "SWIG_LIB": str(library)}
-            subprocess.run([*pip, "M2Crypto"], check=True, env=environment)
-            subprocess.run([*pip, *_NEEDS], check=True)
-            subprocess.run([*pip, "--no-deps", f"DIRAC=={VERSION}", f"DIRACCommon=={VERSION}"], check=True)
+            built = {**environment, "PATH": path, "SWIG_LIB": str(library)}
+            subprocess.run([*pip, "M2Crypto"], check=True, env=built)
+            subprocess.run([*pip, *_NEEDS], check=True, env=environment)
+            genuine = (f"DIRAC=={VERSION}", f"DIRACCommon=={VERSION}")
+            subprocess.run([*pip, "--no-deps", *genuine], check=True, env=environment)
             done.touch()
     return python
 

@@ -15,6 +15,8 @@ from tests.acceptance.processes import Supervised
 from tests.certificates import Authority, make_proxy
 from tests.genuine_dirac import GenuineClients
 
+pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(900)]
+
 RESOURCES = """
 Resources:
   Sites:
