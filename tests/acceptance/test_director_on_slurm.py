@@ -12,6 +12,7 @@ import yaml
 
 from examples.servers.slurm import Slurm
 from examples.servers.starting import wait_until
+from pilotage.fabric.director import targets
 from taskqueue.db import database
 from tests.director_field import Field
 from tests.running_service import running
@@ -106,17 +107,21 @@ def test_one_cycle_tells_what_it_did_and_sends_nothing_for_nothing(field: Field)
 def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -> None:
     told = yaml.safe_load(field.file.read_text())
     field.file.write_text(yaml.safe_dump({**told, "orphans": {"listings": 3, "seconds": 1}}))
-    ours, others = f"{field.name}.any.{1:024x}", f"{field.name}-2.any.{1:024x}"
-    for name in (ours, others):
+    ours = targets.new_stamp(field.name, (), service=told["url"])
+    others = {
+        targets.new_stamp(f"{field.name}-2", (), service=told["url"]),
+        targets.new_stamp(field.name, (), service="https://elsewhere.example.org"),
+    }
+    for name in (ours, *others):
         flags = ("--partition=short", "--output=/dev/null", f"--job-name={name}")
         field.slurm.ask("sbatch", *flags, "--wrap=sleep 600")
 
     def living() -> set[str]:
         states = "--states=PENDING,RUNNING,CONFIGURING"
         listed = field.slurm.ask("squeue", "--noheader", "--me", states, "--format=%j").split()
-        return {ours, others}.intersection(listed)
+        return {ours, *others}.intersection(listed)
 
-    assert living() == {ours, others}
+    assert living() == {ours, *others}
     director = field.director()
     director.start()
     try:
@@ -127,7 +132,7 @@ def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -
     finally:
         director.stop()
 
-    assert living() == {others}
+    assert living() == others
 
 
 def _cancel(slurm: Slurm, number: str) -> None:
