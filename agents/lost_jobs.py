@@ -133,6 +133,7 @@ def _build_own_rules(of_vo: SilenceRules, up: Uptime, text: str, now: datetime) 
     return replace(
         of_vo,
         unstarted=up.go_back(now, seconds=times.lease),
+        ended_grace=up.go_back(now, seconds=max(_ENDED_GRACE, times.grace)),
         stalled=stalled,
         lost=stalled,
         grace=grace,

@@ -40,7 +40,9 @@ from taskqueue.schema.tables import (
     idempotency_keys,
     installation,
     job_log,
+    job_parameters,
     jobs,
+    local_jobs,
     log_readers,
     match_requests,
     pilots,
@@ -90,11 +92,15 @@ REMOVE_DESCRIPTIONS = delete(descriptions).where(
 
 OLD_LOGS = (
     select(jobs.c.job_id)
-    .where(_is_over, exists().where(job_log.c.job_id == jobs.c.job_id))
+    .where(
+        _is_over,
+        or_(*(exists().where(each.c.job_id == jobs.c.job_id) for each in (job_log, job_parameters))),
+    )
     .order_by(jobs.c.updated_at)
     .limit(_LIMIT)
 )
 REMOVE_LOGS = delete(job_log).where(job_log.c.job_id.in_(sql.IDS))
+REMOVE_LOCAL_JOBS = delete(local_jobs).where(local_jobs.c.job_id.in_(sql.IDS))
 
 DETACH_OUTPUTS = (
     update(attempts)
@@ -225,11 +231,12 @@ def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int, is_d
 
 
 def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Delete the log and the parameters of jobs that ended before that time; number of jobs."""
+    """Delete log, parameters and local jobs of jobs that ended before that time; number of jobs."""
     job_ids = list(conn.execute(OLD_LOGS, {"the_vo": vo, "before": before, "limit": limit}).scalars())
     if job_ids:
         wait_times.store_waits(conn, job_ids)
         conn.execute(REMOVE_LOGS, {"ids": job_ids})
+        conn.execute(REMOVE_LOCAL_JOBS, {"ids": job_ids})
         parameters.remove_parameters(conn, job_ids)
     return len(job_ids)
 

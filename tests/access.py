@@ -26,6 +26,7 @@ ROUTES = [
     ("GET", "/jobs/changes", None, {"user", "vo_admin"}),
     ("GET", "/jobs/events?seconds=0.1", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1", None, {"user", "vo_admin"}),
+    ("GET", "/jobs/1/local-jobs", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/log", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/output", None, {"user", "vo_admin"}),
     ("POST", "/jobs/1/kill", None, {"user", "vo_admin"}),
@@ -89,6 +90,7 @@ ROUTES = [
     ("PUT", "/config", TREE, set()),
     ("PATCH", "/config", {"set": {"Resources/X": 1}}, {"vo_admin", "site_admin"}),
     ("POST", "/config/preview", {}, {"vo_admin", "site_admin"}),
+    ("GET", "/config/temporary", None, {"vo_admin", "site_admin"}),
     ("GET", "/config/versions", None, {"vo_admin", "site_admin"}),
     (
         "GET",
@@ -126,6 +128,7 @@ ROUTES = [
     ("POST", "/leases/nope/start", {}, {"gateway", "pilot"}),
     ("POST", "/leases/nope/heartbeat", {}, {"gateway", "pilot"}),
     ("POST", "/leases/nope/note", {}, {"gateway", "pilot"}),
+    ("PUT", "/leases/nope/local-jobs", {"local_jobs": []}, {"gateway"}),
     ("POST", "/leases/nope/finish", {"status": "Done"}, {"gateway", "pilot"}),
     ("POST", "/leases/nope/release", {}, {"gateway", "pilot"}),
     ("GET", "/leases/nope/sandbox", None, {"gateway", "pilot"}),

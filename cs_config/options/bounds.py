@@ -55,6 +55,8 @@ LISTED: Final = 1000
 NAME: Final = 255
 #: Limits and delays of one VO, and declared names.
 NAMED: Final = 10_000
+#: Limits by kind of job in one section for one site or CE: each claim there looks at all of them.
+LIMITS_OF_PLACE: Final = 100
 
 #: Values of the configuration that one author may have changed temporarily at a time.
 TEMPORARY_VALUES: Final = 1000

@@ -107,6 +107,7 @@ def list_keys(raw: Mapping[str, object]) -> Iterator[LimitKey]:
 
 
 def _values(section: Mapping[str, object], path: str) -> Iterator[tuple[str, str, object]]:
+    number_of_values = 0
     for attribute, values in section.items():
         if attribute not in ATTRIBUTES:
             meant = did_you_mean(attribute, ATTRIBUTES)
@@ -114,6 +115,9 @@ def _values(section: Mapping[str, object], path: str) -> Iterator[tuple[str, str
             _refuse(f"{path}/{attribute}: no attribute of a job{hint}")
         for value, number in _section(values, f"{path}/{attribute}").items():
             yield attribute, value, number
+        number_of_values += len(_section(values, path))
+        if number_of_values > bounds.LIMITS_OF_PLACE:
+            _refuse(f"{path}: {number_of_values} limits, {bounds.LIMITS_OF_PLACE} are allowed at one place")
 
 
 def _refuse(message: str) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cs_config.options import bounds, place_limits
+from cs_config.options import place_limits
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.source import models
 from cs_config.source.models import model_section
@@ -164,11 +164,8 @@ class ResourceReader:
                     found = list(read(scope, model_section(entry)))
                 except ValueError as error:
                     self.parameters.error(f"{path}/{name}", entry.line, str(error))
-                    continue
-                if len(found) > bounds.NAMED:
-                    message = f"{len(found)} limits are too many, allowed are {bounds.NAMED}"
-                    self.parameters.error(f"{path}/{name}", entry.line, message)
-                self.limits += found
+                else:
+                    self.limits += found
             elif entry is not None and entry.value is not None:
                 message = "a section is needed here: {JobType: {Merge: 50}}"
                 self.parameters.error(f"{path}/{name}", entry.line, message)

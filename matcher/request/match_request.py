@@ -14,7 +14,7 @@ from cs_config.tree.address import QueueAddress
 from matcher.request import node_facts
 from matcher.request.node_facts import Facts
 from matcher.request.resource import Resource, StatedResource, Values
-from requirements.errors import MOST_HINTS, InvalidResource, Problem, did_you_mean
+from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidResource, Problem, did_you_mean
 from requirements.values import fold
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.claim import ClaimedJob
@@ -129,7 +129,7 @@ class RequestKeywords:
     """The keywords of one request by internal name; all problems are collected, to report them together."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[Problem] = []  # the first ones
         self.warnings: list[str] = []
         self.unknown: dict[str, object] = {}
         self._stated: dict[str, tuple[str, object]] = {}
@@ -144,9 +144,9 @@ class RequestKeywords:
                 self._stated[known] = (name, value)
 
     def add_problem(self, path: str, message: str) -> None:
-        """Add a problem, once."""
+        """Add a problem, once, unless there are many."""
         problem = Problem(path=path, message=message)
-        if problem not in self.problems:
+        if len(self.problems) < MOST_PROBLEMS and problem not in self.problems:
             self.problems.append(problem)
 
     def spelling(self, known: str) -> str:

@@ -109,11 +109,11 @@ def _text_problem(text: str, path: str) -> Iterator[Problem]:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _invalid(f"has the name {twice!r:.80} twice in one object")
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _invalid(f"has the name {name!r:.80} twice in one object")
+        found[name] = value
     return found
 
 

@@ -135,7 +135,9 @@ class _Server(uvicorn.Server):
             for each in sockets or ():
                 each.listen(self.config.backlog)
                 each.settimeout(0)
-                self._accepting.append(asyncio.create_task(self._accept_tls(each, self._tls)))
+                accepting = asyncio.create_task(self._accept_tls(each, self._tls))
+                accepting.add_done_callback(self._stop_unless_cancelled)
+                self._accepting.append(accepting)
         self._ready()
 
     async def _accept_tls(self, bound: socket.socket, tls: ssl.SSLContext) -> None:
@@ -155,6 +157,13 @@ class _Server(uvicorn.Server):
                 handshake = _Handshake(accepted, str(address[0]))
                 pending.add(handshake, now=loop.time())
                 handshake.begin(made, tls, pending)
+                await asyncio.sleep(0)  # a full queue of connections must not keep the others waiting
+
+    def _stop_unless_cancelled(self, task: asyncio.Task[None]) -> None:
+        """Shut down after an error of the program in the loop: else nobody would be served unnoticed."""
+        if not task.cancelled():
+            _log.error("connections are no longer accepted", exc_info=task.exception())
+            self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _LOOK_EVERY == 0:

@@ -194,9 +194,12 @@ class GatewayLeases:
         """
         sent = elapsed_time()
         try:
+            is_new = not lease.started
             answer = self._start_or_beat(lease, grid_job)
             self._note_answer(lease, sent, answer)
             self._obey(answer, lease, summary)
+            if not is_new:
+                self._report_local_jobs_if_heard(lease, grid_job, summary)
         except Refused as error:
             if error.ends_attempt:
                 self._close(lease, f"the attempt is closed: {error}", summary)
@@ -216,19 +219,24 @@ class GatewayLeases:
     def _start_or_beat(self, lease: GridJobLease, grid_job: GridJob) -> News:
         """Start the attempt if this process has not done so, else send a heartbeat."""
         if lease.started:
-            answer = self.service.heartbeat(lease.taken.lease, heartbeat_body(grid_job))
-            self._report_local_jobs(lease, grid_job)
-            lease.reported = _local_state(grid_job)
-            return answer
+            return self.service.heartbeat(lease.taken.lease, heartbeat_body(grid_job))
         answer = self.service.start(lease.taken.lease, {"host": socket.gethostname()})
         lease.started = True
         return answer
 
+    def _report_local_jobs_if_heard(
+        self, lease: GridJobLease, grid_job: GridJob, summary: GatewaySummary
+    ) -> None:
+        """Report local jobs; without an answer they are reported after the next heartbeat."""
+        try:
+            self._report_local_jobs(lease, grid_job)
+        except Away as error:
+            summary.problems.append(f"job {lease.taken.job_id}: its local jobs are not reported: {error}")
+
     def _report_local_jobs(self, lease: GridJobLease, grid_job: GridJob) -> None:
         """Report the local jobs that changed since they were reported by this process.
 
-        A refusal changes nothing, and they are not reported again as they are: heartbeats decide about the
-        attempt, and an earlier release of the service knows only the numbers.
+        Heartbeats decide about the attempt: what is refused is not reported again as it is.
         """
         news = [each for each in grid_job.local_jobs if lease.local_jobs.get(each.number) != each]
         for start in range(0, len(news), _AT_ONCE):
@@ -238,6 +246,7 @@ class GatewayLeases:
             except Refused as error:
                 log.info("job %d: its local jobs cannot be reported: %s", lease.taken.job_id, error)
             lease.local_jobs |= {each.number: each for each in some}
+        lease.reported = _local_state(grid_job)
 
     def _obey(self, answer: News, lease: GridJobLease, summary: GatewaySummary) -> None:
         self.heartbeat_seconds = answer.heartbeat_seconds or self.heartbeat_seconds

@@ -34,7 +34,7 @@ class SiteLimits(FileSection):
 
     max_cpu_per_job: float | None = Field(default=None, gt=0)  #: maximum seconds that a local job should take
     cpu_per_event: float | None = Field(default=None, gt=0)  #: seconds, default where the user states none
-    max_local_jobs: int = Field(default=10_000, ge=1)  #: per grid job
+    max_local_jobs: int = Field(default=10_000, ge=1, le=100_000)  #: per grid job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

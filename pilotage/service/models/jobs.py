@@ -129,7 +129,7 @@ LOCAL_STATE = r"^[a-z][a-z_]{0,31}$"
 class LocalJobBody(AnswerModel):
     """A local job of a grid job, as its job manager reports it."""
 
-    number: int = Field(ge=1, le=1_000_000, description="Of the local job, from 1.")
+    number: int = Field(ge=1, le=100_000, description="Of the local job, from 1.")
     state: str = Field(
         pattern=LOCAL_STATE, description="unsubmitted, waiting, running, done, failed, killed."
     )

@@ -221,6 +221,10 @@ def test_a_value_that_may_be_of_several_types_is_one_error_at_its_own_path() -> 
         ),
         ("RunningLimit: 5", "A/RunningLimit: a section is needed here: {JobType: {Merge: 50}}"),
         ("MatchingDelay: {Owner: {x: soon}}", "A/Owner/x: 'soon' is no number of seconds"),
+        (
+            f"RunningLimit: {{JobName: {{{', '.join(f'n{each}: 1' for each in range(101))}}}}}",
+            "A/RunningLimit: A: 101 limits, 100 are allowed at one place",
+        ),
         ("CEs: {c: {MatchingDelay: {Owner: {x: 1}}}}", "A/CEs/c/MatchingDelay: unknown level"),
         ("CEs: {c: {RunningLimit: {CEs: {x: 1}}}}", "A/c/CEs: no attribute of a job"),
         ("VOs: {cms: {RunningLimit: {Owner: {x: 1}}}}", "VOs/cms/RunningLimit: unknown level"),

@@ -95,7 +95,7 @@ def test_a_throttled_place_lets_a_named_job_in_only_with_room(engine: Engine, no
     assert found.refused == "throttled"
 
 
-@pytest.mark.parametrize("wrong", ["12", 0, -1, 1.5, True])
+@pytest.mark.parametrize("wrong", ["twelve", 0, -1, 1.5, True])
 def test_a_job_is_named_by_its_number(wrong: object) -> None:
     with pytest.raises(InvalidResource, match="JobID"):
         request(JobID=wrong)

@@ -118,6 +118,24 @@ def test_news_of_local_jobs_that_the_service_lacks_is_counted_as_updating(ground
             assert (advertised["CurrentUpdatingJobs"], advertised["CurrentPollingJobs"]) == (0, 1)
 
 
+def test_a_report_of_local_jobs_without_an_answer_keeps_nothing_else_from_the_gateway(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        [entry] = gateway.manager.journal.entries()
+        waits = LocalJob(key=entry.key, number=1, stamp="gate.1.1.1.1.b", was_submitted=True)
+        gateway.manager.journal.write(entry.key, entry=replace(entry, number=1), local_jobs=[waits])
+        ground.operator.post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
+        assert ground.line is not None
+        ground.line.refuses = "/local-jobs", Away("away, on purpose")
+        summary = gateway.talk(utc_now())
+        assert not summary.away
+        assert summary.problems == [f"job {job_id}: its local jobs are not reported: away, on purpose"]
+        [killed] = gateway.manager.journal.entries()
+        assert killed.cancelled
+        assert ground.operator.get(f"/api/v1/jobs/{job_id}/local-jobs").json()["local_jobs"] == []
+
+
 def test_each_local_job_is_told_with_state_tries_reference_and_times(
     ground: Ground, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
