@@ -324,6 +324,7 @@ class DiracLayout:
         return tree
 
     def _options_of_rfc5(self, tree: dict[str, object], section: Section) -> None:
+        is_closed = False
         for name, leaf in section.leaves():
             if fold(name) not in (_COMMUNITIES, "vo"):
                 self._option(tree, name, leaf)
@@ -332,10 +333,12 @@ class DiracLayout:
             self._option(listed, "VO", leaf)
             if "VO" in listed and "VO" in tree:
                 tree["VO"] = shared(listed["VO"], tree["VO"])
-                if not tree["VO"]:  # closed whatever lists are below it: one of the two may be unreadable
-                    restrictions.close(tree)
+                # Closed whatever lists are below it: one of the two may be unreadable.
+                is_closed = is_closed or not tree["VO"]
             else:
                 tree |= listed
+        if is_closed:  # after an option that enables it
+            restrictions.close(tree)
 
     def _is_of_vos(self, name: str, section: Section, inner: str) -> bool:
         """Whether a section among CEs or queues holds values of VOs; a queue may be named like a VO."""

@@ -6,7 +6,7 @@ What a source keeps out is read here once more, independently: lists of VOs that
 import re
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cs_config import validate
@@ -118,6 +118,12 @@ def test_an_import_of_todays_layout_lets_in_no_vo_that_the_source_keeps_out(
 
 
 @given(site=OPTIONS, ce=OPTIONS, queue=OPTIONS, community=st.sampled_from(["VO", "Communities"]))
+@example(
+    site=[],
+    ce=[("VO", "lhcb cms"), ("vo", "lhcb # only"), ("Enabled", "True")],
+    queue=[("VO", "alice")],
+    community="VO",
+)
 def test_an_import_of_rfc_5_lets_in_no_vo_that_the_source_keeps_out(
     site: Options, ce: Options, queue: Options, community: str
 ):
