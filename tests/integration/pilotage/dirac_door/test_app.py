@@ -47,9 +47,10 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
     found = {"rms": (authority.sign("rms")[0].read_text(),)}
     for name, group in (("ada", "lhcb_user"), ("pia", "lhcb_pilot"), ("eve", "lhcb_user")):
         certificate, secret = authority.sign(name)
-        proxy = make_proxy(certificate, secret, directory / f"{name}.proxy", group=group)
-        first = proxy.read_text().split("-----BEGIN RSA")[0]
-        found[name] = (first, certificate.read_text())
+        for label in (name, f"{name}'s renewed proxy"):
+            proxy = make_proxy(certificate, secret, directory / f"{label}.proxy", group=group)
+            first = proxy.read_text().split("-----BEGIN RSA")[0]
+            found[label] = (first, certificate.read_text())
     return found
 
 
@@ -59,16 +60,25 @@ def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) 
         door = create_door(service.parts)
 
         def ask(
-            peer: str | None, path: str, method: str = "", *arguments: object, body: bytes | None = None
+            peer: str | None,
+            path: str,
+            method: str = "",
+            *arguments: object,
+            body: bytes | None = None,
+            address: str = "10.0.0.1",
+            credentials: object = None,
         ) -> Any:
             async def certified(scope: Scope, receive: Receive, send: Send) -> None:
                 chain = chains[peer] if peer else ()
                 await door({**scope, "extensions": {"tls": {"client_cert_chain": chain}}}, receive, send)
 
             async def post() -> httpx.Response:
-                transport = httpx.ASGITransport(certified, raise_app_exceptions=False)
+                transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
                 async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
-                    form = urlencode({"method": method, "args": json.dumps(arguments)}).encode()
+                    fields = {"method": method, "args": json.dumps(arguments)}
+                    if credentials is not None:
+                        fields["extraCredentials"] = json.dumps(credentials)
+                    form = urlencode(fields).encode()
                     return await client.post(path, content=form if body is None else body)
 
             return asyncio.run(post())
@@ -92,6 +102,11 @@ MANAGER, MONITORING, UPDATE, MATCHER = (
     f"/WorkloadManagement/{name}" for name in ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
 )
 JDL = "Executable = /bin/ls; CPUTime = 1000"
+RESOURCE = {"Site": "LCG.A.org", "CPUTime": 5000}
+
+
+def status(ask: Ask, job_id: int) -> Any:
+    return value(ask("ada", MONITORING, "getJobAttribute", job_id, "Status"))
 
 
 def test_strangers_and_unknown_methods_are_refused(ask: Ask):
@@ -124,7 +139,7 @@ def test_attempts_by_the_door_have_times_of_their_own(ask: Ask, engine: Engine):
 
 def test_a_completed_job_is_ended_by_the_host_that_carries_out_its_requests(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", {"Site": "LCG.A.org", "CPUTime": 5000}))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
     value(ask("pia", UPDATE, "setJobStatus", job_id, "Completed", "Pending Requests", "JobWrapper"))
     assert value(ask("ada", MONITORING, "getJobAttribute", job_id, "Status")) == "Completed"
     value(ask("rms", UPDATE, "setJobStatus", job_id, "Done", "Requests done", "RMS"))
@@ -133,9 +148,23 @@ def test_a_completed_job_is_ended_by_the_host_that_carries_out_its_requests(ask:
     )
 
 
+def test_a_ghost_with_a_renewed_proxy_does_not_report_on_the_open_attempt(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE, address="10.0.0.1"))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "Application", address="10.0.0.1"))
+    value(ask("ada", MANAGER, "rescheduleJob", job_id, address="10.0.0.9"))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE, address="10.0.0.2"))
+    renewed = "ada's renewed proxy"
+    value(ask(renewed, UPDATE, "setJobStatus", job_id, "Failed", "of the ghost", address="10.0.0.1"))
+    assert value(ask(renewed, UPDATE, "sendHeartBeat", job_id, {}, {}, address="10.0.0.1")) == {"Kill": ""}
+    assert status(ask, job_id) == "Matched"
+    assert value(ask(renewed, UPDATE, "sendHeartBeat", job_id, {}, {}, address="10.0.0.2")) == {}
+    assert status(ask, job_id) == "Running"
+
+
 def test_long_parameters_are_cut_and_not_refused(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", {"Site": "LCG.A.org", "CPUTime": 5000}))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
     value(ask("pia", UPDATE, "setJobParameters", job_id, [["Log", "x" * 50_000], ["", "y"]]))
     found = value(ask("ada", MONITORING, "getJobParameters", job_id, "Log"))
     assert len(found[str(job_id)]["Log"]) == bounds.PARAMETER_VALUE
