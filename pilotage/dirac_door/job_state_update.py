@@ -1,13 +1,15 @@
 """WorkloadManagement/JobStateUpdate: reports of genuine JobAgents and JobWrappers, which name only the job.
 
 `marks` tells which attempt a report is about. A ghost, whose job was given away, gets `Kill` at its next
-heartbeat, and its other reports change nothing. A JobWrapper goes on reporting after the end of its job: that
+heartbeat, and its other reports change nothing. A report that a host sends, for itself or for a user, may be
+days old: it changes nothing while an attempt is open. A JobWrapper goes on reporting after the end of its job: that
 is accepted, since it would repeat what is refused for days.
 """
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -46,6 +48,8 @@ _log = logging.getLogger(__name__)
 _SENDER: Final = Sender(subject=None)
 #: Characters of a status, and of the output's end.
 _STATUS, _TAIL = 255, 16_384
+#: What clocks of worker nodes may be slow.
+_CLOCKS: Final = timedelta(minutes=10)
 _ENDS: Final[Mapping[str, Literal["Done", "Failed", "Completed"]]] = {
     "Done": "Done",
     "Completed": "Completed",
@@ -66,12 +70,15 @@ class Standing:
     job: Job
     attempt: Attempt | None  #: None: the job was never matched
     is_marked: bool  #: the sender showed its mark before
+    is_sent_on: bool  #: by a host that does not hold the attempt
 
     @property
     def is_ghost(self) -> bool:
-        """Whether the sender goes on with a job that it has lost."""
-        if self.attempt is None or self.attempt.closed_at is None:
+        """Whether the sender goes on with a job that it has lost, or reports on one that another may have."""
+        if self.attempt is None:
             return False
+        if self.attempt.closed_at is None:
+            return self.is_sent_on
         is_lost = self.attempt.closed_as == attempts.LOST
         return self.attempt.epoch < self.job.epoch or not (is_lost or self.is_over)
 
@@ -91,11 +98,15 @@ def find_standing(call: DiracCall, job_id: int, *, learn: bool = True) -> Standi
         is_controlled = call.peer.controls(job)
         if not is_controlled and not (call.peer.has(peers.GENERIC_PILOT) and job.vo in call.peer.vos):
             raise JobNotFound(job_id)
-        learn = learn and not call.peer.is_host
-        attempt, is_marked = marks.find_attempt(conn, job_id, call.peer.mark, learn=learn)
+        is_direct = not (call.peer.is_host or call.peer.is_forwarded)
+        attempt, is_marked = marks.find_attempt(conn, job_id, call.peer.mark, learn=learn and is_direct)
+        # A host's JobAgent has its mark from the match.
+        is_sent_on = call.peer.is_forwarded or (call.peer.is_host and not is_marked)
+        if is_sent_on:
+            attempt, is_marked = attempts.get_latest(conn, job_id), False
         if not is_controlled and (attempt is None or attempt.holder != call.peer.holder):
             raise JobNotFound(job_id)
-    return Standing(job=job, attempt=attempt, is_marked=is_marked)
+    return Standing(job=job, attempt=attempt, is_marked=is_marked, is_sent_on=is_sent_on)
 
 
 def _record(call: DiracCall, reports: Sequence[LeaseReport]) -> list[ReportAnswer]:
@@ -117,14 +128,28 @@ def set_job_status_bulk(
     statuses: Statuses,
     force: bool = False,  # noqa: ARG001, FBT001, FBT002  (DIRAC's)
 ) -> Result:
-    """Statuses with their times, in any order."""
+    """Statuses with their times, in any order; those of earlier attempts are dropped."""
     standing = find_standing(call, job_id)
-    ordered = [{name: str(word) for name, word in statuses[time].items()} for time in sorted(statuses)]
+    ordered = [
+        {name: str(word) for name, word in statuses[time].items()}
+        for time in sorted(statuses)
+        if standing.attempt is None or not _is_before(time, standing.attempt.opened_at)
+    ]
     if standing.job.status is JobStatus.COMPLETED and not standing.is_ghost:
         return _complete(call, standing.job, ordered)
     if standing.attempt is not None and not standing.is_ghost and not standing.is_over:
         _record(call, list(_translate(standing.attempt, standing.job, ordered)))
     return jencode.ok()
+
+
+def _is_before(time: str, opened_at: datetime) -> bool:
+    """Whether a time of a status, if it is one, is certainly before that of a match."""
+    try:
+        read = datetime.fromisoformat(time)
+        at = read.replace(tzinfo=UTC) if read.tzinfo is None else read
+        return opened_at - at > _CLOCKS
+    except (ValueError, OverflowError):
+        return False
 
 
 def _complete(call: DiracCall, job: Job, statuses: Sequence[Mapping[str, str]]) -> Result:

@@ -30,7 +30,7 @@ Operations: {Defaults: {JobScheduling: {RescheduleDelays: [0]}}}
 Registry:
   VO: {lhcb: {}}
   Users: {ada: {DN: /DC=test/CN=ada}, pia: {DN: /DC=test/CN=pia}}
-  Hosts: {rms: {DN: /DC=test/CN=rms, Properties: [JobAdministrator]}}
+  Hosts: {rms: {DN: /DC=test/CN=rms, Properties: [JobAdministrator, TrustedHost]}}
   Groups:
     lhcb_user: {VO: lhcb, Users: [ada], Properties: [NormalUser, JobSharing]}
     lhcb_pilot: {VO: lhcb, Users: [pia], Properties: [GenericPilot]}
@@ -160,6 +160,19 @@ def test_a_ghost_with_a_renewed_proxy_does_not_report_on_the_open_attempt(ask: A
     assert status(ask, job_id) == "Matched"
     assert value(ask(renewed, UPDATE, "sendHeartBeat", job_id, {}, {}, address="10.0.0.2")) == {}
     assert status(ask, job_id) == "Running"
+
+
+def test_reports_that_hosts_send_on_change_no_open_attempt(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running"))
+    late = {"2100-11-20 10:00:00": {"Status": "Failed"}}
+    for credentials in (None, ["/DC=test/CN=ada", "lhcb_user"]):
+        value(ask("rms", UPDATE, "setJobStatusBulk", job_id, late, credentials=credentials))
+    assert status(ask, job_id) == "Running"
+    value(ask("ada", UPDATE, "setJobStatusBulk", job_id, {"2000-01-01 10:00:00": {"Status": "Failed"}}))
+    assert status(ask, job_id) == "Running"
+    assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == {}
 
 
 def test_long_parameters_are_cut_and_not_refused(ask: Ask):
