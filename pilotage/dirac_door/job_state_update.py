@@ -2,8 +2,8 @@
 
 `marks` tells which attempt a report is about. A ghost, whose job was given away, gets `Kill` at its next
 heartbeat, and its other reports change nothing. A report that a host sends, for itself or for a user, may be
-days old: it changes nothing while an attempt is open. A JobWrapper goes on reporting after the end of its job: that
-is accepted, since it would repeat what is refused for days.
+days old: it changes nothing while an attempt is open. A JobWrapper goes on reporting after the end of its
+job: that is accepted, since it would repeat what is refused for days.
 """
 
 import logging
@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
+from sqlalchemy import Connection
 
 from cs_config.options import bounds
 from pilotage.dirac_door import jencode, peers
@@ -88,24 +89,29 @@ class Standing:
         return self.attempt is not None and self.attempt.closed_as in (FINISHED, attempts.RELEASED)
 
 
-def find_standing(call: DiracCall, job_id: int, *, learn: bool = True) -> Standing:
-    """The attempt that a report of the peer is about; `JobNotFound` if the job is not its own.
+def find_standing(call: DiracCall, job_id: int) -> Standing:
+    """The attempt that a report of the peer is about, which then has its mark.
 
-    `learn`: the peer reports, so that its mark belongs to the attempt.
+    `JobNotFound` if the job is not its own.
     """
     with database.writing(call.parts.engine) as conn:
-        job = jobs.get_job(conn, job_id)
-        is_controlled = call.peer.controls(job)
-        if not is_controlled and not (call.peer.has(peers.GENERIC_PILOT) and job.vo in call.peer.vos):
-            raise JobNotFound(job_id)
-        is_direct = not (call.peer.is_host or call.peer.is_forwarded)
-        attempt, is_marked = marks.find_attempt(conn, job_id, call.peer.mark, learn=learn and is_direct)
-        # A host's JobAgent has its mark from the match.
-        is_sent_on = call.peer.is_forwarded or (call.peer.is_host and not is_marked)
-        if is_sent_on:
-            attempt, is_marked = attempts.get_latest(conn, job_id), False
-        if not is_controlled and (attempt is None or attempt.holder != call.peer.holder):
-            raise JobNotFound(job_id)
+        return read_standing(conn, call, job_id, learn=True)
+
+
+def read_standing(conn: Connection, call: DiracCall, job_id: int, *, learn: bool) -> Standing:
+    """As `find_standing`; without `learn` nothing is written."""
+    job = jobs.get_job(conn, job_id)
+    is_controlled = call.peer.controls(job)
+    if not is_controlled and not (call.peer.has(peers.GENERIC_PILOT) and job.vo in call.peer.vos):
+        raise JobNotFound(job_id)
+    is_direct = not (call.peer.is_host or call.peer.is_forwarded)
+    attempt, is_marked = marks.find_attempt(conn, job_id, call.peer.mark, learn=learn and is_direct)
+    # A host's JobAgent has its mark from the match.
+    is_sent_on = call.peer.is_forwarded or (call.peer.is_host and not is_marked)
+    if is_sent_on:
+        attempt, is_marked = attempts.get_latest(conn, job_id), False
+    if not is_controlled and (attempt is None or attempt.holder != call.peer.holder):
+        raise JobNotFound(job_id)
     return Standing(job=job, attempt=attempt, is_marked=is_marked, is_sent_on=is_sent_on)
 
 
@@ -183,7 +189,7 @@ def _translate(attempt: Attempt, job: Job, statuses: Sequence[Mapping[str, str]]
             yield FinishReport(lease=lease, sender=_SENDER, result=result)
             return
         if word == "Rescheduled":
-            yield ReleaseReport(lease=lease, sender=_SENDER, reason=minor)
+            yield ReleaseReport(lease=lease, sender=_SENDER, reason=minor or application)
             return
         if minor or application:
             note = Note(minor_status=minor or None, application_status=application or None)
@@ -256,7 +262,7 @@ def send_heartbeat(call: DiracCall, job_id: JobId, dynamic: dict[str, Any], stat
     """A sign of life with the end of the output; the answer ends payloads that were killed or lost."""
     standing = find_standing(call, job_id)
     attempt = standing.attempt
-    if attempt is None or standing.is_ghost:
+    if attempt is None or standing.is_ghost or attempt.closed_as == attempts.RELEASED:
         return jencode.ok({"Kill": ""})
     if standing.is_over:
         return jencode.ok({})

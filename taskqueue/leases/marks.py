@@ -8,19 +8,29 @@ address tells.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, select
 
 from taskqueue.db import sql
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
 from taskqueue.schema.tables import attempt_marks as table
+from taskqueue.schema.tables import attempts as attempts_table
 
 #: Marks of one attempt; payloads renew their proxies now and then.
 _MOST: Final = 50
 
 OF_JOB = select(table.c.epoch, table.c.mark).where(table.c.job_id == bindparam("job_id"))
+WITH_MARK = (
+    select(table.c.job_id, attempts_table.c.closed_as, attempts_table.c.closed_at)
+    .join(
+        attempts_table,
+        and_(attempts_table.c.job_id == table.c.job_id, attempts_table.c.epoch == table.c.epoch),
+    )
+    .where(table.c.job_id.in_(sql.IDS), table.c.mark == bindparam("mark"))
+)
 STORE = sql.insert_or_skip(table)
 
 
@@ -50,6 +60,15 @@ def find_attempt(
     if learn and own is None and found[0].closed_at is None and len(by_epoch[found[0].epoch]) < _MOST:
         store_mark(conn, found[0], mark)
     return own or found[0], own is not None
+
+
+def list_releases(conn: Connection, job_ids: Collection[int], mark: str) -> dict[int, datetime | None]:
+    """The jobs that have attempts with this mark, and when the latest of these was released."""
+    found: dict[int, datetime | None] = {}
+    for row in sql.read_batches(conn, WITH_MARK, job_ids, mark=mark):
+        released_at = row.closed_at if row.closed_as == attempts.RELEASED else None
+        found[row.job_id] = max(filter(None, (released_at, found.get(row.job_id))), default=None)
+    return found
 
 
 def _find_by_address(

@@ -175,6 +175,16 @@ def test_reports_that_hosts_send_on_change_no_open_attempt(ask: Ask):
     assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == {}
 
 
+def test_the_second_call_of_a_rescheduling_does_not_change_the_next_attempt(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("pia", UPDATE, "setJobStatus", job_id, "Rescheduled", "no proxy"))
+    assert value(ask("pia", UPDATE, "sendHeartBeat", job_id, {}, {})) == {"Kill": ""}
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    assert value(ask("pia", MANAGER, "rescheduleJob", job_id)) == [job_id]
+    assert status(ask, job_id) == "Matched"
+
+
 def test_long_parameters_are_cut_and_not_refused(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     value(ask("pia", MATCHER, "requestJob", RESOURCE))
