@@ -10,7 +10,7 @@ from typing import Any, Final
 from optimizers.description import parametric
 from pilotage.dirac_door import dialect, jencode, peers
 from pilotage.dirac_door import job_state_update as reports
-from pilotage.dirac_door.calls import DiracCall, JobIds, Method
+from pilotage.dirac_door.calls import DiracCall, JobIds, Method, split_ids
 from pilotage.dirac_door.jencode import Result
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.queries import jobs as queries
@@ -72,8 +72,9 @@ def _change(call: DiracCall, job_ids: Sequence[int], wanted: JobStatus, *, is_re
     done = [
         job_id
         for vo, ids in by_vo.items()
+        for some in split_ids(ids)
         for job_id in queries.change_many(
-            call.parts, call.peer.admin_of(vo), JobFilter(ids=ids), wanted, is_reset=is_reset
+            call.parts, call.peer.admin_of(vo), JobFilter(ids=some), wanted, is_reset=is_reset
         ).job_ids
     ]
     return _report(sorted(done), named)

@@ -117,6 +117,8 @@ def test_strangers_and_unknown_methods_are_refused(ask: Ask):
     assert ask("ada", "/WorkloadManagement/Nothing", "ping").status_code == 404
     assert ask("ada", MANAGER, body=b"\xff").json()["OK"] is False
     assert ask("ada", MANAGER, body=b"x" * (17 << 20)).status_code == 413
+    assert ask("ada", MANAGER, body=b"x" * (1 << 20)).json()["OK"] is False
+    assert ask("ada", MATCHER, body=b"x" * (1 << 20)).status_code == 413
 
 
 def test_arguments_are_checked_by_their_types(ask: Ask):
@@ -125,6 +127,21 @@ def test_arguments_are_checked_by_their_types(ask: Ask):
         assert (answer.status_code, answer.json()["OK"]) == (200, False), arguments
     [job_id] = [value(ask("ada", MANAGER, "submitJob", JDL))]
     assert value(ask("ada", MONITORING, "getJobsStatus", str(job_id))) == {str(job_id): {"Status": "Waiting"}}
+
+
+def test_lists_have_as_many_ids_as_a_submission_has_jobs(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    ids = list(range(1, bounds.SUBMITTED_JOBS + 1))
+    assert list(value(ask("ada", MONITORING, "getJobsStatus", ids))) == [str(job_id)]
+    assert value(ask("ada", MANAGER, "rescheduleJob", ids)) == [job_id]
+    assert value(ask("ada", MANAGER, "killJob", ids)) == [job_id]
+    assert ask("ada", MANAGER, "killJob", [*ids, 10_001]).json()["OK"] is False
+
+
+def test_wrong_values_of_filters_are_named(ask: Ask):
+    for wanted in ({"Owner": 5}, {"Site": [1]}, {"Owner": {"a": 1}}):
+        answer = ask("ada", MONITORING, "getJobs", wanted)
+        assert (answer.status_code, answer.json()["OK"]) == (200, False), wanted
 
 
 def test_attempts_by_the_door_have_times_of_their_own(ask: Ask, engine: Engine):
@@ -201,10 +218,13 @@ def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
     assert ask("pia", MANAGER, "submitJob", JDL).json()["Errno"] == 1503
 
 
+NAMES = st.text(max_size=10) | st.sampled_from(
+    ["Owner", "Site", "Status", "VO", "JobName", "CPUTime", "GridCE", "CEQueue", "Tag", "MaxRAM", "__dCls"]
+)
 ARGUMENTS = st.lists(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=20),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
         max_leaves=8,
     ),
     max_size=5,
