@@ -23,7 +23,7 @@ from pilotage.service import lease_reports
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
-from taskqueue.jobs import control, jobs
+from taskqueue.jobs import control, jobs, parameters
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, marks
 from taskqueue.leases.attempts import Attempt
@@ -238,10 +238,12 @@ def set_parameter(call: DiracCall, job_id: JobId, name: str, value: Any) -> Resu
 
 
 def set_parameters(call: DiracCall, job_id: JobId, given: list[tuple[str, Any]]) -> Result:
-    """Parameters; too long ones are cut, and those of a ghost are dropped."""
+    """Parameters; too long ones are cut, and those of a ghost, or beyond what a job may have, are dropped."""
     standing = find_standing(call, job_id)
     if standing.attempt is not None and not standing.is_ghost:
-        note = Note(parameters=_cut(given))
+        with database.reading(call.parts.engine) as conn:
+            stored = parameters.read_sizes(conn, [job_id]).get(job_id, {})
+        note = Note(parameters=_choose_fitting(_cut(given), stored))
         _record(call, [NoteReport(lease=standing.attempt.lease, sender=_SENDER, note=note)])
     return jencode.ok()
 
@@ -256,6 +258,16 @@ def set_parameters_of_jobs(call: DiracCall, given: dict[JobId, tuple[str, Any]])
 def _cut(given: Sequence[tuple[str, Any]]) -> dict[str, str]:
     words = ((str(name)[: bounds.PARAMETER_NAME], str(value)) for name, value in given)
     return {name: value[: bounds.PARAMETER_VALUE] for name, value in words if name and name.isprintable()}
+
+
+def _choose_fitting(given: Mapping[str, str], stored: Mapping[str, int]) -> dict[str, str]:
+    """Those parameters that fit beside the stored ones (characters by name), in their order."""
+    sizes, fitting = dict(stored), {}
+    for name, value in given.items():
+        after = {**sizes, name: len(value)}
+        if len(after) <= bounds.PARAMETERS and sum(after.values()) <= bounds.ALL_PARAMETERS:
+            sizes, fitting[name] = after, value
+    return fitting
 
 
 def send_heartbeat(call: DiracCall, job_id: JobId, dynamic: dict[str, Any], static: dict[str, Any]) -> Result:  # noqa: ARG001

@@ -210,6 +210,15 @@ def test_long_parameters_are_cut_and_not_refused(ask: Ask):
     assert len(found[str(job_id)]["Log"]) == bounds.PARAMETER_VALUE
 
 
+def test_parameters_that_fit_are_kept(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("pia", UPDATE, "setJobParameters", job_id, [[f"p{number}", "v"] for number in range(99)]))
+    value(ask("pia", UPDATE, "setJobParameters", job_id, [["Memory", "5"], ["CPU", "6"], ["p1", "w"]]))
+    found = value(ask("ada", MONITORING, "getJobParameters", job_id))[str(job_id)]
+    assert (found["Memory"], found["p1"], "CPU" in found) == ("5", "w", False)
+
+
 def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     answer = ask("pia", UPDATE, "setJobStatus", job_id, "Failed", "", "JobAgent").json()
