@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -217,6 +218,17 @@ def test_parameters_that_fit_are_kept(ask: Ask):
     value(ask("pia", UPDATE, "setJobParameters", job_id, [["Memory", "5"], ["CPU", "6"], ["p1", "w"]]))
     found = value(ask("ada", MONITORING, "getJobParameters", job_id))[str(job_id)]
     assert (found["Memory"], found["p1"], "CPU" in found) == ("5", "w", False)
+
+
+def test_a_claim_that_cannot_be_handed_over_is_given_back(ask: Ask, monkeypatch: pytest.MonkeyPatch):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    with monkeypatch.context() as broken:
+        broken.setattr("taskqueue.leases.marks.store_mark", lambda *_: 1 / 0)
+        assert ask("pia", MATCHER, "requestJob", RESOURCE).status_code == 500
+    end = time.monotonic() + 20
+    while status(ask, job_id) != "Waiting":
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
