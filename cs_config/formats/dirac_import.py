@@ -23,6 +23,7 @@ from cs_config.options import registry
 from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree import expiry
 from cs_config.tree.configuration import Configuration
+from cs_config.versions.diff import ABSENT
 from requirements.errors import Problem
 from requirements.values import fold
 
@@ -161,10 +162,11 @@ class DiracLayout:
     def _members(
         self, section: Section, path: str, names: tuple[str, ...]
     ) -> Iterator[tuple[str, dict[str, object]]]:
-        """Users or hosts with their certificates, without those that are suspended."""
+        """Users or hosts with their certificates; those of suspended ones are removed."""
         for name, member in section.sections():
             if _list_items(member, _SUSPENDED):
                 self._note(f"{path}/{name}", member.line, "not carried over: it is suspended")
+                yield name, {"DN": ABSENT}
             elif listed := {each: found for each in names if (found := _list_items(member, each))}:
                 if "DN" in listed:
                     listed["DN"] = _join_names(listed["DN"])

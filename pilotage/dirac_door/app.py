@@ -31,7 +31,7 @@ from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
 from pilotage.service.error_handlers import status_of
 from pilotage.service.http_errors import NotAuthenticated
-from pilotage.service.routing import StrictRequest
+from pilotage.service.routing import SMALL, StrictRequest
 from pilotage.service.services import Services
 from requirements.errors import PilotageError
 from taskqueue.db import database
@@ -66,8 +66,11 @@ SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
         ("Matcher", matcher.METHODS),
     )
 }
-#: Bytes of a form: the text of a parametric job with many files.
-_LONGEST: Final = 16 << 20
+#: Bytes of a form: the text of a parametric job with many files; lists of ids; reports.
+_LONGEST: Final[Mapping[str, int]] = {
+    "/WorkloadManagement/JobManager": 16 << 20,
+    "/WorkloadManagement/JobMonitoring": 1 << 20,
+}
 #: Statuses of refusals that are not answered as a result: no access, busy, away.
 _STATUSES: Final = frozenset({401, 408, 413, 429, 503})
 _NOT_IMPLEMENTED: Final = 501
@@ -107,20 +110,26 @@ async def _answer(parts: Services, request: StrictRequest) -> Response:
     if identity.dn not in registry.users_by_dn and identity.dn not in registry.hosts_by_dn:
         raise NotAuthenticated(f"{identity.dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
     access.count(parts, f"dirac:{identity.dn}@{address}")
-    await request.read(_LONGEST)
-    form = await anyio.to_thread.run_sync(jencode.read_form, request.whole)
-    peer = peers.find_peer(identity, form.credentials, config, address=address)
-    methods = SERVICES[request.url.path]
-    if form.method not in methods:
-        return Response(f"{form.method[:80]} is no method of {request.url.path}", _NOT_IMPLEMENTED)
-    method = methods[form.method]
-    call, named = DiracCall(parts=parts, peer=peer, request=request), method.read_arguments(form.arguments)
-    if method.is_async:
-        result = await method.function(call, **named)
-    else:
-        async with parts.work.place(f"{peer.dn}@{address}"):
+    # Before the body is read: bodies of waiting requests would fill the memory.
+    async with parts.work.place(f"{identity.dn}@{address}"):
+        await request.read(_LONGEST.get(request.url.path, SMALL))
+        form = await anyio.to_thread.run_sync(jencode.read_form, request.whole)
+        peer = peers.find_peer(identity, form.credentials, config, address=address)
+        methods = SERVICES[request.url.path]
+        if form.method not in methods:
+            return Response(f"{form.method[:80]} is no method of {request.url.path}", _NOT_IMPLEMENTED)
+        method = methods[form.method]
+        call, named = (
+            DiracCall(parts=parts, peer=peer, request=request),
+            method.read_arguments(form.arguments),
+        )
+        if not method.is_async:
             run = partial(database.retry_on_conflict(method.function), call, **named)
-            result = await anyio.to_thread.run_sync(run)
+            return _encode(await anyio.to_thread.run_sync(run))
+    return _encode(await method.function(call, **named))
+
+
+def _encode(result: Result) -> Response:
     return Response(jencode.encode(result), media_type="application/json")
 
 

@@ -1,7 +1,7 @@
 """Calls: a peer with a method and its arguments, which are checked against the method's signature."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -9,6 +9,7 @@ from fastapi import Request
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
+from cs_config.options import bounds
 from pilotage.dirac_door.peers import Peer
 from pilotage.service.models import MOST
 from pilotage.service.models.jobs import MAX_ID
@@ -23,9 +24,16 @@ from taskqueue.jobs.search import JobSelector
 JobId = Annotated[int, Field(ge=1, le=MAX_ID)]
 #: Ids of jobs: a list, or one.
 JobIds = Annotated[
-    Annotated[list[JobId], Field(max_length=MOST)],
+    Annotated[list[JobId], Field(max_length=bounds.SUBMITTED_JOBS)],
     BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
 ]
+
+
+def split_ids(job_ids: Collection[int]) -> Iterator[list[int]]:
+    """Batches of distinct ids, as many as one query or change takes."""
+    ordered = sorted(set(job_ids))
+    for start in range(0, len(ordered), MOST):
+        yield ordered[start : start + MOST]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +46,11 @@ class DiracCall:
 
     def find_jobs(self, conn: Connection, job_ids: Collection[int]) -> dict[int, Job]:
         """The jobs with these ids that exist for the peer, by id."""
-        found = search.list_jobs(conn, JobSelector(job_ids=frozenset(job_ids)), limit=len(job_ids) or 1)
+        found = [
+            job
+            for some in split_ids(job_ids)
+            for job in search.list_jobs(conn, JobSelector(job_ids=frozenset(some)), limit=len(some))
+        ]
         return {job.job_id: job for job in sorted(found, key=lambda each: each.job_id) if self.peer.sees(job)}
 
     def get_job(self, conn: Connection, job_id: int) -> Job:
@@ -76,8 +88,13 @@ class CheckedMethod:
                 try:
                     read[name] = adapter.validate_python(bound[name])
                 except ValidationError as error:
-                    raise InvalidRequest([_problem(name, each) for each in error.errors()[:10]]) from None
+                    raise list_problems(name, error) from None
         return read
+
+
+def list_problems(name: str, fault: ValidationError) -> InvalidRequest:
+    """What is wrong with an argument."""
+    return InvalidRequest([_problem(name, each) for each in fault.errors()[:10]])
 
 
 def _problem(name: str, each: Any) -> Problem:

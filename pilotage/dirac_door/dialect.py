@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from cs_config.options import bounds
 from requirements.errors import InvalidJob, Problem
 from requirements.values import as_number
 from taskqueue.jobs.jobs import Job
@@ -45,6 +46,8 @@ DEFAULT_TYPE: Final = "User"
 _PARAMETER: Final = re.compile(r"(Parameters|ParameterStart|ParameterStep|ParameterFactor)(\.\w+)?")
 #: Characters that DIRAC's parser takes for the end of a value, or for a nested one.
 _UNREADABLE: Final = frozenset(';["\n{}')
+#: The first character of an attribute.
+_BEGIN: Final = re.compile(r"[^ \t\r\n;]")
 _NAME: Final = re.compile(r"\s*([^=;]*?)\s*=")
 #: A text in quotes, and one in braces whose quotes are closed, up to the end of its value.
 _QUOTED: Final = re.compile(r'\s*"((?:[^"\\]|\\.)*)"\s*(?:;|\Z)', re.DOTALL)
@@ -62,14 +65,17 @@ def read_jdl(text: str) -> dict[str, object]:
 
 def _split(text: str) -> Iterator[tuple[str, Value]]:
     """The attributes of a text; the last one of a name wins, as in DIRAC."""
+    if len(text) > bounds.DESCRIBED:
+        message = f"has {len(text)} characters, allowed are {bounds.DESCRIBED}"
+        raise InvalidJob([Problem(path="description", message=message)])
     body = text.strip()
     if body.startswith("["):
         body = body[1:]
     if body.endswith("]"):
         body = body[:-1]
     at = 0
-    while body[at:].strip(" \t\r\n;"):
-        at += len(body[at:]) - len(body[at:].lstrip(" \t\r\n;"))
+    while (begin := _BEGIN.search(body, at)) is not None:
+        at = begin.start()
         name = _NAME.match(body, at)
         if name is None or not name[1]:
             line = body.count("\n", 0, at) + 1

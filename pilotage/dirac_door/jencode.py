@@ -7,6 +7,8 @@ Source: DIRAC 9.1, `Core/Utilities/JEncode.py`, `Core/Tornado`.
 """
 
 import json
+import math
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +16,6 @@ from datetime import UTC, date, datetime
 from typing import Final
 from urllib.parse import parse_qs
 
-from pilotage.service import routing
 from requirements.errors import InvalidRequest, Problem
 
 #: DIRAC's numbers of errors with their texts.
@@ -30,6 +31,10 @@ INVALID_JDL, SUBMISSION, NO_MATCH, PILOT_VERSION, NO_PILOT = ERRORS
 _CLASS: Final = "__dCls"
 _MOMENT: Final = "%Y-%m-%d %H:%M:%S"
 _DAY: Final = "%Y-%m-%d"
+#: What cannot be stored in a text: NUL and halves of surrogate pairs.
+_UNSTORABLE: Final = re.compile("[\\0\ud800-\udfff]")
+#: Deepest nesting of lists and objects, and the largest integer of the databases.
+_DEEPEST, _MAX_INTEGER = 64, 2**63 - 1
 #: Fields of one form.
 _FIELDS: Final = 20
 
@@ -102,17 +107,31 @@ def _encode_other(value: object) -> object:
 
 
 def decode(text: str) -> object:
-    """The value of a JEncode text; `InvalidRequest` as for any other JSON, and for a foreign `__dCls`."""
-    return _read_objects(routing.parse(text.encode()))
+    """The value of a JEncode text; `InvalidRequest` if it is not JSON, or for a foreign `__dCls`.
+
+    Outputs and measured values of payloads hold anything, and a refused heartbeat would cost the job: what
+    cannot be stored is replaced in texts, and a number that is not finite is none.
+    """
+    try:
+        read = json.loads(text)
+    except RecursionError:
+        raise _invalid("args", "is nested too deeply") from None
+    except ValueError as fault:  # also an integer of thousands of digits
+        raise _invalid("args", f"is not JSON: {fault}") from None
+    return _read_objects(read, 0)
 
 
-def _read_objects(read: object) -> object:
+def _read_objects(read: object, depth: int) -> object:
+    if depth > _DEEPEST:
+        raise _invalid("args", f"is nested more than {_DEEPEST} levels deep")
     if isinstance(read, list):
-        return [_read_objects(each) for each in read]
+        return [_read_objects(each, depth + 1) for each in read]
     if not isinstance(read, dict):
-        return read
+        return _read_scalar(read)
     if _CLASS not in read:
-        return {name: _read_objects(each) for name, each in read.items()}
+        return {
+            _UNSTORABLE.sub("\ufffd", name): _read_objects(each, depth + 1) for name, each in read.items()
+        }
     name, text = read[_CLASS], read.get("obj")
     if not isinstance(name, str) or name not in _READERS or not isinstance(text, str):
         raise _invalid("args", f"{_CLASS} {name!r:.80} is none of {', '.join(_READERS)} with a text")
@@ -120,6 +139,16 @@ def _read_objects(read: object) -> object:
         return _READERS[name](text)
     except ValueError as fault:
         raise _invalid("args", f"{_CLASS} {name}: {fault}") from None
+
+
+def _read_scalar(read: object) -> object:
+    if isinstance(read, str):
+        return _UNSTORABLE.sub("\ufffd", read)
+    if isinstance(read, float) and not math.isfinite(read):
+        return None
+    if isinstance(read, int) and abs(read) > _MAX_INTEGER:
+        raise _invalid("args", "holds an integer beyond 64 bit")
+    return read
 
 
 _READERS: Final[Mapping[str, Callable[[str], object]]] = {

@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from optimizers.description import parametric
 from pilotage.dirac_door import dialect, jencode, peers
 from pilotage.dirac_door import job_state_update as reports
-from pilotage.dirac_door.calls import DiracCall, JobIds, Method
+from pilotage.dirac_door.calls import DiracCall, JobIds, Method, split_ids
 from pilotage.dirac_door.jencode import Result
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.queries import jobs as queries
@@ -16,8 +18,11 @@ from requirements.errors import InvalidInput, NotAllowed
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs.jobs import Job
-from taskqueue.leases import attempts
+from taskqueue.leases import attempts, marks
 from taskqueue.states import JobStatus
+
+#: Between the two calls with which a JobAgent or JobWrapper reschedules its job.
+_TWO_CALLS: Final = timedelta(minutes=5)
 
 
 def submit_job(call: DiracCall, text: str) -> Result:
@@ -67,8 +72,9 @@ def _change(call: DiracCall, job_ids: Sequence[int], wanted: JobStatus, *, is_re
     done = [
         job_id
         for vo, ids in by_vo.items()
+        for some in split_ids(ids)
         for job_id in queries.change_many(
-            call.parts, call.peer.admin_of(vo), JobFilter(ids=ids), wanted, is_reset=is_reset
+            call.parts, call.peer.admin_of(vo), JobFilter(ids=some), wanted, is_reset=is_reset
         ).job_ids
     ]
     return _report(sorted(done), named)
@@ -103,14 +109,15 @@ def reschedule_job(call: DiracCall, job_ids: JobIds) -> Result:
     """Send jobs through the optimizers again.
 
     A JobAgent or JobWrapper has set the status Rescheduled before: these two calls are one. It reschedules
-    only the attempt that it has.
+    only the attempt that it has, and that not again: pilots behind one address may have the same mark.
     """
-    by_pilots = [job_id for job_id in job_ids if _is_of_pilot(call, job_id)]
-    for job_id in by_pilots:
-        reports.set_job_status(call, job_id, "Rescheduled")
+    by_pilots = _find_of_pilot(call, job_ids)
+    for job_id, is_released in by_pilots.items():
+        if not is_released:
+            reports.set_job_status(call, job_id, "Rescheduled")
     others = [job_id for job_id in job_ids if job_id not in by_pilots]
     if not others:
-        return jencode.ok(by_pilots, requireProxyUpload=False)
+        return jencode.ok(list(by_pilots), requireProxyUpload=False)
     changed = _change(call, others, JobStatus.RESCHEDULED)
     if changed["OK"] and by_pilots:
         changed["Value"] = [*by_pilots, *_ids(changed["Value"])]
@@ -121,12 +128,21 @@ def _ids(value: Any) -> list[int]:
     return list(value)
 
 
-def _is_of_pilot(call: DiracCall, job_id: int) -> bool:
-    """Whether the peer holds, or has lost or given back, an attempt of the job."""
-    try:
-        standing = reports.find_standing(call, job_id, learn=False)
-    except JobNotFound:
-        return False
+def _find_of_pilot(call: DiracCall, job_ids: Sequence[int]) -> dict[int, bool]:
+    """The jobs of which the peer holds, or has lost or given back, an attempt; and if it did so just now."""
+    found: dict[int, bool] = {}
+    with database.reading(call.parts.engine) as conn:
+        marked = marks.list_releases(conn, job_ids, call.peer.mark)
+        for job_id, released_at in marked.items():
+            with suppress(JobNotFound):
+                standing = reports.read_standing(conn, call, job_id, learn=False)
+                is_released = released_at is not None and call.parts.clock() - released_at < _TWO_CALLS
+                if is_released or _is_of_pilot(standing):
+                    found[job_id] = is_released
+    return found
+
+
+def _is_of_pilot(standing: reports.Standing) -> bool:
     if standing.attempt is None or not standing.is_marked:
         return False
     return standing.is_ghost or standing.attempt.closed_as in (None, attempts.LOST, attempts.RELEASED)

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import dialect, jencode, peers
-from pilotage.dirac_door.calls import DiracCall, JobId, JobIds, Method
+from pilotage.dirac_door.calls import DiracCall, JobId, JobIds, Method, list_problems
 from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.job_state_update import OUTPUT
 from pilotage.service.auth import visibility
@@ -242,7 +244,10 @@ def _read_filter(attributes: Mapping[str, Any]) -> JobFilter:
             raise InvalidRequest([Problem(path=name, message="one value is allowed")])
     if wrong := sorted({str(each) for each in _as_list(values.get("status"))} - set(map(str, JobStatus))):
         raise InvalidRequest([Problem(path="Status", message=f"{wrong[0]!r:.80} is no status of a job")])
-    return JobFilter.model_validate(values)
+    try:
+        return JobFilter.model_validate(values)
+    except ValidationError as fault:
+        raise list_problems("attributes", fault) from None
 
 
 def _as_list(value: object) -> list[object]:

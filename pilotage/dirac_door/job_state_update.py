@@ -1,16 +1,19 @@
 """WorkloadManagement/JobStateUpdate: reports of genuine JobAgents and JobWrappers, which name only the job.
 
 `marks` tells which attempt a report is about. A ghost, whose job was given away, gets `Kill` at its next
-heartbeat, and its other reports change nothing. A JobWrapper goes on reporting after the end of its job: that
-is accepted, since it would repeat what is refused for days.
+heartbeat, and its other reports change nothing. A report that a host sends, for itself or for a user, may be
+days old: it changes nothing while an attempt is open. A JobWrapper goes on reporting after the end of its
+job: that is accepted, since it would repeat what is refused for days.
 """
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
+from sqlalchemy import Connection
 
 from cs_config.options import bounds
 from pilotage.dirac_door import jencode, peers
@@ -20,7 +23,7 @@ from pilotage.service import lease_reports
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
-from taskqueue.jobs import control, jobs
+from taskqueue.jobs import control, jobs, parameters
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, marks
 from taskqueue.leases.attempts import Attempt
@@ -46,6 +49,8 @@ _log = logging.getLogger(__name__)
 _SENDER: Final = Sender(subject=None)
 #: Characters of a status, and of the output's end.
 _STATUS, _TAIL = 255, 16_384
+#: What clocks of worker nodes may be slow.
+_CLOCKS: Final = timedelta(minutes=10)
 _ENDS: Final[Mapping[str, Literal["Done", "Failed", "Completed"]]] = {
     "Done": "Done",
     "Completed": "Completed",
@@ -66,12 +71,15 @@ class Standing:
     job: Job
     attempt: Attempt | None  #: None: the job was never matched
     is_marked: bool  #: the sender showed its mark before
+    is_sent_on: bool  #: by a host that does not hold the attempt
 
     @property
     def is_ghost(self) -> bool:
-        """Whether the sender goes on with a job that it has lost."""
-        if self.attempt is None or self.attempt.closed_at is None:
+        """Whether the sender goes on with a job that it has lost, or reports on one that another may have."""
+        if self.attempt is None:
             return False
+        if self.attempt.closed_at is None:
+            return self.is_sent_on
         is_lost = self.attempt.closed_as == attempts.LOST
         return self.attempt.epoch < self.job.epoch or not (is_lost or self.is_over)
 
@@ -81,21 +89,30 @@ class Standing:
         return self.attempt is not None and self.attempt.closed_as in (FINISHED, attempts.RELEASED)
 
 
-def find_standing(call: DiracCall, job_id: int, *, learn: bool = True) -> Standing:
-    """The attempt that a report of the peer is about; `JobNotFound` if the job is not its own.
+def find_standing(call: DiracCall, job_id: int) -> Standing:
+    """The attempt that a report of the peer is about, which then has its mark.
 
-    `learn`: the peer reports, so that its mark belongs to the attempt.
+    `JobNotFound` if the job is not its own.
     """
     with database.writing(call.parts.engine) as conn:
-        job = jobs.get_job(conn, job_id)
-        is_controlled = call.peer.controls(job)
-        if not is_controlled and not (call.peer.has(peers.GENERIC_PILOT) and job.vo in call.peer.vos):
-            raise JobNotFound(job_id)
-        learn = learn and not call.peer.is_host
-        attempt, is_marked = marks.find_attempt(conn, job_id, call.peer.mark, learn=learn)
-        if not is_controlled and (attempt is None or attempt.holder != call.peer.holder):
-            raise JobNotFound(job_id)
-    return Standing(job=job, attempt=attempt, is_marked=is_marked)
+        return read_standing(conn, call, job_id, learn=True)
+
+
+def read_standing(conn: Connection, call: DiracCall, job_id: int, *, learn: bool) -> Standing:
+    """As `find_standing`; without `learn` nothing is written."""
+    job = jobs.get_job(conn, job_id)
+    is_controlled = call.peer.controls(job)
+    if not is_controlled and not (call.peer.has(peers.GENERIC_PILOT) and job.vo in call.peer.vos):
+        raise JobNotFound(job_id)
+    is_direct = not (call.peer.is_host or call.peer.is_forwarded)
+    attempt, is_marked = marks.find_attempt(conn, job_id, call.peer.mark, learn=learn and is_direct)
+    # A host's JobAgent has its mark from the match.
+    is_sent_on = call.peer.is_forwarded or (call.peer.is_host and not is_marked)
+    if is_sent_on:
+        attempt, is_marked = attempts.get_latest(conn, job_id), False
+    if not is_controlled and (attempt is None or attempt.holder != call.peer.holder):
+        raise JobNotFound(job_id)
+    return Standing(job=job, attempt=attempt, is_marked=is_marked, is_sent_on=is_sent_on)
 
 
 def _record(call: DiracCall, reports: Sequence[LeaseReport]) -> list[ReportAnswer]:
@@ -117,14 +134,28 @@ def set_job_status_bulk(
     statuses: Statuses,
     force: bool = False,  # noqa: ARG001, FBT001, FBT002  (DIRAC's)
 ) -> Result:
-    """Statuses with their times, in any order."""
+    """Statuses with their times, in any order; those of earlier attempts are dropped."""
     standing = find_standing(call, job_id)
-    ordered = [{name: str(word) for name, word in statuses[time].items()} for time in sorted(statuses)]
+    ordered = [
+        {name: str(word) for name, word in statuses[time].items()}
+        for time in sorted(statuses)
+        if standing.attempt is None or not _is_before(time, standing.attempt.opened_at)
+    ]
     if standing.job.status is JobStatus.COMPLETED and not standing.is_ghost:
         return _complete(call, standing.job, ordered)
     if standing.attempt is not None and not standing.is_ghost and not standing.is_over:
         _record(call, list(_translate(standing.attempt, standing.job, ordered)))
     return jencode.ok()
+
+
+def _is_before(time: str, opened_at: datetime) -> bool:
+    """Whether a time of a status, if it is one, is certainly before that of a match."""
+    try:
+        read = datetime.fromisoformat(time)
+        at = read.replace(tzinfo=UTC) if read.tzinfo is None else read
+        return opened_at - at > _CLOCKS
+    except (ValueError, OverflowError):
+        return False
 
 
 def _complete(call: DiracCall, job: Job, statuses: Sequence[Mapping[str, str]]) -> Result:
@@ -158,7 +189,7 @@ def _translate(attempt: Attempt, job: Job, statuses: Sequence[Mapping[str, str]]
             yield FinishReport(lease=lease, sender=_SENDER, result=result)
             return
         if word == "Rescheduled":
-            yield ReleaseReport(lease=lease, sender=_SENDER, reason=minor)
+            yield ReleaseReport(lease=lease, sender=_SENDER, reason=minor or application)
             return
         if minor or application:
             note = Note(minor_status=minor or None, application_status=application or None)
@@ -207,10 +238,12 @@ def set_parameter(call: DiracCall, job_id: JobId, name: str, value: Any) -> Resu
 
 
 def set_parameters(call: DiracCall, job_id: JobId, given: list[tuple[str, Any]]) -> Result:
-    """Parameters; too long ones are cut, and those of a ghost are dropped."""
+    """Parameters; too long ones are cut, and those of a ghost, or beyond what a job may have, are dropped."""
     standing = find_standing(call, job_id)
     if standing.attempt is not None and not standing.is_ghost:
-        note = Note(parameters=_cut(given))
+        with database.reading(call.parts.engine) as conn:
+            stored = parameters.read_sizes(conn, [job_id]).get(job_id, {})
+        note = Note(parameters=_choose_fitting(_cut(given), stored))
         _record(call, [NoteReport(lease=standing.attempt.lease, sender=_SENDER, note=note)])
     return jencode.ok()
 
@@ -227,11 +260,21 @@ def _cut(given: Sequence[tuple[str, Any]]) -> dict[str, str]:
     return {name: value[: bounds.PARAMETER_VALUE] for name, value in words if name and name.isprintable()}
 
 
+def _choose_fitting(given: Mapping[str, str], stored: Mapping[str, int]) -> dict[str, str]:
+    """Those parameters that fit beside the stored ones (characters by name), in their order."""
+    sizes, fitting = dict(stored), {}
+    for name, value in given.items():
+        after = {**sizes, name: len(value)}
+        if len(after) <= bounds.PARAMETERS and sum(after.values()) <= bounds.ALL_PARAMETERS:
+            sizes, fitting[name] = after, value
+    return fitting
+
+
 def send_heartbeat(call: DiracCall, job_id: JobId, dynamic: dict[str, Any], static: dict[str, Any]) -> Result:  # noqa: ARG001
     """A sign of life with the end of the output; the answer ends payloads that were killed or lost."""
     standing = find_standing(call, job_id)
     attempt = standing.attempt
-    if attempt is None or standing.is_ghost:
+    if attempt is None or standing.is_ghost or attempt.closed_as == attempts.RELEASED:
         return jencode.ok({"Kill": ""})
     if standing.is_over:
         return jencode.ok({})

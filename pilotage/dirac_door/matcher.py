@@ -47,7 +47,11 @@ async def request_job(call: DiracCall, resource: dict[str, Any] | str) -> Result
     answer = await routes.claim_jobs(call.parts, call.request, wanted)
     for match in answer.matches:
         call.parts.metrics.matched(vo=match.vo, site=wanted.presented.site, jobs=1)
-        return await anyio.to_thread.run_sync(_hand_over, call, match)
+        try:
+            return await anyio.to_thread.run_sync(database.retry_on_conflict(_hand_over), call, match)
+        except BaseException:  # also of a cancelled request: the JobAgent has not got the job
+            call.parts.claims.give_back(wanted, answer)
+            raise
     call.parts.metrics.not_matched(answer.reason or "")
     return jencode.error(answer.reason or "", jencode.NO_MATCH)
 

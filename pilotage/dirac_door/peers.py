@@ -42,6 +42,7 @@ class Peer:
     group: str
     vos: frozenset[str]  #: lower case: the VO of the group; of a host all
     properties: frozenset[str]
+    is_forwarded: bool = False  #: a trusted host acts for it
     is_limited: bool = False  #: a limited proxy, which may not submit
     mark: str = ""  #: what tells one pilot or job from another: hash of its key, and its address
     address: str = ""
@@ -124,7 +125,8 @@ def find_peer(
     if isinstance(credentials, tuple):
         if TRUSTED_HOST not in registry.hosts[host].properties:
             raise NotAuthenticated(f"the host {host} may not act for others: it is no {TRUSTED_HOST}")
-        return replace(_find_member(registry, *credentials), mark=mark, address=address)
+        member = _find_member(registry, *credentials)
+        return replace(member, is_forwarded=True, mark=mark, address=address)
     properties = frozenset(registry.hosts[host].properties)
     return Peer(
         dn=identity.dn,

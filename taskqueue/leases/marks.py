@@ -2,23 +2,35 @@
 
 A mark is what the client showed: the hash of its key with its address. The first report with a new mark
 belongs to the latest attempt of the job, and so do later ones with it; a mark that only an earlier attempt
-has is that of a ghost, whose job was given away.
+has is that of a ghost, whose job was given away. A ghost that has renewed its proxy has a new key: then its
+address tells.
 """
 
 from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, select
 
 from taskqueue.db import sql
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
 from taskqueue.schema.tables import attempt_marks as table
+from taskqueue.schema.tables import attempts as attempts_table
 
 #: Marks of one attempt; payloads renew their proxies now and then.
 _MOST: Final = 50
 
 OF_JOB = select(table.c.epoch, table.c.mark).where(table.c.job_id == bindparam("job_id"))
+WITH_MARK = (
+    select(table.c.job_id, attempts_table.c.closed_as, attempts_table.c.closed_at)
+    .join(
+        attempts_table,
+        and_(attempts_table.c.job_id == table.c.job_id, attempts_table.c.epoch == table.c.epoch),
+    )
+    .where(table.c.job_id.in_(sql.IDS), table.c.mark == bindparam("mark"))
+)
 STORE = sql.insert_or_skip(table)
 
 
@@ -33,7 +45,8 @@ def find_attempt(
 ) -> tuple[Attempt | None, bool]:
     """The attempt that a report with this mark is about, None if the job never had one; and if it is its own.
 
-    A new mark is noted for the latest attempt, while that is open, unless `learn` is false.
+    A new mark is noted for the latest attempt, while that is open, unless `learn` is false; one from an
+    address that only an earlier attempt has is about that one.
     """
     found = attempts.list_newest(conn, job_id)
     if not found:
@@ -42,6 +55,29 @@ def find_attempt(
     for row in conn.execute(OF_JOB, {"job_id": job_id}):
         by_epoch[row.epoch].add(row.mark)
     own = next((each for each in found if mark in by_epoch[each.epoch]), None)
+    if own is None and (ghost := _find_by_address(found, by_epoch, mark)) is not None:
+        return ghost, False
     if learn and own is None and found[0].closed_at is None and len(by_epoch[found[0].epoch]) < _MOST:
         store_mark(conn, found[0], mark)
     return own or found[0], own is not None
+
+
+def list_releases(conn: Connection, job_ids: Collection[int], mark: str) -> dict[int, datetime | None]:
+    """The jobs that have attempts with this mark, and when the latest of these was released."""
+    found: dict[int, datetime | None] = {}
+    for row in sql.read_batches(conn, WITH_MARK, job_ids, mark=mark):
+        released_at = row.closed_at if row.closed_as == attempts.RELEASED else None
+        found[row.job_id] = max(filter(None, (released_at, found.get(row.job_id))), default=None)
+    return found
+
+
+def _find_by_address(
+    found: Sequence[Attempt], by_epoch: Mapping[int, Collection[str]], mark: str
+) -> Attempt | None:
+    """The latest attempt with marks from the address of this one, if that is not the job's latest."""
+    address = mark.rpartition("@")[2]
+    matching = (
+        each for each in found if any(other.rpartition("@")[2] == address for other in by_epoch[each.epoch])
+    )
+    latest = next(matching, None)
+    return None if latest is found[0] else latest

@@ -2,11 +2,14 @@
 
 import socket
 import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from cryptography import x509
 
 from cs_config import gc_tuning
 from pilotage.cli import engine as cli_engine
@@ -17,20 +20,41 @@ from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import Settings
 from pilotage.dirac_door.app import create_door
 
+#: A revoked certificate is accepted no longer than this.
+_LONGEST = timedelta(minutes=10)
 _AUTHORITIES = Path("/etc/grid-security/certificates")
 
 
 class CertifiedConnection(serve.ClientConnection):
-    """A connection whose requests carry the verified certificates of the client (TLS extension of ASGI)."""
+    """A connection whose requests carry the verified certificates of the client (TLS extension of ASGI).
+
+    They are verified once, in the handshake: the connection outlives neither them nor ten minutes.
+    """
 
     _chain: tuple[str, ...] | None = None  # PEM, the client's own first
+    _ends_at = datetime.max.replace(tzinfo=UTC)
 
     def on_message_begin(self) -> None:
-        """Add the certificates to the request."""
+        """Add the certificates to the request, none if they must be verified again."""
         super().on_message_begin()
+        now = datetime.now(UTC)
         if self._chain is None:
             self._chain = _read_chain(self.transport.get_extra_info("ssl_object"))
-        self.scope["extensions"] = {"tls": {"client_cert_chain": self._chain}}
+            self._ends_at = find_end(self._chain, now)
+        chain = self._chain if now < self._ends_at else ()
+        self.scope["extensions"] = {"tls": {"client_cert_chain": chain}}
+
+    def on_headers_complete(self) -> None:
+        """Close the connection after the answer if its end is near."""
+        super().on_headers_complete()
+        if datetime.now(UTC) > self._ends_at - _LONGEST / 2:
+            self.cycle.default_headers = [*self.cycle.default_headers, (b"connection", b"close")]
+
+
+def find_end(chain: Sequence[str], now: datetime) -> datetime:
+    """When a connection ends whose client has shown this chain (PEM) now."""
+    ends = [x509.load_pem_x509_certificate(each.encode()).not_valid_after_utc for each in chain]
+    return min((now + _LONGEST, *ends))
 
 
 def _read_chain(connection: ssl.SSLObject | None) -> tuple[str, ...]:

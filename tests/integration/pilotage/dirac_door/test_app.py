@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ Operations: {Defaults: {JobScheduling: {RescheduleDelays: [0]}}}
 Registry:
   VO: {lhcb: {}}
   Users: {ada: {DN: /DC=test/CN=ada}, pia: {DN: /DC=test/CN=pia}}
-  Hosts: {rms: {DN: /DC=test/CN=rms, Properties: [JobAdministrator]}}
+  Hosts: {rms: {DN: /DC=test/CN=rms, Properties: [JobAdministrator, TrustedHost]}}
   Groups:
     lhcb_user: {VO: lhcb, Users: [ada], Properties: [NormalUser, JobSharing]}
     lhcb_pilot: {VO: lhcb, Users: [pia], Properties: [GenericPilot]}
@@ -47,9 +48,10 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
     found = {"rms": (authority.sign("rms")[0].read_text(),)}
     for name, group in (("ada", "lhcb_user"), ("pia", "lhcb_pilot"), ("eve", "lhcb_user")):
         certificate, secret = authority.sign(name)
-        proxy = make_proxy(certificate, secret, directory / f"{name}.proxy", group=group)
-        first = proxy.read_text().split("-----BEGIN RSA")[0]
-        found[name] = (first, certificate.read_text())
+        for label in (name, f"{name}'s renewed proxy"):
+            proxy = make_proxy(certificate, secret, directory / f"{label}.proxy", group=group)
+            first = proxy.read_text().split("-----BEGIN RSA")[0]
+            found[label] = (first, certificate.read_text())
     return found
 
 
@@ -59,16 +61,25 @@ def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) 
         door = create_door(service.parts)
 
         def ask(
-            peer: str | None, path: str, method: str = "", *arguments: object, body: bytes | None = None
+            peer: str | None,
+            path: str,
+            method: str = "",
+            *arguments: object,
+            body: bytes | None = None,
+            address: str = "10.0.0.1",
+            credentials: object = None,
         ) -> Any:
             async def certified(scope: Scope, receive: Receive, send: Send) -> None:
                 chain = chains[peer] if peer else ()
                 await door({**scope, "extensions": {"tls": {"client_cert_chain": chain}}}, receive, send)
 
             async def post() -> httpx.Response:
-                transport = httpx.ASGITransport(certified, raise_app_exceptions=False)
+                transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
                 async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
-                    form = urlencode({"method": method, "args": json.dumps(arguments)}).encode()
+                    fields = {"method": method, "args": json.dumps(arguments)}
+                    if credentials is not None:
+                        fields["extraCredentials"] = json.dumps(credentials)
+                    form = urlencode(fields).encode()
                     return await client.post(path, content=form if body is None else body)
 
             return asyncio.run(post())
@@ -92,6 +103,11 @@ MANAGER, MONITORING, UPDATE, MATCHER = (
     f"/WorkloadManagement/{name}" for name in ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
 )
 JDL = "Executable = /bin/ls; CPUTime = 1000"
+RESOURCE = {"Site": "LCG.A.org", "CPUTime": 5000}
+
+
+def status(ask: Ask, job_id: int) -> Any:
+    return value(ask("ada", MONITORING, "getJobAttribute", job_id, "Status"))
 
 
 def test_strangers_and_unknown_methods_are_refused(ask: Ask):
@@ -102,6 +118,8 @@ def test_strangers_and_unknown_methods_are_refused(ask: Ask):
     assert ask("ada", "/WorkloadManagement/Nothing", "ping").status_code == 404
     assert ask("ada", MANAGER, body=b"\xff").json()["OK"] is False
     assert ask("ada", MANAGER, body=b"x" * (17 << 20)).status_code == 413
+    assert ask("ada", MANAGER, body=b"x" * (1 << 20)).json()["OK"] is False
+    assert ask("ada", MATCHER, body=b"x" * (1 << 20)).status_code == 413
 
 
 def test_arguments_are_checked_by_their_types(ask: Ask):
@@ -110,6 +128,21 @@ def test_arguments_are_checked_by_their_types(ask: Ask):
         assert (answer.status_code, answer.json()["OK"]) == (200, False), arguments
     [job_id] = [value(ask("ada", MANAGER, "submitJob", JDL))]
     assert value(ask("ada", MONITORING, "getJobsStatus", str(job_id))) == {str(job_id): {"Status": "Waiting"}}
+
+
+def test_lists_have_as_many_ids_as_a_submission_has_jobs(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    ids = list(range(1, bounds.SUBMITTED_JOBS + 1))
+    assert list(value(ask("ada", MONITORING, "getJobsStatus", ids))) == [str(job_id)]
+    assert value(ask("ada", MANAGER, "rescheduleJob", ids)) == [job_id]
+    assert value(ask("ada", MANAGER, "killJob", ids)) == [job_id]
+    assert ask("ada", MANAGER, "killJob", [*ids, 10_001]).json()["OK"] is False
+
+
+def test_wrong_values_of_filters_are_named(ask: Ask):
+    for wanted in ({"Owner": 5}, {"Site": [1]}, {"Owner": {"a": 1}}):
+        answer = ask("ada", MONITORING, "getJobs", wanted)
+        assert (answer.status_code, answer.json()["OK"]) == (200, False), wanted
 
 
 def test_attempts_by_the_door_have_times_of_their_own(ask: Ask, engine: Engine):
@@ -124,7 +157,7 @@ def test_attempts_by_the_door_have_times_of_their_own(ask: Ask, engine: Engine):
 
 def test_a_completed_job_is_ended_by_the_host_that_carries_out_its_requests(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", {"Site": "LCG.A.org", "CPUTime": 5000}))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
     value(ask("pia", UPDATE, "setJobStatus", job_id, "Completed", "Pending Requests", "JobWrapper"))
     assert value(ask("ada", MONITORING, "getJobAttribute", job_id, "Status")) == "Completed"
     value(ask("rms", UPDATE, "setJobStatus", job_id, "Done", "Requests done", "RMS"))
@@ -133,12 +166,69 @@ def test_a_completed_job_is_ended_by_the_host_that_carries_out_its_requests(ask:
     )
 
 
+def test_a_ghost_with_a_renewed_proxy_does_not_report_on_the_open_attempt(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE, address="10.0.0.1"))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "Application", address="10.0.0.1"))
+    value(ask("ada", MANAGER, "rescheduleJob", job_id, address="10.0.0.9"))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE, address="10.0.0.2"))
+    renewed = "ada's renewed proxy"
+    value(ask(renewed, UPDATE, "setJobStatus", job_id, "Failed", "of the ghost", address="10.0.0.1"))
+    assert value(ask(renewed, UPDATE, "sendHeartBeat", job_id, {}, {}, address="10.0.0.1")) == {"Kill": ""}
+    assert status(ask, job_id) == "Matched"
+    assert value(ask(renewed, UPDATE, "sendHeartBeat", job_id, {}, {}, address="10.0.0.2")) == {}
+    assert status(ask, job_id) == "Running"
+
+
+def test_reports_that_hosts_send_on_change_no_open_attempt(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running"))
+    late = {"2100-11-20 10:00:00": {"Status": "Failed"}}
+    for credentials in (None, ["/DC=test/CN=ada", "lhcb_user"]):
+        value(ask("rms", UPDATE, "setJobStatusBulk", job_id, late, credentials=credentials))
+    assert status(ask, job_id) == "Running"
+    value(ask("ada", UPDATE, "setJobStatusBulk", job_id, {"2000-01-01 10:00:00": {"Status": "Failed"}}))
+    assert status(ask, job_id) == "Running"
+    assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == {}
+
+
+def test_the_second_call_of_a_rescheduling_does_not_change_the_next_attempt(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("pia", UPDATE, "setJobStatus", job_id, "Rescheduled", "no proxy"))
+    assert value(ask("pia", UPDATE, "sendHeartBeat", job_id, {}, {})) == {"Kill": ""}
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    assert value(ask("pia", MANAGER, "rescheduleJob", job_id)) == [job_id]
+    assert status(ask, job_id) == "Matched"
+
+
 def test_long_parameters_are_cut_and_not_refused(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", {"Site": "LCG.A.org", "CPUTime": 5000}))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
     value(ask("pia", UPDATE, "setJobParameters", job_id, [["Log", "x" * 50_000], ["", "y"]]))
     found = value(ask("ada", MONITORING, "getJobParameters", job_id, "Log"))
     assert len(found[str(job_id)]["Log"]) == bounds.PARAMETER_VALUE
+
+
+def test_parameters_that_fit_are_kept(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("pia", UPDATE, "setJobParameters", job_id, [[f"p{number}", "v"] for number in range(99)]))
+    value(ask("pia", UPDATE, "setJobParameters", job_id, [["Memory", "5"], ["CPU", "6"], ["p1", "w"]]))
+    found = value(ask("ada", MONITORING, "getJobParameters", job_id))[str(job_id)]
+    assert (found["Memory"], found["p1"], "CPU" in found) == ("5", "w", False)
+
+
+def test_a_claim_that_cannot_be_handed_over_is_given_back(ask: Ask, monkeypatch: pytest.MonkeyPatch):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    with monkeypatch.context() as broken:
+        broken.setattr("taskqueue.leases.marks.store_mark", lambda *_: 1 / 0)
+        assert ask("pia", MATCHER, "requestJob", RESOURCE).status_code == 500
+    end = time.monotonic() + 20
+    while status(ask, job_id) != "Waiting":
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
@@ -149,10 +239,13 @@ def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
     assert ask("pia", MANAGER, "submitJob", JDL).json()["Errno"] == 1503
 
 
+NAMES = st.text(max_size=10) | st.sampled_from(
+    ["Owner", "Site", "Status", "VO", "JobName", "CPUTime", "GridCE", "CEQueue", "Tag", "MaxRAM", "__dCls"]
+)
 ARGUMENTS = st.lists(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=20),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
         max_leaves=8,
     ),
     max_size=5,

@@ -362,3 +362,13 @@ def test_certificates_of_users_and_hosts_are_carried_over_but_not_of_suspended_u
     assert [(note.path, note.message) for note in found.notes] == [
         ("Registry/Users/eve", "not carried over: it is suspended")
     ]
+
+
+def test_a_user_suspended_since_the_last_import_loses_its_certificate():
+    text = "Registry\n{{\n  Users\n  {{\n    ada\n    {{\n      DN = /CN=ada\n{}    }}\n  }}\n}}\n"
+    first = dirac_import.propose_dirac(NOTHING, {"x.cfg": text.format("")}).proposal.after
+    assert "/CN=ada" in first.registry.users_by_dn
+    again = dirac_import.propose_dirac(
+        first, {"x.cfg": text.format("      Suspended = lhcb\n")}
+    ).proposal.after
+    assert "/CN=ada" not in again.registry.users_by_dn

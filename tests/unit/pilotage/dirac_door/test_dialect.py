@@ -1,3 +1,4 @@
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -5,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config import validate
+from cs_config.options import bounds
 from optimizers.description import description as descriptions
 from optimizers.submit.checking import check_sources
 from optimizers.submit.submitter import Submitter
@@ -145,6 +147,17 @@ def test_what_dirac_takes_is_taken_and_comes_back_equal(text: str):
         assert written.startswith("[\n")
         assert "    JobID = 7;" in written
         assert '    Owner = "ada";' in written
+
+
+def test_texts_that_are_too_long_are_refused_before_they_are_read():
+    with pytest.raises(InvalidJob, match="allowed are"):
+        dialect.read_jdl("Executable = /bin/ls;" + " " * bounds.DESCRIBED)
+
+
+def test_long_texts_are_read_in_time_proportional_to_their_length():
+    began = time.process_time()
+    assert "ForeignKeywords" in dialect.read_jdl("a=1;" * 100_000)
+    assert time.process_time() - began < 10  # seconds; a minute if each attribute costs the whole text
 
 
 def test_the_corpus_is_large_enough():
