@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
-from pilotage.service.http_errors import CursorExpired, TooManyRequests
+from pilotage.service.http_errors import CursorExpired, LogBusy, TooManyRequests
 from pilotage.service.models.jobs import ChangeCursor, ChangeLine, ChangePageAnswer, ChangeQuery, EventQuery
 from taskqueue.db import database
 from taskqueue.jobs.log_feed import ChangePage, JobChange, LogFeed
@@ -37,6 +37,8 @@ _KEPT: Final = 10_000
 PAGE_ROWS: Final = 10_000
 #: Seconds after which a client that found no place tries again.
 _RETRY: Final = 30
+#: Seconds to wait for the transactions that are under way when a client asks for a cursor of the present.
+_PRESENT: Final = 3.0
 
 
 class EventStream(StreamingResponse):
@@ -81,17 +83,26 @@ class JobEvents:
         )
 
     def start_of(self, after: str | None) -> ChangeCursor:
-        """The cursor of a text, or of the present; `CursorExpired` if log ids have another meaning now."""
+        """The cursor of a text, or of the present.
+
+        Raises:
+            CursorExpired: Log ids have another meaning now.
+            LogBusy: Changes from before the present may still be added.
+        """
         incarnation = self._log.read_incarnation()
-        cursor = (
-            ChangeCursor(incarnation, self._log.read_end()) if after is None else ChangeCursor.parse(after)
-        )
+        cursor = self._present(incarnation) if after is None else ChangeCursor.parse(after)
         if cursor.incarnation != incarnation:
             raise CursorExpired(
                 f"the cursor {after} is from before a recovery of the database: "
                 "get a new one without `after`, and list the jobs again"
             )
         return cursor
+
+    def _present(self, incarnation: int) -> ChangeCursor:
+        log_id = self._log.read_present(seconds=_PRESENT)
+        if log_id is None:
+            raise LogBusy("a long transaction is under way in the database, try again in some seconds")
+        return ChangeCursor(incarnation, log_id)
 
     async def open_stream(self, caller: Caller, query: EventQuery, last_event_id: str | None) -> EventStream:
         """A stream behind a cursor for so long; the id of each event is the cursor that continues behind it.

@@ -158,7 +158,7 @@ def test_a_stream_of_many_changes_leaves_none_out(service: Service, monkeypatch:
     assert [each[2] for each in found] == sorted((each[2] for each in found), key=lambda id_: int(id_[2:]))
 
 
-def test_waiting_for_jobs_needs_one_list_of_them_and_then_events(service: Service) -> None:
+def test_waiting_for_jobs_needs_a_list_of_them_then_events_and_a_list_of_the_ended(service: Service) -> None:
     ada = service.user()
     a, b = _submit(ada, 2)
     with ServiceClient(service.url, service.token("user", vo="cms", user="ada")) as client:
@@ -174,14 +174,16 @@ def test_waiting_for_jobs_needs_one_list_of_them_and_then_events(service: Servic
         assert dict(next(steps)) == {a: "Waiting", b: "Waiting"}
         ada.post("/api/v1/jobs/kill", json={"ids": [a, b]}).raise_for_status()
         *_, last = steps
-        assert (dict(last), listed) == ({a: "Killed", b: "Killed"}, 1)
+        assert (dict(last), listed) == ({a: "Killed", b: "Killed"}, 2)
         changes = job_commands.follow_changes(client, {"status": "Received"})
         _submit(ada)
         assert next(changes)["to"] == "Received"
         changes.close()  # type: ignore[attr-defined]
 
 
-def test_a_change_that_is_committed_late_is_in_the_feed(engine: Engine, tmp_path: Path) -> None:
+def test_a_change_that_is_committed_late_is_in_the_feed(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if engine.dialect.name == "sqlite":
         pytest.skip("SQLite has one writer at a time")
     with running(engine, tmp_path, CONFIG) as service:
@@ -191,5 +193,12 @@ def test_a_change_that_is_committed_late_is_in_the_feed(engine: Engine, tmp_path
             early = stored.job_ids(late, utc_now(), 1)
             [job_id] = _submit(service.user())
             assert _read_all(root, after) == ([], after), "later ones wait for it"
+            monkeypatch.setattr(job_events, "_PRESENT", 0.1)
+            for address in ("changes", "events?seconds=1"):
+                refused = root.get(f"/api/v1/jobs/{address}")
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy"), (
+                    "not an old one"
+                )
+        assert _read_all(root, _changes(root)["next"])[0] == []
         found, _ = _read_all(root, after)
         assert [each for each, _ in found] == [*early, job_id, job_id]
