@@ -53,10 +53,11 @@ class Revert:
 ALL = select(table).order_by(table.c.version, table.c.path)
 ADD = insert(table)
 DELETE = delete(table).where(table.c.path == bindparam("of_path"))
+DELETE_OF_VERSION = DELETE.where(table.c.version == bindparam("of_version"))
 SET_DUE = update(table).where(table.c.path == bindparam("of_path")).values(due=bindparam("new_due"))
 SET_PROBLEM = (
     update(table)
-    .where(table.c.version == bindparam("of_version"))
+    .where(table.c.path == bindparam("of_path"), table.c.version == bindparam("of_version"))
     .values(tried=bindparam("new_tried"), problem=bindparam("new_problem"))
 )
 
@@ -161,6 +162,19 @@ def delete_changed(conn: Connection, paths: Iterable[str]) -> None:
             conn.execute(DELETE, {"of_path": each.path})
 
 
-def record_problem(conn: Connection, version: int, problem: str, *, tried: int) -> None:
-    """Store why the values of a version could not be restored in the version `tried`."""
-    conn.execute(SET_PROBLEM, {"of_version": version, "new_tried": tried, "new_problem": problem})
+def are_unchanged(conn: Connection, values: Iterable[Revert]) -> bool:
+    """Whether these reverts are all there, with the same time."""
+    there = {(each.path, each.version, each.due) for each in list_reverts(conn)}
+    return all((each.path, each.version, each.due) in there for each in values)
+
+
+def delete_values(conn: Connection, values: Iterable[Revert]) -> None:
+    """Delete these reverts; not others of the same paths."""
+    for each in values:
+        conn.execute(DELETE_OF_VERSION, {"of_path": each.path, "of_version": each.version})
+
+
+def record_problem(conn: Connection, value: Revert, problem: str, *, tried: int) -> None:
+    """Store why a value could not be restored in the version `tried`."""
+    new = {"new_tried": tried, "new_problem": problem}
+    conn.execute(SET_PROBLEM, {"of_path": value.path, "of_version": value.version, **new})

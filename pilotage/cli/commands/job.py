@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -184,9 +184,7 @@ def follow_statuses(
         if unknown := [job_id for job_id in left if job_id not in statuses]:
             raise CommandRefused(f"no job {options.format_ids(unknown)}")
         yield statuses
-        for _, change in events or ():
-            if change is not None and (job_id := change["job_id"]) in statuses and job_id not in ended:
-                statuses[job_id] = change["to"]
+        for _ in _update(statuses, events or (), ended):
             if _is_over(statuses, deadline):
                 break
             yield statuses
@@ -197,6 +195,14 @@ def follow_statuses(
             return
         time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
         pause = _PAUSES[0] if has_events else min(1.5 * pause, _PAUSES[1])
+
+
+def _update(statuses: dict[int, str], events: Iterable[tuple[str, Json | None]], ended: set[int]) -> Events:
+    """Apply each event to the statuses of jobs that are there and not among the ended ones, and yield it."""
+    for cursor, change in events:
+        if change is not None and (job_id := change["job_id"]) in statuses and job_id not in ended:
+            statuses[job_id] = change["to"]
+        yield cursor, change
 
 
 def follow_changes(client: ServiceClient, filters: Mapping[str, str]) -> Iterator[Json]:

@@ -138,6 +138,41 @@ def test_a_revert_needs_the_rights_that_its_author_had(engine: Engine, service: 
     assert value(service, "Registry/Groups/cms_a/JobShare") == 100
 
 
+def test_values_that_cannot_be_restored_keep_no_others_back(engine: Engine, service: Service) -> None:
+    cms = service.as_role("vo_admin", vo="cms", user="eve")
+    own = f"{CE}/VOs/cms"
+    change(cms, {"Registry/Groups/cms_a/JobShare": 0, f"{own}/MaxRAM": 100, f"{own}/SI00": 7}, 1)
+    change(cms, {"Registry/Groups/cms_b/JobShare": 1000}, None)
+    change(cms, {f"{own}/SI00": 7}, 3)
+    assert let_pass(engine, 2) == RevertsResult(failed=(2,))
+    assert value(service, own) == {"SI00": 7}
+    problems = {each["path"]: bool(each["problem"]) for each in temporary(service.operator())}
+    assert problems == {"Registry/Groups/cms_a/JobShare": True, f"{own}/SI00": False}
+    let_pass(engine, 4)
+    assert "VOs" not in value(service, CE)
+
+
+@pytest.mark.parametrize("again", [6000, 9000], ids=["made anew", "moved"])
+def test_a_revert_that_was_made_or_moved_during_the_cycle_stays(
+    engine: Engine, service: Service, monkeypatch: pytest.MonkeyPatch, again: int
+) -> None:
+    operator = service.operator()
+    change(operator, {f"{CE}/MaxRAM": 9000}, 1)
+    listed = reverts.reverts.list_reverts
+
+    def list_and_change(conn: Any) -> Any:
+        found = listed(conn)
+        monkeypatch.setattr(reverts.reverts, "list_reverts", listed)
+        change(operator, {f"{CE}/MaxRAM": again}, 24)
+        return found
+
+    monkeypatch.setattr(reverts.reverts, "list_reverts", list_and_change)
+    assert not let_pass(engine, 2)
+    assert value(service, f"{CE}/MaxRAM") == again
+    let_pass(engine, 25)
+    assert value(service, f"{CE}/MaxRAM") == 4000
+
+
 def test_values_of_other_vos_are_not_listed(service: Service) -> None:
     change(service.operator(), {f"{CE}/VOs/dune/OS": "el9"})
     assert temporary(service.as_role("vo_admin", vo="cms", user="eve")) == []

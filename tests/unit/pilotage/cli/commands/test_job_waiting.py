@@ -1,6 +1,6 @@
 """Waiting for jobs and following them, with a service that answers as the test prescribes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,10 +17,10 @@ class Answers:
     def __init__(self, *, lists: Any = (), events: Any = (), changes: Any = ()) -> None:
         self._lists, self._events, self._changes = map(iter, (lists, events, changes))
 
-    def jobs(self, filters: Mapping[str, str], *, limit: int) -> dict[str, Any]:
+    def jobs(self, *_: Any, **_options: Any) -> dict[str, Any]:
         return {"jobs": [{"job_id": 1, "status": next(self._lists)}]}
 
-    def events(self, filters: Mapping[str, str], *, seconds: float) -> Iterator[tuple[str, Any]]:
+    def events(self, *_: Any, **_options: Any) -> Iterator[tuple[str, Any]]:
         yield from (("1-0", None) if to is None else ("1-1", {"job_id": 1, "to": to}) for to in self._next())
 
     def _next(self) -> Any:
@@ -29,7 +29,7 @@ class Answers:
             raise found
         return found
 
-    def changes(self, filters: Mapping[str, str], *, after: str = "") -> dict[str, Any]:
+    def changes(self, *_: Any, **_options: Any) -> dict[str, Any]:
         found = next(self._changes)
         if isinstance(found, Exception):
             raise found
