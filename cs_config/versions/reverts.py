@@ -109,8 +109,8 @@ def add(
     due: datetime,
     author: str,
     rights: Rights,
-) -> None:
-    """Note that the values of a proposal, stored as this version, hold until `due`.
+) -> bool:
+    """Note that the values of a proposal, stored as this version, hold until `due`; whether there are any.
 
     `earlier`: the reverts before it was stored. Raises InvalidRequest if the author has too many.
     """
@@ -125,6 +125,7 @@ def add(
         number = f"{len(of_author)} of your values are temporary now, and this makes {len(parts)} more so"
         message = f"{number}; allowed are {bounds.TEMPORARY_VALUES}"
         raise InvalidRequest([Problem(path="revert_after", message=message)])
+    is_any = False
     stored = {"everything": rights.everything, "vos": sorted(rights.vos), "sites": sorted(rights.sites)}
     for part, depth in parts:
         same = replaced.get(part.path)
@@ -135,6 +136,8 @@ def add(
             row = {"path": part.path, "version": version, "due": due, "author": author, **sides}
             row |= {"rights": json.dumps(stored), "depth": depth, "tried": 0, "problem": ""}
             conn.execute(ADD, row)
+            is_any = True
+    return is_any
 
 
 def _as_text(entry: Entry) -> str | None:
@@ -142,9 +145,10 @@ def _as_text(entry: Entry) -> str | None:
 
 
 def set_due(conn: Connection, paths: Iterable[str], due: datetime | None) -> bool:
-    """Move the revert of values to another time, or cancel it (None); whether there is any at these paths."""
-    wanted = set(map(fold, paths))
-    found = [each.path for each in list_reverts(conn) if fold(each.path) in wanted]
+    """Move the reverts at or below paths to another time, or cancel them (None); whether there are any."""
+    wanted = [f"{fold(path)}/" for path in paths]
+    listed = list_reverts(conn)
+    found = [each.path for each in listed if any(f"{fold(each.path)}/".startswith(path) for path in wanted)]
     for path in found:
         if due is None:
             conn.execute(DELETE, {"of_path": path})

@@ -122,6 +122,30 @@ def test_the_same_value_again_moves_or_cancels_the_revert(engine: Engine, servic
     assert value(service, f"{CE}/MaxRAM") == 9000
 
 
+def test_a_section_again_or_with_other_values_moves_or_cancels_the_reverts_in_it(
+    engine: Engine, service: Service
+) -> None:
+    operator = service.operator()
+    section = {"Policy": "level0", "MaxSubmittingJobs": 5}
+    change(operator, {f"{CE}/Throttle": section, f"{CE}/MaxRAM": 9000, f"{CE}/SI00": 1}, 1)
+    assert change(operator, {f"{CE}/Throttle": section}, 12)["reverts_at"]
+    change(operator, {f"{CE}/MaxRAM": 9000, f"{CE}/SI00": 2}, 12)
+    assert not let_pass(engine, 2)
+    change(operator, {f"{CE}/Throttle": section}, None)
+    change(operator, {f"{CE}/MaxRAM": 9000, f"{CE}/SI00": 3}, None)
+    assert temporary(operator) == []
+    change(operator, {f"{CE}/MaxRAM": 7000}, 1)
+    assert "reverts_at" not in change(operator, {f"{CE}/MaxRAM": 9000}, None)
+    assert value(service, f"{CE}/Throttle") == section
+
+
+def test_a_return_to_the_value_before_is_not_temporary(service: Service) -> None:
+    operator = service.operator()
+    change(operator, {f"{CE}/MaxRAM": 7000}, 1)
+    assert "reverts_at" not in change(operator, {f"{CE}/MaxRAM": 4000}, 1)
+    assert temporary(operator) == []
+
+
 def test_a_revert_needs_the_rights_that_its_author_had(engine: Engine, service: Service) -> None:
     """Else a VO would lower a share for an hour, give it to another group, and then have both."""
     cms = service.as_role("vo_admin", vo="cms", user="eve")
