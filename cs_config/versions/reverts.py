@@ -6,7 +6,7 @@ value that is in force. A further temporary change of a path restores what was t
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
@@ -44,6 +44,11 @@ class Revert:
     def names(self) -> tuple[str, ...]:
         """The names of the path."""
         return tuple(self.path.split("/"))
+
+    @property
+    def difference(self) -> Difference:
+        """The change that is reverted."""
+        return Difference(names=self.names, before=self.before, after=self.after)
 
     def rights(self, registry: Registry) -> Rights:
         """The author's rights, in a configuration with these owner groups."""
@@ -89,7 +94,13 @@ def list_edits(tree: Tree, values: Iterable[Revert]) -> list[Edit]:
 
 
 def _split(found: Difference) -> Iterator[Difference]:
-    """A difference as one for each value, so that others may change other values of a new section."""
+    """A difference as one for each value, so that others may change other values of a new section.
+
+    A null beside a section counts as an empty section.
+    """
+    if isinstance(found.before, dict) or isinstance(found.after, dict):
+        before, after = (ABSENT if side is None else side for side in (found.before, found.after))
+        found = replace(found, before=before, after=after)
     sides = found.before, found.after
     if not all(side is ABSENT or isinstance(side, dict) for side in sides):
         yield found

@@ -203,6 +203,19 @@ def test_values_of_other_vos_are_not_listed(service: Service) -> None:
     assert len(temporary(service.as_role("vo_admin", vo="dune", user="zoe"))) == 1
 
 
+def test_values_of_other_vos_are_not_listed_where_an_empty_section_was_replaced(
+    engine: Engine, service: Service
+) -> None:
+    service.configure(TREE.replace("MaxRAM: 4000", "VOs:\n          MaxRAM: 4000"))
+    operator, cms = service.operator(), service.as_role("vo_admin", vo="cms", user="eve")
+    change(operator, {f"{CE}/VOs": {"dune": {"MaxRAM": 7}}})
+    assert [each["path"] for each in temporary(operator)] == [f"{CE}/VOs/dune/MaxRAM"]
+    assert temporary(cms) == []
+    change(operator, {f"{CE}/VOs/cms/MaxRAM": 8}, None)
+    assert let_pass(engine, 7)
+    assert value(service, f"{CE}/VOs") == {"cms": {"MaxRAM": 8}}
+
+
 def test_one_author_has_a_bounded_number_of_temporary_values(service: Service) -> None:
     operator = service.operator()
     values = {f"{CE}/Own{n}": n for n in range(1001)}
