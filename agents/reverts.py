@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Final
@@ -68,7 +68,9 @@ def _revert(leadership: Leadership, known: Configuration, values: Sequence[Rever
         return None
     try:
         edits = reverts.list_edits(current.tree, values)
-        proposal = proposals.propose_edits(current, current, edits, values[0].rights(current.registry))
+        restored = frozenset(each.path for each in values if each.lifts)
+        rights = replace(values[0].rights(current.registry), restores=restored)
+        proposal = proposals.propose_edits(current, current, edits, rights)
     except PilotageError as error:
         if len(values) > 1:
             results = [_revert(leadership, known, [each]) for each in values]

@@ -37,6 +37,7 @@ class Revert:
     depth: int  #: names of the section that the change made; as many as the path has: it made none
     before: Entry  #: to be restored; ABSENT: the path is to be removed
     after: Entry  #: in force until then
+    lifts: bool = False  #: it may lift a limit of a VO: the value before was not another author's to restore
     tried: int = 0  #: version that the value could not be restored in
     problem: str = ""  #: why
 
@@ -77,7 +78,7 @@ def _read(row: dict[str, object]) -> Revert:
     entries = {side: ABSENT if text is None else json.loads(str(text)) for side, text in sides.items()}
     rights = json.loads(str(row.pop("rights")))
     lists = {name: frozenset(rights[name]) for name in ("vos", "sites")}
-    return Revert(**row, **entries, **lists, edits_all=rights["everything"])  # type: ignore[arg-type]
+    return Revert(**row, **entries, **lists, edits_all=rights["everything"], lifts=rights.get("lifts", False))  # type: ignore[arg-type]
 
 
 def list_edits(tree: Tree, values: Iterable[Revert]) -> list[Edit]:
@@ -140,12 +141,18 @@ def add(
     stored = {"everything": rights.everything, "vos": sorted(rights.vos), "sites": sorted(rights.sites)}
     for part, depth in parts:
         same = replaced.get(part.path)
+        lifts = same is None or (same.lifts and same.author == author)
         before, depth = (part.before, depth) if same is None else (same.before, same.depth)
         after = find_entry(proposal.after.tree, part.names)
         if not is_equal(before, after):
             sides = {"before": _as_text(before), "after": _as_text(after)}
             row = {"path": part.path, "version": version, "due": due, "author": author, **sides}
-            row |= {"rights": json.dumps(stored), "depth": depth, "tried": 0, "problem": ""}
+            row |= {
+                "rights": json.dumps(stored | {"lifts": lifts}),
+                "depth": depth,
+                "tried": 0,
+                "problem": "",
+            }
             conn.execute(ADD, row)
             is_any = True
     return is_any

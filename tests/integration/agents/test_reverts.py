@@ -162,6 +162,17 @@ def test_a_revert_needs_the_rights_that_its_author_had(engine: Engine, service: 
     assert value(service, "Registry/Groups/cms_a/JobShare") == 100
 
 
+def test_a_vo_lowers_a_limit_of_its_own_for_a_time(engine: Engine, service: Service) -> None:
+    cms, limit = service.as_role("vo_admin", vo="cms", user="eve"), f"{CE}/VOs/cms/MaxTotalJobs"
+    change(cms, {limit: 5}, 1)
+    assert let_pass(engine, 2) == RevertsResult(reverted=(2,))
+    assert "VOs" not in value(service, CE)
+    change(service.operator(), {limit: 5}, 100)
+    change(cms, {limit: 4}, 1)
+    assert let_pass(engine, 2).failed, "it is the operator's"
+    assert value(service, limit) == 4
+
+
 def test_values_that_cannot_be_restored_keep_no_others_back(engine: Engine, service: Service) -> None:
     cms = service.as_role("vo_admin", vo="cms", user="eve")
     own = f"{CE}/VOs/cms"
