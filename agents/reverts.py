@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Final
@@ -59,7 +59,8 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
 def _revert(leadership: Leadership, known: Configuration, values: Sequence[Revert]) -> bool | None:
     """Restore the values of one change with the rights of its author; None: nothing to do.
 
-    The rights and the whole configuration are checked as for any change.
+    The rights and the whole configuration are checked as for any change. If not all can be restored together,
+    each is tried alone.
     """
     [version] = {each.version for each in values}
     current = _read_newest(leadership.engine, known)
@@ -67,13 +68,20 @@ def _revert(leadership: Leadership, known: Configuration, values: Sequence[Rever
         return None
     try:
         edits = reverts.list_edits(current.tree, values)
-        proposal = proposals.propose_edits(current, current, edits, values[0].rights(current.registry))
+        restored = frozenset(each.path for each in values if each.lifts)
+        rights = replace(values[0].rights(current.registry), restores=restored)
+        proposal = proposals.propose_edits(current, current, edits, rights)
     except PilotageError as error:
+        if len(values) > 1:
+            results = [_revert(leadership, known, [each]) for each in values]
+            return False not in results
         log.warning("the temporary change of version %d cannot be reverted: %s", version, error)
         with leadership.writing() as conn:
-            reverts.record_problem(conn, version, str(error), tried=current.version)
+            reverts.record_problem(conn, values[0], str(error), tried=current.version)
         return False
     with leadership.writing() as conn:
+        if not reverts.are_unchanged(conn, values):  # someone moved or made them anew meanwhile
+            return None
         if proposal.differences:
             store.store_checked(
                 conn,
@@ -84,7 +92,7 @@ def _revert(leadership: Leadership, known: Configuration, values: Sequence[Rever
                 now=leadership.now,
                 changed=proposal.paths,
             )
-        reverts.delete_changed(conn, (each.path for each in values))
+        reverts.delete_values(conn, values)
     return True
 
 

@@ -71,6 +71,8 @@ class Rights:
     groups: Mapping[str, str | None] = field(
         default_factory=dict
     )  #: folded name of each owner group to its VO
+    #: Paths of limits that may be lifted, to restore what was there before the VO lowered them for a time.
+    restores: frozenset[str] = frozenset()
 
     @property
     def edits(self) -> bool:
@@ -240,8 +242,10 @@ def _list_refused(config: Configuration, rights: Rights, differences: Iterable[D
         for names in list_leaves(difference):
             vo, _ = _values_of_vo(names)
             is_there = vo is None or "/".join(names[: _depth_of_vos(names)]) in config.nodes
-            if not (rights.may_change(names) and is_there) or _raises(config, names, difference):
-                yield "/".join(names)
+            path = "/".join(names)
+            is_raised = path not in rights.restores and _raises(config, names, difference)
+            if not (rights.may_change(names) and is_there) or is_raised:
+                yield path
 
 
 def _raises(config: Configuration, names: tuple[str, ...], difference: Difference) -> bool:

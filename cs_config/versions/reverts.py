@@ -6,7 +6,7 @@ value that is in force. A further temporary change of a path restores what was t
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
@@ -37,6 +37,7 @@ class Revert:
     depth: int  #: names of the section that the change made; as many as the path has: it made none
     before: Entry  #: to be restored; ABSENT: the path is to be removed
     after: Entry  #: in force until then
+    lifts: bool = False  #: it may lift a limit of a VO: the value before was not another author's to restore
     tried: int = 0  #: version that the value could not be restored in
     problem: str = ""  #: why
 
@@ -44,6 +45,11 @@ class Revert:
     def names(self) -> tuple[str, ...]:
         """The names of the path."""
         return tuple(self.path.split("/"))
+
+    @property
+    def difference(self) -> Difference:
+        """The change that is reverted."""
+        return Difference(names=self.names, before=self.before, after=self.after)
 
     def rights(self, registry: Registry) -> Rights:
         """The author's rights, in a configuration with these owner groups."""
@@ -53,10 +59,11 @@ class Revert:
 ALL = select(table).order_by(table.c.version, table.c.path)
 ADD = insert(table)
 DELETE = delete(table).where(table.c.path == bindparam("of_path"))
+DELETE_OF_VERSION = DELETE.where(table.c.version == bindparam("of_version"))
 SET_DUE = update(table).where(table.c.path == bindparam("of_path")).values(due=bindparam("new_due"))
 SET_PROBLEM = (
     update(table)
-    .where(table.c.version == bindparam("of_version"))
+    .where(table.c.path == bindparam("of_path"), table.c.version == bindparam("of_version"))
     .values(tried=bindparam("new_tried"), problem=bindparam("new_problem"))
 )
 
@@ -71,7 +78,7 @@ def _read(row: dict[str, object]) -> Revert:
     entries = {side: ABSENT if text is None else json.loads(str(text)) for side, text in sides.items()}
     rights = json.loads(str(row.pop("rights")))
     lists = {name: frozenset(rights[name]) for name in ("vos", "sites")}
-    return Revert(**row, **entries, **lists, edits_all=rights["everything"])  # type: ignore[arg-type]
+    return Revert(**row, **entries, **lists, edits_all=rights["everything"], lifts=rights.get("lifts", False))  # type: ignore[arg-type]
 
 
 def list_edits(tree: Tree, values: Iterable[Revert]) -> list[Edit]:
@@ -88,7 +95,13 @@ def list_edits(tree: Tree, values: Iterable[Revert]) -> list[Edit]:
 
 
 def _split(found: Difference) -> Iterator[Difference]:
-    """A difference as one for each value, so that others may change other values of a new section."""
+    """A difference as one for each value, so that others may change other values of a new section.
+
+    A null beside a section counts as an empty section.
+    """
+    if isinstance(found.before, dict) or isinstance(found.after, dict):
+        before, after = (ABSENT if side is None else side for side in (found.before, found.after))
+        found = replace(found, before=before, after=after)
     sides = found.before, found.after
     if not all(side is ABSENT or isinstance(side, dict) for side in sides):
         yield found
@@ -108,8 +121,8 @@ def add(
     due: datetime,
     author: str,
     rights: Rights,
-) -> None:
-    """Note that the values of a proposal, stored as this version, hold until `due`.
+) -> bool:
+    """Note that the values of a proposal, stored as this version, hold until `due`; whether there are any.
 
     `earlier`: the reverts before it was stored. Raises InvalidRequest if the author has too many.
     """
@@ -124,16 +137,25 @@ def add(
         number = f"{len(of_author)} of your values are temporary now, and this makes {len(parts)} more so"
         message = f"{number}; allowed are {bounds.TEMPORARY_VALUES}"
         raise InvalidRequest([Problem(path="revert_after", message=message)])
+    is_any = False
     stored = {"everything": rights.everything, "vos": sorted(rights.vos), "sites": sorted(rights.sites)}
     for part, depth in parts:
         same = replaced.get(part.path)
+        lifts = same is None or (same.lifts and same.author == author)
         before, depth = (part.before, depth) if same is None else (same.before, same.depth)
         after = find_entry(proposal.after.tree, part.names)
         if not is_equal(before, after):
             sides = {"before": _as_text(before), "after": _as_text(after)}
             row = {"path": part.path, "version": version, "due": due, "author": author, **sides}
-            row |= {"rights": json.dumps(stored), "depth": depth, "tried": 0, "problem": ""}
+            row |= {
+                "rights": json.dumps(stored | {"lifts": lifts}),
+                "depth": depth,
+                "tried": 0,
+                "problem": "",
+            }
             conn.execute(ADD, row)
+            is_any = True
+    return is_any
 
 
 def _as_text(entry: Entry) -> str | None:
@@ -141,9 +163,10 @@ def _as_text(entry: Entry) -> str | None:
 
 
 def set_due(conn: Connection, paths: Iterable[str], due: datetime | None) -> bool:
-    """Move the revert of values to another time, or cancel it (None); whether there is any at these paths."""
-    wanted = set(map(fold, paths))
-    found = [each.path for each in list_reverts(conn) if fold(each.path) in wanted]
+    """Move the reverts at or below paths to another time, or cancel them (None); whether there are any."""
+    wanted = [f"{fold(path)}/" for path in paths]
+    listed = list_reverts(conn)
+    found = [each.path for each in listed if any(f"{fold(each.path)}/".startswith(path) for path in wanted)]
     for path in found:
         if due is None:
             conn.execute(DELETE, {"of_path": path})
@@ -161,6 +184,19 @@ def delete_changed(conn: Connection, paths: Iterable[str]) -> None:
             conn.execute(DELETE, {"of_path": each.path})
 
 
-def record_problem(conn: Connection, version: int, problem: str, *, tried: int) -> None:
-    """Store why the values of a version could not be restored in the version `tried`."""
-    conn.execute(SET_PROBLEM, {"of_version": version, "new_tried": tried, "new_problem": problem})
+def are_unchanged(conn: Connection, values: Iterable[Revert]) -> bool:
+    """Whether these reverts are all there, with the same time."""
+    there = {(each.path, each.version, each.due) for each in list_reverts(conn)}
+    return all((each.path, each.version, each.due) in there for each in values)
+
+
+def delete_values(conn: Connection, values: Iterable[Revert]) -> None:
+    """Delete these reverts; not others of the same paths."""
+    for each in values:
+        conn.execute(DELETE_OF_VERSION, {"of_path": each.path, "of_version": each.version})
+
+
+def record_problem(conn: Connection, value: Revert, problem: str, *, tried: int) -> None:
+    """Store why a value could not be restored in the version `tried`."""
+    new = {"new_tried": tried, "new_problem": problem}
+    conn.execute(SET_PROBLEM, {"of_path": value.path, "of_version": value.version, **new})

@@ -196,7 +196,7 @@ class ConfigEditor:
             if proposal.after.source == proposal.before.source and draft.file is None:
                 return self._keep(draft, proposal.before.version, message, lasting)
             try:
-                return self._store(proposal, message=message, guards=guards, lasting=lasting)
+                return self._store(draft, proposal, message=message, guards=guards, lasting=lasting)
             except VersionConflict:
                 if not left:
                     raise
@@ -221,7 +221,13 @@ class ConfigEditor:
         return None if lasting is None else clock.read_time(conn, self.clock()) + lasting
 
     def _store(
-        self, proposal: Proposal, *, message: str, guards: Sequence[Guard], lasting: timedelta | None
+        self,
+        draft: ConfigDraft,
+        proposal: Proposal,
+        *,
+        message: str,
+        guards: Sequence[Guard],
+        lasting: timedelta | None,
     ) -> StoredChange:
         if guards:
             guarding.check_guards(guards, self.compute_outlook(proposal))
@@ -236,11 +242,14 @@ class ConfigEditor:
                 now=self.clock(),
                 changed=proposal.paths,
             )
-            if due := self._due(conn, lasting):
-                reverts.add(
+            # Those of values that change are deleted now; the others of the draft are moved or kept too.
+            due = self._due(conn, lasting)
+            is_temporary = reverts.set_due(conn, (edit.path for edit in draft.edits), due)
+            if due is not None:
+                is_temporary |= reverts.add(
                     conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
                 )
-        return self._finish(number, proposal.differences, message, due)
+        return self._finish(number, proposal.differences, message, due if is_temporary else None)
 
     def _replace_unreadable(self, draft: ConfigDraft, error: ConfigError, *, message: str) -> StoredChange:
         """Replace a version that this release cannot read: nothing can be compared with it.

@@ -76,7 +76,12 @@ def list_reverts(editor: ConfigEditor, path: str = "") -> list[Revert]:
 def _visible_reverts(editor: ConfigEditor, conn: Connection) -> list[Revert]:
     """The reverts of visible values. Their problems may be at paths of others: only operators see them."""
     config, rights = editor.live.current, editor.rights
-    found = [each for each in reverts.list_reverts(conn) if rights.sees_path(config, each.names)]
+    found = [
+        each
+        for each in reverts.list_reverts(conn)
+        if rights.sees_path(config, each.names)
+        and all(rights.sees_path(config, names) for names in diff.list_leaves(each.difference))
+    ]
     if rights.everything:
         return found
     return [

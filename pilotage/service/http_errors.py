@@ -68,6 +68,13 @@ class CursorExpired(PilotageError):
     code = "cursor_expired"
 
 
+class LogBusy(PilotageError):
+    """Transactions are under way that may still add changes before the present; retry later."""
+
+    code = "busy"
+    retry_after = 5  #: seconds
+
+
 class BodyTooLarge(PilotageError):
     """The body exceeds the size limit of the request."""
 

@@ -8,17 +8,23 @@ anew.
 
 import asyncio
 import logging
+import weakref
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
+import anyio
+from anyio import to_thread
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Engine
+from starlette.types import Receive, Scope, Send
 
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
-from pilotage.service.http_errors import CursorExpired, TooManyRequests
+from pilotage.service.http_errors import CursorExpired, LogBusy, TooManyRequests
 from pilotage.service.models.jobs import ChangeCursor, ChangeLine, ChangePageAnswer, ChangeQuery, EventQuery
 from taskqueue.db import database
 from taskqueue.jobs.log_feed import ChangePage, JobChange, LogFeed
@@ -33,10 +39,17 @@ _KEEP_ALIVE: Final = 5.0
 #: Rows of the log that are read at once, and changes that are kept in memory for the streams.
 _ROWS: Final = 1000
 _KEPT: Final = 10_000
+#: Changes of one stream between two turns of the other requests of the process.
+_TURN: Final = 200
+#: Threads that read for streams that are behind memory, and for those that are being opened.
+_READING: Final = 2
+_OPENING: Final = 8
 #: Rows of the log that one page may search.
 PAGE_ROWS: Final = 10_000
 #: Seconds after which a client that found no place tries again.
 _RETRY: Final = 30
+#: Seconds to wait for the transactions that are under way when a client asks for a cursor of the present.
+_PRESENT: Final = 3.0
 
 
 class EventStream(StreamingResponse):
@@ -49,6 +62,20 @@ class EventStream(StreamingResponse):
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
+class _CountedStream(EventStream):
+    """A stream that is counted until its end, or if it never begins, until nobody has it any more."""
+
+    def __init__(self, events: AsyncIterator[str], uncount: Callable[[], None]) -> None:
+        super().__init__(events, headers=_HEADERS)
+        self._uncount = weakref.finalize(self, uncount)  # calls it once
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._uncount()
+
+
 class JobEvents:
     """Streams of changes; their methods are for the event loop, those that read pages for threads."""
 
@@ -58,6 +85,8 @@ class JobEvents:
         self._most, self._most_of_caller = most, most_of_caller
         self.longest = longest
         self._streams: Counter[str] = Counter()
+        self._reading = anyio.CapacityLimiter(_READING)
+        self._opening = anyio.CapacityLimiter(_OPENING)
         self._recent: Sequence[JobChange] = ()  # all from behind `_since` to `_upto`
         self._since: int | None = None  # None: the reader has not begun
         self._upto = 0
@@ -81,17 +110,26 @@ class JobEvents:
         )
 
     def start_of(self, after: str | None) -> ChangeCursor:
-        """The cursor of a text, or of the present; `CursorExpired` if log ids have another meaning now."""
+        """The cursor of a text, or of the present.
+
+        Raises:
+            CursorExpired: Log ids have another meaning now.
+            LogBusy: Changes from before the present may still be added.
+        """
         incarnation = self._log.read_incarnation()
-        cursor = (
-            ChangeCursor(incarnation, self._log.read_end()) if after is None else ChangeCursor.parse(after)
-        )
+        cursor = self._present(incarnation) if after is None else ChangeCursor.parse(after)
         if cursor.incarnation != incarnation:
             raise CursorExpired(
                 f"the cursor {after} is from before a recovery of the database: "
                 "get a new one without `after`, and list the jobs again"
             )
         return cursor
+
+    def _present(self, incarnation: int) -> ChangeCursor:
+        log_id = self._log.read_present(seconds=_PRESENT)
+        if log_id is None:
+            raise LogBusy("a long transaction is under way in the database, try again in some seconds")
+        return ChangeCursor(incarnation, log_id)
 
     async def open_stream(self, caller: Caller, query: EventQuery, last_event_id: str | None) -> EventStream:
         """A stream behind a cursor for so long; the id of each event is the cursor that continues behind it.
@@ -101,41 +139,52 @@ class JobEvents:
         if self._streams[caller.subject] >= self._most_of_caller or self._streams.total() >= self._most:
             raise TooManyRequests(_RETRY)
         wanted = visibility.visible_jobs(caller, query)
-        start = await asyncio.to_thread(self.start_of, last_event_id or query.after)
-        events = self._follow(caller.subject, wanted, start=start, seconds=min(query.seconds, self.longest))
-        return EventStream(events, headers=_HEADERS)
+        self._streams[caller.subject] += 1
+        uncount = partial(self._uncount, caller.subject)
+        try:
+            begin = partial(self.start_of, last_event_id or query.after)
+            start = await to_thread.run_sync(begin, limiter=self._opening)
+        except BaseException:
+            uncount()
+            raise
+        events = self._follow(wanted, start=start, seconds=min(query.seconds, self.longest))
+        return _CountedStream(events, uncount)
+
+    def _uncount(self, subject: str) -> None:
+        self._streams[subject] -= 1
+        self._streams += Counter()  # without those that have none
 
     async def _follow(
-        self, subject: str, wanted: JobSelector, *, start: ChangeCursor, seconds: float
+        self, wanted: JobSelector, *, start: ChangeCursor, seconds: float
     ) -> AsyncIterator[str]:
         now = asyncio.get_running_loop().time
         after, until, sent = start.log_id, now() + seconds, now()
-        self._streams[subject] += 1
-        try:
-            reader = self._start_reader()
-            yield f"retry: 1000\nid: {start}\n\n"
-            while not (self._is_closing or reader.done()) and (left := until - now()) > 0:
-                changed = self._changed
-                page = await self._page(after)
-                if page is None:
-                    return
+        reader = self._start_reader()
+        yield f"retry: 1000\nid: {start}\n\n"
+        while not (self._is_closing or reader.done()) and (left := until - now()) > 0:
+            changed = self._changed
+            page = await self._page(after)
+            if page is None:
+                return
+            for begin in range(0, len(page.changes), _TURN):
                 text = "".join(
                     f"id: {ChangeCursor(start.incarnation, change.log_id)}\nevent: job\n"
                     f"data: {ChangeLine.model_validate(change).model_dump_json(by_alias=True)}\n\n"
-                    for change in page.changes
+                    for change in page.changes[begin : begin + _TURN]
                     if wanted.includes(change)
                 )
-                if text or now() - sent >= _KEEP_ALIVE:
-                    yield text or f"id: {ChangeCursor(start.incarnation, page.upto)}\n\n"
+                if text:
+                    yield text
                     sent = now()
-                if page.upto == after:
-                    quiet = max(0.0, sent + _KEEP_ALIVE - now())
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(changed.wait(), min(left, quiet))
-                after = page.upto
-        finally:
-            self._streams[subject] -= 1
-            self._streams += Counter()  # without those that have none
+                await asyncio.sleep(0)
+            if now() - sent >= _KEEP_ALIVE:
+                yield f"id: {ChangeCursor(start.incarnation, page.upto)}\n\n"
+                sent = now()
+            if page.upto == after:
+                quiet = max(0.0, sent + _KEEP_ALIVE - now())
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), min(left, quiet))
+            after = page.upto
 
     def close(self) -> None:
         """End all streams, as the service does before it waits for running requests."""
@@ -145,10 +194,12 @@ class JobEvents:
     async def _page(self, after: int) -> ChangePage | None:
         """The changes behind a log id, from memory if they are there; None: the database is unavailable."""
         if self._since is not None and after >= self._since:
-            changes = [change for change in self._recent if change.log_id > after]
-            return ChangePage(changes=changes, upto=max(after, self._upto), more=False)
+            begin = bisect_right(self._recent, after, key=lambda change: change.log_id)
+            changes, more = self._recent[begin : begin + _ROWS], len(self._recent) > begin + _ROWS
+            upto = changes[-1].log_id if more else max(after, self._upto)
+            return ChangePage(changes=changes, upto=upto, more=more)
         try:
-            return await asyncio.to_thread(self._read_next, after)
+            return await to_thread.run_sync(self._read_next, after, limiter=self._reading)
         except database.UNAVAILABLE:
             return None
 

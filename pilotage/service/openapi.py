@@ -66,6 +66,7 @@ _CODES: Final = (
     (r"jobs_reschedule", 409, "reschedule_limit"),
     (r"jobs_(submit|resubmit)", 409, "idempotency_conflict"),
     (r"jobs_(list_changes|follow)", 410, "cursor_expired"),
+    (r"jobs_(list_changes|follow)", 503, "busy"),
     (r"jobs_(submit|resubmit)", 429, "quota_exceeded"),
     (r"pilots_exchange", 409, "secret_used"),
     (r"config_(replace|edit|rollback)|resources_(drain|resume)_queue", 409, "version_conflict"),

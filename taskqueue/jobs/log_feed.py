@@ -10,9 +10,11 @@ On SQLite there is one writer at a time: rows become visible in the order of the
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select
 
@@ -24,6 +26,8 @@ from taskqueue.task_queues import change_feed
 END = select(func.max(job_log.c.log_id))
 XID = select(change_feed.OUR_XID)
 INCARNATION = select(installation.c.incarnation)
+#: Seconds between two looks whether the log is complete.
+_PAUSE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,26 @@ class LogFeed:
                     elif self._pending.history != change_feed.read_position(conn).history:
                         self._pending = None  # of a server that is gone
             return self._end
+
+    def read_present(self, *, seconds: float) -> int | None:
+        """Read the end at this moment, once the log is complete up to there; None: not within `seconds`.
+
+        `read_end` may return an earlier end for as long as transactions are under way.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            with database.reading(self._engine) as conn:
+                end = read_end(conn)
+            while True:
+                with database.reading(self._engine) as conn:
+                    if is_complete(conn, end):
+                        return end.log_id
+                    is_replaced = end.history != change_feed.read_position(conn).history
+                if time.monotonic() >= until:
+                    return None
+                if is_replaced:  # of a server that is gone
+                    break
+                time.sleep(_PAUSE)
 
     def read_page(self, after: int, *, upto: int, most: int) -> ChangePage:
         """Changes behind the log id `after`, of `most` log rows; `upto` as of `read_end`."""

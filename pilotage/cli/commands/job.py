@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -165,12 +165,16 @@ def follow_statuses(
     """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     statuses: dict[int, str] = {}
+    ended: set[int] = set()  # as listed: jobs may have gone on since an event with a final status
     pause, has_events, is_away = _PAUSES[0], True, False
-    while left := [job_id for job_id in ids if statuses.get(job_id) not in FINAL]:
-        events = _open_events(client, left, deadline - time.monotonic()) if has_events else None
+    while left := [job_id for job_id in ids if job_id not in ended]:
+        is_check = any(statuses.get(job_id) in FINAL for job_id in left)
+        can_stream = has_events and not is_check
+        events = _open_events(client, left, deadline - time.monotonic()) if can_stream else None
         try:
             statuses |= {job["job_id"]: job["status"] for job in job_show.fetch_jobs(client, left)}
-            has_events, is_away = events is not None, False
+            ended |= {job_id for job_id in left if statuses.get(job_id) in FINAL}
+            has_events, is_away = is_check or events is not None, False
         except (ServiceAway, ApiError) as error:
             if not statuses or not is_passing(error):
                 raise
@@ -180,17 +184,25 @@ def follow_statuses(
         if unknown := [job_id for job_id in left if job_id not in statuses]:
             raise CommandRefused(f"no job {options.format_ids(unknown)}")
         yield statuses
-        for _, change in events or ():
-            if change is not None and statuses.get(change["job_id"], JobStatus.DONE) not in FINAL:
-                statuses[change["job_id"]] = change["to"]
+        for _ in _update(statuses, events or (), ended):
             if _is_over(statuses, deadline):
                 break
             yield statuses
+        if not is_away and any(status in FINAL for job_id, status in statuses.items() if job_id not in ended):
+            continue  # to see these in the list
         yield statuses
-        if _is_over(statuses, deadline):
+        if ended.issuperset(ids) or time.monotonic() >= deadline:
             return
         time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
         pause = _PAUSES[0] if has_events else min(1.5 * pause, _PAUSES[1])
+
+
+def _update(statuses: dict[int, str], events: Iterable[tuple[str, Json | None]], ended: set[int]) -> Events:
+    """Apply each event to the statuses of jobs that are there and not among the ended ones, and yield it."""
+    for cursor, change in events:
+        if change is not None and (job_id := change["job_id"]) in statuses and job_id not in ended:
+            statuses[job_id] = change["to"]
+        yield cursor, change
 
 
 def follow_changes(client: ServiceClient, filters: Mapping[str, str]) -> Iterator[Json]:
@@ -211,8 +223,12 @@ def _follow_from(client: ServiceClient, filters: Mapping[str, str], cursor: str)
         except (ServiceAway, ApiError) as error:
             if not is_passing(error):
                 raise
-            with suppress(ServiceAway):
+            try:
                 page = client.changes(filters, after=cursor)
+            except (ServiceAway, ApiError) as again:
+                if not is_passing(again):
+                    raise
+            else:
                 yield from page["changes"]
                 cursor = page["next"]
         time.sleep(_PAUSES[0])

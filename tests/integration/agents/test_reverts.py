@@ -122,6 +122,30 @@ def test_the_same_value_again_moves_or_cancels_the_revert(engine: Engine, servic
     assert value(service, f"{CE}/MaxRAM") == 9000
 
 
+def test_a_section_again_or_with_other_values_moves_or_cancels_the_reverts_in_it(
+    engine: Engine, service: Service
+) -> None:
+    operator = service.operator()
+    section = {"Policy": "level0", "MaxSubmittingJobs": 5}
+    change(operator, {f"{CE}/Throttle": section, f"{CE}/MaxRAM": 9000, f"{CE}/SI00": 1}, 1)
+    assert change(operator, {f"{CE}/Throttle": section}, 12)["reverts_at"]
+    change(operator, {f"{CE}/MaxRAM": 9000, f"{CE}/SI00": 2}, 12)
+    assert not let_pass(engine, 2)
+    change(operator, {f"{CE}/Throttle": section}, None)
+    change(operator, {f"{CE}/MaxRAM": 9000, f"{CE}/SI00": 3}, None)
+    assert temporary(operator) == []
+    change(operator, {f"{CE}/MaxRAM": 7000}, 1)
+    assert "reverts_at" not in change(operator, {f"{CE}/MaxRAM": 9000}, None)
+    assert value(service, f"{CE}/Throttle") == section
+
+
+def test_a_return_to_the_value_before_is_not_temporary(service: Service) -> None:
+    operator = service.operator()
+    change(operator, {f"{CE}/MaxRAM": 7000}, 1)
+    assert "reverts_at" not in change(operator, {f"{CE}/MaxRAM": 4000}, 1)
+    assert temporary(operator) == []
+
+
 def test_a_revert_needs_the_rights_that_its_author_had(engine: Engine, service: Service) -> None:
     """Else a VO would lower a share for an hour, give it to another group, and then have both."""
     cms = service.as_role("vo_admin", vo="cms", user="eve")
@@ -138,10 +162,69 @@ def test_a_revert_needs_the_rights_that_its_author_had(engine: Engine, service: 
     assert value(service, "Registry/Groups/cms_a/JobShare") == 100
 
 
+def test_a_vo_lowers_a_limit_of_its_own_for_a_time(engine: Engine, service: Service) -> None:
+    cms, limit = service.as_role("vo_admin", vo="cms", user="eve"), f"{CE}/VOs/cms/MaxTotalJobs"
+    change(cms, {limit: 5}, 1)
+    assert let_pass(engine, 2) == RevertsResult(reverted=(2,))
+    assert "VOs" not in value(service, CE)
+    change(service.operator(), {limit: 5}, 100)
+    change(cms, {limit: 4}, 1)
+    assert let_pass(engine, 2).failed, "it is the operator's"
+    assert value(service, limit) == 4
+
+
+def test_values_that_cannot_be_restored_keep_no_others_back(engine: Engine, service: Service) -> None:
+    cms = service.as_role("vo_admin", vo="cms", user="eve")
+    own = f"{CE}/VOs/cms"
+    change(cms, {"Registry/Groups/cms_a/JobShare": 0, f"{own}/MaxRAM": 100, f"{own}/SI00": 7}, 1)
+    change(cms, {"Registry/Groups/cms_b/JobShare": 1000}, None)
+    change(cms, {f"{own}/SI00": 7}, 3)
+    assert let_pass(engine, 2) == RevertsResult(failed=(2,))
+    assert value(service, own) == {"SI00": 7}
+    problems = {each["path"]: bool(each["problem"]) for each in temporary(service.operator())}
+    assert problems == {"Registry/Groups/cms_a/JobShare": True, f"{own}/SI00": False}
+    let_pass(engine, 4)
+    assert "VOs" not in value(service, CE)
+
+
+@pytest.mark.parametrize("again", [6000, 9000], ids=["made anew", "moved"])
+def test_a_revert_that_was_made_or_moved_during_the_cycle_stays(
+    engine: Engine, service: Service, monkeypatch: pytest.MonkeyPatch, again: int
+) -> None:
+    operator = service.operator()
+    change(operator, {f"{CE}/MaxRAM": 9000}, 1)
+    listed = reverts.reverts.list_reverts
+
+    def list_and_change(conn: Any) -> Any:
+        found = listed(conn)
+        monkeypatch.setattr(reverts.reverts, "list_reverts", listed)
+        change(operator, {f"{CE}/MaxRAM": again}, 24)
+        return found
+
+    monkeypatch.setattr(reverts.reverts, "list_reverts", list_and_change)
+    assert not let_pass(engine, 2)
+    assert value(service, f"{CE}/MaxRAM") == again
+    let_pass(engine, 25)
+    assert value(service, f"{CE}/MaxRAM") == 4000
+
+
 def test_values_of_other_vos_are_not_listed(service: Service) -> None:
     change(service.operator(), {f"{CE}/VOs/dune/OS": "el9"})
     assert temporary(service.as_role("vo_admin", vo="cms", user="eve")) == []
     assert len(temporary(service.as_role("vo_admin", vo="dune", user="zoe"))) == 1
+
+
+def test_values_of_other_vos_are_not_listed_where_an_empty_section_was_replaced(
+    engine: Engine, service: Service
+) -> None:
+    service.configure(TREE.replace("MaxRAM: 4000", "VOs:\n          MaxRAM: 4000"))
+    operator, cms = service.operator(), service.as_role("vo_admin", vo="cms", user="eve")
+    change(operator, {f"{CE}/VOs": {"dune": {"MaxRAM": 7}}})
+    assert [each["path"] for each in temporary(operator)] == [f"{CE}/VOs/dune/MaxRAM"]
+    assert temporary(cms) == []
+    change(operator, {f"{CE}/VOs/cms/MaxRAM": 8}, None)
+    assert let_pass(engine, 7)
+    assert value(service, f"{CE}/VOs") == {"cms": {"MaxRAM": 8}}
 
 
 def test_one_author_has_a_bounded_number_of_temporary_values(service: Service) -> None:

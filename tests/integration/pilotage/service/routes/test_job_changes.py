@@ -1,7 +1,10 @@
 """Changes of jobs behind a cursor, and as server-sent events."""
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -14,6 +17,9 @@ from sqlalchemy import Engine, update
 from pilotage.cli.commands import job as job_commands
 from pilotage.fabric.client import ServiceClient
 from pilotage.service import job_events
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.job_events import JobEvents
+from pilotage.service.models.jobs import EventQuery
 from taskqueue.db import database
 from taskqueue.db.clock import utc_now
 from taskqueue.schema.tables import installation
@@ -145,6 +151,45 @@ def test_streams_are_bounded_end_in_time_and_give_their_places_back(service: Ser
     assert ada.get("/api/v1/jobs/events?seconds=0").status_code == 400
 
 
+def test_streams_that_are_opened_at_once_are_bounded_too(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, start_of = service.parts.job_events, JobEvents.start_of
+
+    def start_slowly(self: JobEvents, after: str | None) -> Any:
+        time.sleep(0.2)
+        return start_of(self, after)
+
+    monkeypatch.setattr(JobEvents, "start_of", start_slowly)
+    monkeypatch.setattr(events, "_most_of_caller", 3)
+
+    def open_one(_: int) -> int:
+        return service.user().get("/api/v1/jobs/events?seconds=1").status_code
+
+    with ThreadPoolExecutor(6) as threads:
+        assert sorted(threads.map(open_one, range(6))) == [200, 200, 200, 429, 429, 429]
+    assert service.user().get("/api/v1/jobs/events?after=nonsense").status_code == 400
+    _wait_until_none(events)
+
+
+def test_a_stream_that_never_begins_gives_its_place_back(engine: Engine) -> None:
+    async def open_in_vain() -> JobEvents:
+        events = JobEvents(engine, most=1, most_of_caller=1, longest=1)
+        ada = Caller(role=Role.USER, subject="ada", vos=frozenset({"cms"}), user="ada")
+        for _ in range(3):
+            await events.open_stream(ada, EventQuery(), None)
+        return events
+
+    assert not asyncio.run(open_in_vain())._streams
+
+
+def _wait_until_none(events: JobEvents) -> None:
+    until = time.monotonic() + 5
+    while events._streams and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not events._streams
+
+
 def test_a_stream_of_many_changes_leaves_none_out(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where they are more than what is kept in memory or read at once."""
     monkeypatch.setattr(job_events, "_ROWS", 7)
@@ -158,7 +203,7 @@ def test_a_stream_of_many_changes_leaves_none_out(service: Service, monkeypatch:
     assert [each[2] for each in found] == sorted((each[2] for each in found), key=lambda id_: int(id_[2:]))
 
 
-def test_waiting_for_jobs_needs_one_list_of_them_and_then_events(service: Service) -> None:
+def test_waiting_for_jobs_needs_a_list_of_them_then_events_and_a_list_of_the_ended(service: Service) -> None:
     ada = service.user()
     a, b = _submit(ada, 2)
     with ServiceClient(service.url, service.token("user", vo="cms", user="ada")) as client:
@@ -174,14 +219,16 @@ def test_waiting_for_jobs_needs_one_list_of_them_and_then_events(service: Servic
         assert dict(next(steps)) == {a: "Waiting", b: "Waiting"}
         ada.post("/api/v1/jobs/kill", json={"ids": [a, b]}).raise_for_status()
         *_, last = steps
-        assert (dict(last), listed) == ({a: "Killed", b: "Killed"}, 1)
+        assert (dict(last), listed) == ({a: "Killed", b: "Killed"}, 2)
         changes = job_commands.follow_changes(client, {"status": "Received"})
         _submit(ada)
         assert next(changes)["to"] == "Received"
         changes.close()  # type: ignore[attr-defined]
 
 
-def test_a_change_that_is_committed_late_is_in_the_feed(engine: Engine, tmp_path: Path) -> None:
+def test_a_change_that_is_committed_late_is_in_the_feed(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if engine.dialect.name == "sqlite":
         pytest.skip("SQLite has one writer at a time")
     with running(engine, tmp_path, CONFIG) as service:
@@ -191,5 +238,12 @@ def test_a_change_that_is_committed_late_is_in_the_feed(engine: Engine, tmp_path
             early = stored.job_ids(late, utc_now(), 1)
             [job_id] = _submit(service.user())
             assert _read_all(root, after) == ([], after), "later ones wait for it"
+            monkeypatch.setattr(job_events, "_PRESENT", 0.1)
+            for address in ("changes", "events?seconds=1"):
+                refused = root.get(f"/api/v1/jobs/{address}")
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy"), (
+                    "not an old one"
+                )
+        assert _read_all(root, _changes(root)["next"])[0] == []
         found, _ = _read_all(root, after)
         assert [each for each, _ in found] == [*early, job_id, job_id]
