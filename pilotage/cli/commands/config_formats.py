@@ -13,8 +13,8 @@ from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
-from pilotage.cli import options
-from pilotage.cli.commands import config_change, config_dirac, config_history, config_request
+from pilotage.cli import dirac_server, options
+from pilotage.cli.commands import config_change, config_history, config_request
 from pilotage.cli.commands.config_change import Guards
 from pilotage.cli.commands.config_history import Message
 from pilotage.cli.commands.config_request import Answer, ConfigChange
@@ -181,8 +181,8 @@ def import_dirac(
     listed. A node whose restriction cannot be translated is disabled (Enabled: false), else the import is
     refused.
     """
-    if config_dirac.is_server(source):
-        text = config_dirac.fetch_configuration(source, certificate=certificate, authorities=authorities)
+    if dirac_server.is_server(source):
+        text = dirac_server.fetch_configuration(source, certificate=certificate, authorities=authorities)
         _import_texts("dirac", {source: text}, source, wanted, service)
     elif certificate or authorities:
         raise WrongUsage("--certificate and --authorities are for a server, and this is a file")

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from pilotage.cli.commands import config_dirac
+from pilotage.cli import dirac_server
 from tests.certificates import Authority
 from tests.commands import Run, run
 
@@ -112,7 +112,7 @@ def test_what_is_no_configuration_is_refused_in_one_line(
 def test_a_packed_text_that_fills_the_memory_is_refused(
     run: Run, server: ConfigurationServer, arguments: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config_dirac, "MOST_BYTES", 1000)
+    monkeypatch.setattr(dirac_server, "MOST_BYTES", 1000)
     server.publish("#" * 10_000)
     assert "more than 1,000 bytes" in run(*arguments)[2]
 
