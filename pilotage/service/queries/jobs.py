@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -115,48 +116,49 @@ def _change(
         return control.reschedule_jobs(conn, ids, source=source, now=now, maximum=maximum)
 
 
-def kill_one(parts: Services, caller: Caller, job_id: int) -> None:
-    """Kill a job of the caller's, or one that the caller controls."""
+@contextmanager
+def _changing(
+    parts: Services, caller: Caller, job_id: int, wanted: JobStatus
+) -> Iterator[tuple[Connection, Job]]:
+    """A transaction that changes a job of the caller's, or one that the caller controls; it is audited."""
     with database.writing(parts.engine) as conn:
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+        yield conn, job
+    _audit_change(caller, job, wanted)
+    if wanted is JobStatus.RESCHEDULED:
+        parts.ring([job_id])
+
+
+def kill_one(parts: Services, caller: Caller, job_id: int) -> None:
+    """Kill a job of the caller's, or one that the caller controls."""
+    with _changing(parts, caller, job_id, JobStatus.KILLED) as (conn, _):
         control.kill_job(conn, job_id, source=name_source(caller), now=parts.clock())
-    _audit_change(caller, job, JobStatus.KILLED)
 
 
 def delete_one(parts: Services, caller: Caller, job_id: int) -> None:
     """Delete a job of the caller's, or one that the caller controls."""
-    with database.writing(parts.engine) as conn:
-        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+    with _changing(parts, caller, job_id, JobStatus.DELETED) as (conn, _):
         control.delete_job(conn, job_id, source=name_source(caller), now=parts.clock())
-    _audit_change(caller, job, JobStatus.DELETED)
 
 
 def complete_one(parts: Services, caller: Caller, job_id: int, status: JobStatus, minor: str) -> None:
     """End a Completed job as Done or Failed."""
-    with database.writing(parts.engine) as conn:
-        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+    with _changing(parts, caller, job_id, status) as (conn, _):
         source = name_source(caller)
         control.complete_job(conn, job_id, status, minor=minor, source=source, now=parts.clock())
-    _audit_change(caller, job, status)
 
 
 def reset_one(parts: Services, caller: Caller, job_id: int) -> None:
     """Reset a job of the caller's, or one that the caller controls."""
-    with database.writing(parts.engine) as conn:
-        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+    with _changing(parts, caller, job_id, JobStatus.RESCHEDULED) as (conn, _):
         control.reset_job(conn, job_id, source=name_source(caller), now=parts.clock())
-    _audit_change(caller, job, JobStatus.RESCHEDULED)
-    parts.ring([job_id])
 
 
 def reschedule_one(parts: Services, caller: Caller, job_id: int) -> None:
     """Reschedule a job of the caller's, or one that the caller controls."""
-    with database.writing(parts.engine) as conn:
-        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+    with _changing(parts, caller, job_id, JobStatus.RESCHEDULED) as (conn, job):
         maximum = max_reschedules(parts, job.vo)
         control.reschedule_job(conn, job_id, source=name_source(caller), now=parts.clock(), maximum=maximum)
-    _audit_change(caller, job, JobStatus.RESCHEDULED)
-    parts.ring([job_id])
 
 
 def name_source(caller: Caller) -> str:
