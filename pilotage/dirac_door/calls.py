@@ -1,7 +1,7 @@
 """Calls: a peer with a method and its arguments, which are checked against the method's signature."""
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 
 from cs_config.options import bounds
 from pilotage.dirac_door.peers import Peer
-from pilotage.service.models import MOST
 from pilotage.service.models.jobs import MAX_ID
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
+from taskqueue.db import sql
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import search
 from taskqueue.jobs.jobs import Job
@@ -29,13 +29,6 @@ JobIds = Annotated[
 ]
 
 
-def split_ids(job_ids: Collection[int]) -> Iterator[list[int]]:
-    """Batches of distinct ids, as many as one query or change takes."""
-    ordered = sorted(set(job_ids))
-    for start in range(0, len(ordered), MOST):
-        yield ordered[start : start + MOST]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiracCall:
     """A call of a known peer."""
@@ -48,7 +41,7 @@ class DiracCall:
         """The jobs with these ids that exist for the peer, by id."""
         found = [
             job
-            for some in split_ids(job_ids)
+            for some in sql.split_batches(job_ids)
             for job in search.list_jobs(conn, JobSelector(job_ids=frozenset(some)), limit=len(some))
         ]
         return {job.job_id: job for job in sorted(found, key=lambda each: each.job_id) if self.peer.sees(job)}

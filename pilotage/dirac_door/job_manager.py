@@ -10,12 +10,12 @@ from typing import Any, Final
 from optimizers.description import parametric
 from pilotage.dirac_door import dialect, jencode, peers
 from pilotage.dirac_door import job_state_update as reports
-from pilotage.dirac_door.calls import DiracCall, JobIds, Method, split_ids
+from pilotage.dirac_door.calls import DiracCall, JobIds, Method
 from pilotage.dirac_door.jencode import Result
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.queries import jobs as queries
 from requirements.errors import InvalidInput, NotAllowed
-from taskqueue.db import database
+from taskqueue.db import database, sql
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, marks
@@ -72,9 +72,9 @@ def _change(call: DiracCall, job_ids: Sequence[int], wanted: JobStatus, *, is_re
     done = [
         job_id
         for vo, ids in by_vo.items()
-        for some in split_ids(ids)
+        for some in sql.split_batches(ids)
         for job_id in queries.change_many(
-            call.parts, call.peer.admin_of(vo), JobFilter(ids=some), wanted, is_reset=is_reset
+            call.parts, call.peer.admin_of(vo), JobFilter(ids=list(some)), wanted, is_reset=is_reset
         ).job_ids
     ]
     return _report(sorted(done), named)
