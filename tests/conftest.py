@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -52,6 +53,8 @@ def pytest_configure() -> None:
     for name in set(os.environ) - _OF_TESTS:
         if name.startswith("PILOTAGE_") or name in {"BASH_ENV", "ENV"}:
             del os.environ[name]
+    # A shell ignores Ctrl-C in what it starts in the background, and so would each program of the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
