@@ -66,10 +66,13 @@ INTERVALS: Mapping[str, float] = {
     "sweep": 1.0,
     "reverts": 5.0,
     "waits": 5.0,
+    "traces": 15.0,
     "accounting": 5.0,
     "scope-counters": 30.0,
     "retention": 600.0,
 }
+#: Agents that run only where they are configured; none of them is ever overdue.
+_OPTIONAL = frozenset({"traces"})
 #: An agent is overdue if its latest cycle began longer ago than this and than three intervals.
 _TOLERANCE = timedelta(minutes=1)
 
@@ -79,5 +82,6 @@ def list_overdue(latest: Mapping[str, datetime | None], *, now: datetime) -> lis
     return [
         name
         for name, every in INTERVALS.items()
+        if name not in _OPTIONAL
         if (began := latest.get(name)) is None or now - began > max(_TOLERANCE, timedelta(seconds=3 * every))
     ]

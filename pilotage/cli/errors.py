@@ -22,7 +22,13 @@ SHOWN_ERRORS: tuple[type[Exception], ...] = (PilotageError, TyperException, OSEr
 
 
 #: The optional dependency of `pyproject.toml` that installs a module.
-EXTRAS = {"asyncssh": "ssh", "psycopg": "postgresql", "redis": "redis", "rq": "redis"}
+EXTRAS = {
+    "asyncssh": "ssh",
+    "opentelemetry": "otel",
+    "psycopg": "postgresql",
+    "redis": "redis",
+    "rq": "redis",
+}
 #: Modules of the packages that machines with the commands only (dependency group `client`) do without.
 BEYOND_CLIENT = frozenset(
     {"alembic", "cryptography", "fastapi", "jinja2", "jwt", "prometheus_client", "python_multipart"}

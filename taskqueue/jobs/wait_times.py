@@ -224,12 +224,17 @@ class BookingResult:
     last: EndedJob | None  #: the last one scanned; None: no more
 
 
+def list_ended(conn: Connection, *, since: EndedJob, until: datetime, most: int) -> list[EndedJob]:
+    """The first `most` jobs that ended after `since`, in the order of their ends."""
+    values = {"since": since.at, "after": since.job_id, "until": until, "most": most}
+    return [EndedJob(at=row.updated_at, job_id=row.job_id) for row in conn.execute(ENDED, values)]
+
+
 def store_ended(conn: Connection, *, since: EndedJob, until: datetime, most: int) -> BookingResult:
     """Store the wait times of jobs that ended after `since`, scanning at most `most` of them."""
-    values = {"since": since.at, "after": since.job_id, "until": until, "most": most}
-    rows = conn.execute(ENDED, values).all()
-    last = EndedJob(at=rows[-1].updated_at, job_id=rows[-1].job_id) if len(rows) == most else None
-    return BookingResult(jobs=store_waits(conn, [row.job_id for row in rows]), last=last)
+    ended = list_ended(conn, since=since, until=until, most=most)
+    last = ended[-1] if len(ended) == most else None
+    return BookingResult(jobs=store_waits(conn, [each.job_id for each in ended]), last=last)
 
 
 def store_waits(conn: Connection, job_ids: Collection[int]) -> int:

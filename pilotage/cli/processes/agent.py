@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
 from functools import partial
@@ -23,6 +23,7 @@ from agents import (
     reverts,
     scope_counters,
     sweep,
+    traces,
     wait_times,
 )
 from cs_config import gc_tuning
@@ -47,6 +48,8 @@ class AgentContext:
     weighing: priorities.PriorityState = field(default_factory=priorities.PriorityState)
     ended: wait_times.WaitTimesState = field(default_factory=wait_times.WaitTimesState)
     compared: scope_counters.ScopeCountersState = field(default_factory=scope_counters.ScopeCountersState)
+    send_traces: traces.Send | None = None  #: to a collector, if one is configured
+    traced: traces.TracesState = field(default_factory=traces.TracesState)
 
 
 #: The cycle of each agent, which returns None if another process holds its lease; `loop.INTERVALS` has how
@@ -60,6 +63,7 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "sweep": lambda own, now: sweep.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "reverts": lambda own, now: reverts.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "waits": lambda own, now: wait_times.cycle(own.engine, now=now, holder=own.holder, memory=own.ended),
+    "traces": lambda own, now: _cycle_traces(own, now),
     "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),
     "scope-counters": lambda own, now: scope_counters.cycle(
         own.engine, own.current(), now=now, holder=own.holder, memory=own.compared
@@ -68,6 +72,24 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
         own.engine, own.current(), now=now, holder=own.holder, store=own.blobs
     ),
 }
+
+
+def _cycle_traces(own: AgentContext, now: datetime) -> traces.TracesResult | None:
+    if own.send_traces is None:
+        return traces.TracesResult()
+    return traces.cycle(own.engine, own.send_traces, now=now, holder=own.holder, memory=own.traced)
+
+
+@contextmanager
+def open_collector(chosen: Settings) -> Iterator[traces.Send | None]:
+    """Where traces are sent; None: nowhere."""
+    if chosen.otlp_url is None:
+        yield None
+        return
+    from agents.otlp import Collector
+
+    with closing(Collector(chosen.otlp_url)) as collector:
+        yield collector.send
 
 
 def unique_holder() -> str:
@@ -87,7 +109,7 @@ def run_agents(names: Sequence[str], context: AgentContext) -> Iterator[None]:
         yield
 
 
-@settings.command_with("database_url", "redis_url", "log_level")
+@settings.command_with("database_url", "redis_url", "otlp_url", "log_level")
 def agent(
     chosen: Settings,
     *,
@@ -110,6 +132,7 @@ def agent(
         wiring.open_notifications(chosen, engine) as notifications,
         wiring.track_clock(engine) as clock,
         wiring.track_configuration(engine, notifications, clock) as live,
+        open_collector(chosen) as send_traces,
     ):
         context = AgentContext(
             engine=engine,
@@ -118,6 +141,7 @@ def agent(
             clock=clock.read,
             blobs=BlobStore(chosen.blobs),
             holder=unique_holder(),
+            send_traces=send_traces,
         )
         if once:
             _run_each_once(wanted, context, chosen, as_json=as_json)

@@ -78,7 +78,7 @@ _RENEW_EVERY = 6 * 3600
 
 @settings.command_with(
     *("resources", "host", "port", "tls_certificate", "tls_key"),
-    *("site", "pilots", "isolation", "vo", "database_url", "redis_url", "log_level"),
+    *("site", "pilots", "isolation", "vo", "database_url", "redis_url", "otlp_url", "log_level"),
 )
 def up(chosen: Settings, *, as_json: bool) -> None:
     """Run the whole system in one process: database, service, optimizers, agents; with --site, pilots.
@@ -111,6 +111,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             clock=parts.clock,
             blobs=parts.blobs,
             holder=agent.unique_holder(),
+            send_traces=stack.enter_context(agent.open_collector(chosen)),
         )
         stack.enter_context(agent.run_agents(list(AGENTS), context))
         if chosen.redis_url is not None:
