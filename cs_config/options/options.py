@@ -79,9 +79,9 @@ class DeclaredName(Options):
     resource: Annotated[str | None, Field(alias="resource", min_length=1)] = None
     """The parameter of the resource that it is compared with, if named otherwise."""
     min: Annotated[int | float | None, Field(alias="min")] = None
-    """Smallest value that may be asked for."""
+    """Smallest value that a job may require."""
     max: Annotated[int | float | None, Field(alias="max")] = None
-    """Largest value that may be asked for."""
+    """Largest value that a job may require."""
     default: Annotated[int | float | bool | str | None, Field(alias="default")] = None
     """Of a keyword that a description leaves out."""
 
@@ -283,7 +283,7 @@ class JobSchedulingOptions(Options):
     reject_unmatchable: bool = False
     """Fail a job without eligible queue instead of letting it wait."""
     allow_invalid_sites: bool = True
-    """Accept sites that the configuration does not know."""
+    """Accept sites that are not in the configuration."""
     max_rescheduling: Annotated[int, Field(ge=0, le=bounds.TRIES)] = 3
     """Times that a job is taken back before it fails."""
     reschedule_delays: Annotated[tuple[Seconds, ...], _OneOrMore, Field(max_length=bounds.LISTED)] = (
@@ -294,7 +294,7 @@ class JobSchedulingOptions(Options):
     )
     """Seconds before the n-th try; the last holds for all further ones."""
     hold_time: SomeSeconds = 300
-    """Seconds before a held job is looked at again."""
+    """Seconds before a held job is checked again."""
     input_data_catalogue: str | None = None
     """File with the replicas of input data."""
     enable_shares_correction: bool = False
@@ -339,7 +339,7 @@ class PoolOptions(Options):
     grace_time: Seconds = 3_600
     """Seconds that a pool stays after its last job."""
     by_address: bool = False
-    """Let Requirements ask for GlueCEUniqueID and the like: no two queues are alike then."""
+    """Allow GlueCEUniqueID and other names of addresses in Requirements: no two queues are alike then."""
 
 
 class LeaseOptions(Options):
@@ -374,16 +374,16 @@ class RetentionOptions(Options):
     sandboxes: Days = 14
     """Input sandboxes that no job needs."""
     logs: Days = 90
-    """What the system logs in the database: feed, requests, idempotency keys."""
+    """Log, parameters and local jobs of ended jobs, if shorter than `Jobs`; in `Defaults` also the texts of old versions."""
 
 
 class LimitOptions(Options):
     """Limits on the load by users."""
 
     waiting_jobs_per_owner: Count = 100_000
-    """Jobs of one owner that are not final."""
+    """Jobs of one owner that wait or are being prepared: those before Matched."""
     waiting_jobs_per_vo: Annotated[Count, Field(alias="WaitingJobsPerVO")] = 10_000_000
-    """Jobs of the VO that are not final."""
+    """Jobs of the VO that wait or are being prepared: those before Matched."""
     sandbox_bytes: Bytes = 100 * 2**20
     """Size of one input sandbox."""
     sandbox_quota: Bytes = 100 * 2**30
@@ -393,7 +393,7 @@ class LimitOptions(Options):
     requests_per_second: Annotated[float, Field(ge=bounds.FEWEST_REQUESTS, le=bounds.REQUESTS)] = 200
     """Of one token subject."""
     job_shares: Annotated[float, Field(ge=0, le=bounds.SHARE)] = 0
-    """Of the VO's groups together: up to this, or to what they have, the VO's admins change them."""
+    """Largest sum of the groups' `JobShare` that VO admins may set; a larger present sum may stay."""
     pilot_claims_per_hour: Annotated[Count, Field(ge=1)] = 1000
     """Jobs that one pilot may claim in an hour, for each processor of its slot."""
 

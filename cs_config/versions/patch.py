@@ -48,7 +48,7 @@ def read_edits(values: Mapping[str, object], removed: Sequence[str] = ()) -> tup
 def edits_from_differences(found: Iterable[Difference]) -> tuple[dict[str, Entry], list[str]]:
     """Convert differences to arguments of `read_edits`: values by path, and removed paths.
 
-    No path concerns several VOs, so that permission for one of them is checked independently.
+    A difference that concerns several VOs becomes one path for each, so that each is permitted by itself.
     """
     found = [each for difference in found for each in diff.split_by_vo(difference)]
     values = {each.path: each.after for each in found if each.after is not ABSENT}

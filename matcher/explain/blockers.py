@@ -283,7 +283,7 @@ def count_recent_pilots(
         seen = pilots.count_by_queue(conn, vo, since=now - LATELY).get(address)
         asked, coming = (seen.asked, seen.coming) if seen else (0, 0)
         more = f"; {coming} wait in the batch system" if coming else ""
-        yield f"{_format_pilots(asked)} of {vo} asked from here in the last {minutes} minutes{more}"
+        yield f"{_format_pilots(asked)} of {vo} requested jobs here in the last {minutes} minutes{more}"
 
 
 def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:

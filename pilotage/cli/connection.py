@@ -22,7 +22,7 @@ def connect(*, url: str | None, home: Path | None, token: str | None = None) -> 
     address = chosen.url or written.get("PILOTAGE_URL")
     if address is None:
         raise WrongUsage(
-            f"no service known: set PILOTAGE_URL, or start `pilotage up`, "
+            f"no address of a service: set PILOTAGE_URL, or start `pilotage up`, "
             f"which writes {chosen.home / home_directory.CLIENT_ENV}"
         )
     own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None

@@ -62,7 +62,7 @@ exit "$status"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeScript:
-    """Parameters of a script."""
+    """A shell script for a node: it unpacks files and runs a Python program."""
 
     name: str  #: prefix of its directory, and of its messages
     about: str  #: one line of explanation for people who find it on a node

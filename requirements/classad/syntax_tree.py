@@ -31,7 +31,7 @@ class TextSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Literal(TextSpan):
-    """A constant value."""
+    """A literal of an expression: a number, text, boolean, undefined or error."""
 
     value: Scalar | Special
 

@@ -104,7 +104,7 @@ def count_jobs_by_status(
 ) -> Mapping[str, Mapping[JobStatus, JobCount]]:
     """Number of jobs of each pool by status; a pool without any has no entry.
 
-    A pool may have millions: the more pools are requested, the earlier the count of each stops.
+    Each count stops at MAX_COUNTED_JOBS divided by the number of pools, since a pool may have millions.
     """
     most = MAX_COUNTED_JOBS // max(len(pool_ids), 1)
     found: defaultdict[str, dict[JobStatus, JobCount]] = defaultdict(dict)

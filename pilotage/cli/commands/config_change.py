@@ -54,9 +54,7 @@ def set_(
     *,
     removed: Removed = None,
     where: Where = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Make a change of many places without the question.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Change many places without a confirmation.")] = False,
     lasting: Annotated[
         str | None,
         options.option(

@@ -61,7 +61,7 @@ def list_temporary(
     *,
     service: ServiceOptions,
 ) -> None:
-    """List values changed by `config set --for`, with the values that come back, the next first."""
+    """List temporary changes (`config set --for`) with the values to be restored, the soonest first."""
     service.show(
         lambda client: {"values": client.config_temporary(path=path)},
         lambda found: output.list_table(_TEMPORARY, found["values"]),

@@ -234,7 +234,7 @@ def forget(
     *,
     service: ServiceOptions,
 ) -> None:
-    """Forget a director or gateway that was taken out of service, so that its silence is no alarm."""
+    """Forget a director or gateway that was taken out of service, so that it raises no alert."""
     with service.connect() as client:
         found = client.forget_process(name)
     if not found:

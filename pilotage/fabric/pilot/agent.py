@@ -180,8 +180,8 @@ class Agent:
 
     def _ordered(self) -> Ending | None:
         if self._around.stop.is_set():
-            return Ending(FINE, "told to end by a signal")
-        return Ending(FINE, "told to take no more work") if self._orders.drain else None
+            return Ending(FINE, "ended by a signal")
+        return Ending(FINE, "drained") if self._orders.drain else None
 
     def _trouble(self) -> Ending | None:
         if self._host_trouble is not None:
@@ -194,7 +194,7 @@ class Agent:
     def _enough(self) -> Ending | None:
         ends, left = self._ends, self._seconds_left()
         if ends.max_jobs is not None and self._begun >= ends.max_jobs:
-            return Ending(FINE, f"ran {self._begun} jobs, as many as it was told to")
+            return Ending(FINE, "reached --max-jobs")
         if left is not None and self._around.offer.is_over(left):
             return Ending(FINE, f"{left:.0f} s of the slot are left")
         if ends.max_empty and self._empty_responses >= ends.max_empty:
@@ -224,7 +224,7 @@ class Agent:
         try:
             work = self._answer()
         except Refused as error:
-            self._given_up = Ending(REFUSED, f"the service refuses us: {error}")
+            self._given_up = Ending(REFUSED, f"the service rejects this pilot: {error}")
         except Away as error:
             self._ask_at = time.monotonic() + _POLL
             if self._room.is_empty:
@@ -264,4 +264,4 @@ class Agent:
         if freed != self._freed:  # checked last: a payload that ends from here on sets `_ask_at` itself
             self._ask_at = time.monotonic()
         elif self._reason_to_end() is None:
-            log.info("no job (%s), asking again in %.0f s", work.reason, pause)
+            log.info("no job (%s), next request in %.0f s", work.reason, pause)

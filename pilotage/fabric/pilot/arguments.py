@@ -127,9 +127,7 @@ _ENDS: _Options = {
     _Option("--max-empty", "N", _counting): "after N requests in a row without a job; 0: never "
     "(default %(default)s)",
     _Option("--max-idle", "S", _seconds): "after this many seconds without a job",
-    _Option(
-        "--whole-every", "S", _seconds_or_never
-    ): "small jobs that follow each other keep large ones out: "
+    _Option("--whole-every", "S", _seconds_or_never): "so that large jobs get a slot: "
     "after this many seconds wait for all running jobs and offer the whole slot; 0: never (default: a day if "
     "the slot has no end, else never, as the next pilot offers it whole)",
     _Option("--drain-file", "FILE", Path): "while this file exists: take no more jobs, and end when the "
@@ -192,7 +190,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         allow_abbrev=False,
         description="Runs jobs that fit this batch queue, as many at a time as its slot has room for.",
         epilog="Exit status: 0 normal end, 1 refused by the service, 2 wrong usage, "
-        "3 the service stayed away, 4 trouble with this host, 5 another process has used the secret: it "
+        "3 the service was unreachable, 4 trouble with this host, 5 another process has used the secret: it "
         "is the pilot, and this one has changed nothing.",
     )
     service = made.add_argument_group("the service")
@@ -250,7 +248,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
     """
     url = options.url or environment.get("PILOTAGE_URL")
     if not url:
-        raise ValueError("no service known: give --url or set PILOTAGE_URL")
+        raise ValueError("no address of a service: give --url or set PILOTAGE_URL")
     if (options.secret_file is None) != (options.stamp is None):
         raise ValueError("--secret-file and --stamp need each other")
     authorities = environment.get("PILOTAGE_AUTHORITIES")

@@ -39,7 +39,7 @@ _NUMBERS = frozenset({"queues", "running", "pilots", "could_run"})
 
 
 class SitesShown(BaseModel):
-    """Query of the list."""
+    """Query parameters of the page of sites."""
 
     q: str = Field(default="", max_length=200, description="Part of the name.")
     state: str = Field(default="", max_length=20, description="One of `SiteGlance.words`.")

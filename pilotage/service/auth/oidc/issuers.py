@@ -77,7 +77,7 @@ class TrustedIssuer:
 
 
 class Issuers:
-    """All trusted issuers; none by default."""
+    """The OpenID Connect issuers whose tokens the service accepts; none by default."""
 
     def __init__(self, trusted: Iterable[TrustedIssuer] = ()) -> None:
         self._trusted = tuple(trusted)

@@ -312,7 +312,7 @@ def test_a_queue_says_what_is_closed_above_it(service: Service, osg: Configurati
     assert held(found, "OSG.CERN.ch is banned", "storage is down")
     assert held(found, "has 0 jobs with JobType Merge, its RunningLimit is 0")
     assert held(found, "OSG.CERN.ch is throttled (CurrentJobs 0 ≥ MaxJobs 0)")
-    assert held(found, "no pilots of cms asked from here")
+    assert held(found, "no pilots of cms requested jobs here")
     assert not any("MC" in each for each in found["now"])
 
 

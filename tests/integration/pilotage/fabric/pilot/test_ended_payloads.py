@@ -146,7 +146,7 @@ def test_a_pilot_told_to_end_gives_its_job_back(server: LeaseServer, tmp_path: P
     assert job.status == "Rescheduled"
     assert job.attempt.closed_as == "released"
     assert ended["jobs"][0]["ended"] == "Released"
-    assert (ended["returncode"], ended["reason"]) == (0, "told to end by a signal")
+    assert (ended["returncode"], ended["reason"]) == (0, "ended by a signal")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,7 +179,7 @@ def test_a_signal_to_every_process_of_the_slot_gives_its_jobs_back(
     wait_until_gone(marker)
     assert [job.status for job in jobs] == ["Rescheduled"] * 2
     assert [each["ended"] for each in ended["jobs"]] == ["Released"] * 2
-    assert (ended["returncode"], ended["reason"]) == (0, "told to end by a signal")
+    assert (ended["returncode"], ended["reason"]) == (0, "ended by a signal")
 
 
 def test_an_idle_pilot_ends_at_once_when_told(server: LeaseServer, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_an_idle_pilot_ends_at_once_when_told(server: LeaseServer, tmp_path: Pat
         pilot.process.send_signal(signal.SIGTERM)
         ended = pilot.end()
 
-    assert (ended["returncode"], ended["reason"]) == (0, "told to end by a signal")
+    assert (ended["returncode"], ended["reason"]) == (0, "ended by a signal")
 
 
 def test_a_pilot_told_to_end_while_the_service_is_away_ends_all_the_same(

@@ -44,7 +44,7 @@ def test_a_pilot_ends_after_as_many_jobs_as_it_was_told(server: LeaseServer, tmp
     ended = run(server.url, tmp_path, "--max-jobs", "2")
 
     assert [job.status for job in jobs] == ["Done", "Done", "Waiting"]
-    assert ended["reason"] == "ran 2 jobs, as many as it was told to"
+    assert ended["reason"] == "reached --max-jobs"
 
 
 def test_a_job_that_fails_says_how(server: LeaseServer, tmp_path: Path) -> None:

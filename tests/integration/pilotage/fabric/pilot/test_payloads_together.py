@@ -161,7 +161,7 @@ def test_a_pilot_that_drains_finishes_what_runs(server: LeaseServer, tmp_path: P
 
     assert (running.status, files_of(running.output)["std.out"]) == ("Done", "finished\n")
     assert waiting.status == "Waiting"
-    assert (ended["returncode"], ended["reason"]) == (0, "told to take no more work")
+    assert (ended["returncode"], ended["reason"]) == (0, "drained")
 
 
 def test_while_the_service_is_away_what_runs_goes_on_and_then_more_is_taken(
