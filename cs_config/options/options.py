@@ -374,7 +374,7 @@ class RetentionOptions(Options):
     sandboxes: Days = 14
     """Input sandboxes that no job needs."""
     logs: Days = 90
-    """Log, parameters and local jobs of ended jobs, if shorter than `Jobs`; in `Defaults` also the texts of old versions."""
+    """Logs and parameters of ended jobs, if shorter than `Jobs`; `Defaults`: also texts of old versions."""
 
 
 class LimitOptions(Options):

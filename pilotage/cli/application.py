@@ -147,7 +147,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
     ),
     "gateway": Command(
         "processes.gateway:gateway",
-        "Fetch grid jobs for the queues of a site and run each of them as several local jobs in its batch system.",
+        "Fetch grid jobs for the queues of a site and run each as several local jobs in its batch system.",
     ),
     "token": Command(
         "commands.tokens:token", "Create a token with the signing key of this installation and print it."

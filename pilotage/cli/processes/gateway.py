@@ -235,7 +235,7 @@ def gateway(
     ] = None,
     once: site_file.Once = False,
 ) -> None:
-    """Fetch grid jobs for the queues of a site and run each of them as several local jobs in its batch system.
+    """Fetch grid jobs for the queues of a site and run each as several local jobs in its batch system.
 
     Prints one line for each cycle. It can be killed at any time: a new start continues from there.
     `pilotage gateway status --config FILE` shows its grid jobs, also while it runs and without the service.

@@ -224,7 +224,7 @@ class Agent:
         try:
             work = self._answer()
         except Refused as error:
-            self._given_up = Ending(REFUSED, f"the service rejects this pilot: {error}")
+            self._given_up = Ending(REFUSED, f"the service rejects it: {error}")
         except Away as error:
             self._ask_at = time.monotonic() + _POLL
             if self._room.is_empty:

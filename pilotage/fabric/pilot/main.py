@@ -175,7 +175,7 @@ class Pilot:
             is_twin = error.code == _TWIN
             ending = Ending(
                 TWIN if is_twin else REFUSED,
-                f"{'another process is this pilot' if is_twin else 'the service rejects this pilot'}: {error}",
+                f"{'another process is this pilot' if is_twin else 'the service rejects it'}: {error}",
             )
         except Away as error:
             told = self.orders.stop.is_set()
