@@ -51,6 +51,12 @@ class Revert:
         """The change that is reverted."""
         return Difference(names=self.names, before=self.before, after=self.after)
 
+    def is_changed_by(self, author: str, rights: Rights) -> bool:
+        """Whether an author may move or cancel it: the same, or one with all rights that its author had."""
+        if author == self.author or rights.everything:
+            return True
+        return not self.edits_all and self.vos <= rights.vos and self.sites <= rights.sites
+
     def rights(self, registry: Registry) -> Rights:
         """The author's rights, in a configuration with these owner groups."""
         return rights_on(registry, everything=self.edits_all, vos=self.vos, sites=self.sites)
@@ -162,17 +168,26 @@ def _as_text(entry: Entry) -> str | None:
     return None if entry is ABSENT else json.dumps(entry)
 
 
-def set_due(conn: Connection, paths: Iterable[str], due: datetime | None) -> bool:
-    """Move the reverts at or below paths to another time, or cancel them (None); whether there are any."""
+def set_due(
+    conn: Connection, paths: Iterable[str], due: datetime | None, author: str, rights: Rights
+) -> datetime | None:
+    """Move the reverts at or below paths to another time, or cancel them (None); the first that is left.
+
+    Those of another author who had further rights stay as they are.
+    """
     wanted = [f"{fold(path)}/" for path in paths]
-    listed = list_reverts(conn)
-    found = [each.path for each in listed if any(f"{fold(each.path)}/".startswith(path) for path in wanted)]
-    for path in found:
-        if due is None:
-            conn.execute(DELETE, {"of_path": path})
+    left: list[datetime] = []
+    for each in list_reverts(conn):
+        if not any(f"{fold(each.path)}/".startswith(path) for path in wanted):
+            continue
+        if not each.is_changed_by(author, rights):
+            left.append(each.due)
+        elif due is None:
+            conn.execute(DELETE, {"of_path": each.path})
         else:
-            conn.execute(SET_DUE, {"of_path": path, "new_due": due})
-    return bool(found)
+            conn.execute(SET_DUE, {"of_path": each.path, "new_due": due})
+            left.append(due)
+    return min(left, default=None)
 
 
 def delete_changed(conn: Connection, paths: Iterable[str]) -> None:

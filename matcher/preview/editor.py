@@ -23,7 +23,7 @@ from matcher.preview import guards as guarding
 from matcher.preview import outlook
 from matcher.preview.guards import Guard
 from matcher.preview.outlook import Outlook
-from requirements.errors import NotAllowed, Problem
+from requirements.errors import InvalidRequest, NotAllowed, Problem
 from taskqueue.db import clock, database
 from taskqueue.task_queues.listing import WaitingClass
 
@@ -39,7 +39,7 @@ class StoredChange:
     differences: tuple[Difference, ...]
     message: str  #: in the history
     is_new: bool = True  #: False: the draft changes nothing, and nothing was stored
-    reverts_at: datetime | None = None  #: of a temporary change
+    reverts_at: datetime | None = None  #: of temporary values, the first of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,13 +173,15 @@ class ConfigEditor:
         """Store a draft as the version in force; concurrent changes of other paths are kept.
 
         `lasting`: an agent restores the values after that time. A draft of values that are in force already
-        only moves the time at which they are reverted, or keeps them.
+        only moves the time at which they are reverted, or keeps them; those of an author with further rights
+        stay as they are.
         A text of a named file is stored even if nothing changes: its next import looks for that version.
         The message of a return to a version names that version.
 
         Raises:
             GuardFailed: A guard does not hold.
-            InvalidRequest: Too many values of this author are temporary.
+            InvalidRequest: Too many values of this author are temporary; or the draft has guards or a time,
+                and replaces a version that this release cannot read.
 
         Further errors are those of `propose`.
         """
@@ -190,6 +192,8 @@ class ConfigEditor:
             try:
                 self.read_newest()
             except ConfigError as error:
+                if guards or lasting is not None:
+                    raise self._nothing_to_compare(error) from None
                 return self._replace_unreadable(draft, error, message=message)
         for left in reversed(range(_TRIES)):
             proposal = self.propose(draft)
@@ -207,14 +211,10 @@ class ConfigEditor:
     ) -> StoredChange:
         """Move or cancel the reverts of values that are in force already."""
         with database.writing(self.engine) as conn:
-            due = self._due(conn, lasting)
-            is_temporary = reverts.set_due(conn, (edit.path for edit in draft.edits), due)
+            paths = (edit.path for edit in draft.edits)
+            reverts_at = reverts.set_due(conn, paths, self._due(conn, lasting), self.author, self.rights)
         return StoredChange(
-            version=version,
-            differences=(),
-            message=message,
-            is_new=False,
-            reverts_at=due if is_temporary else None,
+            version=version, differences=(), message=message, is_new=False, reverts_at=reverts_at
         )
 
     def _due(self, conn: Connection, lasting: timedelta | None) -> datetime | None:
@@ -243,13 +243,22 @@ class ConfigEditor:
                 changed=proposal.paths,
             )
             # Those of values that change are deleted now; the others of the draft are moved or kept too.
-            due = self._due(conn, lasting)
-            is_temporary = reverts.set_due(conn, (edit.path for edit in draft.edits), due)
-            if due is not None:
-                is_temporary |= reverts.add(
-                    conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
-                )
-        return self._finish(number, proposal.differences, message, due if is_temporary else None)
+            due, paths = self._due(conn, lasting), (edit.path for edit in draft.edits)
+            reverts_at = reverts.set_due(conn, paths, due, self.author, self.rights)
+            if due is not None and reverts.add(
+                conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
+            ):
+                reverts_at = due
+        return self._finish(number, proposal.differences, message, reverts_at)
+
+    def _nothing_to_compare(self, error: ConfigError) -> InvalidRequest:
+        """The error for guards, or a time limit, of a change that replaces an unreadable version."""
+        problem = (
+            f"the newest version cannot be read by this release ({error}), so nothing can be compared with"
+            " it, and no value of it restored: leave out guard and revert_after, or send the change to a"
+            " service of the release that stored it"
+        )
+        return InvalidRequest([Problem(path="guard", message=problem)])
 
     def _replace_unreadable(self, draft: ConfigDraft, error: ConfigError, *, message: str) -> StoredChange:
         """Replace a version that this release cannot read: nothing can be compared with it.

@@ -122,6 +122,26 @@ def test_the_same_value_again_moves_or_cancels_the_revert(engine: Engine, servic
     assert value(service, f"{CE}/MaxRAM") == 9000
 
 
+def test_the_same_value_of_a_vo_admin_moves_or_ends_no_temporary_value_of_an_operator(
+    engine: Engine, service: Service
+) -> None:
+    path, operator = f"{CE}/VOs/cms/MaxRAM", service.operator()
+    cms = service.client(service.token("vo_admin", vo="cms"))
+    first = change(operator, {path: 9000}, 6)
+    for hours in (None, 48):
+        again = change(cms, {path: 9000}, hours)
+        assert (again["changes"], again["reverts_at"]) == ([], first["reverts_at"])
+    # Beside a value that changes, too.
+    mixed = change(cms, {path: 9000, f"{CE}/VOs/cms/SI00": 2}, None)
+    assert mixed["reverts_at"] == first["reverts_at"]
+    assert let_pass(engine, 7)
+    assert value(service, f"{CE}/VOs/cms") == {"SI00": 2}
+    change(cms, {path: 9000}, 6)
+    other = service.client(service.token("vo_admin", vo="cms", user="bob"))
+    assert "reverts_at" not in change(other, {path: 9000}, None)
+    assert temporary(operator) == []
+
+
 def test_a_section_again_or_with_other_values_moves_or_cancels_the_reverts_in_it(
     engine: Engine, service: Service
 ) -> None:

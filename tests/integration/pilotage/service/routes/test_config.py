@@ -107,6 +107,10 @@ def test_from_a_version_of_a_later_release_one_returns_to_an_earlier_one(service
         .post("/api/v1/config/rollback", json={"version": 1})
         .is_client_error
     )
+    guarded = {"text": config_text, "source": "r.yaml", "guard": ["stuck_jobs=0"]}
+    refused = put(operator, guarded, 2)
+    assert refused.status_code == 400
+    assert "guard: the newest version cannot be read by this release" in refused.text
     answer = operator.post("/api/v1/config/rollback", json={"version": 1}, headers={"If-Match": "1"})
     assert answer.json()["version"] == 3
     assert operator.get("/api/v1/config").headers["ETag"] == '"3"'
