@@ -18,7 +18,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.request import node_facts
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.nodes.flags import flags
+from requirements.nodes.flags import NO_FLAGS, NodeFlags, compile_flags
 from requirements.record.declarations import Declarations
 from taskqueue.pools import pools
 from taskqueue.pools.listing import MappedPool
@@ -40,7 +40,7 @@ class PilotGroups:
     """Flags of pools, cached for one version of the configuration."""
 
     def __init__(self) -> None:
-        self._known: Cache[tuple[str, str], Flags] = Cache(_CACHED)
+        self._known: Cache[tuple[str, str], NodeFlags] = Cache(_CACHED)
 
     def find_groups(
         self, conn: Connection, config: Configuration, mapped: Mapping[QueueAddress, Collection[MappedPool]]
@@ -53,6 +53,37 @@ class PilotGroups:
             for each in of_queue
             if each.undecided and (here := find_class(config, each.vo, address)) is not None
         }
+        known = self._find(conn, config, undecided)
+        return {address: _group(config, address, of_queue, known) for address, of_queue in mapped.items()}
+
+    def find_sufficient(
+        self,
+        conn: Connection,
+        config: Configuration,
+        address: QueueAddress,
+        pool_ids: Mapping[str, Collection[str]],
+    ) -> Mapping[str, Flags]:
+        """The pools (given by VO) whose flags say all that they leave to the nodes of a queue."""
+        undecided = {
+            (here.digest, each): (here, vo)
+            for vo, ids in pool_ids.items()
+            if (here := find_class(config, vo, address)) is not None
+            for each in ids
+        }
+        known = self._find(conn, config, undecided)
+        return {
+            pool_id: found.arguments
+            for (_, pool_id), found in known.items()
+            if found is not None and found.sufficient
+        }
+
+    def _find(
+        self,
+        conn: Connection,
+        config: Configuration,
+        undecided: Mapping[tuple[str, str], tuple[QueueClass, str]],
+    ) -> Mapping[tuple[str, str], NodeFlags | None]:
+        """The flags of pools, by queue class and pool, from each class with the VO; None: no such pool."""
         known = {key: self._known.find(key, config.version) for key in undecided}
         texts = pools.read_originals(
             conn, {pool_id for (_, pool_id), found in known.items() if found is None}
@@ -62,23 +93,25 @@ class PilotGroups:
                 declarations = options_for(config, vo).job_description.declarations
                 found = _flags(node_facts.parse_stored(texts[key[1]]), here, declarations)
                 known[key] = self._known.store(key, found, config.version)
-        return {address: _group(config, address, of_queue, known) for address, of_queue in mapped.items()}
+        return known
 
 
 def _group(
     config: Configuration,
     address: QueueAddress,
     mapped: Iterable[MappedPool],
-    known: Mapping[tuple[str, str], Flags | None],
+    known: Mapping[tuple[str, str], NodeFlags | None],
 ) -> tuple[PilotGroup, ...]:
     groups: defaultdict[Flags, list[str]] = defaultdict(list)
     for each in mapped:
         here = find_class(config, each.vo, address) if each.undecided else None
-        flags_of = () if here is None else known.get((here.digest, each.pool_id)) or ()
-        groups[flags_of].append(each.pool_id)
+        found = None if here is None else known.get((here.digest, each.pool_id))
+        groups[found.arguments if found else ()].append(each.pool_id)
     return tuple(PilotGroup(flags=group, pools=tuple(sorted(groups[group]))) for group in sorted(groups))
 
 
-def _flags(requirements: Requirements, here: QueueClass, declarations: Declarations) -> Flags:
-    residue = evaluator.decide_at_queue(requirements, here.values, declarations, here.nodes).residue
-    return flags(residue, here.nodes, declarations, here.forwarding)
+def _flags(requirements: Requirements, here: QueueClass, declarations: Declarations) -> NodeFlags:
+    standing = evaluator.decide_at_queue(requirements, here.values, declarations, here.nodes)
+    if not standing.eligible:
+        return NO_FLAGS
+    return compile_flags(standing.residue, here.nodes, declarations, here.forwarding)

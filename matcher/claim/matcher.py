@@ -31,7 +31,7 @@ from matcher.claim.wait_causes import IDLE_PIECE, WaitCauseRecorder
 from matcher.errors import NotServed, Unserved
 from matcher.index.waiting import FeedFreshness, FeedRead
 from matcher.limits import job_groups
-from matcher.pilot_groups import PilotGroup
+from matcher.pilot_groups import Flags, PilotGroup
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from matcher.request.resource import StatedResource
 from requirements.errors import PilotageError
@@ -119,7 +119,10 @@ class Matcher:
         and a request that finds no job there is served as any other.
         """
         memory, now = self._memory, self._clock()
-        if not memory.bans.is_recent or request.count != 1 or request.presented.job_id is not None:
+        presented = request.presented
+        if not memory.bans.is_recent or request.count != 1 or presented.job_id is not None:
+            return None
+        if presented.submits:
             return None
         view = self._build_snapshot(_NO_READING, memory, memory.places.age, now)
         try:
@@ -161,6 +164,12 @@ class Matcher:
             found = {id(request): prepare(view, request, self._recorder) for request in requests}
             if not fresh:
                 found |= _read_earlier_answers(view, requests, found)
+            flags = {
+                id(request): served.flags
+                for request in requests
+                if request.presented.submits and not isinstance(found[id(request)], PilotageError)
+                if (served := view.place(request.presented, request.caller)[0]) is not None
+            }
         prepared = [each for each in found.values() if isinstance(each, ClaimRequest)]
         # The claim uses the newest configuration.
         claimed = self._claims.claim(prepared, config=self._config(), now=now)
@@ -171,9 +180,33 @@ class Matcher:
                 self._memory.open_places.record(
                     each.place, gave=isinstance(gave, ClaimResult) and bool(gave.claimed)
                 )
-        return {
+        results = {
             number: each for number, each in found.items() if not isinstance(each, ClaimRequest)
         } | claimed
+        return results | self._add_flags(results, flags)
+
+    def _add_flags(self, results: Results, flags: Mapping[int, Mapping[str, Flags]]) -> Results:
+        """The results with jobs of pools that have flags, which are listed by result and pool."""
+        with_jobs = {
+            number: result
+            for number, by_pool in flags.items()
+            if by_pool and isinstance(result := results[number], ClaimResult) and result.claimed
+        }
+        if not with_jobs:
+            return {}
+        with database.reading(self._engine) as conn:
+            ids = [job.job_id for result in with_jobs.values() for job in result.claimed]
+            pools = listing.read_pools_of_jobs(conn, ids)
+        return {
+            number: replace(
+                result,
+                claimed=tuple(
+                    replace(job, flags=flags[number].get(pools.get(job.job_id) or "", ()))
+                    for job in result.claimed
+                ),
+            )
+            for number, result in with_jobs.items()
+        }
 
     def notify(self) -> None:
         """Register a notification of changes: cached no-matches are unused until the feed was read."""
@@ -216,7 +249,7 @@ class Matcher:
         """The same pools, grouped by the flags of the pilots of each queue."""
         with database.reading(self._engine) as conn:
             mapped = listing.list_mapped_pools(conn, sorted(vos), sorted(queues))
-            return self._memory.groups.find_groups(conn, self._config(), mapped)
+            return self._memory.places.groups.find_groups(conn, self._config(), mapped)
 
     def get_matching_task_queues(
         self, presented: StatedResource, caller: MatchCaller

@@ -24,7 +24,6 @@ from matcher.index.waiting import Candidates, WaitingIndex
 from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy
-from matcher.pilot_groups import PilotGroups
 from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller
 from matcher.request.node_facts import Facts
@@ -104,7 +103,6 @@ class MatcherCache:
     #: By the cache key of requests.
     locations: Cache[Hashable, PilotLocation] = field(default_factory=lambda: Cache(_LOCATIONS))
     admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)
-    groups: PilotGroups = field(default_factory=PilotGroups)
     no_matches: NoMatchCache = field(default_factory=NoMatchCache)
     bans: CachedBans = field(default_factory=CachedBans)
     open_places: OpenPlaceCache = field(default_factory=OpenPlaceCache)
@@ -186,7 +184,15 @@ class Snapshot:
                 self.memory.locations.store(cache_key, location, self.config)
         if not (vos := location.resource.named_vos):
             return None, location.resource
-        served = places.served(self.reading, self.config, location.address, vos, location.facts, age=self.age)
+        served = places.served(
+            self.reading,
+            self.config,
+            location.address,
+            vos,
+            location.facts,
+            submits=presented.submits,
+            age=self.age,
+        )
         return served, location.resource
 
     def slot_bounds(self, address: QueueAddress, vos: frozenset[str]) -> SlotBounds:

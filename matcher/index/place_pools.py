@@ -6,9 +6,9 @@ gets a job that the place is not eligible for.
 
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
@@ -19,6 +19,7 @@ from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.limits import running_limits
+from matcher.pilot_groups import Flags, PilotGroups
 from matcher.request import node_facts
 from matcher.request.node_facts import Facts, NodeChecks
 from matcher.request.resource import StatedResource
@@ -65,6 +66,8 @@ class PlacePools:
     pools: frozenset[str]
     kept_back: frozenset[str] = frozenset()  #: pools of the place that this node does not fulfil
     lasting: bool = True  #: whether it is valid until the mapping changes
+    #: Of pools that depend on the node and are served because their jobs are submitted with these flags.
+    flags: Mapping[str, Flags] = field(default_factory=dict)
 
 
 #: Cached places.
@@ -82,6 +85,7 @@ class PlaceCache:
         self._cached: dict[tuple[frozenset[str], Hashable], PlacePools] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}  # one object for all places with the same pools
         self._checks = NodeChecks()
+        self.groups = PilotGroups()
         self._lock = Lock()  # held while the cache changes
         self._reading = Lock()  # held by the one thread that reads a place
         self.age = 0  #: number of changes so far; note it before reading
@@ -108,12 +112,17 @@ class PlaceCache:
         vos: frozenset[str],
         facts: Facts,
         *,
+        submits: bool,
         age: int,
     ) -> PlacePools:
-        """The pools that a queue, and this node of it, is eligible for now."""
+        """The pools that a queue, and this node of it, is eligible for now.
+
+        `submits`: the jobs are submitted to the batch system, which finds nodes for the flags of their pools.
+        """
         declared = [nodes for vo in sorted(vos) if (nodes := config.node_attributes(address, vo))]
         counting = {name: fact for name, fact in facts.items() if any(name in nodes for nodes in declared)}
-        key = (vos, (address, node_facts.cache_key(counting), config.version if declared else None))
+        version = config.version if declared else None
+        key = (vos, (address, submits, node_facts.cache_key(counting), version))
         if (known := self._cached.get(key)) is not None:
             return known
         conn = reading.conn
@@ -122,7 +131,8 @@ class PlaceCache:
             of_queue = listing.list_mapped_pools(conn, sorted(vos), [address])[address]
             mapped = ((each.pool_id, each.vo, address, each.undecided) for each in of_queue)
             place = Location(site=address.site, ce=address.ce, queue=address.queue, checked=checked)
-            return self._store(key, self._check_nodes(conn, config, place, mapped, counting), age)
+            found = self._check_nodes(conn, config, place, mapped, counting, submits=submits)
+            return self._store(key, found, age)
 
     def served_without_queue(
         self,
@@ -159,6 +169,8 @@ class PlaceCache:
         place: Location,
         mapped: Iterable[tuple[str, str, QueueAddress, bool]],
         facts: Facts,
+        *,
+        submits: bool = False,
     ) -> PlacePools:
         """Keep back the pools that depend on the node and whose requirements it does not fulfil for certain.
 
@@ -174,15 +186,19 @@ class PlaceCache:
         if not undecided:
             return PlacePools(place=replace(place, checked=None), pools=frozenset(pools))
         kept_back: set[str] = set()
+        flags: dict[str, Flags] = {}
         for address, by_vo in undecided.items():
             checkable = place.checked is not None
+            if checkable and submits:
+                flags |= self.groups.find_sufficient(conn, config, address, by_vo)
             fulfilled = self._checks.fulfilled(conn, config, address, by_vo, facts) if checkable else ()
-            kept_back |= set[str]().union(*by_vo.values()).difference(fulfilled)
+            kept_back |= set[str]().union(*by_vo.values()).difference(fulfilled, flags)
         return PlacePools(
             place=place,
             pools=frozenset(pools - kept_back),
             kept_back=frozenset(kept_back),
             lasting=place.checked is not None,
+            flags=flags,
         )
 
     def _store(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:

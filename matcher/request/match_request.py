@@ -112,6 +112,7 @@ _KEYWORDS = {
     "Stamp": "stamp",
     "JobID": "job_id",
     "NodeFacts": "node_facts",
+    "SubmitFlag": "submit_flags",
 }
 #: Keywords of DIRAC's pilots that do not affect matching and need no warning.
 _IGNORED = frozenset(
@@ -278,6 +279,7 @@ def read_resource(raw: Mapping[str, Any]) -> StatedResource:
         stamp=keywords.single("stamp") or keywords.single("reference") or None,
         job_id=keywords.whole_number("job_id", 1, LARGEST),
         node_facts=keywords.node_facts(),
+        submits=keywords.flag("submit_flags"),
         attributes=keywords.unknown,
         warnings=tuple(keywords.warnings),
     )

@@ -88,5 +88,6 @@ class StatedResource:
     stamp: str | None = None
     job_id: int | None = None  #: the only job that it accepts
     node_facts: Facts = field(default_factory=dict)  #: measured at its node
+    submits: bool = False  #: whether its jobs are submitted to a batch system, with the flags of the answer
     attributes: dict[str, object] = field(default_factory=dict)  #: unknown keywords
     warnings: tuple[str, ...] = ()

@@ -12,19 +12,67 @@ from dataclasses import dataclass
 
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.classad import evaluation
-from requirements.classad.expression import Expression
-from requirements.nodes.lrms_rendering import Clause, Renderer, Term, arguments, place_for, weaker
+from requirements.nodes import sufficient_flags
+from requirements.nodes.lrms_rendering import (
+    Clause,
+    Renderer,
+    Term,
+    are_all_written,
+    arguments,
+    choose_written,
+    place_for,
+    weaker,
+)
 from requirements.nodes.lrms_vocabulary import Vocabulary
 from requirements.nodes.necessary_condition import necessary_condition
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.site_mapping import SiteMapping
 from requirements.record.declarations import Declarations
-from requirements.record.record import Record
 from requirements.values import Value
 
 #: Comparisons of statements for the flags of one residue; beyond it, simpler and weaker flags are used.
 MAX_COMPARISONS = 40_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFlags:
+    """Flags for a residue."""
+
+    arguments: tuple[str, ...] = ()  #: for the submit command; empty if nothing can be expressed
+    #: Whether each node that fulfils the flags fulfils the residue, so that no other check is needed.
+    sufficient: bool = False
+
+
+#: Of a queue without a mapping.
+NO_FLAGS = NodeFlags()
+
+
+def compile_flags(
+    residue: Requirements | None,
+    nodes: NodeAttributes,
+    declarations: Declarations,
+    mapping: SiteMapping | None,
+) -> NodeFlags:
+    """The flags of a residue; nothing is left to say without one.
+
+    For all facts that the nodes may have: where the residue is fulfilled, the flags hold. Pilots of one queue
+    with different flags are different kinds of pilots.
+    """
+    if residue is None:
+        return NodeFlags(sufficient=True)
+    if mapping is None:
+        return NO_FLAGS
+    alternatives = necessary_condition(residue, nodes, declarations)
+    renderer = Renderer(mapping=mapping, nodes=nodes)
+    terms = [tuple(renderer.render(alternative)) for alternative in alternatives]
+    if not terms or not all(terms):
+        return NO_FLAGS
+    written = choose_written(_clauses(terms, mapping.vocabulary), mapping.vocabulary)
+    are_all = bool(written) and are_all_written(written, mapping.vocabulary)
+    return NodeFlags(
+        arguments=arguments(written, mapping.vocabulary),
+        sufficient=are_all and sufficient_flags.suffice(written, residue, nodes, declarations, mapping),
+    )
 
 
 def flags(
@@ -33,17 +81,8 @@ def flags(
     declarations: Declarations,
     mapping: SiteMapping | None,
 ) -> tuple[str, ...]:
-    """Return the arguments for the submit command; empty if nothing can be expressed, as without a mapping.
-
-    For all facts that the nodes may have: where the residue is fulfilled, the flags hold. Pilots of one queue
-    with different flags are different kinds of pilots.
-    """
-    if residue is None or mapping is None:
-        return ()
-    alternatives = necessary_condition(residue, nodes, declarations)
-    renderer = Renderer(mapping=mapping, nodes=nodes)
-    terms = [tuple(renderer.render(alternative)) for alternative in alternatives]
-    return arguments(_clauses(terms, mapping.vocabulary), mapping.vocabulary) if terms and all(terms) else ()
+    """The arguments of `compile_flags`."""
+    return compile_flags(residue, nodes, declarations, mapping).arguments
 
 
 def _clauses(alternatives: Sequence[tuple[Term, ...]], vocabulary: Vocabulary) -> tuple[Clause, ...]:
@@ -102,6 +141,7 @@ class Forwarding:
     at_queue: tuple[str, ...]  #: parts fulfilled by the queue's parameters, or by all its nodes
     flags: tuple[str, ...]  #: arguments for the batch system, one by one
     left: str | None  #: parts that the matcher checks with the facts of the node; None: none
+    sufficient: bool  #: whether the flags say all that is left, so that job managers may get such jobs
 
     def lines(self) -> tuple[str, ...]:
         """Format for people, one line each."""
@@ -110,11 +150,17 @@ class Forwarding:
             *(f"at the queue: {text}" for text in self.at_queue),
             f"to the batch system: {sent}",
             f"to the matcher, with the facts of the node: {self.left or 'nothing'}",
+            *(() if self.sufficient else ("to job managers: never, the flags do not say all that is left",)),
         )
 
     def as_json(self) -> dict[str, object]:
         """Convert to JSON types."""
-        return {"at_queue": list(self.at_queue), "flags": list(self.flags), "left": self.left}
+        return {
+            "at_queue": list(self.at_queue),
+            "flags": list(self.flags),
+            "left": self.left,
+            "sufficient": self.sufficient,
+        }
 
 
 def forwarding(
@@ -130,19 +176,14 @@ def forwarding(
         return None
     decided = (
         evaluator.format_requirement(part, declarations)
-        for part in _parts(requirements)
+        for part in sufficient_flags.split_parts(requirements)
         if evaluator.decide_at_queue(part, resource, declarations, nodes).residue is None
     )
     left = standing.residue
+    found = compile_flags(left, nodes, declarations, mapping)
     return Forwarding(
         at_queue=tuple(decided),
-        flags=flags(left, nodes, declarations, mapping),
+        flags=found.arguments,
         left=None if left is None else evaluator.format_requirement(left, declarations),
+        sufficient=found.sufficient,
     )
-
-
-def _parts(requirements: Requirements) -> tuple[Requirements, ...]:
-    if isinstance(requirements, Record):
-        return evaluator.parts(requirements)
-    operands = evaluation.operands(requirements.text)
-    return tuple(Expression(text=text) for text in operands) or (requirements,)

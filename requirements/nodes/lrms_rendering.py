@@ -45,10 +45,12 @@ def weaker(one: Term, two: Term) -> Term:
 
 
 def find_place(term: Term, vocabulary: Vocabulary) -> str | None:
-    """Return where the language writes a statement: `option`, `items` or `joined`; None: not supported."""
+    """Where the language writes a statement: `option`, `separate`, `items` or `joined`; None: nowhere."""
     word = vocabulary.words.get(term.word, OptionForm())
     if term.form is ConditionForm.MIN and word.arguments:
         return "option"
+    if term.form in vocabulary.separate:
+        return "separate"
     if vocabulary.items and (
         term.form in vocabulary.items.forms or (term.form is ConditionForm.MIN and word.item)
     ):
@@ -170,7 +172,7 @@ Clause = tuple[Term, ...]
 
 
 def place_for(clause: Clause, vocabulary: Vocabulary) -> str | None:
-    """Return where a clause is written: `option`, `items` or `joined`; None: not supported."""
+    """Where a clause is written, as `find_place`."""
     places = {find_place(term, vocabulary) for term in clause}
     if len(places) > 1:
         return None
@@ -186,27 +188,47 @@ def place_for(clause: Clause, vocabulary: Vocabulary) -> str | None:
     return place if len(term.texts) < 2 or (either and term.form is ConditionForm.EQUAL) else None
 
 
-def arguments(clauses: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, ...]:
-    """Render clauses as arguments in a fixed order; for a word that is allowed once, only the first."""
-    by_place: dict[str, list[Clause]] = {}
+def choose_written(clauses: Sequence[Clause], vocabulary: Vocabulary) -> tuple[Clause, ...]:
+    """The clauses that are written, in a fixed order; for a word that is allowed once, only the first."""
+    written: dict[tuple[object, ...], Clause] = {}
     for clause in sorted(clauses, key=_order):
-        by_place.setdefault(place_for(clause, vocabulary) or "", []).append(clause)
-    singles: dict[tuple[str, ...], Term] = {}
-    for place in ("option", "items"):
-        for (term,) in by_place.get(place, []):
-            features = tuple(term.texts) if not term.word else ()
-            singles.setdefault((place, *term.place, *features), term)
-    options = [term for place, term in singles.items() if place[0] == "option"]
-    items = [term for place, term in singles.items() if place[0] == "items"]
+        place, term = place_for(clause, vocabulary), clause[0]
+        features = tuple(term.texts) if not term.word else ()
+        written.setdefault(clause if place == "joined" else (place, *term.place, *features), clause)
+    return tuple(written.values())
+
+
+def arguments(written: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Render the clauses of `choose_written` as arguments; what is too long for an argument is left out."""
+    options, items = ([term for (term,) in _at(place, written, vocabulary)] for place in ("option", "items"))
     return (
         *(
             argument.format(word=term.word, value=_number(term))
             for term in options
             for argument in vocabulary.words[term.word].arguments or ()
         ),
+        *(
+            argument.format(
+                word=term.word or next(iter(term.texts)),
+                value=next(iter(term.texts)) if term.texts else _number(term),
+            )
+            for (term,) in _at("separate", written, vocabulary)
+            for argument in vocabulary.separate[term.form]
+        ),
         *_items(items, vocabulary),
-        *_joined(by_place.get("joined", []), vocabulary),
+        *_joined(_at("joined", written, vocabulary), vocabulary),
     )
+
+
+def are_all_written(written: Sequence[Clause], vocabulary: Vocabulary) -> bool:
+    """Whether `arguments` leaves none of the clauses out."""
+    items, joined = (_at(place, written, vocabulary) for place in ("items", "joined"))
+    is_left_out = items and not _items([term for (term,) in items], vocabulary)
+    return not is_left_out and not (joined and not _joined(joined, vocabulary))
+
+
+def _at(place: str, written: Sequence[Clause], vocabulary: Vocabulary) -> list[Clause]:
+    return [clause for clause in written if place_for(clause, vocabulary) == place]
 
 
 def _order(clause: Clause) -> tuple[int, list[tuple[str, str, Fraction, list[str]]]]:
@@ -256,10 +278,14 @@ def _fitting(rendered: tuple[str, ...]) -> tuple[str, ...]:
     return rendered if all(len(each) <= MAX_ARGUMENT for each in rendered) else ()
 
 
-def _number(term: Term) -> str:
-    """Write a number without exponent, rounded to the weaker side if it has too many digits."""
-    number = term.number
+def written_number(term: Term) -> Fraction:
+    """The number of a bound as it is written: to thousandths, rounded to the weaker side."""
     least = term.place[0] == ConditionForm.MIN
-    thousandths = number * 1000
-    whole = math.floor(thousandths) if least else math.ceil(thousandths)
+    thousandths = term.number * 1000
+    return Fraction(math.floor(thousandths) if least else math.ceil(thousandths), 1000)
+
+
+def _number(term: Term) -> str:
+    """Write a number without exponent."""
+    whole = int(written_number(term) * 1000)
     return f"{whole // 1000}.{whole % 1000:03}".rstrip("0").rstrip(".")

@@ -1,7 +1,8 @@
 """Languages of batch systems for conditions on nodes, as data; a new batch system is a new table entry.
 
 A vocabulary lists the forms of a language and how they are written as arguments of its submit command, never
-as shell text. The site's mapping (`site_mapping`) assigns attributes to words.
+as shell text. The site's mapping (`site_mapping`) assigns attributes to words. A site may state one of
+its own as data (`parse_vocabulary`).
 """
 
 import re
@@ -9,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+
+from requirements.errors import InvalidInput, Problem, did_you_mean
 
 
 class ConditionForm(StrEnum):
@@ -70,6 +73,8 @@ class Vocabulary:
     words: Mapping[str, OptionForm]  #: built-in words, with their units
     items: ItemForm | None = None
     joined: JoinedForm | None = None
+    #: Arguments of one condition, with `{word}` and `{value}`; they may be repeated, and all hold.
+    separate: Mapping[ConditionForm, tuple[str, ...]] = field(default_factory=dict)
     word: re.Pattern[str]  #: allowed words of a site
     text: re.Pattern[str]  #: allowed texts in comparisons
     fractions: bool = False  #: whether numbers may have fractions
@@ -179,50 +184,138 @@ HTCONDOR = Vocabulary(
     fractions=True,
 )
 
+#: Flags of a CE are runtime environments, which its administrators name.
+ARC = Vocabulary(
+    name="ARC",
+    words={},
+    separate={ConditionForm.FEATURE: ("{word}",)},
+    word=re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", re.ASCII),
+    text=_PLAIN,
+)
+
 #: By name in the configuration.
 VOCABULARIES: Mapping[str, Vocabulary] = {
-    each.name: each for each in (SLURM, GRID_ENGINE, PBS, LSF, HTCONDOR)
+    each.name: each for each in (SLURM, GRID_ENGINE, PBS, LSF, HTCONDOR, ARC)
 }
+#: Of submit commands: a runtime environment would be the name of a file there.
+OF_COMMANDS: tuple[Vocabulary, ...] = (SLURM, GRID_ENGINE, PBS, LSF, HTCONDOR)
 
 
 #: Texts in place of the placeholders of arguments: no line ends, macros (`$`), brackets or paths.
 _NUMBER = r"[0-9]+(\.[0-9]+)?"
 _CONDITIONS = r"""[A-Za-z0-9_.<>=!&|()?"+@:, -]{1,4000}"""
-_PLACEHOLDERS = {"{value}": _NUMBER, "{items}": _CONDITIONS, "{expression}": _CONDITIONS}
 
 
-def are_flags(arguments: Sequence[str]) -> bool:
-    """Whether arguments are in the language of a batch system, so that a submit command may get them.
+def are_flags(arguments: Sequence[str], vocabularies: Sequence[Vocabulary] = OF_COMMANDS) -> bool:
+    """Whether arguments are in one of these languages, so that a submit command may get them.
 
     A site checks so what it receives: other arguments could name files or programs of its head node.
     """
-    return any(_are_written(arguments, vocabulary) for vocabulary in VOCABULARIES.values())
+    return not arguments or any(_are_written(arguments, vocabulary) for vocabulary in vocabularies)
 
 
 def _are_written(arguments: Sequence[str], vocabulary: Vocabulary) -> bool:
+    patterns = list(_patterns(vocabulary))
     rest = list(arguments)
     while rest:
-        length = next((len(each) for each in _templates(vocabulary) if _fits(rest, each)), 0)
+        length = next((len(each) for each in patterns if _fits(rest, each)), 0)
         if not length:
             return False
         del rest[:length]
     return True
 
 
-def _templates(vocabulary: Vocabulary) -> Iterator[tuple[str, ...]]:
-    yield from (each.arguments for each in vocabulary.words.values() if each.arguments)
-    for form in (vocabulary.items, vocabulary.joined):
-        if form is not None:
-            yield form.arguments
+def _patterns(vocabulary: Vocabulary) -> Iterator[tuple[str, ...]]:
+    """For each way to write a condition, the patterns of its arguments."""
+    of_forms = {"{value}": _NUMBER, "{items}": _CONDITIONS, "{expression}": _CONDITIONS}
+    templates = [each.arguments for each in vocabulary.words.values() if each.arguments]
+    templates += [form.arguments for form in (vocabulary.items, vocabulary.joined) if form is not None]
+    yield from (tuple(_pattern(each, of_forms) for each in template) for template in templates)
+    word, text = vocabulary.word.pattern, vocabulary.text.pattern
+    for form, template in vocabulary.separate.items():
+        value = text if form in _OF_TEXTS else _NUMBER
+        yield tuple(_pattern(each, {"{word}": word, "{value}": value}) for each in template)
 
 
-def _fits(arguments: Sequence[str], template: tuple[str, ...]) -> bool:
-    return len(arguments) >= len(template) and all(
-        re.fullmatch(_pattern(each), argument, re.ASCII)
-        for argument, each in zip(arguments, template, strict=False)
+def _fits(arguments: Sequence[str], patterns: tuple[str, ...]) -> bool:
+    return len(arguments) >= len(patterns) and all(
+        re.fullmatch(pattern, argument, re.ASCII)
+        for argument, pattern in zip(arguments, patterns, strict=False)
     )
 
 
-def _pattern(template: str) -> str:
+def _pattern(template: str, placeholders: Mapping[str, str]) -> str:
     parts = re.split(r"(\{\w+\})", template)
-    return "".join(_PLACEHOLDERS.get(part) or re.escape(part) for part in parts)
+    return "".join(f"(?:{placeholders[part]})" if part in placeholders else re.escape(part) for part in parts)
+
+
+_OF_TEXTS = frozenset({ConditionForm.EQUAL, ConditionForm.NOT_EQUAL})
+_OF_WORDS = frozenset({ConditionForm.FEATURE, ConditionForm.NO_FEATURE})
+#: Arguments of one condition, and characters of each, in a vocabulary of a site.
+_MOST_ARGUMENTS, _LONGEST_ARGUMENT = 5, 200
+
+
+def parse_vocabulary(raw: object, path: str = "Vocabulary") -> Vocabulary:
+    """Parse a vocabulary: a name, or `{Forms: {min: ["-l", "{word}={value}"]}, Units: {mem: MB}}`.
+
+    `InvalidInput` with every problem.
+    """
+    if not isinstance(raw, Mapping):
+        if isinstance(raw, str) and raw in VOCABULARIES:
+            return VOCABULARIES[raw]
+        message = f"{raw!r:.60} is not a vocabulary, allowed are {', '.join(VOCABULARIES)}, or a section"
+        raise InvalidInput(
+            [Problem(path=path, message=message, suggestion=did_you_mean(str(raw), VOCABULARIES))]
+        )
+    problems = [
+        Problem(path=f"{path}/{name}", message="unknown, allowed are Forms, Units")
+        for name in raw
+        if name not in ("Forms", "Units")
+    ]
+    forms, units = raw.get("Forms"), raw.get("Units", {})
+    if not isinstance(forms, Mapping) or not forms:
+        problems.append(Problem(path=f"{path}/Forms", message="allowed is {min: [arguments], feature: …}"))
+        forms = {}
+    if not isinstance(units, Mapping):
+        problems.append(Problem(path=f"{path}/Units", message="allowed is {word: unit}"))
+        units = {}
+    problems += _form_problems(forms, f"{path}/Forms")
+    known = [unit for of_quantity in UNITS.values() for unit in of_quantity]
+    problems += [
+        Problem(path=f"{path}/Units/{word}", message=f"{unit!r:.60}, allowed are {', '.join(known)}")
+        for word, unit in units.items()
+        if unit not in known
+    ]
+    if problems:
+        raise InvalidInput(problems)
+    return Vocabulary(
+        name="this vocabulary",
+        words={str(word): OptionForm(unit=unit) for word, unit in units.items()},
+        separate={ConditionForm(form): tuple(arguments) for form, arguments in forms.items()},
+        word=_PLAIN,
+        text=_PLAIN,
+    )
+
+
+def _form_problems(forms: Mapping[object, object], path: str) -> Iterator[Problem]:
+    allowed = ", ".join(ConditionForm)
+    for form, arguments in forms.items():
+        below = f"{path}/{form}"
+        if form not in list(ConditionForm):
+            meant = did_you_mean(str(form), list(ConditionForm))
+            yield Problem(path=below, message=f"unknown, allowed are {allowed}", suggestion=meant)
+        elif not isinstance(arguments, list | tuple) or not 1 <= len(arguments) <= _MOST_ARGUMENTS:
+            yield Problem(path=below, message=f"allowed is a list of 1 to {_MOST_ARGUMENTS} arguments")
+        elif not all(isinstance(each, str) and _is_argument(each) for each in arguments):
+            message = f"an argument is 1 to {_LONGEST_ARGUMENT} printable characters"
+            yield Problem(path=below, message=message)
+        else:
+            needed = {"{word}"} if form in _OF_WORDS else {"{word}", "{value}"}
+            parts = re.split(r"(\{word\}|\{value\})", " ".join(arguments))
+            if set(parts[1::2]) != needed or any(brace in "".join(parts[::2]) for brace in "{}"):
+                message = f"needs {' and '.join(sorted(needed))}, and no other braces"
+                yield Problem(path=below, message=message)
+
+
+def _is_argument(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_ARGUMENT and text.isprintable()

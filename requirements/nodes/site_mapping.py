@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from requirements.errors import InvalidInput, Problem, did_you_mean
-from requirements.nodes.lrms_vocabulary import UNITS, VOCABULARIES, ConditionForm, OptionForm, Vocabulary
+from requirements.nodes.lrms_vocabulary import (
+    UNITS,
+    ConditionForm,
+    OptionForm,
+    Vocabulary,
+    parse_vocabulary,
+)
 from requirements.values import Scalar, fold, key
 
 
@@ -52,7 +58,7 @@ class SiteMapping:
 
 
 def parse_mapping(raw: object, path: str = "Forwarding") -> SiteMapping:
-    """Parse the section `Forwarding` of the configuration: `{Vocabulary: name, Attributes: {Name: {…}}}`.
+    """Parse the section `Forwarding` of the configuration: `{Vocabulary: …, Attributes: {Name: {…}}}`.
 
     An attribute has `min`, `max`, `equal` with `values`, `features` or `feature`, `unit` (of ours) and `in`
     (of the word).
@@ -61,12 +67,7 @@ def parse_mapping(raw: object, path: str = "Forwarding") -> SiteMapping:
         InvalidInput: With every problem.
     """
     section = _section(raw, path, ("Vocabulary", "Attributes"))
-    name = section.get("Vocabulary")
-    vocabulary = VOCABULARIES.get(name) if isinstance(name, str) else None
-    if vocabulary is None:
-        message = f"{name!r} is not a vocabulary, allowed are {', '.join(VOCABULARIES)}"
-        meant = did_you_mean(str(name), VOCABULARIES)
-        raise InvalidInput([Problem(path=f"{path}/Vocabulary", message=message, suggestion=meant)])
+    vocabulary = parse_vocabulary(section.get("Vocabulary"), f"{path}/Vocabulary")
     attributes = section.get("Attributes", {})
     if not isinstance(attributes, Mapping):
         raise InvalidInput([Problem(path=f"{path}/Attributes", message="allowed is {Name: {…}}")])
@@ -180,7 +181,9 @@ def supports(vocabulary: Vocabulary, form: ConditionForm, word: str) -> bool:
         known = vocabulary.words[word]
         if known.arguments or known.item:
             return True
-    return any(form in place.forms for place in (vocabulary.items, vocabulary.joined) if place)
+    return form in vocabulary.separate or any(
+        form in place.forms for place in (vocabulary.items, vocabulary.joined) if place
+    )
 
 
 def _section(raw: object, path: str, allowed: tuple[str, ...]) -> Mapping[object, object]:

@@ -99,6 +99,7 @@ class ClaimedJob:
     description_json: str  #: placeholders filled, `JobID` added
     sandbox: str | None  #: digest of the input sandbox
     allotment: Allotment
+    flags: tuple[str, ...] = ()  #: with which it is submitted to a batch system, if it was asked for so
 
     @property
     def description(self) -> Mapping[str, Any]:

@@ -50,6 +50,7 @@ SIZES = (
     .order_by(None)
     .group_by(classes.c.vo, classes.c.slot)
 )
+POOLS_OF_JOBS = select(jobs.c.job_id, jobs.c.submit_pool).where(jobs.c.job_id.in_(sql.IDS))
 _statuses = union_all(*(select(literal(status.value).label("status")) for status in JobStatus)).subquery()
 _some = (
     select(jobs.c.job_id)
@@ -270,3 +271,9 @@ def _transpose(
         for slot in list_positions(row.eligible & all_slots & row.undecided):
             found[slot].append(open_)
     return found
+
+
+def read_pools_of_jobs(conn: Connection, job_ids: Sequence[int]) -> Mapping[int, str | None]:
+    """The ids of the pools of jobs, by job; None: the job has no requirements."""
+    rows = conn.execute(POOLS_OF_JOBS, {"ids": list(job_ids)})
+    return {row.job_id: row.submit_pool for row in rows}

@@ -9,8 +9,10 @@ import pytest
 
 from examples.servers.slurm import Slurm
 from pilotage.fabric.director.pilots import ACTIVE
+from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests.director_field import Field
+from tests.grid_gateway import Ground
 from tests.running_service import running
 
 pytestmark = pytest.mark.debian("slurm")
@@ -139,3 +141,46 @@ def test_what_no_flag_can_say_is_decided_by_the_facts_of_the_node(field: Field) 
     nodes = nodes_by_stamp(field)
     had = {nodes[pilot["stamp"]]: pilot["jobs"] for pilot in field.pilots()}
     assert had == {"n1": 0, "n2": len(jobs)}
+
+
+@pytest.mark.timeout(300)
+def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
+    sqlite_url: str, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = database.connect(sqlite_url)
+    farm = {"kind": "slurm", "directory": str(tmp_path / "shared"), "environment": slurm.environment}
+    stated = {"queue": LASTING, "system": "farm", "batch_queue": PARTITION, "cores": 2, "memory": 600}
+    with running(engine, tmp_path, CONFIG) as service:
+        ground = Ground(service, tmp_path / "gateway", monkeypatch)
+        [small] = ground.submit(
+            Requirements='other.OS == "el9"', MinRAM=200, CPUTime=200, JobType="generic", LocalJobs=2
+        )
+        [astray] = ground.submit(Requirements="other.Scratch > 100")  # no flag says that
+        [large] = ground.submit(Requirements='other.OS == "el8"', NumberOfProcessors=2, CPUTime=300)
+        queues = [{**stated, "wall_time": 600, "wall_time_per_cpu": 1.5}]
+        with ground.gateway(systems={"farm": farm}, queues=queues, job_polling_time=0.1) as gateway:
+            deadline = time.monotonic() + 240
+            while ground.statuses() != {"Done": 2, "Waiting": 1}:
+                jobs = [ground.job(each) for each in (small, large)]
+                assert time.monotonic() < deadline, (ground.statuses(), gateway.manager.grid_jobs())
+                failed = [(each["minor_status"], each["application_status"]) for each in jobs]
+                assert all(each["status"] != "Failed" for each in jobs), failed
+                gateway.talk(utc_now())
+                gateway.manager.advance()
+                gateway.leases.deliver()
+                time.sleep(0.2)
+        assert ground.job(astray)["status"] == "Waiting"
+
+        def shown(job_id: int) -> list[str]:
+            rows = service.user().get(f"/api/v1/jobs/{job_id}/local-jobs").json()["local_jobs"]
+            return [slurm.ask("scontrol", "show", "job", each["reference"]) for each in rows]
+
+        for job, node, words in (
+            (small, "n2", ("NumCPUs=1 ", "MinMemoryNode=200M", "Features=el9", "TimeLimit=00:05:00")),
+            (large, "n1", ("NumCPUs=2 ", "MinMemoryNode=600M", "Features=el8", "TimeLimit=00:08:00")),
+        ):
+            for text in shown(job):
+                assert f"NodeList={node}" in text
+                assert all(word in text for word in words), text
+        slurm.ask("scancel", "--me")
+    engine.dispose()

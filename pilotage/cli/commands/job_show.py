@@ -48,6 +48,7 @@ def _forwarding(decisions: list[Mapping[str, Any]]) -> RenderableType:
         "Decided at the queue": lambda each: "\n".join(each["at_queue"]),
         "Said in flags": lambda each: " ".join(each["flags"]),
         "Left to the matcher": "left",
+        "Job managers": lambda each: "may get it" if each["sufficient"] else "never: more than the flags say",
     }
     return output.list_table(columns, decisions)
 

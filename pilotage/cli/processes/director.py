@@ -23,7 +23,7 @@ from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric import node_script
 from pilotage.fabric.batch.reliable import ReliableSystem
-from pilotage.fabric.batch.settings import Connections, open_system
+from pilotage.fabric.batch.settings import Connections, flag_languages, open_system
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
@@ -80,6 +80,9 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
             options=described,
             script=_script(described),
             service=described.url,
+            languages={
+                name: found for name, each in described.systems.items() if (found := flag_languages(each))
+            },
         )
         yield Director(sites=sites, clients=clients, every=described.polling_time)
 

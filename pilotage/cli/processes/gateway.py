@@ -25,7 +25,7 @@ from pilotage.cli.processes import batch, site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.reliable import ReliableSystem
-from pilotage.fabric.batch.settings import Connections, open_system
+from pilotage.fabric.batch.settings import Connections, flag_languages, open_system
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.advertising import GatewayAdvertising
@@ -107,6 +107,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
                 queues=described.queues,
                 vos=described.vos,
                 job_types=tuple(sorted(known)),
+                languages={name: flag_languages(each) for name, each in described.systems.items()},
             ),
             presence=Presence(
                 kind="gateway",

@@ -36,6 +36,7 @@ from pilotage.fabric.batch.settings import BatchSystemKind, Connections, RemoteS
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.work_area import ListedJob, choose_job, split_words
 from pilotage.fabric.node_script import PYTHONS
+from requirements.nodes import lrms_vocabulary
 
 _SIGNAL = 128  #: what a shell adds to the number of a signal
 #: What its one queue is called: jobs ask for machines, not for queues. Those of a CE have names of the site.
@@ -48,6 +49,7 @@ _ATTRIBUTES = (
     *("ClusterId", "ProcId", "PilotageStamp", "JobStatus", "HoldReason", "RemoveReason"),
     *("ExitBySignal", "ExitCode", "ExitSignal", "CompletionDate"),
 )
+
 _OURS = "PilotageStamp =!= undefined"
 _REMOVED, _COMPLETED = 3, 4
 #: Source: HTCondor, job ClassAd attributes, JobStatus; one that is being removed still runs.
@@ -324,4 +326,8 @@ def _open(settings: SystemSettings, connections: Connections) -> HTCondor:
     )
 
 
-KIND: Final = BatchSystemKind(open=_open, allowed=frozenset({"environment", "flags", "ssh", "schedd"}))
+KIND: Final = BatchSystemKind(
+    open=_open,
+    allowed=frozenset({"environment", "flags", "ssh", "schedd"}),
+    languages=(lrms_vocabulary.HTCONDOR,),
+)

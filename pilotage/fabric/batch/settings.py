@@ -23,6 +23,7 @@ from pilotage.fabric.batch.dialect.dialect import Dialect, merge_dialect
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
 from requirements.errors import did_you_mean
+from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary
 
 GROUP = "pilotage.batch"
 Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00\n]+$")], ...]
@@ -229,10 +230,19 @@ class BatchSystemKind:
     needed: tuple[str, ...] = ("directory",)  #: settings that have to be there
     allowed: frozenset[str] = frozenset({"environment", "flags", "ssh"})
     takes_queue_list: bool = False  #: a job can be given to several queues, separated by commas
+    languages: tuple[Vocabulary, ...] = OF_COMMANDS  #: of flags; a dialect may state another
 
     def has(self, setting: str) -> bool:
         """Whether its settings may contain this one."""
         return setting in self.needed or setting in self.allowed
+
+
+def flag_languages(settings: SystemSettings) -> tuple[Vocabulary, ...]:
+    """The vocabularies of the flags that a batch system takes from the service; none: it takes no flags."""
+    kind = load_kind(settings.kind)
+    if not kind.has("flags"):
+        return ()
+    return kind.languages if settings.dialect is None else settings.dialect.languages
 
 
 def open_system(settings: SystemSettings, connections: Connections) -> BatchSystem:

@@ -43,7 +43,7 @@ from pilotage.fabric.director.workers import (
 )
 from pilotage.fabric.node_script import PilotScript
 from pilotage.fabric.presence import Presence
-from requirements.nodes import lrms_vocabulary
+from requirements.nodes.lrms_vocabulary import OF_COMMANDS, are_flags
 
 #: The code of the service's refusal while another process of this director works.
 _OTHER_PROCESS = "other_process"
@@ -330,13 +330,13 @@ class Director:
         left = {name: each.most_submissions for name, each in self._workers.items()}
         # Those that want certain nodes first: pilots that take any node would fill theirs.
         for group in sorted(new, key=lambda each: not each.flags):
-            if not lrms_vocabulary.are_flags(group.flags):
+            system = self.sites.find_target(group).system
+            if not are_flags(group.flags, self.sites.languages.get(system, OF_COMMANDS)):
                 summary.problems.append(
                     f"{group.where}: flags {' '.join(group.flags)!r:.200} of the service are refused: "
-                    "no batch system has such conditions on nodes"
+                    f"{system} has no such conditions on nodes"
                 )
                 continue
-            system = self.sites.find_target(group).system
             number = min(new[group], left[system])
             left[system] -= number
             for _ in range(number):

@@ -10,7 +10,7 @@ import json
 import random
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar, Self
@@ -21,6 +21,7 @@ from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 from pilotage.fabric.batch.settings import Flags
 from pilotage.fabric.node_script import PilotScript
+from requirements.nodes.lrms_vocabulary import Vocabulary
 from requirements.values import fold
 
 #: What a director may be called: its name is part of the name of every batch job.
@@ -330,6 +331,8 @@ class DirectorTargets:
     script: Callable[[PilotScript], str] = field(repr=False)  #: makes the text that a batch system runs
     brokers: Mapping[str, Broker] = field(default_factory=dict)  #: by name
     service: str = ""  #: address of the service
+    #: By batch system, the vocabularies of the flags that it takes; left out: those of all submit commands.
+    languages: Mapping[str, Sequence[Vocabulary]] = field(default_factory=dict)
 
     def all_targets(
         self, vo: str | None = None, *, without: Collection[tuple[str, str, str]] = ()

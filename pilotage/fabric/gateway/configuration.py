@@ -28,6 +28,8 @@ class GatewayQueue(configuration.DirectorQueue):
     """A queue of the resource tree whose grid jobs this gateway runs, with the batch queue for local jobs."""
 
     max_grid_jobs: int = Field(default=10, ge=1, le=10_000)  #: at a time
+    #: Seconds of wall time of a local job for each second of its CPUTime; none: `wall_time` for all.
+    wall_time_per_cpu: float | None = Field(default=None, ge=1, le=1000)
 
 
 class GatewayFile(ManagerOptions):

@@ -7,10 +7,12 @@ response.
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.director import matcher_client
 from pilotage.fabric.gateway.configuration import GatewayQueue
@@ -20,8 +22,12 @@ from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.service.service_client import Match, Service
 from pilotage.fabric.pilot.service.transport import Refused
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace
+from requirements.nodes.lrms_vocabulary import Vocabulary, are_flags
 
 log = logging.getLogger(__name__)
+
+#: Seconds of wall time that a local job gets at least.
+_SHORTEST = 60
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +40,8 @@ class GridJobPulling:
     queues: Sequence[GatewayQueue]
     vos: Sequence[str]
     job_types: tuple[str, ...]  #: with a handler
+    #: By batch system, the vocabularies of the flags that it takes; without any, jobs with flags do not come.
+    languages: Mapping[str, Sequence[Vocabulary]] = field(default_factory=dict)
     _turn: int = 0  #: rounds so far: rotates the order of VOs
 
     def __post_init__(self) -> None:
@@ -61,14 +69,14 @@ class GridJobPulling:
     ) -> Iterator[PulledGridJob]:
         """Pull jobs of one VO for one queue, one after the other."""
         queue, wanted = gate.queue, f"{vo} {gate.queue}"
-        offer: Mapping[str, object] | None = None
+        offer: _QueueOffer | None = None
         while self._has_room(gate, wanted, here):
             request_id = self.manager.journal.open_request(wanted)
             if not self.permits.expect(request_id, queue):
                 summary.refused["permit"] += 1
                 return
             offer = offer or self._offer(gate, vo)
-            taken = self._ask(offer, wanted, request_id, queue, summary)
+            taken = self._ask(offer, wanted, request_id, summary)
             if not taken:
                 return
             yield from taken
@@ -80,34 +88,47 @@ class GridJobPulling:
             return True
         return here[gate.queue] + self.permits.coming(gate.queue) < gate.max_grid_jobs
 
-    def _offer(self, gate: GatewayQueue, vo: str) -> Mapping[str, object]:
+    def _offer(self, gate: GatewayQueue, vo: str) -> "_QueueOffer":
         target = gate.to_target()
         site, ce, queue = target.queue.split("/")
         parameters = self.service.queue_parameters(QueuePlace(site, ce, queue), vo)
         made = matcher_client.expected_offer(target, JobFilters(vo=vo, job_types=self.job_types), parameters)
-        return matcher_client.build_request(made, target, parameters)
+        request = dict(matcher_client.build_request(made, target, parameters))
+        if self.languages.get(gate.system):
+            request["SubmitFlags"] = True
+        return _QueueOffer(gate=gate, request=request, cpu_power=made.cpu_power)
 
     def _ask(
-        self, offer: Mapping[str, object], wanted: str, request_id: str, queue: str, summary: GatewaySummary
+        self, offer: "_QueueOffer", wanted: str, request_id: str, summary: GatewaySummary
     ) -> list[PulledGridJob]:
         """Request one job and record it; the request stays open until that is done."""
         try:
-            work = self.service.request_job(offer, count=1, request_id=request_id)
+            work = self.service.request_job(offer.request, count=1, request_id=request_id)
         except Refused:
             self.permits.came(request_id, [])
             raise
-        taken = [self._typed(match, queue) for match in work.matches]
+        taken = []
+        system = offer.gate.system
+        for match in work.matches:
+            if not match.flags or are_flags(match.flags, self.languages.get(system, ())):
+                taken.append(self._typed(match, offer))
+                continue
+            self.service.release(match.lease, "its flags are refused by the gateway")
+            summary.problems.append(
+                f"job {match.job_id}: flags {' '.join(match.flags)!r:.200} of the service are refused: "
+                f"{system} has no such conditions on nodes"
+            )
         for each in taken:
             self.manager.journal.take(each)
-            log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, queue)
-        if taken:
+            log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, each.queue)
+        if work.matches:
             self.manager.journal.close_request(wanted)
         else:
             summary.refused[work.reason] += 1
         self.permits.came(request_id, taken)
         return taken
 
-    def _typed(self, match: Match, queue: str) -> PulledGridJob:
+    def _typed(self, match: Match, offer: "_QueueOffer") -> PulledGridJob:
         """Convert a match for the manager, with its JobType in the handler's spelling."""
         stated = job_type(match.description)
         spelled = {each.lower(): each for each in self.job_types}.get(stated.lower(), stated)
@@ -116,8 +137,40 @@ class GridJobPulling:
             epoch=match.epoch,
             lease=match.lease,
             description={**match.description, "JobType": spelled},
-            queue=queue,
+            queue=offer.gate.queue,
+            flags=match.flags,
+            resources=offer.resources_of(match),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _QueueOffer:
+    """What a queue offers to grid jobs: each of their local jobs gets at most that."""
+
+    gate: GatewayQueue
+    request: Mapping[str, object]
+    cpu_power: float  #: normalised seconds of CPU per second
+
+    def resources_of(self, match: Match) -> JobResources:
+        """What each local job requests: what its grid job needs of what the queue states."""
+        stated = self.gate.to_target().resources
+        is_whole = stated.whole_node or match.description.get("WholeNode") is True
+        return replace(
+            stated,
+            cores=min(match.processors or stated.cores, stated.cores),
+            memory=match.ram_mb or stated.memory,
+            wall_time=self._wall_time(match.description.get("CPUTime"), stated.wall_time),
+            gpus=stated.gpus if match.gpus is None else match.gpus,
+            whole_node=is_whole,
+        )
+
+    def _wall_time(self, cpu_time: object, longest: int | None) -> int | None:
+        """Seconds for a job's CPU time, which is normalised; the queue's, unless the site has a rate."""
+        rate = self.gate.wall_time_per_cpu
+        if rate is None or not isinstance(cpu_time, int | float) or cpu_time <= 0:
+            return longest
+        needed = max(_SHORTEST, math.ceil(cpu_time / self.cpu_power * rate))
+        return needed if longest is None else min(needed, longest)
 
 
 def _turned(names: Sequence[str], by: int) -> Sequence[str]:

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.director.targets import NAME, FileSection, QueueTarget, Seconds
 from pilotage.fabric.manager.grid_job import PulledGridJob
 from pilotage.fabric.manager.handlers import Handler, SiteLimits, UnfitJob
@@ -82,6 +83,10 @@ class ManagerContext:
         if queue is None:
             raise UnfitJob(f"{entry.taken.queue}: this gateway does not serve that queue")
         return self.systems[queue.system]
+
+    def resources_of(self, entry: GridJobEntry) -> JobResources:
+        """What each local job of a grid job requests."""
+        return entry.taken.resources or self.queues[entry.taken.queue].resources
 
     def area_of(self, entry: GridJobEntry) -> SharedArea:
         """The shared directory of a grid job; `UnfitJob` as above."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.runner.progress import Progress
 
@@ -72,6 +73,8 @@ class PulledGridJob:
     lease: str = field(repr=False)
     description: Mapping[str, Any]
     queue: str  #: `Site/CE/Queue` that it was pulled for
+    flags: tuple[str, ...] = ()  #: of its local jobs, for what its Requirements leave to the nodes
+    resources: JobResources | None = None  #: of each local job; None: what the gateway's queue states
 
     @property
     def key(self) -> AttemptKey:

@@ -104,6 +104,7 @@ FILE = "book.sqlite"
 #: Maximum characters of a log line.
 _LONGEST = 2000
 _RECORD = TypeAdapter(LocalJob)
+_TAKEN = TypeAdapter(PulledGridJob)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +292,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _entry(row: sqlite3.Row) -> GridJobEntry:
     outcome = row["outcome"]
     return GridJobEntry(
-        taken=PulledGridJob(**json.loads(row["taken"])),
+        taken=_TAKEN.validate_json(row["taken"]),
         number=row["number"],
         digest=row["digest"],
         cancelled=bool(row["cancelled"]),

@@ -63,9 +63,19 @@ def submit_local_jobs(context: ManagerContext, entry: GridJobEntry) -> None:
 def _plan(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
     jobs = plan_local_jobs(context, entry)
     planned = replace(entry, number=len(jobs))
-    log = [f"to be {len(jobs)} local jobs of {entry.taken.queue}"]
+    log = [f"to be {len(jobs)} local jobs of {entry.taken.queue}, {_requested(context, planned)}"]
     context.journal.write(entry.key, entry=planned, local_jobs=jobs, log=log)
     return planned
+
+
+def _requested(context: ManagerContext, entry: GridJobEntry) -> str:
+    """What each local job requests, for the log."""
+    asked = context.resources_of(entry)
+    words = [f"{asked.cores} cores"]
+    words += [f"{asked.memory} MB"] if asked.memory else []
+    words += [f"{asked.wall_time} s"] if asked.wall_time else []
+    words += [f"{asked.gpus} GPUs"] if asked.gpus else []
+    return f"each with {', '.join([*words, *entry.taken.flags])}"
 
 
 def plan_local_jobs(context: ManagerContext, entry: GridJobEntry) -> list[LocalJob]:
@@ -160,8 +170,8 @@ def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> B
         stamp=job.stamp,
         script=script_text(entry, job, context),
         queue=queue.batch_queue,
-        resources=queue.resources,
-        flags=queue.flags,
+        resources=context.resources_of(entry),
+        flags=(*queue.flags, *entry.taken.flags),
         about={
             **{name: str(entry.taken.description.get(name, "")) for name in ("VO", "Owner")},
             "Job": str(entry.taken.job_id),
@@ -172,9 +182,9 @@ def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> B
 
 def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> str:
     """Generate the script of one try of a local job."""
-    area, queue, options = context.area_of(entry), context.queues[entry.taken.queue], context.options
+    area, resources, options = context.area_of(entry), context.resources_of(entry), context.options
     command, files = _ask_handler(context, entry, job.number)
-    site, ce, name = queue.queue.split("/", 2)
+    site, ce, name = entry.taken.queue.split("/", 2)
     spec = JobSpec(
         job_id=entry.taken.job_id,
         number=job.number,
@@ -182,9 +192,9 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         description=_description(entry, job, command),
         marks=f"{area.below}/{area.mark(job)}",
         files=files,
-        processors=queue.resources.cores,
-        memory=queue.resources.memory,
-        wall_time=queue.resources.wall_time,
+        processors=resources.cores,
+        memory=resources.memory,
+        wall_time=resources.wall_time,
         beat=options.beat,
         grace=context.grace,
         sandbox_limit=options.sandbox_limit,

@@ -43,6 +43,10 @@ class ForwardingAnswer(AnswerModel):
         validation_alias=AliasPath("forwarding", "left"),
         description="The part that the matcher decides by the facts of the node; or null.",
     )
+    sufficient: bool = Field(
+        validation_alias=AliasPath("forwarding", "sufficient"),
+        description="Whether the arguments say all that is left, so that a job manager may get the job.",
+    )
 
 
 class JobExplanation(BaseModel):

@@ -74,6 +74,11 @@ class ResourceDescription(BaseModel):
     PilotReference: Any = Field(default=None, description="The CE's id of the pilot.")
     SubmitPool: Any = Field(default=None, description="Pools that the pilot was sent for.")
     NodeFacts: Any = Field(default=None, description="Facts of the node measured by the pilot.")
+    SubmitFlags: Any = Field(
+        default=None,
+        description="True: the jobs are submitted to the queue's batch system with the flags of the answer, "
+        "so jobs come as well that leave to the nodes only what flags say.",
+    )
 
     def to_record(self) -> dict[str, Any]:
         """The fields that are set, by the names used; the same order for the same names."""
@@ -113,6 +118,11 @@ class MatchedJob(BaseModel):
         default=None, description="MB of memory reserved for it; absent: it requested none."
     )
     gpus: int | None = Field(default=None, description="GPUs that it may use.")
+    flags: list[str] | None = Field(
+        default=None,
+        description="With `SubmitFlags`: arguments of the submit command, which has to get all of them; "
+        "absent: any node of the queue.",
+    )
 
 
 class Matches(BaseModel):

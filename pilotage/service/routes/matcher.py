@@ -240,6 +240,7 @@ def _encode_job(job: ClaimedJob, config: Configuration) -> bytes:
         "processors": job.allotment.processors,
         "ram": job.allotment.ram_mb,
         "gpus": job.allotment.gpus,
+        "flags": job.flags or None,
     }
     stated = b"".join(
         b',"%b":%b' % (name.encode(), to_json(value)) for name, value in optional.items() if value is not None

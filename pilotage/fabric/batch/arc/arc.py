@@ -39,6 +39,7 @@ from pilotage.fabric.batch.work_area import (
     job_report,
     wrapper,
 )
+from requirements.nodes import lrms_vocabulary
 
 _NAMESPACE = "http://www.eu-emi.eu/es/2010/12/adl"
 _MEGABYTE = 1 << 20
@@ -363,4 +364,6 @@ def _open(settings: SystemSettings, connections: Connections) -> Arc:
     return Arc(rest=rest, environments=settings.flags)
 
 
-KIND: Final = BatchSystemKind(open=_open, needed=("ce",), allowed=frozenset({"flags"}))
+KIND: Final = BatchSystemKind(
+    open=_open, needed=("ce",), allowed=frozenset({"flags"}), languages=(lrms_vocabulary.ARC,)
+)

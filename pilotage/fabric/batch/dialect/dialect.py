@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from pilotage.fabric.batch.dialect.options import JoinedOption, Merge
 from requirements.classad import restrictions
 from requirements.errors import InvalidInput
+from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary, parse_vocabulary
 
 #: A word that stands for several: the references of the jobs that are to be ended.
 REFERENCES: Final = "{references}"
@@ -223,6 +224,23 @@ class Dialect(_Data):
     counts: tuple[Amounts, ...] = ()
     #: In what a submission prints that was refused for good; any other failure is uncertain.
     refused: Pattern | None = None
+    #: Of the flags that it takes from the service: a name, or as in the queue's `Forwarding`; none: any name.
+    vocabulary: str | dict[str, Any] | None = None
+
+    @field_validator("vocabulary")
+    @classmethod
+    def _is_vocabulary(cls, stated: object) -> object:
+        if stated is not None:
+            try:
+                parse_vocabulary(stated)
+            except InvalidInput as error:
+                raise ValueError(str(error)) from None
+        return stated
+
+    @property
+    def languages(self) -> tuple[Vocabulary, ...]:
+        """The vocabularies of the flags that it takes."""
+        return OF_COMMANDS if self.vocabulary is None else (parse_vocabulary(self.vocabulary),)
 
 
 def merge_dialect(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

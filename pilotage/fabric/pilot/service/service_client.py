@@ -34,6 +34,7 @@ class Match:
     processors: int | None = None  #: that it may use; None: not given by the service
     ram_mb: int | None = None
     gpus: int | None = None
+    flags: tuple[str, ...] = ()  #: for the submit command, if `SubmitFlags` was requested
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,7 @@ def _match(raw: Mapping[str, Any], now: datetime) -> Match:
             processors=_number(raw.get("processors")),
             ram_mb=_number(raw.get("ram")),
             gpus=_number(raw.get("gpus")),
+            flags=tuple(map(str, raw.get("flags") or ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Away(f"the service sent an unreadable match: {error!r}") from None

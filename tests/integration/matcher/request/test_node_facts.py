@@ -120,6 +120,42 @@ def test_without_facts_nothing_is_given_that_they_decide(grid: Grid) -> None:
     assert grid.ask(at(PLAIN)) == [job]
 
 
+FORWARDING = GRID.replace(
+    "            plain:",
+    """              Forwarding:
+                Vocabulary: Slurm
+                Attributes:
+                  OS: {features: {el8: rocky8, el9: rocky9}}
+            plain:""",
+)
+
+
+def test_who_submits_to_the_batch_system_gets_jobs_whose_flags_say_all_of_it(grid: Grid) -> None:
+    grid.change(FORWARDING)
+    grid.refresh()
+    grid.submit('other.OS == "el8" && other.Fast')  # nothing says Fast
+    job = grid.submit({"OS": "el8"})
+    anywhere = grid.submit({"MaxRAM": 2000})
+    place = {**at(MIXED), "SubmitFlags": True}
+    found = []
+    for number in range(3):
+        asked = replace(request(**place), request_id=f"r{number}")
+        for _ in range(2):  # a repetition gets the same
+            [look] = grid.matcher.serve([asked])
+            assert not isinstance(look, PilotageError)
+        found.append([(match.job_id, match.flags) for match in look.claimed] or look.refused)
+    assert sorted(found[:2]) == [[(job, ("--constraint=rocky8",))], [(anywhere, ())]]
+    assert found[2] == "node"
+
+
+def test_the_claim_of_who_submits_checks_the_configuration_again(grid: Grid) -> None:
+    grid.change(FORWARDING)
+    grid.refresh()
+    grid.submit({"OS": "el8"})
+    grid.change_before_claim(GRID)
+    assert grid.ask({**at(MIXED), "SubmitFlags": True}) in ("node", "no_task_queue")
+
+
 def test_a_value_that_no_node_has_makes_the_queue_not_eligible(grid: Grid) -> None:
     grid.submit({"OS": "el7"})
     assert grid.ask(at(MIXED), OS="el7") == "no_task_queue"

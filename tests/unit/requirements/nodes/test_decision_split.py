@@ -28,6 +28,7 @@ def test_each_requirement_is_told_where_it_is_decided() -> None:
         "at_queue": ["SoftwareTag: one of A, B"],
         "flags": ["--mem=4000M", "--constraint=p4"],
         "left": "Memory: at least 4000 MB; Model: P4",
+        "sufficient": True,
     }
     assert found.lines() == (
         "at the queue: SoftwareTag: one of A, B",

@@ -1,7 +1,7 @@
 """For all facts of a node: where the residue is fulfilled, the batch system would take the node."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
-from requirements.nodes.flags import flags
-from requirements.nodes.lrms_vocabulary import are_flags
+from requirements.nodes.flags import NodeFlags, compile_flags, flags
+from requirements.nodes.lrms_vocabulary import ARC, SLURM, are_flags, parse_vocabulary
 from requirements.nodes.node_attributes import NodeAttributes, Option, parse_node_attributes
 from requirements.nodes.site_mapping import SiteMapping, parse_mapping
 from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
 from requirements.record.record import Record
-from requirements.values import Value
+from requirements.values import Value, fold
 from tests.batch_languages import LANGUAGES, BatchNode, has_value, number
 
 NOTHING_DECLARED = Declarations()
@@ -51,14 +51,32 @@ class Site:
                 if has_value(facts.get(name), value)
             ),
         )
-        return LANGUAGES[self.mapping.vocabulary.name](arguments, node)
+        return LANGUAGES.get(self.mapping.vocabulary.name, own_language)(arguments, node)
 
 
-def site(vocabulary: str, words: tuple[str, str], *, both: bool, factor: Fraction, unit: str | None) -> Site:
+#: Of a batch system that a site describes itself.
+OWN = {
+    "Forms": {
+        "min": ["--least", "{word}:{value}"],
+        "max": ["--most", "{word}:{value}"],
+        "equal": ["--is", "{word}:{value}"],
+        "feature": ["--with={word}"],
+    }
+}
+
+
+def site(
+    vocabulary: str | dict[str, object],
+    words: tuple[str, str],
+    *,
+    both: bool,
+    factor: Fraction,
+    unit: str | None,
+) -> Site:
     """n and m are numbers, s a text, b a boolean, l a list."""
     first, second = words
     bound = (lambda word: {"min": word, "max": word}) if both else (lambda word: {"min": word})
-    told = {"equal": "model"} if vocabulary in ("GridEngine", "HTCondor") else None
+    told = {"equal": "model"} if vocabulary in ("GridEngine", "HTCondor", OWN) else None
     if vocabulary == "LSF":
         told = {"equal": "model", "values": {"a": "A1", "b": "B1"}}
     text_features = {} if told else {"sa": ("s", "a"), "sb": ("s", "b")}
@@ -92,6 +110,7 @@ SITES = {
     "PBS": site("PBS", ("mem", "cput"), both=False, factor=Fraction(60), unit="min"),
     "LSF": site("LSF", ("mem", "speed"), both=True, factor=Fraction(1), unit=None),
     "HTCondor": site("HTCondor", ("Memory", "Speed"), both=True, factor=Fraction(1), unit=None),
+    "own": site(OWN, ("memory", "speed"), both=True, factor=Fraction(1), unit=None),
 }
 EVERY_SITE = pytest.mark.parametrize("where", SITES)
 
@@ -104,6 +123,24 @@ FACTS: dict[str, tuple[Option, ...]] = {
     "b": (None, True, False, 0, 1, 3, "a"),
     "l": (None, ("a", "b"), ("B",), ("c",), (2, "c"), (), "a", "c"),
 }
+
+
+def own_language(flags: Sequence[str], node: BatchNode) -> bool:
+    """What the arguments of `OWN` mean: all of them hold."""
+    rest = iter(flags)
+    for each in rest:
+        option, _, feature = each.partition("=")
+        if option == "--with":
+            if feature not in node.features:
+                return False
+            continue
+        word, _, value = next(rest).partition(":")
+        if option == "--is":
+            if fold(node.texts.get(word, "")) != fold(value):
+                return False
+        elif not node.has(word, {"--least": ">=", "--most": "<="}[option], value):
+            return False
+    return True
 
 
 def facts_of(nodes: NodeAttributes) -> Iterator[dict[str, Value]]:
@@ -119,12 +156,25 @@ def check(
     declarations: Declarations = NOTHING_DECLARED,
 ) -> tuple[str, ...]:
     residue = evaluator.decide_at_queue(requirements, {}, declarations, nodes).residue
-    arguments = flags(residue, nodes, declarations, where.mapping)
-    assert are_flags(arguments)
+    found = compile_flags(residue, nodes, declarations, where.mapping)
+    arguments = found.arguments
+    assert are_flags(arguments, [where.mapping.vocabulary])
     for facts in facts_of(nodes) if arguments and residue else ():
         if evaluator.eligible(residue, facts, declarations):
             assert where.takes(arguments, facts), (arguments, facts)
+        elif found.sufficient and is_as_mapped(facts, nodes):
+            assert not where.takes(arguments, facts), (arguments, facts)
     return arguments
+
+
+def is_as_mapped(facts: Mapping[str, Value], nodes: NodeAttributes) -> bool:
+    """Whether unknown attributes have values of the kind that their words stand for."""
+    kinds = {"n": (int, float), "m": (int, float), "s": str, "b": bool, "l": tuple}
+    return all(
+        nodes.options(name) is not None
+        or (isinstance(fact, kinds[name]) and (name == "b" or not isinstance(fact, bool)))
+        for name, fact in facts.items()
+    )
 
 
 COMPARISONS = st.tuples(
@@ -251,6 +301,58 @@ def test_a_language_that_can_say_all_of_it_says_all_of_it(text: str) -> None:
     for facts in facts_of(nodes) if standing.residue else ():
         left = evaluator.eligible(standing.residue, facts, NOTHING_DECLARED)
         assert where.takes(arguments, facts) is left, (arguments, facts)
+
+
+@EVERY_SITE
+@pytest.mark.parametrize(
+    ("text", "enough"),
+    [
+        ("b", {"Slurm", "GridEngine", "PBS", "LSF", "HTCondor", "own"}),
+        ("n >= 2", {"Slurm", "GridEngine", "PBS", "LSF", "HTCondor", "own"}),
+        ("n > 2", {"LSF", "HTCondor"}),  # the others have only "at least"
+        ("n >= 2.5", {"LSF", "HTCondor"}),
+        ('s == "a" && n >= 2', {"Slurm", "GridEngine", "PBS", "LSF", "HTCondor", "own"}),
+        ('s == "a" || n >= 2', set()),  # of unknown attributes only single comparisons are understood
+        ('s != "a"', set()),
+        ('regexp("^a", s)', set()),
+    ],
+)
+def test_flags_that_say_all_are_told_from_those_that_do_not(where: str, text: str, enough: set[str]) -> None:
+    nodes = parse_node_attributes(dict.fromkeys(["n", "s", "b"], "unknown"))
+    mapping = SITES[where].mapping
+    found = compile_flags(Expression(text=text), nodes, NOTHING_DECLARED, mapping)
+    assert found.sufficient is (where in enough), found
+
+
+@pytest.mark.parametrize(
+    ("text", "is_enough"),
+    [
+        ('Model == "P4"', True),
+        ('Model != "PIII"', True),
+        ('regexp("^P", Model)', True),
+        ("RAM > 2000.5", True),
+        ("RAM > 2000.5 && RAM < 3000", False),  # there is no flag for "at most"
+        ('Model == "P4" || RAM > 2000', False),  # nor one for both kinds of nodes
+        ('Model =!= "PIII"', False),  # a node without a model would do
+    ],
+)
+def test_listed_values_are_tried(text: str, is_enough: bool) -> None:
+    nodes = parse_node_attributes({"Model": ["PIII", "P4", None], "RAM": [1000, 2000, 2500, 4000]})
+    mapping = parse_mapping({"Vocabulary": "Slurm", "Attributes": ATTRIBUTES["Slurm"]})
+    assert compile_flags(Expression(text=text), nodes, NOTHING_DECLARED, mapping).sufficient is is_enough
+
+
+def test_a_feature_of_several_values_is_not_enough_for_one_of_them() -> None:
+    nodes = parse_node_attributes({"OS": ["el9.1", "el9.2", "el8"]})
+    mapping = parse_mapping(
+        {
+            "Vocabulary": "Slurm",
+            "Attributes": {"OS": {"features": {"el9.1": "rocky9", "el9.2": "rocky9", "el8": "rocky8"}}},
+        }
+    )
+    for wanted, is_enough in (("el9.1", False), ("el8", True), (("el9.1", "el9.2"), True)):
+        asked = Record(values=(("OS", wanted),))
+        assert compile_flags(asked, nodes, NOTHING_DECLARED, mapping).sufficient is is_enough, wanted
 
 
 ATTRIBUTES: dict[str, dict[str, object]] = {
@@ -470,3 +572,28 @@ def test_equal_requirements_have_equal_flags_in_one_order() -> None:
 )
 def test_other_arguments_are_no_flags(arguments: tuple[str, ...]) -> None:
     assert not are_flags(arguments)
+    assert not are_flags(arguments, [parse_vocabulary(OWN)])
+
+
+def test_flags_of_one_language_are_none_of_another() -> None:
+    own = parse_vocabulary(OWN)
+    for arguments, language in (
+        (("ENV/EL9-1.0",), ARC),
+        (("--constraint=el9",), SLURM),
+        (("--least", "memory:4000", "--with=el9", "--is", "model:P4"), own),
+    ):
+        assert [are_flags(arguments, [each]) for each in (ARC, SLURM, own)] == [
+            each is language for each in (ARC, SLURM, own)
+        ]
+    assert not are_flags(("ENV/EL9-1.0",)), "it would be the name of a script"
+    assert not are_flags(("--is", "model:$(reboot)"), [own])
+
+
+def test_runtime_environments_of_a_ce_are_features() -> None:
+    mapping = parse_mapping(
+        {"Vocabulary": "ARC", "Attributes": {"OS": {"features": {"el8": "ENV/EL8", "el9": "ENV/EL9"}}}}
+    )
+    nodes = parse_node_attributes({"OS": ["el8", "el9"], "Memory": "unknown"})
+    asked = Expression(text='OS == "el9"')
+    found = compile_flags(asked, nodes, NOTHING_DECLARED, mapping)
+    assert found == NodeFlags(arguments=("ENV/EL9",), sufficient=True)

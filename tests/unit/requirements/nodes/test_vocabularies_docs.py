@@ -18,9 +18,8 @@ from requirements.record.declarations import Declarations
 TEXT = (Path(__file__).parents[4] / "docs" / "site-admin" / "vocabularies.md").read_text(encoding="utf-8")
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
 NODES = next(parse_node_attributes(block["NodeAttributes"]) for block in BLOCKS if "NodeAttributes" in block)
-MAPPINGS = {
-    block["Forwarding"]["Vocabulary"]: block["Forwarding"] for block in BLOCKS if "Forwarding" in block
-}
+FORWARDINGS = [block["Forwarding"] for block in BLOCKS if "Forwarding" in block]
+MAPPINGS = {each["Vocabulary"]: each for each in FORWARDINGS if isinstance(each["Vocabulary"], str)}
 COMMANDS = re.findall(r"^\*\*.*\*\*: `(\w+) (.*)`$", TEXT, re.MULTILINE)
 
 
@@ -39,6 +38,17 @@ def test_each_batch_system_has_an_example_with_the_flags_that_follow(vocabulary:
     found = said(vocabulary, asked[1].replace(r"\"", '"'))
 
     assert list(found) == shlex.split(commands[vocabulary][1])
+
+
+def test_the_vocabulary_of_a_site_has_the_flags_that_follow() -> None:
+    [own] = [each for each in FORWARDINGS if not isinstance(each["Vocabulary"], str)]
+    expression = parse_expression('other.Memory >= 4000 && other.OS == "el9"')
+    found = flags(expression, NODES, Declarations(), parse_mapping(own))
+    assert f"`nqsub {' '.join(found)}`" in TEXT
+    assert (
+        yaml.safe_load(re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[-1])["dialect"]["vocabulary"]
+        == (own["Vocabulary"])
+    )
 
 
 def test_only_some_languages_have_an_or_of_different_things() -> None:

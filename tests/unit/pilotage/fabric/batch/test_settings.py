@@ -14,6 +14,7 @@ from pilotage.fabric.batch.dialect.dialect import shipped_content
 from pilotage.fabric.batch.htcondor import HTCondor
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.settings import Connections, SystemSettings
+from requirements.nodes.lrms_vocabulary import are_flags
 
 
 def made(tmp_path: Path, **said: Any) -> CommandLineSystem | HTCondor:
@@ -46,6 +47,40 @@ def test_a_command_system_speaks_its_own_dialect(tmp_path: Path) -> None:
 
     assert isinstance(system, DialectSystem)
     assert system.dialect.name == "p_{stamp}"
+
+
+OWN = {"Forms": {"feature": ["-on={word}"]}}
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        ({"kind": "slurm"}, {"--constraint=el9"}),
+        ({"kind": "slurm", "dialect": {"vocabulary": "LSF"}}, {"-R select[el9]"}),
+        ({"kind": "lsf"}, {"-R select[el9]"}),
+        ({"kind": "htcondor"}, set()),
+        ({"kind": "arc", "ce": {"url": "https://ce.a.org:443/arex", "token_file": "/t"}}, {"ENV/EL9"}),
+        ({"kind": "local", "cores": 1, "memory": 1000}, set()),
+        (
+            {"kind": "command", "dialect": shipped_content("pbs") | {"vocabulary": None}},
+            {"--constraint=el9", "-R select[el9]"},
+        ),
+        ({"kind": "command", "dialect": shipped_content("pbs") | {"vocabulary": OWN}}, {"-on=el9"}),
+    ],
+)
+def test_only_flags_of_its_own_language_reach_a_batch_system(
+    tmp_path: Path, said: dict[str, Any], taken: set[str]
+) -> None:
+    directory = {} if said["kind"] == "arc" else {"directory": str(tmp_path)}
+    languages = settings.flag_languages(SystemSettings.model_validate({**directory, **said}))
+    every = ("--constraint=el9", "-R select[el9]", "ENV/EL9", "-on=el9")
+    assert {each for each in every if are_flags(each.split(" "), languages)} == taken
+
+
+def test_a_dialect_whose_vocabulary_is_wrong_is_refused(tmp_path: Path) -> None:
+    dialect = shipped_content("pbs") | {"vocabulary": {"Forms": {"least": ["-l"]}}}
+    with pytest.raises(ValueError, match="least: unknown, allowed are min"):
+        SystemSettings.model_validate({"kind": "command", "directory": str(tmp_path), "dialect": dialect})
 
 
 @pytest.mark.parametrize(
