@@ -19,6 +19,7 @@ from pilotage.fabric.manager.grid_job import LocalState, ManagerPhase
 from pilotage.fabric.manager.records import LocalJob
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import elapsed_time
+from pilotage.fabric.pilot.service.service_client import Work
 from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted
 from pilotage.service.services import utc_now
 from taskqueue.db import database
@@ -94,6 +95,26 @@ def test_only_jobs_with_a_handler_come_and_those_without_a_type_are_generic(grou
         types = {each.taken.job_id: each.taken.description["JobType"] for each in gateway.manager.grid_jobs()}
     assert types == {typed: "montecarlo", plain: "generic"}
     assert ground.job(other)["status"] == "Waiting"
+
+
+def test_a_job_with_flags_that_its_batch_system_does_not_have_is_given_back(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job] = ground.submit()
+    with ground.gateway() as gateway:
+        service = gateway.pulling.service
+        ask = service.request_job
+
+        def forge(*args: object, **more: object) -> Work:
+            work = ask(*args, **more)  # type: ignore[arg-type]
+            forged = tuple(replace(each, flags=("--output=/etc/passwd",)) for each in work.matches)
+            return replace(work, matches=forged)
+
+        monkeypatch.setattr(service, "request_job", forge)
+        assert "'--output=/etc/passwd' of the service are refused" in str(gateway.talk(utc_now()).problems)
+        assert not gateway.manager.grid_jobs()
+        assert not gateway.manager.journal.requests
+    assert ground.job(job)["status"] == "Waiting"
 
 
 def test_news_of_local_jobs_that_the_service_lacks_is_counted_as_updating(ground: Ground) -> None:
