@@ -62,6 +62,8 @@ OUTPUT: Final = "StandardOutput"
 
 #: Statuses of one report by the time of each.
 Statuses = Annotated[dict[str, dict[str, Any]], Field(max_length=1000)]
+#: A name and a value by job.
+ParameterByJob = Annotated[dict[JobId, tuple[str, Any]], Field(max_length=bounds.DIRAC_JOBS_SET)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +250,7 @@ def set_parameters(call: DiracCall, job_id: JobId, given: list[tuple[str, Any]])
     return jencode.ok()
 
 
-def set_parameters_of_jobs(call: DiracCall, given: dict[JobId, tuple[str, Any]]) -> Result:
+def set_parameters_of_jobs(call: DiracCall, given: ParameterByJob) -> Result:
     """One parameter of each of several jobs."""
     for job_id, (name, value) in given.items():
         set_parameter(call, job_id, name, value)
