@@ -51,7 +51,7 @@ CORRECTION: Final = 1_000_000
 CORRECTIONS: Final = 20
 #: Values in one list of the configuration, or names in one of a description, which matchers have in memory.
 LISTED: Final = 1000
-#: Characters of the name of a site, CE, platform or tag in a description, and of the job's name, type and group.
+#: Characters of the name of a site, CE, platform or tag in a description, and of a job's name, type, group.
 NAME: Final = 255
 #: Limits and delays of one VO, and declared names.
 NAMED: Final = 10_000
@@ -94,6 +94,8 @@ DIRAC_ITEMS: Final = 100_000
 DIRAC_JOBS_READ: Final = 1_000
 DIRAC_JOBS_SET: Final = 200
 DIRAC_READ: Final = 10_000_000
+#: Changes of the minor or application status in one report of a DIRAC client that count: the last ones.
+DIRAC_NOTES: Final = 50
 
 #: Attributes of an advertisement beside those of the policies, and bytes of all as JSON: a match reads them.
 ADVERTISED: Final = 200

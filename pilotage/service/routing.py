@@ -48,8 +48,8 @@ _BETWEEN = (b",", b":", b"[", b"{")
 def parse(body: bytes) -> object:
     """Parse a body.
 
-    `InvalidRequest` if it is not JSON in UTF-8, has too many values, a name is repeated in one object, a number
-    is not finite or beyond 64 bit, or a text holds NUL or half a surrogate pair.
+    `InvalidRequest` if it is not JSON in UTF-8, has too many values, a name is repeated in one object, a
+    number is not finite or beyond 64 bit, or a text holds NUL or half a surrogate pair.
     """
     check_size(body)
     try:
@@ -72,7 +72,7 @@ def parse(body: bytes) -> object:
 
 
 def check_size(body: bytes) -> None:
-    """Raise `InvalidRequest` for JSON with too many values: they would take far more memory than their text."""
+    """Raise `InvalidRequest` for JSON with too many values: they take far more memory than their text."""
     if _count_between(body) <= bounds.JSON_VALUES:
         return
     # Only long texts, such as descriptions, are left out: each costs memory, too.

@@ -143,6 +143,19 @@ def test_one_call_reads_and_sets_parameters_of_so_many_jobs(ask: Ask, monkeypatc
     assert "1 jobs are too many" in ask("ada", MONITORING, "getJobParameters", [job_id]).json()["Message"]
 
 
+def test_of_very_many_statuses_in_one_report_the_last_ones_count(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    statuses = {
+        f"2999-01-01 {number:03}": {"Status": "Running", "ApplicationStatus": f"event {number:03}"}
+        for number in range(1000)
+    }
+    value(ask("pia", UPDATE, "setJobStatusBulk", job_id, statuses))
+    seen = value(ask("ada", MONITORING, "getJobsStates", [job_id]))[str(job_id)]
+    assert (seen["Status"], seen["ApplicationStatus"]) == ("Running", "event 999")
+    assert len(value(ask("ada", MONITORING, "getJobLoggingInfo", job_id))) < 2 * bounds.DIRAC_NOTES
+
+
 def test_arguments_are_checked_by_their_types(ask: Ask):
     for arguments in ([], ["x"], [[1, "x"]], [None], [{"a": 1}], [0], [2**64], [1, 2, 3]):
         answer = ask("ada", MANAGER, "killJob", *arguments)
