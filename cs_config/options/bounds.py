@@ -51,7 +51,7 @@ CORRECTION: Final = 1_000_000
 CORRECTIONS: Final = 20
 #: Values in one list of the configuration, or names in one of a description, which matchers have in memory.
 LISTED: Final = 1000
-#: Characters of the name of a site, CE, platform or tag in a description.
+#: Characters of the name of a site, CE, platform or tag in a description, and of a job's name, type, group.
 NAME: Final = 255
 #: Limits and delays of one VO, and declared names.
 NAMED: Final = 10_000
@@ -71,6 +71,8 @@ PARAMETRIC_JOBS: Final = 100_000
 DECIDED_JOBS: Final = 1_000
 #: Submissions of one owner that are stored at the same time; further ones wait, so that limits stay exact.
 SUBMISSIONS_AT_ONCE: Final = 16
+#: Values in the JSON of one request: names, items, lists and objects. Each takes a hundred bytes of memory.
+JSON_VALUES: Final = 500_000
 #: Characters of one text with descriptions; most are the names of input files.
 DESCRIBED: Final = 10_000_000
 #: Characters of one job's description with its placeholders replaced, and of all jobs of one submission.
@@ -84,6 +86,16 @@ PARAMETER_VALUE: Final = 16_384
 ALL_PARAMETERS: Final = 131_072
 #: Changes of the minor or application status of one job in its log; later ones change the job only.
 LOGGED_NOTES: Final = 1_000
+
+#: Keywords in a JDL of DIRAC, and items in one of its lists.
+DIRAC_KEYWORDS: Final = 1_000
+DIRAC_ITEMS: Final = 100_000
+#: Jobs whose parameters, or outputs, one call of a DIRAC client reads or sets, and characters that it reads.
+DIRAC_JOBS_READ: Final = 1_000
+DIRAC_JOBS_SET: Final = 200
+DIRAC_READ: Final = 10_000_000
+#: Changes of the minor or application status in one report of a DIRAC client that count: the last ones.
+DIRAC_NOTES: Final = 50
 
 #: Attributes of an advertisement beside those of the policies, and bytes of all as JSON: a match reads them.
 ADVERTISED: Final = 200

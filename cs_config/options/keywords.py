@@ -49,11 +49,23 @@ def text(raw: object) -> str:
     return read
 
 
+def short_text(raw: object) -> str:
+    """A text that lists of jobs show."""
+    if len(read := text(raw)) > bounds.NAME:
+        raise UnfitValueError(f"{read[:20]!r}… has {len(read)} characters, allowed are {bounds.NAME}")
+    return read
+
+
 def filled_text(raw: object) -> str:
     """A text that is not blank."""
     if not (read := text(raw).strip()):
         raise UnfitValueError("is empty")
     return read
+
+
+def short_filled_text(raw: object) -> str:
+    """A text of both kinds."""
+    return filled_text(short_text(raw))
 
 
 def arguments(raw: object) -> str:
@@ -202,9 +214,9 @@ KEYWORDS = (
     _plain("JobConfigArgs", "job_config_args", text),
     _plain("ForeignKeywords", "foreign", foreign),
     # Identification and ownership.
-    _plain("JobName", "job_name", text),
-    _plain("JobType", "job_type", filled_text, "JobTypes"),
-    _plain("JobGroup", "job_group", text),
+    _plain("JobName", "job_name", short_text),
+    _plain("JobType", "job_type", short_filled_text, "JobTypes"),
+    _plain("JobGroup", "job_group", short_text),
     _plain("Owner", "owner", filled_text),
     _plain("OwnerGroup", "owner_group", filled_text),
     _plain("VO", "vo", filled_text, "VirtualOrganization", "VirtualOrganisation"),

@@ -30,7 +30,10 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r'\\(["\\])')
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[^,"]+|,')
 #: Readers of keywords whose value is one text, and of those whose value is a list of texts.
-_ONE_TEXT = (keywords.text, keywords.filled_text, keywords.arguments)
+_ONE_TEXT = (
+    *(keywords.text, keywords.short_text, keywords.filled_text, keywords.short_filled_text),
+    keywords.arguments,
+)
 _MANY_TEXTS = (keywords.texts, keywords.names, keywords.logical_names, keywords.environment)
 #: Keywords that are an expression, unless they are a section.
 _EXPRESSIONS = frozenset({"requirements", "requirement", "rank"})

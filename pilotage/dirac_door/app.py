@@ -6,8 +6,9 @@ for an unknown method; after any other status they try the next URL of the servi
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -68,7 +69,7 @@ SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
 }
 #: Bytes of a form: the text of a parametric job with many files; lists of ids; reports.
 _LONGEST: Final[Mapping[str, int]] = {
-    "/WorkloadManagement/JobManager": 16 << 20,
+    "/WorkloadManagement/JobManager": 4 << 20,
     "/WorkloadManagement/JobMonitoring": 1 << 20,
 }
 #: Statuses of refusals that are not answered as a result: no access, busy, away.
@@ -105,41 +106,50 @@ def create_door(parts: Services) -> FastAPI:
 
 async def _answer(parts: Services, request: StrictRequest) -> Response:
     identity = _identify(request)
-    config, address = parts.live.current, access.address(request)
-    registry = config.registry
-    if identity.dn not in registry.users_by_dn and identity.dn not in registry.hosts_by_dn:
+    registry, address = parts.live.current.registry, access.address(request)
+    if identity is None or not (identity.dn in registry.users_by_dn or identity.dn in registry.hosts_by_dn):
+        access.admit_stranger(request, parts)
+        if identity is None:
+            raise NotAuthenticated("this needs a certificate or a proxy")
         raise NotAuthenticated(f"{identity.dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
     access.count(parts, f"dirac:{identity.dn}@{address}")
     # Before the body is read: bodies of waiting requests would fill the memory.
     async with parts.work.place(f"{identity.dn}@{address}"):
         await request.read(_LONGEST.get(request.url.path, SMALL))
-        form = await anyio.to_thread.run_sync(jencode.read_form, request.whole)
-        peer = peers.find_peer(identity, form.credentials, config, address=address)
-        methods = SERVICES[request.url.path]
-        if form.method not in methods:
-            return Response(f"{form.method[:80]} is no method of {request.url.path}", _NOT_IMPLEMENTED)
-        method = methods[form.method]
-        call, named = (
-            DiracCall(parts=parts, peer=peer, request=request),
-            method.read_arguments(form.arguments),
-        )
-        if not method.is_async:
-            run = partial(database.retry_on_conflict(method.function), call, **named)
-            return _encode(await anyio.to_thread.run_sync(run))
-    return _encode(await method.function(call, **named))
+        # Forms and results may be large: neither is read or written in the event loop.
+        work = await anyio.to_thread.run_sync(_prepare, parts, identity, request)
+        if not isinstance(work, _AsyncCall):
+            return work
+    return _encode(await work.function())
+
+
+@dataclass(frozen=True, slots=True)
+class _AsyncCall:
+    """A method that runs in the event loop, with its arguments."""
+
+    function: Callable[[], Awaitable[Result]]
+
+
+def _prepare(parts: Services, identity: Identity, request: StrictRequest) -> Response | _AsyncCall:
+    """Read a form, and carry out a method that is not a coroutine."""
+    form = jencode.read_form(request.whole)
+    peer = peers.find_peer(identity, form.credentials, parts.live.current, address=access.address(request))
+    method = SERVICES[request.url.path].get(form.method)
+    if method is None:
+        return Response(f"{form.method[:80]} is no method of {request.url.path}", _NOT_IMPLEMENTED)
+    named = method.read_arguments(form.arguments)
+    run = partial(method.function, DiracCall(parts=parts, peer=peer, request=request), **named)
+    return _AsyncCall(run) if method.is_async else _encode(database.run_with_retry(run))
 
 
 def _encode(result: Result) -> Response:
     return Response(jencode.encode(result), media_type="application/json")
 
 
-def _identify(request: Request) -> Identity:
+def _identify(request: Request) -> Identity | None:
     """The identity in the chain that the server has verified (the TLS extension of ASGI)."""
     chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain", ())
-    identity = certificates.identify([ssl.PEM_cert_to_DER_cert(each) for each in chain]) if chain else None
-    if identity is None:
-        raise NotAuthenticated("this needs a certificate or a proxy")
-    return identity
+    return certificates.identify([ssl.PEM_cert_to_DER_cert(each) for each in chain]) if chain else None
 
 
 def _refuse(request: Request, refusal: PilotageError) -> Response:

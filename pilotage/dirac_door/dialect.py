@@ -48,12 +48,13 @@ _PARAMETER: Final = re.compile(r"(Parameters|ParameterStart|ParameterStep|Parame
 _UNREADABLE: Final = frozenset(';["\n{}')
 #: The first character of an attribute.
 _BEGIN: Final = re.compile(r"[^ \t\r\n;]")
-_NAME: Final = re.compile(r"\s*([^=;]*?)\s*=")
+# These need time and memory in proportion to the text: no repetition gives back what it took.
+_NAME: Final = re.compile(r"([^=;]*+)=")
 #: A text in quotes, and one in braces whose quotes are closed, up to the end of its value.
-_QUOTED: Final = re.compile(r'\s*"((?:[^"\\]|\\.)*)"\s*(?:;|\Z)', re.DOTALL)
-_BRACED: Final = re.compile(r'\s*(\{(?:[^{}"]|"[^"]*"|\{[^{}]*\})*\})\s*(?:;|\Z)', re.DOTALL)
-_BARE: Final = re.compile(r"([^;]*)(?:;|\Z)")
-_ITEM: Final = re.compile(r'\s*(?:"([^"]*)"|(\{[^{}]*\})|([^,"]*))\s*(?:,|\Z)')
+_QUOTED: Final = re.compile(r'\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:;|\Z)', re.DOTALL)
+_BRACED: Final = re.compile(r'\s*+(\{(?:[^{}"]++|"[^"]*+"|\{[^{}]*+\})*+\})\s*+(?:;|\Z)', re.DOTALL)
+_BARE: Final = re.compile(r"([^;]*+)(?:;|\Z)")
+_ITEM: Final = re.compile(r'\s*+(?:"([^"]*+)"|(\{[^{}]*+\})|([^,"]*+))\s*+(?:,|\Z)')
 
 Value = str | list[str]
 
@@ -65,35 +66,41 @@ def read_jdl(text: str) -> dict[str, object]:
 
 def _split(text: str) -> Iterator[tuple[str, Value]]:
     """The attributes of a text; the last one of a name wins, as in DIRAC."""
-    if len(text) > bounds.DESCRIBED:
-        message = f"has {len(text)} characters, allowed are {bounds.DESCRIBED}"
-        raise InvalidJob([Problem(path="description", message=message)])
+    _require_most(len(text), bounds.DESCRIBED, "characters")
     body = text.strip()
     if body.startswith("["):
         body = body[1:]
     if body.endswith("]"):
         body = body[:-1]
-    at = 0
+    at = keywords = characters = 0
     while (begin := _BEGIN.search(body, at)) is not None:
         at = begin.start()
         name = _NAME.match(body, at)
-        if name is None or not name[1]:
+        if name is None or not name[1].strip():
             line = body.count("\n", 0, at) + 1
             message = f"line {line}: {body[at : at + 40]!r} is no `Name = value;`"
             raise InvalidJob([Problem(path="description", message=message)])
-        value, at = _read_value(body, name.end())
-        yield name[1], value
+        matched = next(filter(None, (each.match(body, name.end()) for each in (_QUOTED, _BRACED, _BARE))))
+        is_parameter = _PARAMETER.fullmatch(name[1].strip()) is not None
+        keywords, characters = keywords + 1, characters + (0 if is_parameter else matched.end() - at)
+        _require_most(keywords, bounds.DIRAC_KEYWORDS, "keywords")
+        _require_most(characters, bounds.FILLED, "characters beside the values of parameters")
+        yield name[1].strip(), _read_value(matched)
+        at = matched.end()
 
 
-def _read_value(body: str, at: int) -> tuple[Value, int]:
-    if quoted := _QUOTED.match(body, at):
-        return re.sub(r'\\(["\\])', r"\1", quoted[1]).replace("\n", ""), quoted.end()
-    if braced := _BRACED.match(body, at):
-        return _read_items(braced[1][1:-1]), braced.end()
-    bare = _BARE.match(body, at)
-    if bare is None:
-        raise AssertionError("every text matches")
-    return bare[1].replace("\n", "").replace('"', "").strip(), bare.end()
+def _require_most(seen: int, most: int, what: str) -> None:
+    if seen > most:
+        message = f"has {seen:,} {what}, allowed are {most:,}"
+        raise InvalidJob([Problem(path="description", message=message)])
+
+
+def _read_value(matched: re.Match[str]) -> Value:
+    if matched.re is _QUOTED:
+        return re.sub(r'\\(["\\])', r"\1", matched[1]).replace("\n", "")
+    if matched.re is _BRACED:
+        return _read_items(matched[1][1:-1])
+    return matched[1].replace("\n", "").replace('"', "").strip()
 
 
 def _read_items(text: str) -> list[str]:
@@ -102,10 +109,14 @@ def _read_items(text: str) -> list[str]:
     while at < len(text):
         item = _ITEM.match(text, at)
         if item is None or item.end() == at:  # a quote in the middle of a word
-            found += [part.replace('"', "").strip() for part in text[at:].split(",")]
+            parts = text[at:].split(",", bounds.DIRAC_ITEMS)
+            found += [part.replace('"', "").strip() for part in parts]
             break
         found.append(next((each for each in item.groups() if each is not None), "").strip())
+        if len(found) > bounds.DIRAC_ITEMS:
+            break
         at = item.end()
+    _require_most(len(found), bounds.DIRAC_ITEMS, "items in a list")
     return [item for item in found if item]
 
 

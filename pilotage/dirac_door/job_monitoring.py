@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import dialect, jencode, peers
 from pilotage.dirac_door.calls import DiracCall, JobId, JobIds, Method, list_problems
@@ -135,6 +136,12 @@ def get_job_attribute(call: DiracCall, job_id: JobId, name: str) -> Result:
 def _parameters(call: DiracCall, job_ids: JobIds, name: str | None) -> dict[int, dict[str, str]]:
     with database.reading(call.parts.engine) as conn:
         seen = call.find_jobs(conn, job_ids)
+        if name in (None, OUTPUT):
+            _require_most(len(seen), bounds.DIRAC_JOBS_READ, "jobs")
+        sizes = parameters.read_sizes(conn, seen).values()
+        _require_most(
+            sum(sum(each.values()) for each in sizes), bounds.DIRAC_READ, "characters of parameters"
+        )
         stored = parameters.read_parameters(conn, seen)
         found = {job_id: dict(stored.get(job_id, {})) for job_id in seen}
         for job_id in seen if name in (None, OUTPUT) else ():
@@ -144,6 +151,12 @@ def _parameters(call: DiracCall, job_ids: JobIds, name: str | None) -> dict[int,
     if name is None:
         return found
     return {job_id: {name: each[name]} if name in each else {} for job_id, each in found.items()}
+
+
+def _require_most(seen: int, most: int, what: str) -> None:
+    if seen > most:
+        message = f"{seen:,} {what} are too many, allowed in one call are {most:,}"
+        raise InvalidRequest([Problem(path="job_ids", message=message)])
 
 
 def get_job_parameter(call: DiracCall, job_id: JobId, name: str) -> Result:

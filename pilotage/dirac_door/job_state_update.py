@@ -62,6 +62,8 @@ OUTPUT: Final = "StandardOutput"
 
 #: Statuses of one report by the time of each.
 Statuses = Annotated[dict[str, dict[str, Any]], Field(max_length=1000)]
+#: A name and a value by job.
+ParameterByJob = Annotated[dict[JobId, tuple[str, Any]], Field(max_length=bounds.DIRAC_JOBS_SET)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +146,7 @@ def set_job_status_bulk(
     if standing.job.status is JobStatus.COMPLETED and not standing.is_ghost:
         return _complete(call, standing.job, ordered)
     if standing.attempt is not None and not standing.is_ghost and not standing.is_over:
-        _record(call, list(_translate(standing.attempt, standing.job, ordered)))
+        _record(call, _drop_old_notes(list(_translate(standing.attempt, standing.job, ordered))))
     return jencode.ok()
 
 
@@ -194,6 +196,13 @@ def _translate(attempt: Attempt, job: Job, statuses: Sequence[Mapping[str, str]]
         if minor or application:
             note = Note(minor_status=minor or None, application_status=application or None)
             yield NoteReport(lease=lease, sender=_SENDER, note=note)
+
+
+def _drop_old_notes(reports: Sequence[LeaseReport]) -> list[LeaseReport]:
+    """Without notes that too many others follow, such as those of a job that could not report for days."""
+    notes = [each for each in reports if isinstance(each, NoteReport)]
+    dropped = {id(each) for each in notes[: -bounds.DIRAC_NOTES]}
+    return [each for each in reports if id(each) not in dropped]
 
 
 def set_job_status(
@@ -248,7 +257,7 @@ def set_parameters(call: DiracCall, job_id: JobId, given: list[tuple[str, Any]])
     return jencode.ok()
 
 
-def set_parameters_of_jobs(call: DiracCall, given: dict[JobId, tuple[str, Any]]) -> Result:
+def set_parameters_of_jobs(call: DiracCall, given: ParameterByJob) -> Result:
     """One parameter of each of several jobs."""
     for job_id, (name, value) in given.items():
         set_parameter(call, job_id, name, value)

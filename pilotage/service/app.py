@@ -5,10 +5,11 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi.security import HTTPBearer
@@ -50,16 +51,20 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
+_DESCRIBING: Final = threading.Lock()
+
+
 class ServiceApplication(FastAPI):
     """The application with its fast path, which comes before the middleware: that costs more than a claim."""
 
     fast_path: FastPath
 
     def openapi(self) -> dict[str, Any]:
-        """Describe the interface; made once."""
-        if self.openapi_schema is None:
-            self.openapi_schema = openapi.complete(super().openapi())
-        return self.openapi_schema
+        """Describe the interface; made once, by one thread: the framework fails in two."""
+        with _DESCRIBING:
+            if self.openapi_schema is None:
+                self.openapi_schema = openapi.complete(super().openapi())
+            return self.openapi_schema
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer by the fast path, or else by the framework; 503 if the service ends before."""

@@ -17,6 +17,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
+from cs_config.options import bounds
 from cs_config.tree.address import QueueAddress
 from pilotage.service.auth import access
 from pilotage.service.auth.callers import Caller, Role
@@ -39,14 +40,18 @@ _SHAPES = bytes(
 #: An exponent; an integer of many digits.
 _POWER = re.compile(rb",0+e")
 _LONG = b"0" * 19
+#: What stands before a long text in JSON, and the text; signs between values.
+_LONG_TEXT = re.compile(rb'((?:[^"]++|"(?:[^"\\]|\\.){0,100}+")*+)(?:"(?:[^"\\]++|\\.)*+"|.*+)', re.DOTALL)
+_BETWEEN = (b",", b":", b"[", b"{")
 
 
 def parse(body: bytes) -> object:
     """Parse a body.
 
-    `InvalidRequest` if it is not JSON in UTF-8, a name is repeated in one object, a number is not finite or
-    beyond 64 bit, or a text holds NUL or half a surrogate pair.
+    `InvalidRequest` if it is not JSON in UTF-8, has too many values, a name is repeated in one object, a
+    number is not finite or beyond 64 bit, or a text holds NUL or half a surrogate pair.
     """
+    check_size(body)
     try:
         value = _DECODER.decode(body.decode())
     except UnicodeDecodeError as error:
@@ -64,6 +69,19 @@ def parse(body: bytes) -> object:
     ]:
         raise InvalidRequest(problems)
     return value
+
+
+def check_size(body: bytes) -> None:
+    """Raise `InvalidRequest` for JSON with too many values: they take far more memory than their text."""
+    if _count_between(body) <= bounds.JSON_VALUES:
+        return
+    # Only long texts, such as descriptions, are left out: each costs memory, too.
+    if (seen := _count_between(_LONG_TEXT.sub(rb"\1", body))) > bounds.JSON_VALUES:
+        raise _invalid(f"has about {seen:,} names and values, {bounds.JSON_VALUES:,} are allowed")
+
+
+def _count_between(body: bytes) -> int:
+    return sum(body.count(each) for each in _BETWEEN)
 
 
 def is_plain(body: bytes) -> bool:

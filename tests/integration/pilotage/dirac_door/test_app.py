@@ -122,6 +122,40 @@ def test_strangers_and_unknown_methods_are_refused(ask: Ask):
     assert ask("ada", MATCHER, body=b"x" * (1 << 20)).status_code == 413
 
 
+def test_strangers_are_counted_and_cost_others_nothing(ask: Ask):
+    assert 429 in {ask("eve", MANAGER, "ping").status_code for _ in range(150)}
+    assert ask("ada", MANAGER, "ping").status_code == 200
+
+
+def test_one_call_reads_and_sets_parameters_of_so_many_jobs(ask: Ask, monkeypatch: pytest.MonkeyPatch):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    of_all = {str(number): ["a", "b"] for number in range(job_id, job_id + bounds.DIRAC_JOBS_SET + 1)}
+    refused = ask("ada", UPDATE, "setJobsParameter", of_all).json()
+    assert f"at most {bounds.DIRAC_JOBS_SET}" in refused["Message"]
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("pia", UPDATE, "setJobParameter", job_id, "a", "b" * 11))
+    assert value(ask("ada", MONITORING, "getJobParameters", [job_id])) == {str(job_id): {"a": "b" * 11}}
+    monkeypatch.setattr(bounds, "DIRAC_READ", 10)
+    assert (
+        "allowed in one call are 10" in ask("ada", MONITORING, "getJobParameters", [job_id]).json()["Message"]
+    )
+    monkeypatch.setattr(bounds, "DIRAC_JOBS_READ", 0)
+    assert "1 jobs are too many" in ask("ada", MONITORING, "getJobParameters", [job_id]).json()["Message"]
+
+
+def test_of_very_many_statuses_in_one_report_the_last_ones_count(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    statuses = {
+        f"2999-01-01 {number:03}": {"Status": "Running", "ApplicationStatus": f"event {number:03}"}
+        for number in range(1000)
+    }
+    value(ask("pia", UPDATE, "setJobStatusBulk", job_id, statuses))
+    seen = value(ask("ada", MONITORING, "getJobsStates", [job_id]))[str(job_id)]
+    assert (seen["Status"], seen["ApplicationStatus"]) == ("Running", "event 999")
+    assert len(value(ask("ada", MONITORING, "getJobLoggingInfo", job_id))) < 2 * bounds.DIRAC_NOTES
+
+
 def test_arguments_are_checked_by_their_types(ask: Ask):
     for arguments in ([], ["x"], [[1, "x"]], [None], [{"a": 1}], [0], [2**64], [1, 2, 3]):
         answer = ask("ada", MANAGER, "killJob", *arguments)

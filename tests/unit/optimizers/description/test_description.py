@@ -251,6 +251,13 @@ def test_what_was_stated_stays_whatever_defaults_are_configured(
         assert getattr(afterwards, attribute) == getattr(written, attribute)
 
 
+@pytest.mark.parametrize("name", ["JobName", "JobGroup", "JobType"])
+def test_lists_show_short_texts(name: str):
+    assert parse(**{name: "n" * 255})
+    with pytest.raises(InvalidJob, match=f"{name}: .*has 256 characters, allowed are 255"):
+        parse(**{name: "n" * 256})
+
+
 @pytest.mark.parametrize("name", ["Tags", "Site", "BannedSites", "Platform", "GridCE", "JobPath"])
 def test_names_of_a_keyword_have_a_bound_in_number_and_length(name: str) -> None:
     assert parse(**{name: [f"x{number}" for number in range(1000)]})

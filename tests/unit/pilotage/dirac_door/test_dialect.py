@@ -1,4 +1,6 @@
 import time
+import tracemalloc
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -156,8 +158,41 @@ def test_texts_that_are_too_long_are_refused_before_they_are_read():
 
 def test_long_texts_are_read_in_time_proportional_to_their_length():
     began = time.process_time()
-    assert "ForeignKeywords" in dialect.read_jdl("a=1;" * 100_000)
-    assert time.process_time() - began < 10  # seconds; a minute if each attribute costs the whole text
+    for text in (
+        "a=1;" * bounds.DIRAC_KEYWORDS,
+        "InputData = {" + " " * 5_000 + '"a"b}',
+        "a" + " " * 500_000 + ";",
+        "a={" + " " * 500_000 + ";",
+        'a="' + "\\x" * 250_000 + ";",
+        'a={";' * bounds.DIRAC_KEYWORDS,
+    ):
+        with suppress(InvalidJob):
+            dialect.read_jdl(text)
+    assert time.process_time() - began < 10  # seconds; minutes if a part of a text is read again and again
+
+
+def test_long_values_are_read_in_little_memory():
+    tracemalloc.start()
+    try:
+        for text in ('"{}"', "{{{}}}", "{}"):
+            assert dialect.read_jdl(f"Parameters = {text.format('a' * 8_000_000)}")
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("".join(f"k{number}=1;" for number in range(bounds.DIRAC_KEYWORDS + 1)), "keywords"),
+        ("Parameters = {" + "a," * bounds.DIRAC_ITEMS + "a}", "items"),
+        ('Parameters = {"a"b,' + "a," * bounds.DIRAC_ITEMS + "a}", "items"),
+        ("a=" + "x" * bounds.FILLED, "characters"),
+    ],
+)
+def test_a_text_has_so_many_keywords_items_and_characters(text: str, refusal: str):
+    with pytest.raises(InvalidJob, match=rf"{refusal}.*, allowed are"):
+        dialect.read_jdl(text)
 
 
 def test_the_corpus_is_large_enough():

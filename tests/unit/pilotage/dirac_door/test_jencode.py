@@ -1,3 +1,5 @@
+import json
+import tracemalloc
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from urllib.parse import urlencode
@@ -97,6 +99,26 @@ def test_a_form_has_a_method_arguments_and_credentials():
 def test_what_is_no_form_is_refused(body: bytes):
     with pytest.raises(InvalidRequest):
         jencode.read_form(body)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=3))
+def test_forms_are_read_as_they_were_written(arguments: list[str]):
+    read = jencode.read_form(form(method="m", args=json.dumps(arguments, ensure_ascii=False)))
+    assert read.arguments == tuple(each.replace("\0", "\ufffd") for each in arguments)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"args=" + b"%41" * 1_300_000, b"args=[" + b"[]," * 1_300_000 + b"1]", b"args=" + b"=" * 2_000_000],
+)
+def test_a_form_that_is_refused_took_little_memory(body: bytes):
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest):
+            jencode.read_form(body)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.binary(max_size=300))

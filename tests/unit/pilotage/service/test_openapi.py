@@ -2,6 +2,7 @@
 
 import keyword
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -80,3 +81,23 @@ def test_an_example_is_a_body_of_its_operation(name: str) -> None:
 
 def test_there_are_examples_of_the_twenty_requests_with_a_body_that_are_made_most() -> None:
     assert len(openapi.EXAMPLES) >= 20
+
+
+def test_threads_that_need_the_description_at_once_share_one(monkeypatch: pytest.MonkeyPatch):
+    described = app.ServiceApplication(routes=app._routes())
+    threads = [threading.Thread(target=described.openapi) for _ in range(4)]
+    made: list[object] = []
+
+    def complete(schema: dict[str, object]) -> dict[str, object]:
+        made.append(schema)
+        if len(made) == 1:
+            for each in threads:
+                each.start()
+            threads[0].join(0.2)  # it waits, or makes another
+        return schema
+
+    monkeypatch.setattr(openapi, "complete", complete)
+    described.openapi()
+    for each in threads:
+        each.join()
+    assert len(made) == 1

@@ -1,9 +1,11 @@
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs_config.options import bounds
 from pilotage.service import routing
 from requirements.errors import InvalidRequest
 
@@ -62,6 +64,23 @@ def test_what_could_do_harm_is_refused(body: bytes, message: str):
     # The answer itself has to be storable, loggable, and fit for UTF-8.
     assert "\0" not in json.dumps(dict(refused.value.details), ensure_ascii=False)
     json.dumps(dict(refused.value.details), ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{}", b'{"a":1}', b'""', b"1"])
+def test_values_beyond_a_number_are_refused_before_they_take_memory(value: bytes):
+    body = b"[" + b",".join([value] * (bounds.JSON_VALUES + 1)) + b"]"
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match=r"allowed"):
+            routing.parse(body)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_punctuation_of_texts_is_none_of_values():
+    text = 'Executable = "/bin/ls"; InputData = {"a", "b"};' * 100_000
+    assert routing.parse(json.dumps([text]).encode()) == [text]
 
 
 def test_problems_are_named_by_their_place_and_bounded_in_number():
