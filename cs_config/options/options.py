@@ -212,6 +212,11 @@ class JobDescriptionOptions(Options):
                     found[keyword.name] = keywords.as_json(keyword, keyword.read(default))
         return found
 
+    @cached_property
+    def filled_in_json(self) -> Mapping[str, str]:
+        """The same as JSON, each a name with its value."""
+        return {name: json.dumps({name: value})[1:-1] for name, value in self.filled_in.items()}
+
     @property
     def defaults(self) -> Mapping[str, object]:
         """Default values of keywords, by name."""

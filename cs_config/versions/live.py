@@ -44,7 +44,8 @@ class LiveConfiguration:
     @property
     def current(self) -> Configuration:
         """The current version without expired values. Read it once for values that belong together."""
-        return self._running.at_moment(self._clock())
+        running = self._running
+        return running.at_moment(self._clock()) if running.moments else running
 
     @property
     def problem(self) -> str | None:

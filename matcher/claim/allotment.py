@@ -16,6 +16,23 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 _SHARED = ("processors", "ram", "gpus")
 
 
+#: What decides the allotment of a job that has a resource for itself.
+JobSize = tuple[int | None, ...]
+
+
+def read_size(asked: RequirementClass) -> JobSize:
+    """The size of the jobs of a class."""
+    return (
+        asked.processors_min,
+        asked.processors_max,
+        asked.min_ram,
+        asked.max_ram,
+        asked.min_ram_per_core,
+        asked.gpus,
+        asked.whole_node,
+    )
+
+
 class SlotAllotment:
     """Remaining capacity of a resource while jobs are taken for it.
 

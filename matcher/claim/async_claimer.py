@@ -30,6 +30,7 @@ from matcher.errors import NotInTime
 from matcher.request.match_request import MatchRequest, MatchResult
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner
+from taskqueue.leases import claim as leases
 from taskqueue.leases import claim_batch
 from taskqueue.leases.claim_batch import BatchClaim, BatchClaimResult
 
@@ -186,7 +187,7 @@ class AsyncClaimer:
         await lane.server.connect()
         tried: list[_Ticket] = []
         claims: list[BatchClaim] = []
-        for ticket in batch:
+        for ticket, lease in zip(batch, leases.generate_leases(len(batch)), strict=True):
             if ticket.future.done():
                 continue
             # Nothing is claimed for a client that has gone; the claim thread does not, either.
@@ -195,7 +196,7 @@ class AsyncClaimer:
                 self._hand_over(ticket)
             else:
                 tried.append(ticket)
-                claims.append(batch_claim.build_claim(ticket.prepared, task_queue))
+                claims.append(batch_claim.build_claim(ticket.prepared, task_queue, lease=lease))
         if not claims:
             return
         self._mark_shared(lane, frozenset(claim.want.task_queue_id for claim in claims))

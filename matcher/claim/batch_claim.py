@@ -55,7 +55,7 @@ def claim_unlimited(
     left: Sequence[int] = range(len(requests))
     for _ in range(TRIES):
         batch = {
-            number: build_claim(requests[number], drawn)
+            number: build_claim(requests[number], drawn, lease=leases_claim.generate_lease())
             for number in left
             if (drawn := requests[number].drawn.next())
         }
@@ -85,13 +85,13 @@ def tried_before_last(tried: Sequence[TaskQueue]) -> frozenset[int]:
 
 
 def build_claim(
-    prepared: ClaimRequest, task_queue: TaskQueue, *, counted_by: str | None = None
+    prepared: ClaimRequest, task_queue: TaskQueue, *, lease: str, counted_by: str | None = None
 ) -> BatchClaim:
     """A claim for one job of a task queue; `counted_by`: what counts it, if its place is locked."""
     return BatchClaim(
         want=prepared.build_take(task_queue, 1),
         holder=prepared.holder.for_vo(task_queue.vo),
-        lease=leases_claim.generate_lease(),
+        lease=lease,
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
         counted_by=counted_by,
@@ -170,7 +170,8 @@ class _LimitedRequest:
             if self.gate is None or self._is_counted(self.gate, found):
                 self.tried.append(found)
                 counted_by = None if self.gate is None else self.gate.format_countings(found)
-                return build_claim(self.prepared, found, counted_by=counted_by)
+                lease = leases_claim.generate_lease()
+                return build_claim(self.prepared, found, lease=lease, counted_by=counted_by)
         self.over = True
         return None
 

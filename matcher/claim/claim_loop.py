@@ -8,7 +8,7 @@ from itertools import islice
 from sqlalchemy import Connection
 
 from cs_config.cache import evict
-from matcher.claim.allotment import SlotAllotment
+from matcher.claim.allotment import JobSize, SlotAllotment, read_size
 from matcher.index.sampling import CandidateOrder
 from matcher.index.waiting import split_into_pieces
 from matcher.limits import place_policy
@@ -45,8 +45,8 @@ class ClaimRequest:
     fitting: Sequence[TaskQueue] = ()  #: task queues that the place admits, if wait causes are to be recorded
     otherwise: str | None = None  #: reason if none of the candidates has a job any more
     counted: bool = False  #: whether the place is known to have limits, bans or throttles
-    #: of single jobs by class, shared by requests with the same resource
-    allotments: dict[int, Allotment] = field(default_factory=dict)
+    #: of single jobs, shared by requests with the same resource
+    allotments: dict[JobSize, Allotment] = field(default_factory=dict)
 
     @property
     def job_id(self) -> int | None:
@@ -64,14 +64,16 @@ class ClaimRequest:
 
     def allot_one(self, task_queue: TaskQueue) -> Allotment:
         """The allotment of a single job of a task queue."""
-        known = self.allotments.get(task_queue.class_id)
+        asked = task_queue.requirement_class
+        size = read_size(asked)
+        known = self.allotments.get(size)
         if known is None:
             filling = SlotAllotment(self.resource)
-            filling.take(task_queue.requirement_class, 1)
+            filling.take(asked, 1)
             [known] = filling.allotments()
             if len(self.allotments) >= _ALLOTMENTS:
                 evict(self.allotments, _ALLOTMENTS)
-            self.allotments[task_queue.class_id] = known
+            self.allotments[size] = known
         return known
 
     def build_take(self, task_queue: TaskQueue, count: int) -> TakeRequest:

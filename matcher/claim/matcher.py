@@ -69,6 +69,7 @@ class Matcher:
         self._freshness = FeedFreshness()
         self._recorder = WaitCauseRecorder()
         self._claims = BatchClaimer(engine)
+        self._job_groups = job_groups.find_cache(engine)
         self._pools = QueuePoolCache()
         self.is_loaded = False  #: whether the waiting jobs were read at least once
 
@@ -312,7 +313,7 @@ class Matcher:
         self, reading: LazyTransaction, memory: MatcherCache, age: int, now: datetime
     ) -> Snapshot:
         config = self._given().at_moment(now)
-        job_groups.find_cache(self._engine).follow(config)
+        self._job_groups.follow(config)
         return Snapshot(
             reading=reading,
             memory=memory,

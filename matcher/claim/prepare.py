@@ -42,6 +42,9 @@ def prepare(
     if not isinstance(here, PreparedPlace):
         return here
     served, resource = here.served, here.resource
+    counted = here.counted or fold(served.place.site) in view.banned
+    if view.is_in_memory and counted:
+        raise NeedsDatabase  # before anything is recorded: the request is prepared again
     # Before the index is read, so that no later change is missed.
     changed = view.memory.waiting.changed
     fitting = view.build_filter(presented, served.pools, resource)
@@ -51,10 +54,9 @@ def prepare(
         if not fitting:
             _cache_no_match(view, request, served, resource, changed)
         return ClaimResult()
-    counted = here.counted or fold(served.place.site) in view.banned
     holder = _holder(view, request, here)
-    if view.is_in_memory and (counted or admission is not None):
-        raise NeedsDatabase  # before anything is recorded: the request is prepared again
+    if view.is_in_memory and admission is not None:
+        raise NeedsDatabase
     due = recorder.are_due(served.place, resource, view.now)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.

@@ -17,6 +17,7 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.storage import list_near
 from matcher.cache import NoMatch, NoMatchCache, OpenPlaceCache
+from matcher.claim.allotment import JobSize
 from matcher.errors import NotServed
 from matcher.index import place_pools
 from matcher.index.place_pools import PlaceCache, PlacePools
@@ -69,7 +70,7 @@ class PreparedPlace:
     lease_time: timedelta
     lease_times: Mapping[str, timedelta]  #: of those of several VOs that differ
     slot: SlotLimits  #: of a pilot there
-    allotments: dict[int, Allotment] = field(default_factory=dict)  #: of single jobs, by class
+    allotments: dict[JobSize, Allotment] = field(default_factory=dict)  #: of single jobs
 
 
 @dataclass(slots=True)

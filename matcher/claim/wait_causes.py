@@ -161,7 +161,7 @@ class WaitCauseRecorder:
         self, view: Snapshot, gate: PlacePolicy | None, candidates: Sequence[TaskQueue], place: Location
     ) -> Sequence[TaskQueue]:
         """The task queues that an open place admits; the others are recorded."""
-        if gate is None:
+        if gate is None or gate.admits_all:
             return candidates
         fitting = gate.list_passing(view.conn, candidates, place)
         let_in = {each.task_queue_id for each in fitting}

@@ -46,11 +46,12 @@ class FenwickTree:
 
     def find(self, point: float) -> int:
         """The number whose weight contains a point between 0 and `total`, weights laid end to end."""
+        sums = self._sums
         place, step = 0, len(self._weights) >> 1
         while step:
-            if self._sums[place + step] <= point:
+            if (weight := sums[place + step]) <= point:
                 place += step
-                point -= self._sums[place]
+                point -= weight
             step >>= 1
         return place
 
@@ -213,6 +214,11 @@ class TaskQueueSampler:
             family = self._numbered[number] if number < len(self._numbered) else None
             if family is None:
                 continue  # by rounding, the point belongs to none
+            if len(family.members) == 1:  # it has the weight of the family
+                [only] = family.members
+                if fits(only):
+                    return only
+                continue
             found, checked = _draw_member(family.members, random, fits)
             if found is not None and random.random() * family.weight <= max(found.priority, LEAST):
                 return found

@@ -127,8 +127,10 @@ class WaitingIndex:
         """A random matching task queue by weight; None: there is none."""
         mask = self._index.mask(resource, pools)
         if mask.bit_count() > _FEW:
+            is_in, is_open = self._index.is_in, rules.accepts_all_owners(resource)
             found = self._sampler.draw(
-                random, lambda each: self._index.is_in(mask, each.class_id) and _owner_fits(each, resource)
+                random,
+                lambda each: is_in(mask, each.class_id) and (is_open or _owner_fits(each, resource)),
             )
             if found is not None:
                 return found

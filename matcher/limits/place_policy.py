@@ -77,6 +77,12 @@ class PlacePolicy:
         return bool(self._standing or self._conditions)
 
     @property
+    def admits_all(self) -> bool:
+        """Whether no condition excludes a job now: no ban or throttle, and no limit is reached."""
+        is_free = not (self._banned or self._standing or self.admission)
+        return is_free and not any(each.full for each in self._conditions)
+
+    @property
     def depends_on_job(self) -> bool:
         """Whether each job must be checked by itself."""
         return bool(self._conditions) or self._checks_jobs

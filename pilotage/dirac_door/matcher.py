@@ -99,7 +99,7 @@ def _hand_over(call: DiracCall, match: ClaimedJob) -> Result:
         job = jobs.get_job(conn, match.job_id)
         marks.store_mark(conn, attempts.get_attempt(conn, match.lease), call.peer.mark)
     config = call.parts.live.current
-    defaults = options_for(config, match.vo).job_description.filled_in
+    defaults = options_for(config, match.vo).job_description.filled_in_json
     body = json.loads(descriptions.add_defaults(match.description_json, defaults))
     try:
         text = dialect.write_jdl(body, job)

@@ -18,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from cs_config.cache import Cache
 from pilotage.service import error_handlers, middleware, routing
+from pilotage.service.auth import access
 from pilotage.service.models.matching import JobRequest
 from pilotage.service.routes import leases, matcher
 from pilotage.service.routes.leases import FinishBody, HeartbeatBody, StartBody
@@ -127,7 +128,8 @@ class FastPath:
 
 
 def _require_json(request: StrictRequest) -> None:
-    if not request.headers.get("content-type", "application/json").startswith("application/json"):
+    stated = access.read_header(request, b"content-type")
+    if stated is not None and not stated.startswith("application/json"):
         raise NotPlain
 
 
@@ -177,8 +179,10 @@ def _read_job_request(content: bytes) -> JobRequest:
 
 
 def _read_timeout(request: StrictRequest) -> float | None:
+    if (stated := access.read_header(request, b"request-timeout")) is None:
+        return None
     try:
-        return _TIMEOUT.validate_python(request.headers.get("request-timeout"))
+        return _TIMEOUT.validate_python(stated)
     except ValidationError:
         raise NotPlain from None
 

@@ -196,6 +196,7 @@ class Metrics:
         )
         #: Series already used: a lookup by labels costs more than the increment.
         self._served: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._matched: dict[tuple[str, str], Counter] = {}
         self._refusals = count("pilotage_http_refusals_total", "Refused requests by code.", "code")
         self._matches = count("pilotage_matches_total", "Jobs given to pilots.", "vo", "site")
         self._without_match = count(
@@ -224,7 +225,10 @@ class Metrics:
 
     def matched(self, *, vo: str, site: str, jobs: int) -> None:
         """Count jobs given to a pilot."""
-        self._matches.labels(vo, site).inc(jobs)
+        counter = self._matched.get((vo, site))
+        if counter is None:
+            counter = self._matched[vo, site] = self._matches.labels(vo, site)
+        counter.inc(jobs)
 
     def not_matched(self, reason: str) -> None:
         """Count a request for work without a match."""

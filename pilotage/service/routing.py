@@ -314,7 +314,7 @@ class SecretRoute(RepeatingRoute):
 
 def refuse_by_length(request: Request, limit: int) -> None:
     """Reject a body whose `Content-Length` exceeds the limit."""
-    length = request.headers.get("content-length", "")
+    length = access.read_header(request, b"content-length") or ""
     if length.isascii() and length.isdigit() and int(length[:20]) > limit:
         raise BodyTooLarge(limit)
 

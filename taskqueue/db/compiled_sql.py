@@ -95,6 +95,8 @@ def _quote(value: str | int) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
+#: To plan a claim costs more than to run it.
+_GENERIC_PLANS = "SET plan_cache_mode = force_generic_plan"
 Rows = list[tuple[Any, ...]]
 _Driver: TypeAlias = "psycopg.Connection[Any]"
 
@@ -171,6 +173,8 @@ class AutocommitRunner:
         self._is_pooled = postgresql_settings.is_pooled(conn)
         conn.detach()
         driver.autocommit = True
+        if not self._is_pooled:
+            driver.execute(_GENERIC_PLANS)
         self._process = os.getpid()
         self._closing = weakref.finalize(self, partial(_close, driver, self._process))
         return driver
@@ -188,7 +192,7 @@ class AsyncRunner:
     """Runs each statement as a transaction of its own in the event loop; one at a time.
 
     The connection is opened by the first statement and again after a failure. It is not part of the engine's
-    pool, whose URL and dialect it uses. Plans are generic ones: to plan a claim costs more than to run it.
+    pool, whose URL and dialect it uses.
     Through a pooler, where the next transaction may run in another session, nothing is prepared or set.
     """
 
@@ -246,7 +250,7 @@ class AsyncRunner:
                 await driver.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
             else:
                 await driver.execute(postgresql_settings.SET_ISOLATION)
-                await driver.execute("SET plan_cache_mode = force_generic_plan")
+                await driver.execute(_GENERIC_PLANS)
                 if "options" not in url.query:
                     await driver.execute(postgresql_settings.SET_LIMITS)
         except BaseException:
@@ -290,9 +294,10 @@ def _run(
     dialect: Dialect, driver: _Driver, statement: str, values: Sequence[object], *, begins: bool = False
 ) -> Rows:
     """Execute a statement; `begins`: in a transaction of its own, with the isolation of the connection."""
+    is_prepared = driver.prepare_threshold is not None  # not through a pooler
     try:
         with driver.transaction() if begins else nullcontext(), psycopg.RawCursor(driver) as cursor:
-            return cursor.execute(statement, values).fetchall()
+            return cursor.execute(statement, values, prepare=is_prepared).fetchall()
     except psycopg.Error as error:
         raise _translate(dialect, driver, statement, error) from error
 

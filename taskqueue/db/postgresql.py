@@ -45,6 +45,7 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float) -> Engine:
         isolation_level="READ COMMITTED",
         pool_size=pool_size,
         max_overflow=0,
+        pool_use_lifo=True,  # the connection used last has its statements prepared
         pool_timeout=pool_timeout,
         pool_recycle=1800,
         hide_parameters=True,  # they may be tokens or descriptions, and errors are logged

@@ -50,16 +50,16 @@ def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence
     return ids
 
 
-def add_defaults(text: str, defaults: Mapping[str, object]) -> str:
-    """Add the values of keywords that a description, JSON, does not state.
+def add_defaults(text: str, defaults: Mapping[str, str]) -> str:
+    """Add keywords that a description, JSON, does not state; `defaults` has each as JSON, with its value.
 
     Parsing takes longer than a claim, so it is avoided where no inner record could have the same names.
     """
-    missing = {name: value for name, value in defaults.items() if f'"{name}":' not in text}
+    missing = {name: stated for name, stated in defaults.items() if f'"{name}":' not in text}
     if len(missing) < len(defaults) and '": {' in text:
         stated = json.loads(text)
         missing = {name: value for name, value in defaults.items() if name not in stated}
-    return f"{text[:-1]},{json.dumps(missing)[1:]}" if missing else text
+    return f"{text[:-1]},{','.join(missing.values())}}}" if missing else text
 
 
 def read_shared(conn: Connection, ids: Collection[int]) -> Mapping[int, tuple[str, str | None]]:

@@ -113,6 +113,13 @@ def generate_lease() -> str:
     return secrets.token_hex(_LEASE_BYTES)
 
 
+def generate_leases(number: int) -> list[str]:
+    """Random tokens, by one call of the system: during each one other threads take the interpreter."""
+    digits = secrets.token_hex(number * _LEASE_BYTES)
+    size = 2 * _LEASE_BYTES
+    return [digits[start : start + size] for start in range(0, len(digits), size)]
+
+
 def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: datetime) -> list[ClaimedJob]:
     """Open an attempt with a lease for each assigned job, and log it."""
     if not given:

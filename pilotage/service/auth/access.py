@@ -157,9 +157,17 @@ def address(request: Request) -> str:
     return request.client.host if request.client else "unknown"
 
 
+def read_header(request: Request, name: bytes) -> str | None:
+    """A header, by its name in lower case."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return None
+
+
 def bearer(request: Request) -> str:
     """The bearer token, or secret, of a request; `NotAuthenticated` without one."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    scheme, _, token = (read_header(request, b"authorization") or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAuthenticated("this needs a token: Authorization: Bearer <token>")
     return token.strip()

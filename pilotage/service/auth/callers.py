@@ -72,7 +72,7 @@ class Caller:
     @property
     def is_operator(self) -> bool:
         """Whether everything is allowed."""
-        return any(one.role is Role.OPERATOR for one in self.each)
+        return self.role is Role.OPERATOR or any(one.role is Role.OPERATOR for one in self.also)
 
     @property
     def vo(self) -> str | None:

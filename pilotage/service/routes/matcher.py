@@ -234,24 +234,21 @@ def encode_matches(answer: MatchResult, config: Configuration) -> bytes:
 
 
 def _encode_job(job: ClaimedJob, config: Configuration) -> bytes:
-    defaults = options_for(config, job.vo).job_description.filled_in
-    optional = {
+    defaults = options_for(config, job.vo).job_description.filled_in_json
+    stated: dict[str, object] = {
+        "job_id": job.job_id,
+        "epoch": job.epoch,
+        "lease": job.lease,
+        "lease_expires_at": job.lease_expires_at,
         "sandbox": f"sha256:{job.sandbox}" if job.sandbox else None,
         "processors": job.allotment.processors,
         "ram": job.allotment.ram_mb,
         "gpus": job.allotment.gpus,
         "flags": job.flags or None,
     }
-    stated = b"".join(
-        b',"%b":%b' % (name.encode(), to_json(value)) for name, value in optional.items() if value is not None
-    )
-    return b'{"job_id":%d,"epoch":%d,"lease":%b,"lease_expires_at":%b,"description":%b%b}' % (
-        job.job_id,
-        job.epoch,
-        to_json(job.lease),
-        to_json(job.lease_expires_at),
+    return b'%b,"description":%b}' % (
+        to_json({name: value for name, value in stated.items() if value is not None})[:-1],
         descriptions.add_defaults(job.description_json, defaults).encode(),
-        stated,
     )
 
 

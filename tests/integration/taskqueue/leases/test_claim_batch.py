@@ -25,7 +25,7 @@ from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import jobs
-from taskqueue.leases import attempts, claim_batch
+from taskqueue.leases import attempts, claim, claim_batch
 from taskqueue.leases.assignment import Location, TakeRequest
 from taskqueue.leases.claim import Allotment, LeaseHolder
 from taskqueue.leases.claim_batch import BatchClaim, BatchClaimResult
@@ -430,3 +430,36 @@ def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilo
     assert _open_attempts(engine) == 1
     with database.reading(engine) as conn:
         assert waiting.left(conn) == [each for each in job_ids if each != match.job_id]
+
+
+def test_a_claim_is_prepared_at_once_with_a_plan_for_all_values(engine: Engine, now: datetime) -> None:
+    job_ids = _put(engine, now, 3)
+    with database.reading(engine) as conn:
+        task_queue = waiting.task_queue_of(conn, job_ids[0])
+    with contextlib.closing(AutocommitRunner(engine)) as server:
+        claim_batch.claim_jobs(server, [_ask(task_queue, number) for number in range(2)], now=now)
+        [plans] = server.rows(
+            "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
+            " WHERE statement LIKE '%DELETE FROM waiting_jobs%' AND statement NOT LIKE '%pg_prepared%'",
+            (),
+        )
+    assert plans == (1, 0)
+
+
+def test_the_connection_used_last_is_used_next(engine: Engine) -> None:
+    """It has the statements of the claim thread prepared; others are for threads beside it."""
+    with engine.connect(), engine.connect() as second:
+        last = second.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        second.rollback()
+    with engine.connect() as first:
+        before = first.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    assert before != last, "the first was given back after the second"
+    for _ in range(3):
+        with engine.connect() as conn:
+            assert conn.execute(text("SELECT pg_backend_pid()")).scalar_one() == before
+
+
+def test_leases_made_together_are_as_good_as_single_ones() -> None:
+    made = claim.generate_leases(64)
+    assert len(set(made)) == 64
+    assert {len(each) for each in made} == {len(claim.generate_lease())}

@@ -206,5 +206,6 @@ def test_another_division_of_cpu_times_applies_to_jobs_that_state_none(engine: E
     ],
 )
 def test_a_pilot_gets_the_defaults_of_today(body: str, added: dict[str, object]) -> None:
-    filled = json.loads(descriptions.add_defaults(body, {"CPUTime": 1, "Priority": 2}))
+    defaults = {"CPUTime": '"CPUTime": 1', "Priority": '"Priority": 2'}
+    filled = json.loads(descriptions.add_defaults(body, defaults))
     assert filled == {**json.loads(body), **added}

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from matcher import rules
-from matcher.claim.allotment import SlotAllotment
+from matcher.claim.allotment import SlotAllotment, read_size
 from matcher.request.resource import Resource
 from taskqueue.leases.claim import Allotment
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -140,3 +140,29 @@ def test_memory_and_gpus_are_shared_also_where_no_processors_are_stated() -> Non
         "processors are not shared: nobody said how many there are"
     )
     assert [each.ram_mb for each in _filled(node, large, large, small)] == [3000, 1000]
+
+
+@given(asked=_classes(), processors=st.none() | st.integers(1, 8), max_ram=st.none() | st.just(16000))
+def test_what_a_single_job_gets_depends_on_its_size_alone(
+    asked: RequirementClass, processors: int | None, max_ram: int | None
+) -> None:
+    fields = (
+        "processors_min",
+        "processors_max",
+        "min_ram",
+        "max_ram",
+        "min_ram_per_core",
+        "gpus",
+        "whole_node",
+    )
+    other = replace(
+        ANY, tags=frozenset({"x"}), cpu_time=9, **dict(zip(fields, read_size(asked), strict=True))
+    )
+    node = replace(NODE, processors=processors, max_ram=max_ram)
+    assume(rules.fits(asked, node))
+    both = []
+    for each in (asked, other):
+        filling = SlotAllotment(node)
+        filling.take(each, 1)
+        both.append(filling.allotments())
+    assert both[0] == both[1]

@@ -1,13 +1,21 @@
 from datetime import UTC, datetime, timedelta
 from random import Random
 from threading import Lock
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from cs_config.options.place_limits import RunningLimit
 from matcher.claim import wait_causes
+from matcher.claim.snapshot import Snapshot
 from matcher.claim.wait_causes import WaitCauseRecorder
 from matcher.index.waiting import Candidates, IndexChanges, WaitingIndex
+from matcher.limits.job_groups import JobGroupCache
+from matcher.limits.place_policy import PlacePolicy
+from matcher.limits.running_limits import PlaceRule, RunningLimitState
 from matcher.request.resource import Resource
+from taskqueue.leases.assignment import Location
 from taskqueue.task_queues.change_feed import FeedPosition
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -82,3 +90,17 @@ def test_classes_that_were_noted_a_moment_ago_are_not_noted_again():
         ends.append([each.until for each in seen._open.values()])
     # One owner's task queues do not stand for the class; the others do, for ten seconds.
     assert ends == [[at(30)] * 2, [at(31)] * 2, [at(31)] * 2, [at(41)] * 2]
+
+
+@pytest.mark.parametrize(("there", "lists"), [(4, False), (5, True)])
+def test_all_task_queues_are_looked_at_only_where_a_limit_is_reached(there: int, lists: bool) -> None:
+    limit = RunningLimit(scope="a", attribute="JobType", value="x", most=5)
+    rule = PlaceRule(limit=limit, vo=None, exempt=frozenset())
+    state = RunningLimitState(rule=rule, limit=limit, there=there)
+    gate = PlacePolicy((), [state], banned=False, kinds=JobGroupCache())
+    assert gate.admits_all is not lists
+    waiting = queues(1, 2)
+    place = Location(site="a")
+    view = cast("Snapshot", SimpleNamespace(conn=None, now=at(0)))
+    if not lists:
+        assert WaitCauseRecorder().let_in(view, gate, waiting, place) is waiting
