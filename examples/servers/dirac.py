@@ -73,6 +73,7 @@ class GenuineDirac:
             "SubmissionDelay": 1,
             "StopAfterFailedMatches": 0,
             "MinimumTimeLeft": 100,
+            "StopOnApplicationFailure": "no",
             **(options or {}),
         }
         local = {

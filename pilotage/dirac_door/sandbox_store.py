@@ -163,11 +163,14 @@ def _store_input(call: DiracCall, data: bytes) -> str:
 
 
 def _store_output(call: DiracCall, job_id: int, data: bytes) -> str:
-    """Store the output of the attempt that the peer has; that of a ghost is dropped, as all its reports."""
+    """Store the output of the attempt that the peer has.
+
+    That of a ghost, or after the end of the job, is dropped: JobWrappers send elsewhere what is refused.
+    """
     parts = call.parts
     standing = reports.find_standing(call, job_id)
     url = _url(standing.job, hashlib.sha256(data).hexdigest())
-    if standing.attempt is None or standing.is_ghost:
+    if standing.attempt is None or standing.is_ghost or standing.is_over:
         return url
     staged = _stage(call, data, leave=blobs.OUTPUTS_LEAVE)
     report = OutputReport(lease=standing.attempt.lease, sender=Sender(subject=None), digest=staged.digest)

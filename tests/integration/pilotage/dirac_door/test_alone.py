@@ -85,6 +85,9 @@ def test_an_output_is_that_of_the_attempt_and_a_ghosts_is_dropped(ask: Ask, engi
     assert fetch(ask, "ada", url).content == b"the output"
     assert fetch(ask, "ada", first).status_code == 400  # replaced
 
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Failed", "", "JobWrapper", address="10.0.0.9"))
+    value(send(ask, "ada", b"after the end", {entity: "Output"}, address="10.0.0.9"))
+    assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", entity)) == {"Output": [url]}
     value(ask("ada", MANAGER, "rescheduleJob", [job_id]))
     value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address="10.0.0.9"))
     with database.reading(engine) as conn:
