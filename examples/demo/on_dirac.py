@@ -133,7 +133,7 @@ class Demo(Installation):
 
     def _write_cs(self, jobs_at: str) -> None:
         services = {**dict.fromkeys(dirac.ALONE, self._url), **dict.fromkeys(dirac.MOVED, jobs_at)}
-        self._cs.write_text("\n".join(dirac.write_cfg(_configure(self._url, services))) + "\n")
+        self._cs.write_text("\n".join(dirac.write_cfg(configure(self._url, services))) + "\n")
 
     @contextmanager
     def services_up(self) -> Iterator[None]:
@@ -213,6 +213,9 @@ class Demo(Installation):
         self._wait_for(job_id, {"Running"})
         self.say("One job is killed while it runs: its payload ends at the next heartbeat")
         self.command("dirac-wms-job-kill", str(job_id))
+        with self.client() as client:
+            starting.wait_until(lambda: client.job(job_id)["attempt"]["closed_as"], PATIENCE)
+        console.print("Its JobWrapper has ended it, and reported that.")
 
     def wait(self, job_ids: list[int]) -> int:
         """Wait until jobs have ended; how many are Done."""
@@ -260,7 +263,7 @@ class Demo(Installation):
             raise SystemExit("the URLs are not those of before")
 
 
-def _configure(url: str, services: Mapping[str, str]) -> Mapping[str, object]:
+def configure(url: str, services: Mapping[str, str]) -> Mapping[str, object]:
     """A configuration of DIRAC."""
     queue = {"VO": "lhcb", "SI00": 2500}
     north = {name: {**queue, "maxCPUTime": minutes} for name, minutes in (("short", 60), ("long", 2000))}

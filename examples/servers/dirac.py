@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +103,8 @@ class GenuineDirac:
     def _home(self, name: str, sections: Mapping[str, object] | None = None) -> Path:
         home = self.directory / name
         if not home.exists():
-            (home / "etc").mkdir(parents=True)
+            for each in ("etc", "tmp"):
+                (home / each).mkdir(parents=True)
             server = {"Servers": f"{self.url}/Configuration/Server"}
             security = {"CALocation": self.authorities, "UseServerCertificate": "no"}
             known = {"Configuration": server, "Security": security}
@@ -116,7 +116,7 @@ class GenuineDirac:
         return {
             "PATH": f"{self.python.parent}:{os.environ['PATH']}",
             "HOME": str(home),
-            "TMPDIR": tempfile.gettempdir(),
+            "TMPDIR": str(home / "tmp"),
             "DIRAC_ROOT_PATH": str(home),
             "X509_USER_PROXY": str(proxy),
             "X509_CERT_DIR": str(self.authorities),

@@ -30,5 +30,4 @@ def test_genuine_pilots_run_the_jobs_of_genuine_commands(short_directory: Path) 
         for minor_status in ("Downloading InputSandbox", "Output Sandbox Uploaded", "Execution Complete"):
             assert minor_status in done.stdout
         assert "reads https://dirac.example.org:8443" in done.stdout
-        # The package itself forgets some temporary files of sandboxes.
-        assert [each for each in left_in(Path(name)) if "SB." not in each] == []
+        assert left_in(Path(name)) == []
