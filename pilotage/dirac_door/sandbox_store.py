@@ -14,10 +14,11 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote, unquote
 
 from fastapi import Response
+from pydantic import Field
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
@@ -52,8 +53,11 @@ _BAD_REQUEST: Final = 400
 #: Columns of a table.
 _MOST_COLUMNS: Final = 20
 
+#: URL of a sandbox, with the names of its VO, owner and group.
+Url = Annotated[str, Field(max_length=10 * bounds.NAME)]
 #: Name of a file with the MD5 of its content, and the kinds of sandbox that it is, by job (`Job:5`).
-FileId = tuple[str, dict[str, str]] | tuple[str] | str
+_FileName = Annotated[str, Field(max_length=bounds.NAME)]
+FileId = tuple[_FileName, dict[str, str]] | tuple[_FileName] | _FileName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +196,7 @@ def _store_output(call: DiracCall, job_id: int, data: bytes) -> str:
     return url
 
 
-def stream_to_client(call: DiracCall, url: str, token: str = "") -> Response:  # noqa: ARG001
+def stream_to_client(call: DiracCall, url: Url, token: str = "") -> Response:  # noqa: ARG001
     """The archive itself. Clients write what comes with status 200 to the file, so a refusal has another."""
     path, parts = SandboxPath.parse(url), call.parts
     vo = fold(path.vo) if path else ""

@@ -71,6 +71,7 @@ def test_an_input_sandbox_is_the_jobs_and_reaches_its_pilot(ask: Ask, engine: En
     assert fetch(ask, "bea", url.replace("lhcb", "dune").replace("/ada/", "/bea/")).status_code == 400
     assert fetch(ask, "ada", url.replace(stored, "0" * 64)).status_code == 400
     assert fetch(ask, "ada", "SB:SandboxSE|/SandBox/../../etc/passwd").status_code == 400
+    assert not fetch(ask, "ada", "SB:SandboxSE|" + "x" * 10_000).json()["OK"]
 
 
 def test_an_output_is_that_of_the_attempt_and_a_ghosts_is_dropped(ask: Ask, engine: Engine):
@@ -101,6 +102,7 @@ def test_sandboxes_that_cannot_be_stored_are_refused(ask: Ask):
     for arguments, message in (
         ([["0" * 32 + ".tar.bz2", {}], "", 5, wrong], "MD5"),
         ([["no archive", {}], "", 5, wrong], "is no name"),
+        ([[".tar" * 1_000 + "-", {}], "", 5, wrong], "at most 255 characters"),
         ([["a.tar.bz2", {"Pilot:5": "Output"}], "", 5, wrong], "is no job"),
         ([["a.tar.bz2", {f"Job:{job_id}": "Input"}], "", 5, wrong], "submitted later"),
         ([["a.tar.bz2", {f"Job:{job_id}": "Output", "Job:99": "Output"}], "", 5, wrong], "output of one"),
