@@ -104,8 +104,32 @@ def make_proxy(
     days: float = 1,
 ) -> Path:
     """A proxy (RFC 3820) of a certificate, or of a proxy, in one file with its key and its chain."""
+    key = _key()
+    signed, *chain = sign_proxy(
+        certificate, secret, key.public_key(), group=group, limited=limited, days=days
+    )
+    file.touch(mode=0o600)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+    file.write_bytes(b"".join((signed, private, *chain)))
+    return file
+
+
+def sign_proxy(
+    certificate: Path,
+    secret: Path,
+    key: rsa.RSAPublicKey,
+    *,
+    group: str | None = None,
+    limited: bool = False,
+    days: float = 1,
+) -> list[bytes]:
+    """The chain of a new proxy with this key, in PEM."""
     chain = x509.load_pem_x509_certificates(certificate.read_bytes())
-    issuer, key = chain[0], _key()
+    issuer = chain[0]
     signer = serialization.load_pem_private_key(secret.read_bytes(), None)
     assert isinstance(signer, rsa.RSAPrivateKey)
     serial = x509.random_serial_number()
@@ -115,7 +139,7 @@ def make_proxy(
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(issuer.subject)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(serial)
         .not_valid_before(datetime.now(UTC) - 2 * _DAY)
         .not_valid_after(datetime.now(UTC) + days * _DAY)
@@ -125,21 +149,7 @@ def make_proxy(
         text = b"\x16" + bytes([len(group)]) + group.encode()
         builder = builder.add_extension(_unrecognized("1.2.42.42", text), critical=False)
     signed = builder.sign(signer, hashes.SHA256())
-    file.touch(mode=0o600)
-    file.write_bytes(
-        b"".join(
-            (
-                signed.public_bytes(serialization.Encoding.PEM),
-                key.private_bytes(
-                    serialization.Encoding.PEM,
-                    serialization.PrivateFormat.TraditionalOpenSSL,
-                    serialization.NoEncryption(),
-                ),
-                *(each.public_bytes(serialization.Encoding.PEM) for each in chain),
-            )
-        )
-    )
-    return file
+    return [each.public_bytes(serialization.Encoding.PEM) for each in (signed, *chain)]
 
 
 def _unrecognized(identifier: str, content: bytes) -> x509.UnrecognizedExtension:

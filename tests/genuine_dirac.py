@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from examples.servers.debian import Suite
+from examples.servers.dirac import write_cfg
 
 SUITE = Suite(
     about="genuine clients of DIRAC, whose M2Crypto is built",
@@ -24,7 +25,8 @@ _HOME = Path(__file__).parents[1] / "build" / "tests" / f"dirac-{VERSION}"
 #: What its clients import of that which the package names. Neither MySQL nor gfal2.
 _NEEDS = (
     *("Authlib", "cachetools", "certifi", "db12", "diraccfg", "diracx-cli", "diracx-client", "diracx-core"),
-    *("dominate", "importlib_metadata", "importlib_resources", "invoke", "packaging", "pexpect"),
+    *("dominate", "importlib_metadata", "importlib_resources", "invoke", "opensearch-py", "packaging"),
+    "pexpect",
     *("prompt-toolkit", "psutil", "pyasn1", "pyasn1-modules", "pydantic", "pyjwt", "pyparsing"),
     *("python-dateutil", "pytz", "requests", "sqlalchemy", "typing_extensions", "zstandard"),
 )
@@ -32,14 +34,15 @@ _NEEDS = (
 
 def install() -> Path:
     """The Python of the environment, which the first test makes."""
-    python, done = _HOME / "bin" / "python", _HOME / "installed"
+    python, done = _HOME / "bin" / "python", _HOME / "complete"
     _HOME.parent.mkdir(parents=True, exist_ok=True)
     with _HOME.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
             shutil.rmtree(_HOME, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", "--copies", str(_HOME)], check=True)
-            pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
+            pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--compile-bytecode"]
+            pip += ["--python", str(python)]
             environment = {**os.environ, "UV_HTTP_TIMEOUT": "300", "UV_HTTP_RETRIES": "10"}
             subprocess.run([*pip, "swig"], check=True, env=environment)
             # M2Crypto is built here, and its build does not see the packages of the environment.
@@ -51,17 +54,11 @@ def install() -> Path:
             subprocess.run([*pip, *_NEEDS], check=True, env=environment)
             genuine = (f"DIRAC=={VERSION}", f"DIRACCommon=={VERSION}")
             subprocess.run([*pip, "--no-deps", *genuine], check=True, env=environment)
+            # JobAgents import it with the databases of DIRAC's services, which they do not use.
+            [packages] = _HOME.glob("lib/python*/site-packages")
+            (packages / "MySQLdb.py").touch()
             done.touch()
     return python
-
-
-def _write(sections: Mapping[str, object]) -> Iterator[str]:
-    """Lines of a configuration of DIRAC."""
-    for name, value in sections.items():
-        if isinstance(value, Mapping):
-            yield from (name, "{", *_write(value), "}")
-        else:
-            yield f"{name} = {value}"
 
 
 _CALL = """
@@ -101,7 +98,7 @@ class GenuineClients:
             "Registry": {"Groups": {"lhcb_user": group}},
         }
         directory.mkdir()
-        (directory / "dirac.cfg").write_text("\n".join(_write(configuration)))
+        (directory / "dirac.cfg").write_text("\n".join(write_cfg(configuration)))
         return cls(python=install(), directory=directory)
 
     def call(self, proxy: Path, *calls: tuple[Any, ...]) -> list[Any]:

@@ -79,6 +79,11 @@ DESCRIBED: Final = 10_000_000
 FILLED: Final = 1_000_000
 ALL_FILLED: Final = 50_000_000
 
+#: Bytes of one sandbox that a client of DIRAC sends in a form, as DIRAC's own store has it.
+DIRAC_SANDBOX: Final = 10 << 20
+#: Pilots that a client of DIRAC names in one call.
+DIRAC_PILOTS: Final = 100
+
 #: Parameters of one job, characters of the name and of the value of each, and of all values together.
 PARAMETERS: Final = 100
 PARAMETER_NAME: Final = 128

@@ -1,4 +1,4 @@
-"""`./dev demo`: on a real grid's resource tree, or with `--slurm` on a real batch system."""
+"""`./dev demo`: on a real grid's resource tree, on a real batch system (`--slurm`) or with DIRAC."""
 
 import argparse
 import signal
@@ -12,7 +12,10 @@ def main() -> int:
     """Run the demonstration that was asked for; the exit status."""
     parser = argparse.ArgumentParser(prog="./dev demo", description="Show the whole system.")
     parser.add_argument("--slurm", action="store_true", help="on a real Slurm; takes root on Debian")
-    parser.add_argument("--install", action="store_true", help="with --slurm: install Debian's packages")
+    parser.add_argument("--dirac", action="store_true", help="with genuine clients and pilots of DIRAC")
+    parser.add_argument(
+        "--install", action="store_true", help="with --slurm or --dirac: install Debian's packages"
+    )
     parser.add_argument("--copies", type=int, metavar="N", help="with --slurm: of each kind of job")
     said = parser.parse_args()
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -21,6 +24,10 @@ def main() -> int:
         from examples.demo import on_slurm  # needs what is installed for tests
 
         return on_slurm.main(copies=said.copies or on_slurm.COPIES, install=said.install)
+    if said.dirac:
+        from examples.demo import on_dirac
+
+        return on_dirac.main(install=said.install)
     return on_grid.main()
 
 

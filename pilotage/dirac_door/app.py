@@ -18,15 +18,19 @@ from starlette.requests import ClientDisconnect
 
 from pilotage.dirac_door import (
     certificates,
+    configuration_server,
     jencode,
     job_manager,
     job_monitoring,
     job_state_update,
     matcher,
     peers,
+    pilot_manager,
+    sandbox_store,
 )
 from pilotage.dirac_door.calls import CheckedMethod, DiracCall, Method
 from pilotage.dirac_door.certificates import Identity
+from pilotage.dirac_door.configuration_server import ConfigurationFile
 from pilotage.dirac_door.jencode import Result
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
@@ -57,28 +61,35 @@ def _whoami(call: DiracCall) -> Result:
 _EVERYWHERE: Final[Mapping[str, Method]] = {"ping": _ping, "whoami": _whoami}
 #: The services with their methods, by the path of their URLs.
 SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
-    f"/WorkloadManagement/{name}": {
-        method: CheckedMethod(function) for method, function in {**_EVERYWHERE, **methods}.items()
-    }
+    f"/{name}": {method: CheckedMethod(function) for method, function in {**_EVERYWHERE, **methods}.items()}
     for name, methods in (
-        ("JobManager", job_manager.METHODS),
-        ("JobMonitoring", job_monitoring.METHODS),
-        ("JobStateUpdate", job_state_update.METHODS),
-        ("Matcher", matcher.METHODS),
+        ("Configuration/Server", configuration_server.METHODS),
+        ("ResourceStatus/ResourceStatus", sandbox_store.STATUS_METHODS),
+        ("WorkloadManagement/JobManager", job_manager.METHODS),
+        ("WorkloadManagement/JobMonitoring", job_monitoring.METHODS),
+        ("WorkloadManagement/JobStateUpdate", job_state_update.METHODS),
+        ("WorkloadManagement/Matcher", matcher.METHODS),
+        ("WorkloadManagement/PilotManager", pilot_manager.METHODS),
+        ("WorkloadManagement/SandboxStore", sandbox_store.METHODS),
     )
 }
+_CONFIGURATION: Final = "/Configuration/Server"
 #: Bytes of a form: the text of a parametric job with many files; lists of ids; reports.
 _LONGEST: Final[Mapping[str, int]] = {
     "/WorkloadManagement/JobManager": 4 << 20,
     "/WorkloadManagement/JobMonitoring": 1 << 20,
+    "/WorkloadManagement/SandboxStore": 16 << 20,
 }
 #: Statuses of refusals that are not answered as a result: no access, busy, away.
 _STATUSES: Final = frozenset({401, 408, 413, 429, 503})
 _NOT_IMPLEMENTED: Final = 501
 
 
-def create_door(parts: Services) -> FastAPI:
-    """Build the application, ready to be served; it starts and stops none of `parts`."""
+def create_door(parts: Services, configuration: ConfigurationFile | None = None) -> FastAPI:
+    """Build the application, ready to be served; it starts and stops none of `parts`.
+
+    `configuration` is what Configuration/Server serves; None: there is no such service.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -99,8 +110,10 @@ def create_door(parts: Services) -> FastAPI:
 
     door = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
     door.state.parts = parts
+    door.state.configuration = configuration
     for path in SERVICES:
-        door.add_route(path, answer, methods=["POST"])
+        if configuration is not None or path != _CONFIGURATION:
+            door.add_route(path, answer, methods=["POST"])
     return door
 
 
@@ -142,7 +155,9 @@ def _prepare(parts: Services, identity: Identity, request: StrictRequest) -> Res
     return _AsyncCall(run) if method.is_async else _encode(database.run_with_retry(run))
 
 
-def _encode(result: Result) -> Response:
+def _encode(result: Result | Response) -> Response:
+    if isinstance(result, Response):
+        return result
     return Response(jencode.encode(result), media_type="application/json")
 
 

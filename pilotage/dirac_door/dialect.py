@@ -38,7 +38,8 @@ _NUMBERS: Final = frozenset(
 _OVERWRITTEN: Final = frozenset(
     {"Owner", "OwnerDN", "OwnerGroup", "OwnerName", "VirtualOrganization", "VO", "DIRACSetup", "JobID"}
 )
-_FOREIGN: Final = "ForeignKeywords"
+#: Keyword of a description for those that only DIRAC has.
+FOREIGN: Final = "ForeignKeywords"
 _ANY: Final = "any"
 #: DIRAC's job type of jobs that have none.
 DEFAULT_TYPE: Final = "User"
@@ -140,7 +141,7 @@ def _to_ours(read: Mapping[str, Value]) -> dict[str, object]:
             foreign[name] = _format_foreign(value)
     ours.setdefault("JobType", DEFAULT_TYPE)
     if foreign:
-        ours[_FOREIGN] = foreign
+        ours[FOREIGN] = foreign
     return ours
 
 
@@ -163,7 +164,7 @@ def write_jdl(body: Mapping[str, object], job: Job) -> str:
     if isinstance(environment, Mapping):
         given["ExecutionEnvironment"] = [f"{name}={value}" for name, value in environment.items()]
     given.setdefault("JobType", DEFAULT_TYPE)
-    foreign = body.get(_FOREIGN)
+    foreign = body.get(FOREIGN)
     known = {
         "JobID": job.job_id,
         "Owner": job.owner,
@@ -203,8 +204,8 @@ def _quote(name: str, value: object) -> str:
 
 def require_readable(body: Mapping[str, object]) -> None:
     """`InvalidJob` unless genuine JobAgents can read a description, with its placeholders."""
-    foreign = body.get(_FOREIGN)
-    own = {name: value for name, value in body.items() if name != _FOREIGN and not _PARAMETER.fullmatch(name)}
+    foreign = body.get(FOREIGN)
+    own = {name: value for name, value in body.items() if name != FOREIGN and not _PARAMETER.fullmatch(name)}
     for name, value in {**(foreign if isinstance(foreign, Mapping) else {}), **own}.items():
         if name in own or not str(value).startswith("{"):
             _write(name, value)

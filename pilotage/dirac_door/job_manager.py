@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from optimizers.description import parametric
-from pilotage.dirac_door import dialect, jencode, peers
+from pilotage.dirac_door import dialect, jencode, peers, sandbox_store
 from pilotage.dirac_door import job_state_update as reports
 from pilotage.dirac_door.calls import DiracCall, JobIds, Method
 from pilotage.dirac_door.jencode import Result
@@ -35,7 +35,8 @@ def submit_job(call: DiracCall, text: str) -> Result:
     try:
         read = dialect.read_jdl(text)
         dialect.require_readable(read)
-        accepted = queries.submit(call.parts, peer.submitter, [read], key=None)
+        sandbox = sandbox_store.find_sandbox(read)
+        accepted = queries.submit(call.parts, peer.submitter, [read], key=None, sandbox=sandbox)
     except InvalidInput as fault:
         return jencode.error(str(fault), jencode.INVALID_JDL)
     ids: object = accepted.job_ids if parametric.is_parametric(read) else accepted.job_ids[0]

@@ -3,16 +3,18 @@
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio.to_thread
 
 from cs_config.options.operations import options_for
+from cs_config.tree.address import QueueAddress
 from matcher.claim.matching_task_queues import MatchingTaskQueue
 from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
-from pilotage.dirac_door import dialect, jencode, peers
+from pilotage.dirac_door import dialect, jencode, peers, pilot_manager, sandbox_store
 from pilotage.dirac_door.calls import DiracCall, Method
 from pilotage.dirac_door.jencode import Result
 from pilotage.service import lease_reports
@@ -38,8 +40,13 @@ async def request_job(call: DiracCall, resource: dict[str, Any] | str) -> Result
     routes.require_ready(call.parts)
     config, limits = call.parts.live.current, call.parts.limits
     presented = match_request.read_resource(_describe(call, resource))
+    place = place_pools.respell_place(presented, config)
+    address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
+    queue = address if config.knows(address) else None
+    note = database.retry_on_conflict(pilot_manager.note_request)
+    vos, reference = _vos(call, resource), resource.get("PilotReference")
     wanted = MatchRequest(
-        presented=place_pools.respell_place(presented, config),
+        presented=replace(place, stamp=await anyio.to_thread.run_sync(note, call, vos, reference, queue)),
         caller=_caller(call, resource),
         deadline=time.monotonic() + limits.longest_request_timeout,
         times=TIMES,
@@ -102,7 +109,7 @@ def _hand_over(call: DiracCall, match: ClaimedJob) -> Result:
     defaults = options_for(config, match.vo).job_description.filled_in_json
     body = json.loads(descriptions.add_defaults(match.description_json, defaults))
     try:
-        text = dialect.write_jdl(body, job)
+        text = dialect.write_jdl(sandbox_store.add_sandbox(body, match.sandbox, job), job)
     except InvalidJob as fault:
         result = PayloadResult(status="Failed", minor_status=_UNREADABLE, application_status=str(fault)[:255])
         report = FinishReport(lease=match.lease, sender=Sender(subject=None), result=result)

@@ -88,10 +88,14 @@ class Peer:
 
     def controls(self, job: Job) -> bool:
         """Whether it may see all of a job and control it."""
-        if self.has(JOB_SHARING) and job.vo in self.vos and job.owner_group == self.group:
+        return self.controls_jobs(vo=job.vo, owner=job.owner, group=job.owner_group)
+
+    def controls_jobs(self, *, vo: str, owner: str, group: str) -> bool:
+        """Whether it may see and control the jobs of an owner with this group."""
+        if self.has(JOB_SHARING) and vo in self.vos and group == self.group:
             return True
         caller = self.caller
-        return caller is not None and visibility.controls(caller, vo=job.vo, owner=job.owner)
+        return caller is not None and visibility.controls(caller, vo=vo, owner=owner)
 
     def sees(self, job: Job) -> bool:
         """Whether a job exists for it."""

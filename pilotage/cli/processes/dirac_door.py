@@ -19,6 +19,7 @@ from pilotage.cli.processes import serve, tls
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import Settings
 from pilotage.dirac_door.app import create_door
+from pilotage.dirac_door.configuration_server import ConfigurationFile
 
 #: A revoked certificate is accepted no longer than this.
 _LONGEST = timedelta(minutes=10)
@@ -83,6 +84,13 @@ def dirac_door(
             help="CA certificates and revocation lists of the clients, by hash; read again when they change.",
         ),
     ] = _AUTHORITIES,
+    configuration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Configuration of DIRAC (CFG) to serve as Configuration/Server; read again when it changes.",
+        ),
+    ] = None,
 ) -> None:
     """Answer genuine clients, pilots and directors of DIRAC, with certificates and proxies.
 
@@ -91,12 +99,13 @@ def dirac_door(
     """
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     _read_certificate(chosen, authorities)
+    _read_configuration(configuration)
     process_setup.raise_file_limit()
     with cli_engine.translate_unreachable(chosen.database_url), wiring.open_current_engine(chosen) as engine:
         wiring.import_resources(engine, chosen)
     bound = serve.bind_socket(chosen.host, port)
     typer.echo(f"pilotage answers DIRAC at {serve.url_of(bound, tls=True)}", err=True)
-    one = partial(_run, chosen, bound, authorities, as_json=as_json)
+    one = partial(_run, chosen, bound, authorities, configuration, as_json=as_json)
     if chosen.workers == 1:
         one()
     else:
@@ -113,7 +122,21 @@ def _read_certificate(chosen: Settings, authorities: Path) -> Certificate:
     return Certificate(chosen.tls_certificate, chosen.tls_key, authorities)
 
 
-def _run(chosen: Settings, bound: socket.socket, authorities: Path, *, as_json: bool) -> None:
+def _read_configuration(file: Path | None) -> ConfigurationFile | None:
+    try:
+        return None if file is None else ConfigurationFile(file)
+    except (OSError, UnicodeError) as error:
+        raise CommandRefused(f"{file} cannot be read: {error} (--configuration)") from None
+
+
+def _run(
+    chosen: Settings,
+    bound: socket.socket,
+    authorities: Path,
+    configuration: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Run one process."""
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     gc_tuning.collect_seldom()
@@ -123,5 +146,9 @@ def _run(chosen: Settings, bound: socket.socket, authorities: Path, *, as_json: 
         tls.watch_certificate(_read_certificate(chosen, authorities)) as context,
     ):
         serve.serve_application(
-            create_door(parts), bound, chosen, tls=context, connection=CertifiedConnection
+            create_door(parts, _read_configuration(configuration)),
+            bound,
+            chosen,
+            tls=context,
+            connection=CertifiedConnection,
         )

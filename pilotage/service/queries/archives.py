@@ -122,8 +122,8 @@ def answer(
     """
     if digest is None:
         raise BlobNotFound(name)
-    file = store.open(digest)
     size = blobs.read_size(conn, digest, vo=vo)
+    file = store.open(digest)
     headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(_pieces(file), media_type="application/x-tar", headers=headers)
 

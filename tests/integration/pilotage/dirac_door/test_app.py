@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from cs_config.options import bounds
 from pilotage.dirac_door.app import SERVICES, create_door
+from pilotage.dirac_door.configuration_server import ConfigurationFile
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
 from tests.certificates import Authority, make_proxy
@@ -29,12 +30,13 @@ Resources:
     LCG.A.org: {VO: [lhcb], CEs: {ce1: {Queues: {long: {CPUTime: 100000}}}}}
 Operations: {Defaults: {JobScheduling: {RescheduleDelays: [0]}}}
 Registry:
-  VO: {lhcb: {}}
-  Users: {ada: {DN: /DC=test/CN=ada}, pia: {DN: /DC=test/CN=pia}}
+  VO: {lhcb: {}, dune: {}}
+  Users: {ada: {DN: /DC=test/CN=ada}, pia: {DN: /DC=test/CN=pia}, bea: {DN: /DC=test/CN=bea}}
   Hosts: {rms: {DN: /DC=test/CN=rms, Properties: [JobAdministrator, TrustedHost]}}
   Groups:
     lhcb_user: {VO: lhcb, Users: [ada], Properties: [NormalUser, JobSharing]}
     lhcb_pilot: {VO: lhcb, Users: [pia], Properties: [GenericPilot]}
+    dune_user: {VO: dune, Users: [bea], Properties: [NormalUser]}
 """
 #: A call of a service: the peer, the path, the form.
 Ask = Callable[..., httpx.Response]
@@ -46,7 +48,8 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
     directory = tmp_path_factory.mktemp("certificates")
     authority = Authority(directory)
     found = {"rms": (authority.sign("rms")[0].read_text(),)}
-    for name, group in (("ada", "lhcb_user"), ("pia", "lhcb_pilot"), ("eve", "lhcb_user")):
+    groups = {"ada": "lhcb_user", "pia": "lhcb_pilot", "eve": "lhcb_user", "bea": "dune_user"}
+    for name, group in groups.items():
         certificate, secret = authority.sign(name)
         for label in (name, f"{name}'s renewed proxy"):
             proxy = make_proxy(certificate, secret, directory / f"{label}.proxy", group=group)
@@ -58,7 +61,9 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
 @contextmanager
 def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[Ask]:
     with running(engine, directory, CONFIG) as service:
-        door = create_door(service.parts)
+        served = directory / "cs.cfg"
+        served.write_text("Systems\n{\n  A = 1\n}\n")
+        door = create_door(service.parts, ConfigurationFile(served))
 
         def ask(
             peer: str | None,

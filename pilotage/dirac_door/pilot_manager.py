@@ -1,0 +1,190 @@
+"""WorkloadManagement/PilotManager: pilots of DIRAC, for installations without DIRAC's own PilotManager.
+
+A pilot is named by its reference, which the CE gave to it; ours has a stamp made from its VO and the
+reference. A pilot is seen and changed by what registered it, pilots' groups and administrators of its VO.
+
+Source: DIRAC 9.1, `PilotManagerHandler.py`, `PilotAgentsDB.py`.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator, Field
+from sqlalchemy import Connection
+
+from cs_config.options import bounds
+from cs_config.tree.address import QueueAddress
+from pilotage.dirac_door import jencode, peers
+from pilotage.dirac_door.calls import DiracCall, JobId, Method
+from pilotage.dirac_door.jencode import Result
+from requirements.errors import InvalidRequest, NotAllowed, Problem
+from requirements.values import fold
+from taskqueue.db import database
+from taskqueue.leases import attempts
+from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import FirstRequest, Pilot, StatusReport
+from taskqueue.states import PilotStatus
+
+#: A pilot's reference.
+Reference = Annotated[str, Field(min_length=1, max_length=bounds.NAME)]
+#: References: a list, or one.
+References = Annotated[
+    Annotated[list[Reference], Field(max_length=bounds.DIRAC_PILOTS)],
+    BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
+]
+#: Statuses that only older releases have.
+_OLD_STATUSES: Final = {"Scheduled": PilotStatus.WAITING}
+#: Most jobs of one pilot in an answer.
+_JOBS: Final = 1_000
+_UNKNOWN_REFERENCE: Final = "Unknown"
+
+
+def make_stamp(vo: str, reference: str) -> str:
+    """Our stamp of a pilot of DIRAC."""
+    return f"dirac-{hashlib.sha256(f'{vo} {reference}'.encode()).hexdigest()[:32]}"
+
+
+def note_request(
+    call: DiracCall, vos: Collection[str], reference: object, queue: QueueAddress | None
+) -> str | None:
+    """The stamp of the registered pilot that requests a job; it runs, at the first queue that it names."""
+    if not isinstance(reference, str) or reference in ("", _UNKNOWN_REFERENCE):
+        return None
+    with database.reading(call.parts.engine) as conn:
+        found = [each for each in _find(conn, call, [reference], vos) if _is_visible(call, each)]
+    if not found:
+        return None
+    [pilot] = found[:1]
+    if queue is not None and not (pilot.site and pilot.status is PilotStatus.RUNNING):
+        request = FirstRequest(stamp=pilot.stamp, vo=pilot.vo, queue=queue)
+        with database.writing(call.parts.engine) as conn:
+            pilots.bind_queues(conn, [request], now=call.parts.clock())
+    return pilot.stamp
+
+
+def _find(
+    conn: Connection, call: DiracCall, references: Sequence[str], vos: Collection[str] | None = None
+) -> Sequence[Pilot]:
+    known = call.peer.vos if vos is None else vos
+    stamps = {make_stamp(vo, reference) for vo in known for reference in references}
+    return sorted(pilots.read_pilots(conn, stamps), key=lambda each: each.created_at)
+
+
+def _is_visible(call: DiracCall, pilot: Pilot) -> bool:
+    peer = call.peer
+    if pilot.vo not in peer.vos:
+        return False
+    return peer.holder == pilot.submitted_by or _manages(call)
+
+
+def _manages(call: DiracCall) -> bool:
+    return call.peer.has(peers.GENERIC_PILOT) or call.peer.has(peers.JOB_ADMINISTRATOR)
+
+
+def add_references(
+    call: DiracCall,
+    references: References,
+    vo: str,
+    grid_type: str = "DIRAC",  # noqa: ARG001
+    stamps: dict[str, str] | None = None,  # noqa: ARG001  (of DIRAC's remote logs)
+) -> Result:
+    """Register pilots that were submitted; a second time changes nothing."""
+    own = fold(vo)
+    if own not in call.peer.vos:
+        raise NotAllowed(f"{call.peer.user} may register pilots of {', '.join(sorted(call.peer.vos))} only")
+    now = call.parts.clock()
+    with database.writing(call.parts.engine) as conn:
+        known = {each.stamp for each in _find(conn, call, references, {own}) if _is_visible(call, each)}
+        new = sorted({make_stamp(own, each): each for each in references}.items())
+        for stamp, _ in new:
+            if stamp not in known:
+                pilots.register(conn, stamp=stamp, vo=own, queue=None, submitted_by=call.peer.holder, now=now)
+        named = [
+            StatusReport(stamp=stamp, status=PilotStatus.SUBMITTED, reference=reference)
+            for stamp, reference in new
+            if stamp not in known
+        ]
+        pilots.set_all(conn, named, now=now)
+    return jencode.ok()
+
+
+def set_status(
+    call: DiracCall,
+    reference: Reference,
+    status: str,
+    destination: str | None = None,  # noqa: ARG001  (its queue is the one where it requests jobs)
+    reason: str | None = None,
+    site: str | None = None,  # noqa: ARG001
+    queue: str | None = None,  # noqa: ARG001
+) -> Result:
+    """Store the status of a pilot; of no effect on one that is not registered, or has ended."""
+    wanted = _OLD_STATUSES.get(status, status)
+    if wanted not in set(PilotStatus):
+        listed = ", ".join(PilotStatus)
+        message = f"{status[:80]!r} is no status of a pilot: {listed} are allowed"
+        raise InvalidRequest([Problem(path="status", message=message)])
+    with database.writing(call.parts.engine) as conn:
+        changed = [
+            StatusReport(stamp=each.stamp, status=PilotStatus(wanted), reason=(reason or "")[: bounds.NAME])
+            for each in _find(conn, call, [reference])
+            if _is_visible(call, each)
+        ]
+        pilots.set_all(conn, changed, now=call.parts.clock())
+    return jencode.ok()
+
+
+def get_info(call: DiracCall, references: References) -> Result:
+    """Pilots with their jobs, by reference."""
+    with database.reading(call.parts.engine) as conn:
+        return _describe(conn, call, _find(conn, call, references))
+
+
+def _describe(conn: Connection, call: DiracCall, found: Sequence[Pilot]) -> Result:
+    visible = [each for each in found if _is_visible(call, each) and each.reference]
+    if not visible:
+        return jencode.error("none of these is known", jencode.NO_PILOT)
+    return jencode.ok({str(each.reference): _summarise(conn, each) for each in visible})
+
+
+def _summarise(conn: Connection, pilot: Pilot) -> dict[str, object]:
+    taken = attempts.list_of_pilot(conn, pilot.stamp, limit=_JOBS)
+    jobs = sorted({each.job_id for each in taken})
+    return {
+        "PilotJobReference": pilot.reference,
+        "PilotID": pilot.stamp,
+        "PilotStamp": pilot.stamp,
+        "VO": pilot.vo,
+        "GridType": "DIRAC",
+        "GridSite": pilot.site,
+        "DestinationSite": pilot.ce,
+        "Queue": pilot.queue,
+        "Status": str(pilot.status),
+        "StatusReason": pilot.status_reason,
+        "BenchMark": 0.0,
+        "AccountingSent": "False",
+        "SubmissionTime": pilot.created_at,
+        "LastUpdateTime": pilot.updated_at,
+        **({"Jobs": jobs} if jobs else {}),
+    }
+
+
+def get_pilots(call: DiracCall, job_id: JobId) -> Result:
+    """The pilots that had a job."""
+    with database.reading(call.parts.engine) as conn:
+        call.get_job(conn, job_id)
+        stamps = {each.stamp for each in attempts.list_newest(conn, job_id) if each.stamp}
+        found = pilots.read_pilots(conn, stamps)
+        # Who sees the job sees which pilots had it.
+        known = [each for each in found if each.reference]
+        if not known:
+            return jencode.error(f"Failed to get pilot for Job {job_id}: none is known")
+        return jencode.ok({str(each.reference): _summarise(conn, each) for each in known})
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    "addPilotReferences": add_references,
+    "setPilotStatus": set_status,
+    "getPilotInfo": get_info,
+    "getPilots": get_pilots,
+}

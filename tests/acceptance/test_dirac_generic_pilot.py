@@ -1,0 +1,145 @@
+"""A genuine generic pilot of DIRAC: it takes the job of another user, whose proxy a ProxyManager gives it."""
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from examples.demo.on_dirac import configure
+from examples.servers import dirac, starting
+from examples.servers.dirac import GenuineDirac, Slot
+from tests import genuine_dirac
+from tests.acceptance.processes import Supervised
+from tests.certificates import Authority, make_proxy, sign_proxy
+
+RESOURCES = """
+Resources:
+  Sites: {LCG.North.org: {VO: [lhcb], CEs: {ce-north: {Queues: {long: {CPUTime: 1000000}}}}}}
+Operations: {Defaults: {JobScheduling: {RescheduleDelays: [0]}}}
+Registry:
+  VO: {lhcb: {}}
+  Users: {ada: {DN: /DC=test/CN=ada}, pia: {DN: /DC=test/CN=pia}}
+  Groups:
+    lhcb_user: {VO: lhcb, Users: [ada], Properties: [NormalUser]}
+    lhcb_pilot: {VO: lhcb, Users: [pia], Properties: [GenericPilot]}
+"""
+JDL = """\
+Executable = "who.sh";
+StdOutput = "std.out";
+InputSandbox = {"who.sh"};
+OutputSandbox = {"std.out"};
+CPUTime = 500;
+"""
+PATIENCE = 600.0
+
+
+@contextmanager
+def proxy_manager(
+    certificate: Path, secret: Path, host: tuple[Path, Path]
+) -> Iterator[tuple[str, list[Any]]]:
+    """The URL of a stand-in of DIRAC's ProxyManager that has one user's certificate, and the calls of it."""
+    calls: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            method, arguments = form["method"][0], json.loads(form["args"][0])
+            calls.append((method, arguments[:2]))
+            answer: dict[str, object] = {"OK": True, "Value": 2048}
+            if method == "getProxy":
+                key = x509.load_pem_x509_csr(arguments[2].encode()).public_key()
+                assert isinstance(key, rsa.RSAPublicKey)
+                chain = sign_proxy(certificate, secret, key, group=arguments[1], limited=True, days=7)
+                answer = {"OK": True, "Value": b"".join(chain).decode()}
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*host)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"https://localhost:{server.server_address[1]}/Framework/ProxyManager", calls
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.debian("dirac")
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_generic_pilot_runs_the_job_of_another_with_its_owners_proxy(
+    database_url: str, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    host, owner, pilot = (authority.sign(name) for name in ("host", "ada", "pia"))
+    authorities, port = authority.link_by_hash(), starting.free_port()
+    url = f"https://localhost:{port}"
+    (tmp_path / "resources.yaml").write_text(RESOURCES)
+    with proxy_manager(*owner, host) as (manager, calls):
+        services = dict.fromkeys((*dirac.MOVED, *dirac.ALONE), url)
+        tree: Any = configure(url, services)
+        tree["Systems"]["Framework"] = {"URLs": {"ProxyManager": manager}}
+        tree["Registry"]["Users"]["pia"] = {"DN": "/DC=test/CN=pia"}
+        group = {"Users": "pia", "VO": "lhcb", "Properties": "GenericPilot, LimitedDelegation"}
+        tree["Registry"]["Groups"]["lhcb_pilot"] = group
+        (tmp_path / "cs.cfg").write_text("\n".join(dirac.write_cfg(tree)))
+        arguments = [
+            *("dirac-door", "--port", str(port), "--tls-certificate", str(host[0])),
+            *("--tls-key", str(host[1]), "--authorities", str(authorities)),
+            *("--resources", str(tmp_path / "resources.yaml"), "--configuration", str(tmp_path / "cs.cfg")),
+        ]
+        environment = {"PILOTAGE_HOME": str(tmp_path / "home"), "PILOTAGE_DATABASE_URL": database_url}
+        door = Supervised("door", arguments, env=environment, log=tmp_path / "door.log")
+        door.start()
+        (tmp_path / "dirac").mkdir()
+        genuine = GenuineDirac(
+            python=genuine_dirac.install(), directory=tmp_path / "dirac", url=url, authorities=authorities
+        )
+        user = make_proxy(*owner, tmp_path / "ada.proxy", group="lhcb_user", days=7)
+        pilots = make_proxy(*pilot, tmp_path / "pia.proxy", group="lhcb_pilot", days=7)
+        work = tmp_path / "work"
+        work.mkdir()
+        (work / "who.sh").write_text("#!/bin/sh\nopenssl x509 -noout -subject -in $X509_USER_PROXY\n")
+        (work / "job.jdl").write_text(JDL)
+        agents = []
+        try:
+            starting.wait_until(lambda: "answers" in door.log.read_text(), PATIENCE)
+            said = genuine.run(user, "dirac-wms-job-submit", "job.jdl", directory=work).stdout
+            assert "JobID = 1" in said, said
+            slot = Slot(site="LCG.North.org", ce="ce-north", queue="long")
+            reference = "https://ce-north/generic"
+            genuine.run(pilots, "dirac-admin-add-pilot", reference, "lhcb", "DIRAC", "abc")
+            agents.append(genuine.start_job_agent("generic", slot, pilots))
+            agents[0].wait(PATIENCE)
+            log = (tmp_path / "dirac" / "generic.log").read_text()
+            shown = genuine.run(user, "dirac-wms-job-status", "1").stdout
+            assert "Status=Done" in shown, shown + log
+            genuine.run(user, "dirac-wms-job-get-output", "1", directory=work)
+            assert "ada" in (work / "1" / "std.out").read_text()
+            assert ("getProxy", ["/DC=test/CN=ada", "lhcb_user"]) in map(tuple, calls)
+            shown = genuine.run(pilots, "dirac-admin-get-pilot-info", reference).stdout
+            assert "Done" in shown
+        finally:
+            dirac.kill(agents)
+            door.stop()
+        assert "Traceback" not in door.log.read_text(), door.log.read_text()

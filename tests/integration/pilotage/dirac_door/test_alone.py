@@ -1,0 +1,184 @@
+"""Services of the door for installations without DIRAC's own: sandboxes, pilots, the configuration."""
+
+import hashlib
+import json
+import os
+import zlib
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, select
+
+from cs_config.options import bounds
+from taskqueue.db import database
+from taskqueue.schema.tables import attempts, descriptions
+from tests.integration.pilotage.dirac_door.test_app import (
+    MANAGER,
+    MATCHER,
+    MONITORING,
+    UPDATE,
+    Ask,
+    ask,
+    chains,
+    value,
+)
+
+__all__ = ["ask", "chains"]
+
+SANDBOXES, PILOTS, SERVER = (
+    "/WorkloadManagement/SandboxStore",
+    "/WorkloadManagement/PilotManager",
+    ("/Configuration/Server"),
+)
+RESOURCE = {"Site": "LCG.A.org", "GridCE": "ce1", "CEQueue": "long", "CPUTime": 5000}
+
+
+def send(ask: Ask, peer: str, data: bytes, assigned: dict[str, str] | None = None, **more: Any) -> Any:
+    """What `SandboxStoreClient.uploadFilesAsSandbox` sends."""
+    name = f"{hashlib.md5(data, usedforsecurity=False).hexdigest()}.tar.bz2"
+    content = {"__dCls": "b64", "obj": b64encode(data).decode()}
+    return ask(peer, SANDBOXES, "streamFromClient", [name, assigned or {}], "", len(data), content, **more)
+
+
+def fetch(ask: Ask, peer: str, url: str) -> Any:
+    """What `SandboxStoreClient.downloadSandbox` sends."""
+    path = url.partition("|")[2]
+    return ask(peer, SANDBOXES, "streamToClient", f"https://door:8443{SANDBOXES}{path}", "")
+
+
+def submit(ask: Ask, url: str) -> Any:
+    return ask(
+        "ada", MANAGER, "submitJob", f'Executable = "a.sh"; CPUTime = 1000; InputSandbox = {{"{url}"}}'
+    )
+
+
+def test_an_input_sandbox_is_the_jobs_and_reaches_its_pilot(ask: Ask, engine: Engine):
+    url = value(send(ask, "ada", b"an archive"))
+    assert url.startswith("SB:SandboxSE|/SandBox/lhcb/ada/lhcb_user/")
+    job_id = value(submit(ask, url))
+    with database.reading(engine) as conn:
+        stored = conn.execute(select(descriptions.c.sandbox)).scalar_one()
+    assert stored == hashlib.sha256(b"an archive").hexdigest()
+    assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", f"Job:{job_id}")) == {"Input": [url]}
+
+    got = value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    assert f"InputSandbox = {{{url}}};" in got["JDL"]
+    answer = fetch(ask, "ada", url)
+    assert (answer.status_code, answer.content) == (200, b"an archive")
+    for stranger in ("pia", "bea"):  # neither a pilot without the owner's proxy, nor another VO
+        assert fetch(ask, stranger, url).status_code == 400
+    assert fetch(ask, "bea", url.replace("lhcb", "dune").replace("/ada/", "/bea/")).status_code == 400
+    assert fetch(ask, "ada", url.replace(stored, "0" * 64)).status_code == 400
+    assert fetch(ask, "ada", "SB:SandboxSE|/SandBox/../../etc/passwd").status_code == 400
+    assert not fetch(ask, "ada", "SB:SandboxSE|" + "x" * 10_000).json()["OK"]
+
+
+def test_an_output_is_that_of_the_attempt_and_a_ghosts_is_dropped(ask: Ask, engine: Engine):
+    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    entity = f"Job:{job_id}"
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    assert not send(ask, "bea", b"forged", {entity: "Output"}).json()["OK"]
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address="10.0.0.9"))
+    first = value(send(ask, "ada", b"first", {entity: "Output"}, address="10.0.0.9"))
+    url = value(send(ask, "ada", b"the output", {entity: "Output"}, address="10.0.0.9"))
+    assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", entity)) == {"Output": [url]}
+    assert fetch(ask, "ada", url).content == b"the output"
+    assert fetch(ask, "ada", first).status_code == 400  # replaced
+
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Failed", "", "JobWrapper", address="10.0.0.9"))
+    value(send(ask, "ada", b"after the end", {entity: "Output"}, address="10.0.0.9"))
+    assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", entity)) == {"Output": [url]}
+    value(ask("ada", MANAGER, "rescheduleJob", [job_id]))
+    value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address="10.0.0.9"))
+    with database.reading(engine) as conn:
+        outputs = conn.execute(select(attempts.c.output)).scalars().all()
+    assert outputs == [hashlib.sha256(b"the output").hexdigest()]
+
+
+def test_sandboxes_that_cannot_be_stored_are_refused(ask: Ask):
+    [job_id] = [value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))]
+    wrong = {"__dCls": "b64", "obj": b64encode(b"other").decode()}
+    for arguments, message in (
+        ([["0" * 32 + ".tar.bz2", {}], "", 5, wrong], "MD5"),
+        ([["no archive", {}], "", 5, wrong], "is no name"),
+        ([[".tar" * 1_000 + "-", {}], "", 5, wrong], "at most 255 characters"),
+        ([["a.tar.bz2", {"Pilot:5": "Output"}], "", 5, wrong], "is no job"),
+        ([["a.tar.bz2", {f"Job:{job_id}": "Input"}], "", 5, wrong], "submitted later"),
+        ([["a.tar.bz2", {f"Job:{job_id}": "Output", "Job:99": "Output"}], "", 5, wrong], "output of one"),
+        ([["a.tar.bz2", {"Job:99": "Output"}], "", 5, wrong], "does not exist"),
+        ([["a.tar.bz2", {}], "", 0, {"__dCls": "b64", "obj": ""}], "empty"),
+    ):
+        answer = ask("ada", SANDBOXES, "streamFromClient", *arguments)
+        assert (answer.status_code, answer.json()["OK"]) == (200, False), arguments
+        assert message in answer.json()["Message"]
+    assert not send(ask, "ada", b"x" * (bounds.DIRAC_SANDBOX + 1)).json()["OK"]
+    assert not send(ask, "pia", b"of no user").json()["OK"]
+    assert not send(ask, "rms", b"of a host").json()["OK"]
+    one, two = (value(send(ask, "ada", content)) for content in (b"one", b"two"))
+    assert "names 2 sandboxes" in submit(ask, f'{one}", "{two}').json()["Message"]
+    gone = one.replace(one.rpartition("/")[2], f"{'0' * 64}.tar.bz2")
+    assert "is not stored" in submit(ask, gone).json()["Message"]
+    value(submit(ask, "SB:SandboxSE|/SandBox/a/ada.lhcb_user/abc/def/abcdef.tar.bz2"))  # of DIRAC's own store
+
+
+def test_clients_find_the_store_active(ask: Ask):
+    columns = ["Name", "ElementType", "StatusType", "Status", "VO"]
+    path = "/ResourceStatus/ResourceStatus"
+    rows = value(ask("ada", path, "select", "ResourceStatus", {"Meta": {"columns": columns}, "VO": "all"}))
+    assert ["SandboxSE", "StorageElement", "ReadAccess", "Active", "all"] in rows
+    assert value(ask("ada", path, "select", "SiteStatus", {"Meta": {"columns": columns}})) == []
+    for meta in (None, {}, {"columns": 5}, {"columns": ["Name"] * 100}):
+        assert not ask("ada", path, "select", "ResourceStatus", {"Meta": meta}).json()["OK"]
+
+
+def test_a_pilot_is_registered_and_has_its_jobs(ask: Ask):
+    reference = "https://ce1/arex/1"
+    unknown = ask("pia", PILOTS, "getPilotInfo", reference).json()
+    assert (unknown["OK"], unknown["Errno"]) == (False, 1550)
+    for _ in range(2):
+        value(ask("pia", PILOTS, "addPilotReferences", [reference], "lhcb", "DIRAC", {reference: "abc"}))
+    assert not ask("pia", PILOTS, "addPilotReferences", [reference], "dune").json()["OK"]
+    assert value(ask("pia", PILOTS, "getPilotInfo", [reference]))[reference]["Status"] == "Submitted"
+    assert not ask("bea", PILOTS, "getPilotInfo", reference).json()["OK"]
+
+    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    value(ask("pia", MATCHER, "requestJob", {**RESOURCE, "PilotReference": reference}))
+    pilot = value(ask("pia", PILOTS, "getPilotInfo", reference))[reference]
+    assert (pilot["Status"], pilot["GridSite"], pilot["Jobs"]) == ("Running", "LCG.A.org", [job_id])
+    assert list(value(ask("ada", PILOTS, "getPilots", job_id))) == [reference]
+
+    done = (reference, "Done", "ce1", "Report from JobAgent", "LCG.A.org", "long")
+    value(ask("bea", PILOTS, "setPilotStatus", *done))  # of no effect: it is none of hers
+    assert value(ask("pia", PILOTS, "getPilotInfo", reference))[reference]["Status"] == "Running"
+    value(ask("pia", PILOTS, "setPilotStatus", *done))
+    pilot = value(ask("pia", PILOTS, "getPilotInfo", reference))[reference]
+    assert (pilot["Status"], pilot["StatusReason"]) == ("Done", "Report from JobAgent")
+    value(ask("pia", PILOTS, "setPilotStatus", "https://ce1/unknown", "Done"))
+    assert "allowed" in ask("pia", PILOTS, "setPilotStatus", reference, "Lazy").json()["Message"]
+
+
+def test_the_configuration_is_served_and_read_again(ask: Ask, tmp_path: Path):
+    first = value(ask("ada", SERVER, "getCompressedDataIfNewer", "0"))
+    text = zlib.decompress(b64decode(first["data"])).decode()
+    assert f"Version = {first['newestVersion']}" in text
+    assert "A = 1" in text
+    same = value(ask("ada", SERVER, "getCompressedDataIfNewer", first["newestVersion"]))
+    assert same == {"newestVersion": first["newestVersion"]}
+    file = tmp_path / "cs.cfg"
+    for content in ("Systems\n{\n  A = 2\n}\n", "Systems\n{\n"):  # the second cannot be read
+        file.write_text(content)
+        later = file.stat().st_mtime + 10
+        os.utime(file, (later, later))
+        newer = value(ask("ada", SERVER, "getCompressedDataIfNewer", first["newestVersion"]))
+        assert "A = 2" in zlib.decompress(b64decode(newer["data"])).decode()
+    assert value(ask("ada", SERVER, "writeEnabled")) is False
+    assert json.dumps(value(ask("ada", SERVER, "getVersion")))
+
+
+def test_other_jobs_and_their_sandboxes_do_not_exist(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    for method, path in (("getSandboxesAssignedToEntity", SANDBOXES), ("getPilots", PILOTS)):
+        argument = f"Job:{job_id}" if path == SANDBOXES else job_id
+        assert "does not exist" in ask("bea", path, method, argument).json()["Message"]
+    assert value(ask("ada", MONITORING, "getJobsStatus", job_id))
