@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,11 @@ def install() -> Path:
     return python
 
 
-def _write(sections: Mapping[str, object]) -> Iterator[str]:
+def write_configuration(sections: Mapping[str, object]) -> Iterator[str]:
     """Lines of a configuration of DIRAC."""
     for name, value in sections.items():
         if isinstance(value, Mapping):
-            yield from (name, "{", *_write(value), "}")
+            yield from (name, "{", *write_configuration(value), "}")
         else:
             yield f"{name} = {value}"
 
@@ -77,7 +77,9 @@ for name, method, arguments in json.loads(sys.stdin.read()):
         client = Client(url=name)
     else:
         client = getattr(import_module(f"DIRAC.WorkloadManagementSystem.Client.{name}"), name)()
-    answers.append(getattr(client, method)(*arguments))
+    answer = getattr(client, method)(*arguments)
+    answer.pop("ExecInfo", None)  # of an exception, which has no form in JEncode
+    answers.append(answer)
 print("ANSWERS" + JEncode.encode(answers))
 """
 
@@ -88,12 +90,15 @@ class GenuineClients:
 
     python: Path
     directory: Path
+    more: Mapping[str, str] = field(default_factory=dict)  #: variables of their processes
 
     @classmethod
-    def make(cls, directory: Path, *, url: str, authorities: Path) -> "GenuineClients":
-        """Clients of the services at `url`."""
+    def make(
+        cls, directory: Path, *, url: str, authorities: Path, urls: Mapping[str, str] | None = None
+    ) -> "GenuineClients":
+        """Clients of the services at `url`, or of those with these URLs by name."""
         names = ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
-        urls = {name: f"{url}/WorkloadManagement/{name}" for name in names}
+        urls = urls or {name: f"{url}/WorkloadManagement/{name}" for name in names}
         group = {"Users": "ada", "VO": "lhcb", "Properties": "NormalUser"}
         configuration = {
             "DIRAC": {"VirtualOrganization": "lhcb", "Security": {"CALocation": str(authorities)}},
@@ -101,7 +106,7 @@ class GenuineClients:
             "Registry": {"Groups": {"lhcb_user": group}},
         }
         directory.mkdir()
-        (directory / "dirac.cfg").write_text("\n".join(_write(configuration)))
+        (directory / "dirac.cfg").write_text("\n".join(write_configuration(configuration)))
         return cls(python=install(), directory=directory)
 
     def call(self, proxy: Path, *calls: tuple[Any, ...]) -> list[Any]:
@@ -129,4 +134,5 @@ class GenuineClients:
             "DIRACSYSCONFIG": str(self.directory / "dirac.cfg"),
             "X509_USER_PROXY": str(proxy),
             "X509_CERT_DIR": "",
+            **self.more,
         }

@@ -6,7 +6,7 @@ for an unknown method; after any other status they try the next URL of the servi
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
@@ -15,18 +15,22 @@ import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
+from cs_config.options.operations import options_for
 from pilotage.dirac_door import (
     certificates,
+    former,
     jencode,
     job_manager,
     job_monitoring,
     job_state_update,
     matcher,
     peers,
+    routing,
 )
 from pilotage.dirac_door.calls import CheckedMethod, DiracCall, Method
 from pilotage.dirac_door.certificates import Identity
-from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.former import FormerAway, FormerServices, UnknownThere
+from pilotage.dirac_door.jencode import Form, Result
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
 from pilotage.service.error_handlers import status_of
@@ -76,8 +80,11 @@ _STATUSES: Final = frozenset({401, 408, 413, 429, 503})
 _NOT_IMPLEMENTED: Final = 501
 
 
-def create_door(parts: Services) -> FastAPI:
-    """Build the application, ready to be served; it starts and stops none of `parts`."""
+def create_door(parts: Services, former_services: FormerServices | None = None) -> FastAPI:
+    """Build the application, ready to be served; it starts and stops none of `parts`.
+
+    `former_services`: for what has not moved; None: everything is answered here.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -86,9 +93,13 @@ def create_door(parts: Services) -> FastAPI:
 
     async def answer(request: Request) -> Response:
         try:
-            return await _answer(parts, StrictRequest(request.scope, request.receive))
+            return await _answer(parts, former_services, StrictRequest(request.scope, request.receive))
         except ClientDisconnect:
             return Response("the request ended in the middle of its form", 400)
+        except UnknownThere as unknown:
+            return Response(str(unknown), _NOT_IMPLEMENTED)
+        except FormerAway as away:
+            return Response(str(away), 503)
         except PilotageError as refusal:
             return _refuse(request, refusal)
         except database.UNAVAILABLE as away:
@@ -103,7 +114,9 @@ def create_door(parts: Services) -> FastAPI:
     return door
 
 
-async def _answer(parts: Services, request: StrictRequest) -> Response:
+async def _answer(
+    parts: Services, former_services: FormerServices | None, request: StrictRequest
+) -> Response:
     identity = _identify(request)
     config, address = parts.live.current, access.address(request)
     registry = config.registry
@@ -115,18 +128,47 @@ async def _answer(parts: Services, request: StrictRequest) -> Response:
         await request.read(_LONGEST.get(request.url.path, SMALL))
         form = await anyio.to_thread.run_sync(jencode.read_form, request.whole)
         peer = peers.find_peer(identity, form.credentials, config, address=address)
-        methods = SERVICES[request.url.path]
-        if form.method not in methods:
-            return Response(f"{form.method[:80]} is no method of {request.url.path}", _NOT_IMPLEMENTED)
-        method = methods[form.method]
-        call, named = (
-            DiracCall(parts=parts, peer=peer, request=request),
-            method.read_arguments(form.arguments),
+        method = SERVICES[request.url.path].get(form.method)
+        answer = partial(
+            _route, former_services, DiracCall(parts=parts, peer=peer, request=request), form, method
         )
-        if not method.is_async:
-            run = partial(database.retry_on_conflict(method.function), call, **named)
-            return _encode(await anyio.to_thread.run_sync(run))
-    return _encode(await method.function(call, **named))
+        if method is None or not method.is_async:
+            return _encode(await answer())
+    return _encode(await answer())
+
+
+async def _route(
+    former_services: FormerServices | None, call: DiracCall, form: Form, method: CheckedMethod | None
+) -> Result:
+    """The result of a call: ours, that of the former services, or both."""
+    path, peer = call.request.url.path, call.peer
+
+    async def there(arguments: Sequence[object]) -> Result:
+        if former_services is None:
+            raise UnknownThere(f"{form.method[:80]} is no method of {path}")
+        return await former_services.call(path, form.method, arguments, peer)
+
+    here = None if method is None else partial(_call, call, method)
+    is_passed_on = former.VIA in call.request.headers.get("via", "")  # such as by a URL of our own
+    if is_passed_on:
+        former_services = None
+    if former_services is None or path not in former_services.paths:
+        return await (here or there)(form.arguments)
+    # A limited proxy may not submit: the former services, which see the door's certificate, would let it.
+    has_moved = peer.is_limited or options_for(call.parts.live.current, peer.vo).dirac_door.moved
+    return await routing.answer_call(
+        former_services, path, form.method, form.arguments, here=here, there=there, has_moved=has_moved
+    )
+
+
+async def _call(call: DiracCall, method: CheckedMethod, arguments: Sequence[object]) -> Result:
+    """The result of a method of ours."""
+    named = method.read_arguments(arguments)
+    if method.is_async:
+        result: Result = await method.function(call, **named)
+        return result
+    run = partial(database.retry_on_conflict(method.function), call, **named)
+    return await anyio.to_thread.run_sync(run)
 
 
 def _encode(result: Result) -> Response:
