@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import (
     certificates,
+    diracx,
     former,
     jencode,
     job_manager,
@@ -111,6 +112,8 @@ def create_door(parts: Services, former_services: FormerServices | None = None) 
     door.state.parts = parts
     for path in SERVICES:
         door.add_route(path, answer, methods=["POST"])
+    for path, report in diracx.ROUTES.items():
+        door.add_route(path, partial(diracx.answer, parts, report), methods=["PATCH"])
     return door
 
 

@@ -126,7 +126,8 @@ def _read_certificate(chosen: Settings, authorities: Path) -> Certificate:
         raise CommandRefused(
             f"{authorities} is no directory with certificates of authorities (--authorities)"
         )
-    return Certificate(chosen.tls_certificate, chosen.tls_key, authorities)
+    with_tokens = any(each.kind == "diracx" for each in chosen.issuers)
+    return Certificate(chosen.tls_certificate, chosen.tls_key, authorities, with_tokens=with_tokens)
 
 
 def _read_former(chosen: Settings, authorities: Path, urls: Sequence[str]) -> FormerServices | None:
