@@ -35,7 +35,7 @@ class Collector:
 
     def close(self) -> None:
         """Close the connections to the collector."""
-        self._exporter.shutdown()
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
 def list_spans(trace: Span, resource: Resource) -> Iterator[ReadableSpan]:

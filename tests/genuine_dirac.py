@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,9 @@ for name, method, arguments in json.loads(sys.stdin.read()):
         client = Client(url=name)
     else:
         client = getattr(import_module(f"DIRAC.WorkloadManagementSystem.Client.{name}"), name)()
-    answers.append(getattr(client, method)(*arguments))
+    answer = getattr(client, method)(*arguments)
+    answer.pop("ExecInfo", None)  # of an exception, which has no form in JEncode
+    answers.append(answer)
 print("ANSWERS" + JEncode.encode(answers))
 """
 
@@ -85,12 +87,15 @@ class GenuineClients:
 
     python: Path
     directory: Path
+    more: Mapping[str, str] = field(default_factory=dict)  #: variables of their processes
 
     @classmethod
-    def make(cls, directory: Path, *, url: str, authorities: Path) -> "GenuineClients":
-        """Clients of the services at `url`."""
+    def make(
+        cls, directory: Path, *, url: str, authorities: Path, urls: Mapping[str, str] | None = None
+    ) -> "GenuineClients":
+        """Clients of the services at `url`, or of those with these URLs by name."""
         names = ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
-        urls = {name: f"{url}/WorkloadManagement/{name}" for name in names}
+        urls = urls or {name: f"{url}/WorkloadManagement/{name}" for name in names}
         group = {"Users": "ada", "VO": "lhcb", "Properties": "NormalUser"}
         configuration = {
             "DIRAC": {"VirtualOrganization": "lhcb", "Security": {"CALocation": str(authorities)}},
@@ -126,4 +131,5 @@ class GenuineClients:
             "DIRACSYSCONFIG": str(self.directory / "dirac.cfg"),
             "X509_USER_PROXY": str(proxy),
             "X509_CERT_DIR": "",
+            **self.more,
         }

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlparse
 
+import httpx
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
@@ -27,9 +28,14 @@ class TokenIssuer:
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.url = f"https://localhost:{self._server.server_port}"
         self._server.documents = {
-            "/.well-known/openid-configuration": {"issuer": self.url, "jwks_uri": f"{self.url}/jwks"},
+            "/.well-known/openid-configuration": {
+                "issuer": self.url,
+                "jwks_uri": f"{self.url}/jwks",
+                "token_endpoint": f"{self.url}/token",
+            },
         }
         self._server.asked = []
+        self._server.behind = None
         self.rotate("tests")
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -40,6 +46,10 @@ class TokenIssuer:
     def asked(self) -> list[str]:
         """The paths that were asked for, in order."""
         return self._server.asked
+
+    def pass_on(self, url: str, authorities: Path) -> None:
+        """Pass PATCH requests on to this URL, as a balancer in front of both does."""
+        self._server.behind = (url, ssl.create_default_context(cafile=str(authorities)))
 
     def rotate(self, key_id: str | None) -> None:
         """Sign with another key from now on; the one before is withdrawn."""
@@ -75,6 +85,7 @@ class TokenIssuer:
             "scope": _SCOPES,
             **changed,
         }
+        claims = {name: value for name, value in claims.items() if value is not None}
         return jwt.encode(self._header, claims, self._key)
 
 
@@ -82,6 +93,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     documents: dict[str, object]
     asked: list[str]
+    behind: tuple[str, ssl.SSLContext] | None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -91,8 +103,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append(urlparse(self.path).path)
         # Some clients send the whole address where the path belongs.
         found = self.server.documents.get(urlparse(self.path).path)
-        body = json.dumps(found or {}).encode()
-        self.send_response(200 if found else 404)
+        self._answer(200 if found else 404, json.dumps(found or {}).encode())
+
+    def do_PATCH(self) -> None:
+        assert self.server.behind is not None
+        url, context = self.server.behind
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        headers = {name: self.headers[name] for name in ("Authorization", "Content-Type")}
+        with httpx.Client(verify=context) as client:
+            answer = client.patch(url + self.path, content=body, headers=headers)
+        self._answer(answer.status_code, answer.content)
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -105,3 +105,8 @@ DIRAC_NOTES: Final = 50
 #: Attributes of an advertisement beside those of the policies, and bytes of all as JSON: a match reads them.
 ADVERTISED: Final = 200
 ADVERTISED_BYTES: Final = 64 << 10
+
+#: A call that a door for DIRAC passes on to the former services: seconds, bytes of the answer, calls at once.
+FORMER_SECONDS: Final = 120.0
+FORMER_BYTES: Final = 64 << 20
+FORMER_CALLS: Final = 200

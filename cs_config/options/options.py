@@ -410,6 +410,13 @@ class JobType(Options):
     """Only job managers handle it: pilots that do not name it are not given its jobs."""
 
 
+class DiracDoorOptions(Options):
+    """Where jobs of DIRAC's clients go, while the door has former services."""
+
+    moved: bool = False
+    """Whether jobs that DIRAC's clients submit come here, while `dirac-door` has `--former` services."""
+
+
 class VoOptions(Options):
     """All options of one VO, or the defaults."""
 
@@ -422,6 +429,7 @@ class VoOptions(Options):
     leases: LeaseOptions = LeaseOptions()
     retention: RetentionOptions = RetentionOptions()
     limits: LimitOptions = LimitOptions()
+    dirac_door: DiracDoorOptions = DiracDoorOptions()
 
     @cached_property
     def class_digest(self) -> str:

@@ -23,13 +23,15 @@ def trusted_issuers(settings: Iterable[IssuerSettings]) -> Issuers:
 
 def _issuer(given: IssuerSettings) -> Issuer:
     vo = given.vo.lower() if given.vo else None
-    rules = tuple(_rule(each) for each in given.roles) or issuer.rules_of_vo(vo or "")
+    is_diracx = given.kind == "diracx"
+    rules = tuple(_rule(each) for each in given.roles) or (() if is_diracx else issuer.rules_of_vo(vo or ""))
     return Issuer(
+        is_diracx=is_diracx,
         name=_name(given),
         url=given.url,
         audiences=frozenset(given.audience),
         vo=vo,
-        user_claim=given.user_claim,
+        user_claim=issuer.DIRACX_USER if is_diracx else given.user_claim,
         group_claims=given.groups_claim,
         rules=rules,
         sign_in=_sign_in(given.sign_in),
@@ -60,7 +62,9 @@ def _problems(issuers: Iterable[IssuerSettings]) -> Iterator[Problem]:
         if not discovery.is_safe(each.url):
             yield Problem(path=where, message="is no https address")
         for rule in each.roles:
-            yield from _rule_problems(f"{where}/roles", rule, each.vo)
+            # The tokens of DiracX name the VO.
+            vo = each.vo or ("any" if each.kind == "diracx" else None)
+            yield from _rule_problems(f"{where}/roles", rule, vo)
         files = {"authorities": each.authorities}
         if each.sign_in:
             files["client_secret_file"] = each.sign_in.client_secret_file

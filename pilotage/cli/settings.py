@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import wraps
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -73,7 +73,9 @@ class IssuerSettings(_IssuerModel):
 
     url: str  #: the claim `iss` of its tokens
     name: str = Field(default="", pattern=f"^$|{_NAME}")  #: default: host of the URL
-    audience: tuple[str, ...] = Field(min_length=1)  #: accepted values of the claim `aud`
+    kind: Literal["oidc", "diracx"] = "oidc"  #: diracx: VO, group and user are in claims of DiracX
+    #: Accepted values of the claim `aud`, which DiracX does not set.
+    audience: tuple[str, ...] = Field(default=(), validate_default=True)
     vo: str | None = None
     user_claim: str = "sub"
     groups_claim: tuple[str, ...] = ("wlcg.groups", "groups")
@@ -86,9 +88,20 @@ class IssuerSettings(_IssuerModel):
     def _one_or_many(cls, given: Any) -> Any:
         return (given,) if isinstance(given, str) else given
 
+    @field_validator("audience")
+    @classmethod
+    def _require_audience(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if bool(given) is (info.data.get("kind") == "diracx"):
+            raise ValueError("is needed, but for an issuer of the kind diracx, whose tokens name none")
+        return given
+
     @model_validator(mode="after")
     def _require_roles(self) -> "IssuerSettings":
-        if not self.roles and self.vo is None:
+        if bool(self.audience) is (self.kind == "diracx"):
+            raise ValueError(
+                "an issuer needs an audience, except that tokens of one of kind diracx have none"
+            )
+        if self.kind == "oidc" and not self.roles and self.vo is None:
             raise ValueError("needs a vo, or roles: nobody would have one")
         return self
 

@@ -6,9 +6,8 @@ for an unknown method; after any other status they try the next URL of the servi
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -16,9 +15,12 @@ import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
+from cs_config.options.operations import options_for
 from pilotage.dirac_door import (
     certificates,
     configuration_server,
+    diracx,
+    former,
     jencode,
     job_manager,
     job_monitoring,
@@ -26,12 +28,14 @@ from pilotage.dirac_door import (
     matcher,
     peers,
     pilot_manager,
+    routing,
     sandbox_store,
 )
 from pilotage.dirac_door.calls import CheckedMethod, DiracCall, Method
 from pilotage.dirac_door.certificates import Identity
 from pilotage.dirac_door.configuration_server import ConfigurationFile
-from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.former import FormerAway, FormerServices, UnknownThere
+from pilotage.dirac_door.jencode import Form, Result
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
 from pilotage.service.error_handlers import status_of
@@ -85,10 +89,15 @@ _STATUSES: Final = frozenset({401, 408, 413, 429, 503})
 _NOT_IMPLEMENTED: Final = 501
 
 
-def create_door(parts: Services, configuration: ConfigurationFile | None = None) -> FastAPI:
+def create_door(
+    parts: Services,
+    configuration: ConfigurationFile | None = None,
+    former_services: FormerServices | None = None,
+) -> FastAPI:
     """Build the application, ready to be served; it starts and stops none of `parts`.
 
-    `configuration` is what Configuration/Server serves; None: there is no such service.
+    `configuration` is what Configuration/Server serves; None: there is no such service. `former_services` are
+    for what has not moved; None: everything is answered here.
     """
 
     @asynccontextmanager
@@ -98,9 +107,11 @@ def create_door(parts: Services, configuration: ConfigurationFile | None = None)
 
     async def answer(request: Request) -> Response:
         try:
-            return await _answer(parts, StrictRequest(request.scope, request.receive))
+            return await _answer(parts, former_services, StrictRequest(request.scope, request.receive))
         except ClientDisconnect:
             return Response("the request ended in the middle of its form", 400)
+        except (UnknownThere, FormerAway) as refusal:
+            return Response(str(refusal), _NOT_IMPLEMENTED if isinstance(refusal, UnknownThere) else 503)
         except PilotageError as refusal:
             return _refuse(request, refusal)
         except database.UNAVAILABLE as away:
@@ -111,13 +122,16 @@ def create_door(parts: Services, configuration: ConfigurationFile | None = None)
     door = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
     door.state.parts = parts
     door.state.configuration = configuration
-    for path in SERVICES:
-        if configuration is not None or path != _CONFIGURATION:
-            door.add_route(path, answer, methods=["POST"])
+    for path in SERVICES.keys() - ({_CONFIGURATION} if configuration is None else set()):
+        door.add_route(path, answer, methods=["POST"])
+    for path, report in diracx.ROUTES.items():
+        door.add_route(path, partial(diracx.answer, parts, report), methods=["PATCH"])
     return door
 
 
-async def _answer(parts: Services, request: StrictRequest) -> Response:
+async def _answer(
+    parts: Services, former_services: FormerServices | None, request: StrictRequest
+) -> Response:
     identity = _identify(request)
     registry, address = parts.live.current.registry, access.address(request)
     if identity is None or not (identity.dn in registry.users_by_dn or identity.dn in registry.hosts_by_dn):
@@ -130,35 +144,60 @@ async def _answer(parts: Services, request: StrictRequest) -> Response:
     async with parts.work.place(f"{identity.dn}@{address}"):
         await request.read(_LONGEST.get(request.url.path, SMALL))
         # Forms and results may be large: neither is read or written in the event loop.
-        work = await anyio.to_thread.run_sync(_prepare, parts, identity, request)
-        if not isinstance(work, _AsyncCall):
-            return work
-    return _encode(await work.function())
+        call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)
+        method = SERVICES[request.url.path].get(form.method)
+        answer = partial(_route, former_services, call, form, method)
+        if method is None or not method.is_async:
+            return await _encode(await answer())
+    return await _encode(await answer())
 
 
-@dataclass(frozen=True, slots=True)
-class _AsyncCall:
-    """A method that runs in the event loop, with its arguments."""
-
-    function: Callable[[], Awaitable[Result]]
-
-
-def _prepare(parts: Services, identity: Identity, request: StrictRequest) -> Response | _AsyncCall:
-    """Read a form, and carry out a method that is not a coroutine."""
+def _read_call(parts: Services, identity: Identity, request: StrictRequest) -> tuple[DiracCall, Form]:
+    """Read a form, and who sent it."""
     form = jencode.read_form(request.whole)
     peer = peers.find_peer(identity, form.credentials, parts.live.current, address=access.address(request))
-    method = SERVICES[request.url.path].get(form.method)
-    if method is None:
-        return Response(f"{form.method[:80]} is no method of {request.url.path}", _NOT_IMPLEMENTED)
-    named = method.read_arguments(form.arguments)
-    run = partial(method.function, DiracCall(parts=parts, peer=peer, request=request), **named)
-    return _AsyncCall(run) if method.is_async else _encode(database.run_with_retry(run))
+    return DiracCall(parts=parts, peer=peer, request=request), form
 
 
-def _encode(result: Result | Response) -> Response:
+async def _route(
+    former_services: FormerServices | None, call: DiracCall, form: Form, method: CheckedMethod | None
+) -> Result:
+    """The result of a call: ours, that of the former services, or both."""
+    path, peer = call.request.url.path, call.peer
+
+    async def there(arguments: Sequence[object]) -> Result:
+        if former_services is None:
+            raise UnknownThere(f"{form.method[:80]} is no method of {path}")
+        return await former_services.call(path, form.method, arguments, peer)
+
+    here = None if method is None else partial(_call, call, method)
+    is_passed_on = former.VIA in call.request.headers.get("via", "")  # such as by a URL of our own
+    if is_passed_on:
+        former_services = None
+    if former_services is None or path not in former_services.paths:
+        return await (here or there)(form.arguments)
+    # A limited proxy may not submit: the former services, which see the door's certificate, would let it.
+    has_moved = peer.is_limited or options_for(call.parts.live.current, peer.vo).dirac_door.moved
+    return await routing.answer_call(
+        former_services, path, form.method, form.arguments, here=here, there=there, has_moved=has_moved
+    )
+
+
+async def _call(call: DiracCall, method: CheckedMethod, arguments: Sequence[object]) -> Result:
+    """The result of a method of ours."""
+    named = method.read_arguments(arguments)
+    if method.is_async:
+        result: Result = await method.function(call, **named)
+        return result
+    run = partial(database.retry_on_conflict(method.function), call, **named)
+    return await anyio.to_thread.run_sync(run)
+
+
+async def _encode(result: Result | Response) -> Response:
     if isinstance(result, Response):
         return result
-    return Response(jencode.encode(result), media_type="application/json")
+    content = await anyio.to_thread.run_sync(jencode.encode, result)
+    return Response(content, media_type="application/json")
 
 
 def _identify(request: Request) -> Identity | None:

@@ -11,6 +11,8 @@
 DIRAC shows every job to everybody; here other jobs do not exist.
 """
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -143,6 +145,24 @@ def find_peer(
     )
 
 
+def find_bearer(claims: Mapping[str, object], config: Configuration, *, address: str) -> Peer:
+    """The peer with a verified token of DiracX; `NotAuthenticated` says what the registry has not.
+
+    Its tokens have neither a key nor an id that lasts: the mark is that of the user at this address.
+    """
+    user, group, vo, subject = (
+        claims.get(name) for name in ("preferred_username", "dirac_group", "vo", "sub")
+    )
+    if not (isinstance(user, str) and isinstance(group, str) and isinstance(vo, str)):
+        raise NotAuthenticated("the token is no access token of DiracX")
+    known = config.registry.users.get(user)
+    found = _find_group(config.registry, user, group, known.dn[0] if known and known.dn else "")
+    if found.vo != fold(vo):
+        raise NotAuthenticated(f"the group {group!r:.100} is none of the VO {vo!r:.100} in Registry/Groups")
+    mark = f"{hashlib.sha256(str(subject).encode()).hexdigest()[:32]}@{address}"
+    return replace(found, mark=mark, address=address)
+
+
 def _find_member(registry: Registry, dn: str, group: str | None) -> Peer:
     """A user with a group that it is a member of; a proxy without a group has the default one of a VO."""
     user = registry.users_by_dn.get(dn)
@@ -154,6 +174,10 @@ def _find_member(registry: Registry, dn: str, group: str | None) -> Peer:
         if len(own) != 1:
             raise NotAuthenticated(f"the proxy of {user} names no group, and it has no default one")
         group = own[0]
+    return _find_group(registry, user, group, dn)
+
+
+def _find_group(registry: Registry, user: str, group: str, dn: str) -> Peer:
     known = registry.groups.get(group)
     if known is None or known.vo is None or not _has_member(registry, group, user):
         raise NotAuthenticated(f"{user} is no user of a group {group!r:.100} with a VO in Registry/Groups")

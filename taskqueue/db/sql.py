@@ -274,6 +274,7 @@ _LOCK_SEQUENCE = "ALTER SEQUENCE {} MINVALUE 1"
 _READ_SEQUENCE = "SELECT last_value FROM {}"
 _RAISE_SEQUENCE = "ALTER SEQUENCE {} RESTART WITH {}"
 RAISE_LATEST = text("UPDATE sqlite_sequence SET seq = max(seq, :latest) WHERE name = :name")
+_READ_LATEST = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
 BEGIN_IDS = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :latest)")
 
 
@@ -289,6 +290,14 @@ def raise_ids(conn: Connection, table: Table, first: int) -> None:
     conn.exec_driver_sql(_LOCK_SEQUENCE.format(sequence))
     if conn.exec_driver_sql(_READ_SEQUENCE.format(sequence)).scalar_one() < first:
         conn.exec_driver_sql(_RAISE_SEQUENCE.format(sequence, int(first)))
+
+
+def read_next_id(conn: Connection, table: Table) -> int:
+    """The smallest id that the next row of a table may get, or one less; changes nothing."""
+    [key] = table.primary_key
+    if conn.dialect.name == "sqlite":
+        return int(conn.execute(_READ_LATEST, {"name": table.name}).scalar() or 0) + 1
+    return int(conn.exec_driver_sql(_READ_SEQUENCE.format(f"{table.name}_{key.name}_seq")).scalar_one())
 
 
 @cache

@@ -108,7 +108,7 @@ def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
     clients = GenuineClients.make(tmp_path / "dirac", url=url, authorities=tmp_path / "certificates")
     try:
         deadline = time.monotonic() + PATIENCE
-        while not _is_open(port):
+        while not is_open(port):
             assert process.is_running, process.log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -118,7 +118,7 @@ def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
     assert "Traceback" not in process.log.read_text(), process.log.read_text()
 
 
-def _is_open(port: int) -> bool:
+def is_open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from cryptography import x509
+from sqlalchemy import Engine, func, select
 
 from cs_config import gc_tuning
 from pilotage.cli import engine as cli_engine
@@ -18,8 +19,13 @@ from pilotage.cli.errors import CommandRefused, WrongUsage
 from pilotage.cli.processes import serve, tls
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import Settings
+from pilotage.dirac_door import routing
 from pilotage.dirac_door.app import create_door
 from pilotage.dirac_door.configuration_server import ConfigurationFile
+from pilotage.dirac_door.former import FormerServices
+from pilotage.fabric.pilot.service import transport
+from taskqueue.db import database, sql
+from taskqueue.schema.tables import jobs
 
 #: A revoked certificate is accepted no longer than this.
 _LONGEST = timedelta(minutes=10)
@@ -70,7 +76,7 @@ def _read_chain(connection: ssl.SSLObject | None) -> tuple[str, ...]:
 
 @settings.command_with(
     *("host", "tls_certificate", "tls_key", "workers", "resources"),
-    *("database_url", "redis_url", "log_level"),
+    *("database_url", "redis_url", "log_level", "first_job_id"),
 )
 def dirac_door(
     chosen: Settings,
@@ -91,6 +97,13 @@ def dirac_door(
             help="Configuration of DIRAC (CFG) to serve as Configuration/Server; read again when it changes.",
         ),
     ] = None,
+    former: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="A service of DIRAC, as in its configuration, for what has not moved; all four, repeatedly.",
+        ),
+    ] = None,
 ) -> None:
     """Answer genuine clients, pilots and directors of DIRAC, with certificates and proxies.
 
@@ -100,12 +113,15 @@ def dirac_door(
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     _read_certificate(chosen, authorities)
     _read_configuration(configuration)
+    _ = _read_former(chosen, authorities, former or [])
     process_setup.raise_file_limit()
     with cli_engine.translate_unreachable(chosen.database_url), wiring.open_current_engine(chosen) as engine:
         wiring.import_resources(engine, chosen)
+        if former:
+            _require_own_ids(engine, chosen.first_job_id)
     bound = serve.bind_socket(chosen.host, port)
     typer.echo(f"pilotage answers DIRAC at {serve.url_of(bound, tls=True)}", err=True)
-    one = partial(_run, chosen, bound, authorities, configuration, as_json=as_json)
+    one = partial(_run, chosen, bound, authorities, configuration, former or [], as_json=as_json)
     if chosen.workers == 1:
         one()
     else:
@@ -119,7 +135,8 @@ def _read_certificate(chosen: Settings, authorities: Path) -> Certificate:
         raise CommandRefused(
             f"{authorities} is no directory with certificates of authorities (--authorities)"
         )
-    return Certificate(chosen.tls_certificate, chosen.tls_key, authorities)
+    with_tokens = any(each.kind == "diracx" for each in chosen.issuers)
+    return Certificate(chosen.tls_certificate, chosen.tls_key, authorities, with_tokens=with_tokens)
 
 
 def _read_configuration(file: Path | None) -> ConfigurationFile | None:
@@ -129,11 +146,42 @@ def _read_configuration(file: Path | None) -> ConfigurationFile | None:
         raise CommandRefused(f"{file} cannot be read: {error} (--configuration)") from None
 
 
+def _read_former(chosen: Settings, authorities: Path, urls: Sequence[str]) -> FormerServices | None:
+    """The former services, if there are any; all four are needed."""
+    if not urls or chosen.tls_certificate is None:
+        return None
+    certificate, key = chosen.tls_certificate, chosen.tls_key
+
+    def make_context() -> ssl.SSLContext:
+        context = transport.tls_context(authorities)
+        context.load_cert_chain(certificate, key)
+        return context
+
+    services = FormerServices(urls, first_job_id=chosen.first_job_id, make_context=make_context)
+    if missing := sorted(routing.SHARED - services.paths):
+        raise WrongUsage(f"--former: there is no URL that ends in {', '.join(missing)}")
+    if chosen.first_job_id <= 1:
+        raise WrongUsage("--former needs --first-job-id, beyond all ids of the former services")
+    return services
+
+
+def _require_own_ids(engine: Engine, first_job_id: int) -> None:
+    """No job of ours has, or gets, an id that may be one of the former services."""
+    with database.reading(engine) as conn:
+        smallest = conn.execute(select(func.min(jobs.c.job_id))).scalar()
+        if min(smallest or first_job_id, sql.read_next_id(conn, jobs)) < first_job_id:
+            raise CommandRefused(
+                f"jobs have ids below {first_job_id} here: begin with an empty database, "
+                f"and `pilotage db upgrade --first-job-id {first_job_id}`"
+            )
+
+
 def _run(
     chosen: Settings,
     bound: socket.socket,
     authorities: Path,
     configuration: Path | None,
+    former: Sequence[str],
     *,
     as_json: bool,
 ) -> None:
@@ -146,7 +194,7 @@ def _run(
         tls.watch_certificate(_read_certificate(chosen, authorities)) as context,
     ):
         serve.serve_application(
-            create_door(parts, _read_configuration(configuration)),
+            create_door(parts, _read_configuration(configuration), _read_former(chosen, authorities, former)),
             bound,
             chosen,
             tls=context,

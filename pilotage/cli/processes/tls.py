@@ -26,7 +26,14 @@ _REVOCATIONS = re.compile(r"[0-9a-f]{8}\.r[0-9]+")
 class Certificate:
     """A certificate with its key, in files that change when it is renewed."""
 
-    def __init__(self, certificate: Path, key: Path | None, authorities: Path | None = None) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path | None,
+        authorities: Path | None = None,
+        *,
+        with_tokens: bool = False,
+    ) -> None:
         """Read the files.
 
         Args:
@@ -34,7 +41,9 @@ class Certificate:
             key: PEM; None: in the same file.
             authorities: Directory of CA certificates and revocation lists by hash, of clients that must show
                 a certificate or a proxy; None: clients show none.
+            with_tokens: Accept clients without a certificate, too: they have tokens.
         """
+        self._with_tokens = with_tokens
         self._files = (certificate, key or certificate)
         self._authorities = authorities
         self._seen = self._stamps()
@@ -74,6 +83,8 @@ class Certificate:
         context = _context()
         if self._authorities is not None:
             _require_clients(context, self._authorities)
+            if self._with_tokens:
+                context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
     def _stamps(self) -> list[tuple[int, int]]:

@@ -10,6 +10,9 @@ from requirements.errors import InvalidRequest, Problem
 
 #: Group of VO admins below the VO's own group, if the settings name no roles.
 _ADMINS = "pilotage_admin"
+#: Claims of access tokens of DiracX; the user's name is that of DIRAC's registry.
+DIRACX_USER, _DIRACX_GROUP, _DIRACX_PROPERTIES = "preferred_username", "dirac_group", "dirac_properties"
+_NORMAL_USER = "NormalUser"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class Issuer:
 
     name: str  #: shown to people, and part of the address of its sign-in
     url: str  #: `iss` of its tokens
-    audiences: frozenset[str]  #: one of them must be in `aud`
+    audiences: frozenset[str]  #: one of them must be in `aud`; empty: there is none, as with DiracX
+    is_diracx: bool = False  #: VO, group and properties are in claims of DiracX
     vo: str | None = None
     user_claim: str = "sub"  #: claim used as the owner of jobs
     group_claims: tuple[str, ...] = ("wlcg.groups", "groups")
@@ -75,6 +79,8 @@ def callers(issuer: Issuer, claims: Mapping[str, object]) -> tuple[Caller, ...]:
     A token with capabilities (`compute.create` …) is limited to these, as a user of the VO. Source: WLCG
     Common JWT Profiles, where capabilities take precedence over groups.
     """
+    if issuer.is_diracx:
+        return _callers_of_diracx(issuer, claims)
     scope = claims.get("scope", "")
     scopes = frozenset(scope.split()) if isinstance(scope, str) else frozenset[str]()
     if capabilities := frozenset(Capability(scope) for scope in scopes & frozenset(Capability)):
@@ -82,6 +88,28 @@ def callers(issuer: Issuer, claims: Mapping[str, object]) -> tuple[Caller, ...]:
     groups, subject = issuer.groups(claims), str(claims["sub"])
     fitting = [rule for rule in issuer.rules if rule.fits(groups=groups, scopes=scopes, subject=subject)]
     return tuple(dict.fromkeys(_caller(issuer, rule, claims) for rule in fitting))
+
+
+def _callers_of_diracx(issuer: Issuer, claims: Mapping[str, object]) -> tuple[Caller, ...]:
+    """The roles of a bearer in DiracX: a user of the VO that the token names if it is a NormalUser.
+
+    For the rules its group is `/<vo>/<group>`, since each VO has groups of its own.
+
+    Source: DiracX 0.7, `diracx.core.models.auth.AccessTokenPayload`.
+    """
+    vo, group, properties = (claims.get(name) for name in ("vo", _DIRACX_GROUP, _DIRACX_PROPERTIES))
+    if not isinstance(vo, str) or not isinstance(group, str) or not isinstance(properties, list):
+        problem = Problem(
+            path=_DIRACX_GROUP, message=f"the token of {issuer.name} is no access token of DiracX"
+        )
+        raise InvalidRequest([problem])
+    if issuer.vo not in (None, vo.lower()):
+        return ()
+    own = replace(issuer, vo=vo.lower())
+    as_user = (RoleRule(role=Role.USER, owner_group=group),) if _NORMAL_USER in properties else ()
+    groups, subject = frozenset({f"/{vo}/{group}"}), str(claims["sub"])
+    fitting = [rule for rule in own.rules if rule.fits(groups=groups, scopes=frozenset(), subject=subject)]
+    return tuple(dict.fromkeys(_caller(own, rule, claims) for rule in (*fitting, *as_user)))
 
 
 def _with_capabilities(

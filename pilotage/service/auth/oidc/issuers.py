@@ -37,6 +37,8 @@ _UNCHECKED: Options = {
     "require": ["iss", "sub", "aud", "exp"],
 }
 
+_WITHOUT_AUDIENCE: Options = {**_UNCHECKED, "require": ["iss", "sub", "exp"]}
+
 
 class TrustedIssuer:
     """One issuer with its keys."""
@@ -66,6 +68,17 @@ class TrustedIssuer:
         """Fetch the issuer's keys unless just done."""
         if self.keys.refresh(now=time.monotonic()):
             self._forget()
+
+    async def read(self, text: str, *, now: datetime) -> tuple[str, Mapping[str, object]]:
+        """The id of a token of this issuer and its claims, whatever its roles; keys are fetched if needed."""
+        read = partial(read_claims, text, self.issuer, self.keys, audiences=self.issuer.audiences)
+        try:
+            claims = read()
+        except UnknownKey:
+            await self.learn()
+            claims = read()
+        check_times(claims, now=now)
+        return _name_token(self.issuer, claims, text), claims
 
     def _forget(self) -> None:
         # One cache per key set: tokens signed by a withdrawn key must be verified again.
@@ -117,15 +130,19 @@ def _token(issuer: Issuer, claims: Mapping[str, object], text: str) -> BearerTok
     expires_at = time_of(claims, "exp")
     if expires_at is None:
         raise NotAuthenticated("the token never expires")
-    jti = claims.get("jti")
-    is_usable = isinstance(jti, str) and 0 < len(jti) <= 128
     return BearerToken(
-        # With the issuer's name, so that none can choose the id of another's token, which revokes it.
-        token_id=f"{issuer.name}:{jti if is_usable else sha256(text.encode()).hexdigest()}",
+        token_id=_name_token(issuer, claims, text),
         caller=caller,
         issued_at=time_of(claims, "iat") or expires_at,
         expires_at=expires_at,
     )
+
+
+def _name_token(issuer: Issuer, claims: Mapping[str, object], text: str) -> str:
+    """The id by which a token is revoked, with the issuer's name: none can choose that of another's token."""
+    jti = claims.get("jti")
+    is_usable = isinstance(jti, str) and 0 < len(jti) <= 128
+    return f"{issuer.name}:{jti if is_usable else sha256(text.encode()).hexdigest()}"
 
 
 def read_claims(
@@ -142,10 +159,12 @@ def read_claims(
     algorithm, key_id = str(header.get("alg")), header.get("kid")
     if algorithm not in KEY_TYPES:
         raise NotAuthenticated(f"the token is signed by {algorithm!r:.40}, which is not an allowed algorithm")
+    # Without a list of audiences, a token that names one is refused.
+    options = _UNCHECKED if audiences else _WITHOUT_AUDIENCE
     for key in keys.find(key_id=key_id, algorithm=algorithm):
         try:
             claims: Mapping[str, object] = jwt.decode(
-                text, key, algorithms=[algorithm], audience=sorted(audiences), options=_UNCHECKED
+                text, key, algorithms=[algorithm], audience=sorted(audiences) or None, options=options
             )
         except (jwt.InvalidSignatureError, jwt.InvalidKeyError):  # such as one of another curve
             continue

@@ -5,6 +5,7 @@ import pytest
 from pilotage.cli import issuers, settings
 from pilotage.cli.settings import InvalidSettings
 from pilotage.service.auth.callers import Role
+from pilotage.service.auth.oidc.issuer import DIRACX_USER, Issuer, RoleRule, callers
 
 WHOLE = """
 issuers:
@@ -74,3 +75,46 @@ def test_two_issuers_that_nobody_could_tell_apart_are_refused(tmp_path: Path):
     twice = WHOLE + WHOLE.replace("issuers:\n", "")
     with pytest.raises(InvalidSettings, match="two have the url"):
         issuers.trusted_issuers(load(tmp_path, twice).issuers)
+
+
+def test_an_issuer_of_diracx_needs_neither_an_audience_nor_a_vo(tmp_path: Path):
+    text = "issuers:\n  - {url: https://diracx.example.org, kind: diracx}\n"
+    [trusted] = issuers.trusted_issuers(load(tmp_path, text).issuers)
+    assert (trusted.issuer.is_diracx, trusted.issuer.audiences, trusted.issuer.rules) == (
+        True,
+        frozenset(),
+        (),
+    )
+    admins = text.replace("diracx}", "diracx, roles: [{role: vo_admin, group: /lhcb/lhcb_admin}]}")
+    assert issuers.trusted_issuers(load(tmp_path, admins).issuers)
+    with pytest.raises(InvalidSettings, match="issuers/0/audience"):
+        load(tmp_path, text.replace("diracx}", "diracx, audience: x}"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "roles"),
+    [
+        ({}, [("user", "lhcb", "lhcb_user")]),
+        ({"dirac_properties": []}, []),
+        ({"dirac_group": "lhcb_admin"}, [("vo_admin", "lhcb", ""), ("user", "lhcb", "lhcb_admin")]),
+        ({"dirac_group": "lhcb_admin", "vo": "dune"}, [("user", "dune", "lhcb_admin")]),
+        ({"scope": "compute.cancel"}, [("user", "lhcb", "lhcb_user")]),
+    ],
+)
+def test_tokens_of_diracx_have_the_roles_of_their_own_vo(
+    changed: dict[str, object], roles: list[tuple[str, str, str]]
+):
+    claims = {
+        "sub": "lhcb:1",
+        "vo": "lhcb",
+        "dirac_group": "lhcb_user",
+        "dirac_properties": ["NormalUser"],
+        "preferred_username": "ada",
+        **changed,
+    }
+    rules = (RoleRule(role=Role.VO_ADMIN, group="/lhcb/lhcb_admin", vo=None),)
+    issuer = Issuer(
+        name="x", url="https://x", audiences=frozenset(), is_diracx=True, user_claim=DIRACX_USER, rules=rules
+    )
+    found = [(str(each.role), *each.vos, each.group) for each in callers(issuer, claims)]
+    assert [(role, vo, group if role == "user" else "") for role, vo, group in found] == roles

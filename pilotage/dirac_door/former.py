@@ -1,0 +1,269 @@
+"""The former services of a DIRAC, with which jobs and VOs stay while others have moved.
+
+The door acts there as a host that DIRAC trusts (`TrustedHost`), for the DN and group that it has verified.
+DIRAC checks these with its own registry, and decides what they may do.
+
+Source: DIRAC 9.1, `Core/DISET/AuthManager.py`, `Core/DISET/private/BaseClient.py`, `Core/Tornado/Client`.
+"""
+
+import asyncio
+import json
+import logging
+import ssl
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from cs_config.options import bounds
+from pilotage.dirac_door import jencode
+from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import Peer
+from pilotage.service.http_errors import NotAuthenticated
+from requirements.errors import InvalidRequest, PilotageError, Problem
+
+_log = logging.getLogger(__name__)
+
+#: In the header `Via` of calls that are passed on: they are not passed on again.
+VIA: Final = "pilotage-dirac-door"
+#: Seconds after which changed certificates, authorities and revocation lists are read again.
+_RENEWED_EVERY: Final = 600.0
+#: Digits of the length of a message.
+_DIGITS: Final = 12
+#: Bytes of an answer that is parsed without a thread.
+_AT_ONCE: Final = 64 << 10
+#: What a client of DIRAC 9.1 states.
+_SETUP, _VERSION = "None", "v9r1p22"
+_NO_ACCESS, _UNKNOWN_METHOD = (401, 403), 501
+
+
+class FormerAway(PilotageError):
+    """The former services do not answer, or not as DIRAC does."""
+
+    code = "unavailable"
+
+
+class UnknownThere(PilotageError):
+    """The former services have no such method."""
+
+    code = "not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class _Url:
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}{self.path}"
+
+
+def read_url(text: str) -> _Url:
+    """A URL of a service as it stands in DIRAC's configuration; `InvalidRequest` says what is wrong."""
+    try:
+        parts = urlsplit(text)
+        found = _Url(parts.scheme, parts.hostname or "", parts.port or 0, parts.path.rstrip("/"))
+    except ValueError:
+        found = _Url("", "", 0, "")
+    if found.scheme not in ("https", "dips") or not (found.host and found.port and found.path):
+        message = (
+            f"{text!r:.200} is no URL such as https://dirac.example.org:8443/WorkloadManagement/JobManager"
+        )
+        raise InvalidRequest([Problem(path="former", message=message)])
+    return found
+
+
+class FormerServices:
+    """The former services by the path of their URLs (`https`, or DIRAC's own protocol `dips`)."""
+
+    def __init__(
+        self, urls: Iterable[str], *, first_job_id: int, make_context: Callable[[], ssl.SSLContext]
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            urls: As in DIRAC's configuration; several of one service are tried in turn.
+            first_job_id: Jobs with smaller ids are theirs.
+            make_context: Makes the TLS context of the door as a client.
+        """
+        self.first_job_id = first_job_id
+        self._urls: defaultdict[str, list[_Url]] = defaultdict(list)
+        for url in map(read_url, urls):
+            self._urls[url.path].append(url)
+        self._make_context = make_context
+        self._context: tuple[float, ssl.SSLContext] | None = None
+        self._open = 0
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The services that are known."""
+        return frozenset(self._urls)
+
+    async def call(self, path: str, method: str, arguments: Sequence[object], peer: Peer) -> Result:
+        """The result of a method, called for a peer.
+
+        `FormerAway`: nothing came back, and the call may or may not have had an effect; `NotAuthenticated`:
+        it was refused; `UnknownThere`.
+        """
+        if self._open >= bounds.FORMER_CALLS:
+            raise FormerAway("too many calls are being passed on to the former services")
+        self._open += 1
+        try:
+            async with asyncio.timeout(bounds.FORMER_SECONDS):
+                return await self._try_urls(path, method, arguments, peer)
+        except TimeoutError:
+            raise FormerAway(f"the former service {path} did not answer in time") from None
+        finally:
+            self._open -= 1
+
+    async def _try_urls(self, path: str, method: str, arguments: Sequence[object], peer: Peer) -> Result:
+        away: Exception = FormerAway(f"no former service {path} is configured")
+        for url in self._urls.get(path, ()):
+            send = _call_dips if url.scheme == "dips" else _call_https
+            try:
+                return await send(url, method, arguments, peer, await self._current_context())
+            except _NotReached as fault:  # nothing was sent: the next one may have the call
+                away = FormerAway(f"the former service {url} cannot be reached: {fault}")
+                _log.warning("%s", away)
+            except (OSError, EOFError, httpx.HTTPError, InvalidRequest, ValueError) as fault:
+                away = FormerAway(f"the former service {url} does not answer as DIRAC does: {fault!r:.300}")
+                _log.warning("%s", away)
+                break
+        raise away
+
+    async def _current_context(self) -> ssl.SSLContext:
+        if self._context is None or time.monotonic() - self._context[0] > _RENEWED_EVERY:
+            try:
+                made = await asyncio.to_thread(self._make_context)
+            except (OSError, ValueError) as fault:  # also of TLS
+                raise FormerAway(f"the certificate of the door cannot be read: {fault}") from None
+            self._context = (time.monotonic(), made)
+        return self._context[1]
+
+
+class _NotReached(Exception):
+    """There was no connection."""
+
+
+async def _read(content: bytes) -> Result:
+    if len(content) < _AT_ONCE:
+        return _read_result(content)
+    return await asyncio.to_thread(_read_result, content)
+
+
+def _read_result(content: bytes) -> Result:
+    found = jencode.decode(content.decode())
+    if not isinstance(found, dict) or not isinstance(found.get("OK"), bool):
+        raise InvalidRequest([Problem(path="OK", message="is missing: this is no result of DIRAC")])
+    return found
+
+
+async def _call_https(
+    url: _Url, method: str, arguments: Sequence[object], peer: Peer, context: ssl.SSLContext
+) -> Result:
+    form = {
+        "method": method,
+        "args": jencode.encode(list(arguments)).decode(),
+        "clientVO": peer.vo or "unknown",
+        "clientSetup": _SETUP,
+        "extraCredentials": json.dumps([peer.dn, peer.group]),
+    }
+    content = bytearray()
+    try:
+        async with (
+            httpx.AsyncClient(verify=context, timeout=bounds.FORMER_SECONDS, trust_env=False) as client,
+            client.stream("POST", str(url), data=form, headers={"Via": f"1.1 {VIA}"}) as response,
+        ):
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                _require_size(len(content))
+    except (httpx.ConnectError, httpx.ConnectTimeout) as fault:
+        raise _NotReached(str(fault)) from None
+    if response.status_code in _NO_ACCESS:
+        raise _refuse(url, peer, bytes(content))
+    if response.status_code == _UNKNOWN_METHOD:
+        raise UnknownThere(f"{method[:80]} is no method of {url.path}")
+    if response.status_code != httpx.codes.OK:
+        raise ValueError(f"status {response.status_code}")
+    return await _read(bytes(content))
+
+
+def _refuse(url: _Url, peer: Peer, content: bytes) -> NotAuthenticated:
+    text = content[:200].decode(errors="replace")
+    _log.warning(
+        "%s refused a call for %s with the group %s (is the host of the door a TrustedHost there?): %r",
+        *(url, peer.dn, peer.group, text),
+    )
+    return NotAuthenticated("the former services refused the call")
+
+
+def _require_size(size: int) -> None:
+    if size > bounds.FORMER_BYTES:
+        raise ValueError(f"more than {bounds.FORMER_BYTES} bytes")
+
+
+async def _call_dips(
+    url: _Url, method: str, arguments: Sequence[object], peer: Peer, context: ssl.SSLContext
+) -> Result:
+    """A call by DIRAC's own protocol: a proposal with its answer, then the arguments with the result."""
+    try:
+        reader, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
+    except OSError as fault:  # also of TLS
+        raise _NotReached(str(fault)) from None
+    try:
+        service = [url.path.strip("/"), _SETUP, peer.vo or "unknown"]
+        await _send(writer, [service, ["RPC", method], [peer.dn, peer.group], _VERSION])
+        accepted = await _read(await _receive(reader))
+        if not accepted["OK"]:
+            return accepted
+        await _send(writer, list(arguments))
+        return await _read(await _receive(reader))
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _send(writer: asyncio.StreamWriter, value: object) -> None:
+    content = jencode.encode(jencode.ok(value))
+    writer.write(b"%d:%b" % (len(content), content))
+    await writer.drain()
+
+
+async def _receive(reader: asyncio.StreamReader) -> bytes:
+    length = b""
+    while (sign := await reader.readexactly(1)) != b":":
+        length += sign
+        if not sign.isdigit() or len(length) > _DIGITS:
+            raise ValueError(f"{length!r} is no length")
+    _require_size(int(length))
+    return await reader.readexactly(int(length))
+
+
+def split_ids(given: object, first_job_id: int) -> tuple[object, object]:
+    """The ids of our jobs and those of the former ones in an argument, in its form; None: there are none.
+
+    The argument is an id, also as text, a list of ids or a mapping by id. What is no id is ours to refuse.
+    """
+    if isinstance(given, list):
+        theirs = [each for each in given if _is_former(each, first_job_id)]
+        ours = [each for each in given if not _is_former(each, first_job_id)]
+        return (ours or None) if theirs else given, theirs or None
+    if isinstance(given, Mapping):
+        there = {name: value for name, value in given.items() if _is_former(name, first_job_id)}
+        here = {name: value for name, value in given.items() if name not in there}
+        return (here or None) if there else given, there or None
+    return (None, given) if _is_former(given, first_job_id) else (given, None)
+
+
+def _is_former(given: object, first_job_id: int) -> bool:
+    if isinstance(given, str) and given.isdecimal() and len(given) < 20:
+        given = int(given)
+    return isinstance(given, int) and not isinstance(given, bool) and 0 < given < first_job_id

@@ -1,0 +1,337 @@
+"""A DIRAC moves VO by VO: the former services have its own protocols and rules of access."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.servers.dirac import write_cfg
+from tests.acceptance.processes import PILOTAGE, Supervised
+from tests.acceptance.test_dirac_door import JDL, PATIENCE, RESOURCE, RESOURCES, is_open
+from tests.certificates import Authority, make_proxy
+from tests.genuine_dirac import GenuineClients, install
+
+pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(900)]
+
+FIRST = 2_000_000_000
+NAMES = ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
+#: Users of both VOs, and the host of the door, which the former services trust.
+REGISTRY = RESOURCES.replace("VO: dune, Users: [dan]", "VO: dune, Users: [dan, pia]").replace(
+    "    dune_pilot:", "    dune_user: {VO: dune, Users: [dan], Properties: [NormalUser]}\n    dune_pilot:"
+)
+#: The registry of the former services: the host of the door may act for others.
+FORMER_REGISTRY = {
+    "Users": {name: {"DN": f"/DC=test/CN={name}"} for name in ("ada", "dan", "pia")},
+    "Hosts": {"door": {"DN": "/DC=test/CN=host", "Properties": "TrustedHost"}},
+    "Groups": {
+        "lhcb_user": {"Users": "ada", "VO": "lhcb", "Properties": "NormalUser"},
+        "lhcb_pilot": {"Users": "pia", "VO": "lhcb", "Properties": "GenericPilot"},
+        "dune_user": {"Users": "dan", "VO": "dune", "Properties": "NormalUser"},
+        "dune_pilot": {"Users": "dan", "VO": "dune", "Properties": "GenericPilot"},
+    },
+}
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A door with its database."""
+
+    url: str
+    process: Supervised
+    environment: Mapping[str, str]
+
+    def command(self, *arguments: str) -> str:
+        """What a command of an operator prints."""
+        done = subprocess.run(
+            [str(PILOTAGE), *arguments],
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@contextmanager
+def started(
+    name: str, directory: Path, arguments: Sequence[str], environment: Mapping[str, str], port: int
+) -> Iterator[Supervised]:
+    """A process that answers at a port; its log has no unexpected errors in the end."""
+    process = Supervised(name, arguments, env=environment, log=directory / f"{name}.log")
+    process.start()
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not is_open(port):
+            assert process.is_running, process.log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield process
+    finally:
+        process.stop()
+    assert "Traceback" not in process.log.read_text(), process.log.read_text()
+
+
+@contextmanager
+def opened(
+    directory: Path, top: Path, resources: str, *more: str, database_url: str, **settings: str
+) -> Iterator[Installation]:
+    """A door with certificates of `top`."""
+    directory.mkdir()
+    (directory / "resources.yaml").write_text(resources)
+    port = _free_port()
+    arguments = [
+        *("dirac-door", "--port", str(port), "--tls-certificate", str(top / "host.pem")),
+        *("--tls-key", str(top / "host.key"), "--authorities", str(top / "certificates")),
+        *("--resources", str(directory / "resources.yaml"), *more),
+    ]
+    environment = {
+        "PILOTAGE_HOME": str(directory / "home"),
+        "PILOTAGE_DATABASE_URL": database_url,
+        **settings,
+    }
+    upgrade = [str(PILOTAGE), "db", "upgrade", *(more[:2] if "--first-job-id" in more else ())]
+    subprocess.run(upgrade, env={**os.environ, **environment}, check=True, capture_output=True)
+    with started("door", directory, arguments, environment, port) as process:
+        yield Installation(f"https://localhost:{port}", process, environment)
+
+
+@dataclass(frozen=True)
+class Moving:
+    """A door with former services behind it, and clients of both."""
+
+    authority: Authority
+    directory: Path
+    here: Installation
+    there: subprocess.Popen[bytes]
+    clients: GenuineClients  #: of the door
+    old_clients: GenuineClients  #: of the former services, as before the move and after going back
+
+    def proxy(self, name: str, group: str, label: str = "", **about: Any) -> Path:
+        certificate, secret = (self.directory / f"{name}{end}" for end in (".pem", ".key"))
+        if not certificate.exists():
+            self.authority.sign(name)
+        return make_proxy(
+            certificate, secret, self.directory / f"{name}-{group}{label}.proxy", group=group, **about
+        )
+
+    def submit(self, proxy: Path, *, is_here: bool) -> int:
+        """Submit jobs through the door until one is stored where it belongs: changes take effect soon."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            [answer] = self.clients.call(proxy, ("JobManagerClient", "submitJob", JDL))
+            assert answer["OK"], answer
+            job_id: int = answer["Value"]
+            if (job_id >= FIRST) is is_here:
+                return job_id
+            assert self.clients.call(proxy, ("JobManagerClient", "killJob", [job_id]))[0]["OK"]
+            assert time.monotonic() < deadline
+
+    def wait(self, proxy: Path, job_ids: Sequence[int], status: str) -> None:
+        """Wait until all jobs have a status, at the door."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            [answer] = self.clients.call(proxy, ("JobMonitoringClient", "getJobsStatus", list(job_ids)))
+            assert answer["OK"], answer
+            if {each["Status"] for each in answer["Value"].values()} == {status}:
+                assert len(answer["Value"]) == len(job_ids)
+                return
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.5)
+
+    def run(self, clients: GenuineClients, pilot: Path, payload: Path) -> int:
+        """Run one job of any VO to its end, as a JobAgent and its JobWrapper do."""
+        [match] = clients.call(pilot, ("MatcherClient", "requestJob", RESOURCE))
+        assert match["OK"], match
+        job_id: int = match["Value"]["JobID"]
+        running, done = (
+            ("JobStateUpdateClient", "setJobStatus", job_id, status, "", "JobWrapper")
+            for status in ("Running", "Done")
+        )
+        beat = ("JobStateUpdateClient", "sendHeartBeat", job_id, {}, {"StandardOutput": "hello"})
+        answers = clients.call(payload, running, beat, done)
+        assert [each["OK"] for each in answers] == [True] * 3
+        assert answers[1]["Value"] == {}
+        return job_id
+
+
+@contextmanager
+def former_services(
+    directory: Path, authorities: Path
+) -> Iterator[tuple[Mapping[str, str], Mapping[str, str], subprocess.Popen[bytes]]]:
+    """The URLs of services of a genuine DIRAC, by its own protocol, and of two over HTTPS; their process."""
+    home = directory / "former"
+    home.mkdir()
+    ports = {name: _free_port() for name in NAMES}
+    over_https = _free_port()
+    services = {
+        name: {"Port": port, "Protocol": "dips", "HandlerPath": "former_dirac.py"}
+        for name, port in ports.items()
+    }
+    security = {
+        "CALocation": str(authorities),
+        "CertFile": str(directory / "dirac.pem"),
+        "KeyFile": str(directory / "dirac.key"),
+        "UseServerCertificate": "yes",
+    }
+    configuration = {
+        "DIRAC": {"VirtualOrganization": "lhcb", "Hostname": "localhost", "Security": security},
+        "Systems": {"WorkloadManagement": {"Services": services}},
+        "Registry": FORMER_REGISTRY,
+    }
+    (home / "dirac.cfg").write_text("\n".join(write_cfg(configuration)))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "DIRACSYSCONFIG": str(home / "dirac.cfg"),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "X509_CERT_DIR": "",
+    }
+    command = [
+        *(str(install()), "-c", "import former_dirac; former_dirac.main()"),
+        *(str(over_https), str(directory)),
+    ]
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, cwd=home, stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while not all(map(is_open, [over_https, *ports.values()])):
+                assert process.poll() is None, (home / "log").read_text()
+                assert time.monotonic() < deadline, (home / "log").read_text()
+                time.sleep(0.1)
+            dips = {
+                name: f"dips://localhost:{port}/WorkloadManagement/{name}" for name, port in ports.items()
+            }
+            https = {
+                name: f"https://localhost:{over_https}/WorkloadManagement/{name}"
+                for name in ("JobMonitoring", "JobStateUpdate")
+            }
+            yield dips, https, process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def moving(database_url: str, tmp_path: Path) -> Iterator[Moving]:
+    authority = Authority(tmp_path)
+    authority.sign("host")
+    authority.sign("dirac")
+    authorities = authority.link_by_hash()
+    with former_services(tmp_path, authorities) as (dips, https, there):
+        words = [word for url in {**dips, **https}.values() for word in ("--former", url)]
+        options = ("--first-job-id", str(FIRST), *words)
+        with opened(tmp_path / "here", tmp_path, REGISTRY, *options, database_url=database_url) as here:
+            clients = GenuineClients.make(tmp_path / "dirac-1", url=here.url, authorities=authorities)
+            old = GenuineClients.make(tmp_path / "dirac-2", url="", authorities=authorities, urls=dips)
+            yield Moving(authority, tmp_path, here, there, clients, old)
+
+
+@pytest.fixture
+def operator(moving: Moving, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Commands of an operator, with a service."""
+    port = _free_port()
+    environment = dict(moving.here.environment)
+    with started("serve", tmp_path, ["serve", "--port", str(port)], environment, port):
+        token = json.loads(moving.here.command("token", "--role", "operator", "--json"))["token"]
+        more = {"PILOTAGE_URL": f"http://127.0.0.1:{port}", "PILOTAGE_TOKEN": token}
+        yield Installation("", moving.here.process, {**environment, **more}).command
+
+
+def test_one_vo_moves_jobs_of_both_run_and_it_goes_back(moving: Moving, operator: Callable[..., str]) -> None:
+    ada, dan = moving.proxy("ada", "lhcb_user"), moving.proxy("dan", "dune_user")
+    pia, pilot = moving.proxy("pia", "lhcb_pilot"), moving.proxy("dan", "dune_pilot")
+    payload, other_payload = (
+        moving.proxy("ada", "lhcb_user", "-payload", limited=True),
+        moving.proxy("dan", "dune_user", "-payload", limited=True),
+    )
+    # Before: a job of each VO waits in the former services; they are seen through the door.
+    [old] = moving.old_clients.call(ada, ("JobManagerClient", "submitJob", JDL))
+    [foreign] = moving.clients.call(dan, ("JobManagerClient", "submitJob", JDL))
+    assert (old["Value"], foreign["Value"]) == (1, 2)
+
+    operator("config", "set", "Operations/lhcb/DiracDoor/Moved=true")
+    new = moving.submit(ada, is_here=True)
+    moving.wait(ada, [old["Value"], new], "Waiting")
+    states, listed, summary = moving.clients.call(
+        ada,
+        ("JobMonitoringClient", "getJobsStatus", [new, str(old["Value"])]),
+        ("JobMonitoringClient", "getJobs", {"Status": "Waiting"}),
+        ("JobMonitoringClient", "getJobSummary", old["Value"]),
+    )
+    assert states["Value"] == {str(each): {"Status": "Waiting"} for each in (new, old["Value"])}
+    assert listed["Value"] == [str(old["Value"]), str(new)]
+    assert summary["Value"]["Owner"] == "ada"
+    demand = {"Site": "LCG.A.org", "GridCE": "ce1", "CPUTime": "90000"}
+    [queues] = moving.clients.call(pia, ("MatcherClient", "getMatchingTaskQueues", demand))
+    assert [each["Jobs"] for each in queues["Value"].values()] == [1, 1]
+
+    # Pilots of the VO take its new jobs here, then what waits there; those of the other VO take theirs there.
+    assert moving.run(moving.clients, pia, payload) == new
+    assert moving.run(moving.clients, pia, payload) == old["Value"]
+    assert moving.run(moving.clients, pilot, other_payload) == foreign["Value"]
+    [empty] = moving.clients.call(pia, ("MatcherClient", "requestJob", RESOURCE))
+    assert empty["Errno"] == 1510
+    moving.wait(ada, [old["Value"], new], "Done")
+    parameters, killed = moving.clients.call(
+        ada,
+        ("JobMonitoringClient", "getJobParameters", [new, old["Value"]]),
+        ("JobManagerClient", "deleteJob", [new, old["Value"], foreign["Value"], FIRST + 1000]),
+    )
+    assert {each["StandardOutput"] for each in parameters["Value"].values()} == {"hello"}
+    assert sorted(killed["Value"]) == [old["Value"], new]
+    assert (killed["InvalidJobIDs"], killed["NonauthorizedJobIDs"]) == ([FIRST + 1000], [foreign["Value"]])
+
+    # A limited proxy may submit nowhere, though the former services see the certificate of the door.
+    [refused] = moving.clients.call(other_payload, ("JobManagerClient", "submitJob", JDL))
+    assert (refused["OK"], refused["Errno"]) == (False, 1503)
+
+    # Back: a job that still waits here is run by pilots through the door; new ones are stored there. The
+    # refusals of the former services come back as they are.
+    left = moving.submit(ada, is_here=True)
+    operator("config", "set", "Operations/lhcb/DiracDoor/Moved=false")
+    again = moving.submit(ada, is_here=False)
+    [refused] = moving.clients.call(pia, ("JobManagerClient", "submitJob", JDL))
+    assert refused["Message"].startswith("Unauthorized query")
+    moving.wait(ada, [left, again], "Waiting")
+    assert moving.run(moving.clients, pia, payload) == left
+    assert moving.run(moving.old_clients, pia, payload) == again
+    moving.wait(ada, [left, again], "Done")
+
+
+def test_without_the_former_services_the_jobs_here_go_on(
+    moving: Moving, operator: Callable[..., str]
+) -> None:
+    ada, pia = moving.proxy("ada", "lhcb_user"), moving.proxy("pia", "lhcb_pilot")
+    operator("config", "set", "Operations/lhcb/DiracDoor/Moved=true")
+    job_id = moving.submit(ada, is_here=True)
+    moving.wait(ada, [job_id], "Waiting")
+    moving.there.kill()
+    moving.there.wait()
+    assert moving.run(moving.clients, pia, moving.proxy("ada", "lhcb_user", "-payload")) == job_id
+    [empty] = moving.clients.call(pia, ("MatcherClient", "requestJob", RESOURCE))
+    assert empty["Errno"] == 1510
+    status, mixed, killed = moving.clients.call(
+        ada,
+        ("JobMonitoringClient", "getJobsStatus", [1]),
+        ("JobMonitoringClient", "getJobsStatus", [1, job_id]),
+        ("JobManagerClient", "deleteJob", [1, job_id]),
+    )
+    assert not status["OK"]
+    assert "cannot be reached" in mixed["Message"]
+    assert (killed["Value"], killed["FailedJobIDs"]) == ([job_id], [1])

@@ -1,0 +1,202 @@
+"""Passing on to the former services, which answer with anything here."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from pilotage.dirac_door import former, jencode, routing
+from pilotage.dirac_door.former import FormerAway, FormerServices, read_url, split_ids
+from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import Peer
+from requirements.errors import InvalidRequest, NotAllowed
+
+FIRST = 1000
+URLS = [f"https://dirac.test:8443{path}" for path in sorted(routing.SHARED)]
+SERVICES = FormerServices(URLS, first_job_id=FIRST, make_context=ssl.create_default_context)
+PEER = Peer(
+    dn="/DC=test/CN=ada",
+    user="ada",
+    group="lhcb_user",
+    vos=frozenset({"lhcb"}),
+    properties=frozenset({"NormalUser"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "here", "there"),
+    [
+        (5, None, 5),
+        ("5", None, "5"),
+        (1000, 1000, None),
+        ([5, "1000", 6], ["1000"], [5, 6]),
+        ([5], None, [5]),
+        ([1000], [1000], None),
+        ([], [], None),
+        ({"5": ["a", 1], "1000": ["a", 2]}, {"1000": ["a", 2]}, {"5": ["a", 1]}),
+        (None, None, None),
+        (True, True, None),
+        (0, 0, None),
+        (-5, -5, None),
+        ("5" * 5000, "5" * 5000, None),
+        ([[5]], [[5]], None),
+        ({"a": 1}, {"a": 1}, None),
+    ],
+)
+def test_ids_are_split_at_the_first_of_ours(given: object, here: object, there: object):
+    assert split_ids(given, FIRST) == (here, there)
+
+
+def test_urls_are_those_of_diracs_configuration():
+    assert str(read_url("dips://a.test:9170/WorkloadManagement/Matcher/")) == (
+        "dips://a.test:9170/WorkloadManagement/Matcher"
+    )
+    for wrong in ("", "a", "https://a.test/x", "https://a.test:1", "http://a.test:1/x", "https://a:99999/x"):
+        with pytest.raises(InvalidRequest, match="no URL such as"):
+            read_url(wrong)
+
+
+def _answer(given: Result | Exception) -> Callable[[Sequence[object]], Any]:
+    async def answer(_: Sequence[object]) -> Result:
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    return answer
+
+
+def _route(
+    path: str,
+    method: str,
+    here: Result | Exception,
+    there: Result | Exception,
+    *arguments: object,
+    has_moved: bool = True,
+) -> Result:
+    answering = routing.answer_call(
+        SERVICES,
+        f"/WorkloadManagement/{path}",
+        method,
+        arguments,
+        here=_answer(here),
+        there=_answer(there),
+        has_moved=has_moved,
+    )
+    return asyncio.run(answering)
+
+
+AWAY = FormerAway("away")
+NONE = jencode.error("nothing", jencode.NO_MATCH)
+
+
+def test_a_pilot_gets_a_job_from_where_there_is_one():
+    here, there = jencode.ok({"JobID": 2000}), jencode.ok({"JobID": 5})
+    assert _route("Matcher", "requestJob", here, there, {}) == here
+    for nothing in (NONE, NotAllowed("no resource of ours")):
+        assert _route("Matcher", "requestJob", nothing, there, {}) == there
+    assert _route("Matcher", "requestJob", NONE, AWAY, {}) == NONE
+    with pytest.raises(NotAllowed):
+        _route("Matcher", "requestJob", NotAllowed("no"), AWAY, {})
+
+
+def test_lists_lack_no_part_unless_the_vo_is_all_there():
+    here, there = jencode.ok(["2000"]), jencode.ok(["5", "70"])
+    assert _route("JobMonitoring", "getJobs", here, there)["Value"] == ["5", "70", "2000"]
+    refused = jencode.error("unknown attribute")
+    assert _route("JobMonitoring", "getJobs", refused, there, has_moved=False) == there
+    assert _route("JobMonitoring", "getJobs", refused, there) == refused
+    with pytest.raises(FormerAway):
+        _route("JobMonitoring", "getJobs", here, AWAY)
+    queues = _route("Matcher", "getMatchingTaskQueues", jencode.ok({"1": 1}), jencode.ok({"1": 2}), {})
+    assert queues["Value"] == {"1": 2, "1001": 1}
+
+
+def test_changes_of_both_report_the_part_that_failed():
+    ids = [5, 2000]
+    there = jencode.ok([], requireProxyUpload=True, NonauthorizedJobIDs=[5])
+    assert _route("JobManager", "killJob", jencode.ok([2000]), there, ids) == jencode.ok(
+        [2000], requireProxyUpload=True, NonauthorizedJobIDs=[5]
+    )
+    assert _route("JobManager", "killJob", jencode.ok([2000]), AWAY, ids)["FailedJobIDs"] == [5]
+    both = _route("JobManager", "killJob", jencode.error("no", InvalidJobIDs=[2000]), AWAY, ids)
+    assert (both["OK"], both["InvalidJobIDs"], both["FailedJobIDs"]) == (False, [2000], [5])
+
+
+def test_tables_of_both_are_one_and_none_is_partial():
+    ours, theirs = jencode.ok({2000: {"Status": "Done"}}), jencode.ok({"5": {"Status": "Failed"}})
+    joined = _route("JobMonitoring", "getJobsStatus", ours, theirs, [5, 2000])
+    assert joined["Value"] == {"2000": {"Status": "Done"}, "5": {"Status": "Failed"}}
+    assert _route("JobMonitoring", "getJobsStatus", ours, AWAY, [5, 2000])["OK"] is False
+    each = {"5": ["a", 1], "2000": ["a", 1]}
+    assert _route("JobStateUpdate", "setJobsParameter", jencode.ok(), jencode.ok(), each) == jencode.ok()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"12",
+        b"x:{}",
+        b"-5:{}",
+        b"9999999999999999:",
+        b"99999999999:",
+        b"2:{}",
+        b"4:null",
+        b'11:{"OK":"yes"}',
+        b'40:{"OK": true, "Value": {"__dCls": "evil"}}',
+        b"3:\xff\xff\xff",
+    ],
+)
+def test_whatever_is_sent_back_is_an_error_of_the_former_services(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+):
+    async def call() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(sent)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        genuine = asyncio.open_connection
+        monkeypatch.setattr(asyncio, "open_connection", lambda host, port, ssl: genuine(host, port))  # noqa: ARG005
+        services = FormerServices(
+            [f"dips://127.0.0.1:{port}/WorkloadManagement/Matcher"],
+            first_job_id=FIRST,
+            make_context=ssl.create_default_context,
+        )
+        with pytest.raises(FormerAway, match="does not answer as DIRAC does"):
+            await services.call("/WorkloadManagement/Matcher", "requestJob", [{}], PEER)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(call())
+
+
+def test_the_next_url_is_tried_only_if_nothing_was_sent(monkeypatch: pytest.MonkeyPatch):
+    tried: list[str] = []
+
+    async def call_https(url: Any, *_: object) -> Result:
+        tried.append(url.host)
+        if url.host == "a":
+            raise former._NotReached
+        if url.host == "b":
+            raise EOFError
+        return jencode.ok(1)
+
+    monkeypatch.setattr(former, "_call_https", call_https)
+
+    def call(*hosts: str) -> Result:
+        services = FormerServices(
+            [f"https://{host}:1/x" for host in hosts],
+            first_job_id=FIRST,
+            make_context=ssl.create_default_context,
+        )
+        return asyncio.run(services.call("/x", "submitJob", [""], PEER))
+
+    assert call("a", "c") == jencode.ok(1)
+    with pytest.raises(FormerAway):
+        call("b", "c")
+    assert tried == ["a", "c", "b"]
