@@ -311,11 +311,35 @@ class ServiceClient:
 
     def revoke(self, token: str) -> None:
         """Revoke a token, given itself or by its id."""
-        self._call("POST", "/tokens/revoke", json={"token" if token.count(".") == 2 else "jti": token})
+        self._request("POST", "/tokens/revoke", json={"token" if token.count(".") == 2 else "jti": token})
 
     def login_link(self, wishes: Mapping[str, str]) -> Json:
         """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""
         return self._call("POST", "/login-links", json=dict(wishes))
+
+    def web_hooks(self, filters: Mapping[str, str]) -> Json:
+        """The web hooks of the VO, under `web_hooks`."""
+        return self._call("GET", "/web-hooks", params=dict(filters))
+
+    def make_web_hook(self, wanted: Mapping[str, object]) -> Json:
+        """Make a web hook; the answer has its `secret`, which is shown only once."""
+        return self._call("POST", "/web-hooks", json=dict(wanted))
+
+    def web_hook(self, hook_id: int) -> Json:
+        """One web hook."""
+        return self._call("GET", f"/web-hooks/{hook_id}")
+
+    def hook_deliveries(self, hook_id: int, *, limit: int = 100) -> Json:
+        """The latest messages to a web hook, under `deliveries`."""
+        return self._call("GET", f"/web-hooks/{hook_id}/deliveries", params={"limit": limit})
+
+    def test_web_hook(self, hook_id: int) -> None:
+        """Send a test to a web hook."""
+        self._request("POST", f"/web-hooks/{hook_id}/test")
+
+    def remove_web_hook(self, hook_id: int) -> None:
+        """Remove a web hook."""
+        self._request("DELETE", f"/web-hooks/{hook_id}")
 
     def pools(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of SubmitPools under `pools`."""

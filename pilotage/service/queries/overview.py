@@ -232,7 +232,9 @@ def count_at_queues(parts: Services, caller: Caller, site: str) -> Mapping[Queue
 
 def count_waiting_for_queues(parts: Services, caller: Caller, site: str) -> Mapping[QueueAddress, int]:
     """Waiting jobs that each queue of a site could run; of all VOs for admins of the site."""
-    return _count_runnable(parts, None if caller.looks_after(site) else caller.visible_vos).count_by_queue(site)
+    return _count_runnable(parts, None if caller.looks_after(site) else caller.visible_vos).count_by_queue(
+        site
+    )
 
 
 def jobs_there(

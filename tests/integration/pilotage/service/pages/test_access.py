@@ -65,10 +65,15 @@ PAGES = [
     ("POST", "/configuration/rollback", EDITORS),
     ("GET", "/accounting", {"user", "vo_admin", "site_admin"}),
     ("GET", "/accounting.csv", {"user", "vo_admin", "site_admin"}),
+    ("GET", "/web-hooks", {"vo_admin"}),
+    ("POST", "/web-hooks", {"vo_admin"}),
+    ("POST", "/web-hooks/{hook_id}/test", {"vo_admin"}),
+    ("POST", "/web-hooks/{hook_id}/remove", {"vo_admin"}),
     ("POST", "/logout", EVERYBODY),  # last: it ends the session
 ]
 NAMES = {
     "{job_id}": "1",
+    "{hook_id}": "1",
     "{pool_id}": "0",
     "{site}/{ce}/{queue}": QUEUE,
     "{site}": "LCG.A.org",
