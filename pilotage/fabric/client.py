@@ -89,7 +89,8 @@ class _TokenAuth(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Send the request, at most twice."""
         token = self._token if isinstance(self._token, str) else self._token()
-        request.headers["Authorization"] = f"Bearer {token}"
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
         response = yield request
         if response.status_code != _UNAUTHORIZED or isinstance(self._token, str):
             return
@@ -115,7 +116,7 @@ class ServiceClient:
         authorities: Path | None = None,
         proxy: str | None = None,
     ) -> None:
-        """With the token, and `whose` it is, for messages if it is refused.
+        """With the token (empty: none), and `whose` it is, for messages if it is refused.
 
         `proxy` is its address or `none`; None: the environment's HTTPS_PROXY and NO_PROXY for HTTPS, where a
         proxy never sees the token.
@@ -312,6 +313,14 @@ class ServiceClient:
     def revoke(self, token: str) -> None:
         """Revoke a token, given itself or by its id."""
         self._request("POST", "/tokens/revoke", json={"token" if token.count(".") == 2 else "jti": token})
+
+    def begin_device_login(self) -> Json:
+        """Begin a login that a person confirms in a browser; needs no token."""
+        return self._call("POST", "/device-logins")
+
+    def fetch_device_token(self) -> Json:
+        """The `token` of a login, whose `device_code` is this client's; null until it is confirmed."""
+        return self._call("POST", "/device-logins/token")
 
     def login_link(self, wishes: Mapping[str, str]) -> Json:
         """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""

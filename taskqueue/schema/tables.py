@@ -746,6 +746,14 @@ login_links = _table(
     Column("expires_at", UtcTime, nullable=False),  # of the link
 )
 
+#: Command lines that wait until a person confirms their code in a browser.
+device_logins = _table(
+    "device_logins",
+    Column("digest", String(64), primary_key=True),  # SHA-256 of the secret of the command line
+    Column("user_code", String(16), nullable=False, unique=True),  # typed or shown in the browser
+    Column("expires_at", UtcTime, nullable=False),
+)
+
 #: Jobs that an optimizer process is working on. A row whose holder is gone means that the process crashed
 #: with the job.
 trials = _table(

@@ -41,5 +41,7 @@ ROUTERS = (
     tokens.router,
     accounting.router,
     tokens.login_router,
+    tokens.device_router,
+    tokens.device_token_router,
     web_hooks.router,
 )

@@ -337,6 +337,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("vo", "event", "subject", name=op.f("pk_hook_conditions")),
     )
     op.create_table(
+        "device_logins",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("user_code", sa.String(length=16), nullable=False),
+        sa.Column("expires_at", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_device_logins")),
+        sa.UniqueConstraint("user_code", name=op.f("uq_device_logins_user_code")),
+    )
+    op.create_table(
         "login_links",
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("session", sa.Text(), nullable=False),

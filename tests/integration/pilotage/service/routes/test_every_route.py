@@ -80,6 +80,9 @@ def test_every_route_succeeds(service: Service):
     _configure(walk, operator)
     walk.go(operator, "POST", "/tokens/revoke", json={"token": service.token("user", vo="cms", user="bob")})
     walk.go(user, "POST", "/login-links", json={})
+    begun = walk.go(service.client(), "POST", "/device-logins").json()
+    waiting_client = service.client(begun["device_code"])
+    assert walk.go(waiting_client, "POST", "/device-logins/token").json()["token"] is None
 
     assert walk.left == set()
     assert {method for method, *_ in ROUTES} == {"GET", "POST", "PUT", "PATCH"}
