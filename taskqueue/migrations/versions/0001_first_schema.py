@@ -298,7 +298,7 @@ def upgrade() -> None:
         sa.Column("next_try_at", _TIME),
         sa.Column("dropped", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("hook_id", name=op.f("pk_web_hooks")),
-        sa.UniqueConstraint("vo", "name", name=op.f("uq_web_hooks_vo")),
+        sa.UniqueConstraint("vo", "name", name=op.f("uq_web_hooks_vo_name")),
         sqlite_autoincrement=True,
     )
     op.create_table(
