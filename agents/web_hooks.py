@@ -47,7 +47,7 @@ TRY_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostResult:
+class SendResult:
     """Result of a try to send a message."""
 
     answer: str  #: HTTP status, or what went wrong
@@ -55,7 +55,7 @@ class PostResult:
 
 
 #: Sends a body with headers to an address.
-Post = Callable[[str, bytes, Mapping[str, str]], PostResult]
+Send = Callable[[str, bytes, Mapping[str, str]], SendResult]
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class WebHooksResult:
 
 
 def cycle(
-    engine: Engine, config: Configuration, *, now: datetime, holder: str, memory: WebHooksState, post: Post
+    engine: Engine, config: Configuration, *, now: datetime, holder: str, memory: WebHooksState, send: Send
 ) -> WebHooksResult | None:
     """Collect what happened since the last cycle, and send it; None while another process is the leader.
 
@@ -90,7 +90,7 @@ def cycle(
         if memory.looked_at is None or now - memory.looked_at >= _LOOK:
             _look(leadership, config)
             memory.looked_at = now
-        return _send(leadership, post)
+        return _send(leadership, send)
 
 
 def collect(engine: Engine, *, now: datetime, holder: str) -> None:
@@ -165,7 +165,7 @@ _STATES: Final[Mapping[Event, Callable[[Connection, Configuration, str, datetime
 }
 
 
-def _send(leadership: Leadership, post: Post) -> WebHooksResult:
+def _send(leadership: Leadership, send: Send) -> WebHooksResult:
     """Send what is due, several hooks at a time; a slow receiver delays no other one for long."""
     with database.reading(leadership.engine) as conn:
         due = web_hooks.list_due(conn, most=_MESSAGES, now=leadership.now)
@@ -173,7 +173,7 @@ def _send(leadership: Leadership, post: Post) -> WebHooksResult:
     if not due:
         return WebHooksResult()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix=NAME) as threads:
-        tries = {threads.submit(_send_to, hook, pending, post, leadership.now): hook for hook, pending in due}
+        tries = {threads.submit(_send_to, hook, pending, send, leadership.now): hook for hook, pending in due}
         for each in as_completed(tries):
             hook = tries[each]
             with leadership.writing() as conn:
@@ -193,13 +193,13 @@ def _send(leadership: Leadership, post: Post) -> WebHooksResult:
 
 
 def _send_to(
-    hook: WebHook, pending: Sequence[Delivery], post: Post, now: datetime
-) -> list[tuple[Delivery, PostResult]]:
+    hook: WebHook, pending: Sequence[Delivery], send: Send, now: datetime
+) -> list[tuple[Delivery, SendResult]]:
     """Send the messages of one hook in order, up to the first that fails."""
-    begun, done = time.monotonic(), list[tuple[Delivery, PostResult]]()
+    begun, done = time.monotonic(), list[tuple[Delivery, SendResult]]()
     for delivery in pending:
         body, passed = delivery.body.encode(), timedelta(seconds=time.monotonic() - begun)
-        result = post(hook.url, body, sign(hook.secret, delivery.delivery_id, body, now=now + passed))
+        result = send(hook.url, body, sign(hook.secret, delivery.delivery_id, body, now=now + passed))
         done.append((delivery, result))
         if not result.is_delivered or time.monotonic() >= begun + _SECONDS:
             break

@@ -32,7 +32,7 @@ from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
-from pilotage.cli.processes.hook_posts import HookPosts
+from pilotage.cli.processes.hook_sender import HookSender
 from pilotage.cli.settings import Settings
 from requirements.errors import did_you_mean
 from taskqueue.blobs import BlobStore
@@ -53,7 +53,7 @@ class AgentContext:
     send_traces: traces.Send | None = None  #: to a collector, if one is configured
     traced: traces.TracesState = field(default_factory=traces.TracesState)
     looked: web_hooks.WebHooksState = field(default_factory=web_hooks.WebHooksState)
-    posts: HookPosts = field(default_factory=HookPosts)
+    sender: HookSender = field(default_factory=HookSender)
 
 
 #: The cycle of each agent, which returns None if another process holds its lease; `loop.INTERVALS` has how
@@ -70,7 +70,7 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "traces": lambda own, now: _cycle_traces(own, now),
     "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),
     "web-hooks": lambda own, now: web_hooks.cycle(
-        *(own.engine, own.current()), now=now, holder=own.holder, memory=own.looked, post=own.posts.post
+        *(own.engine, own.current()), now=now, holder=own.holder, memory=own.looked, send=own.sender.send
     ),
     "scope-counters": lambda own, now: scope_counters.cycle(
         own.engine, own.current(), now=now, holder=own.holder, memory=own.compared
@@ -99,9 +99,9 @@ def open_collector(chosen: Settings) -> Iterator[traces.Send | None]:
         yield collector.send
 
 
-def make_hook_posts(chosen: Settings) -> HookPosts:
+def make_hook_sender(chosen: Settings) -> HookSender:
     """What sends the messages of web hooks."""
-    return HookPosts(allowed=chosen.web_hook_networks, refused=chosen.web_hook_refused_networks)
+    return HookSender(allowed=chosen.web_hook_networks, refused=chosen.web_hook_refused_networks)
 
 
 def unique_holder() -> str:
@@ -154,7 +154,7 @@ def agent(
             blobs=BlobStore(chosen.blobs),
             holder=unique_holder(),
             send_traces=send_traces,
-            posts=make_hook_posts(chosen),
+            sender=make_hook_sender(chosen),
         )
         if once:
             _run_each_once(wanted, context, chosen, as_json=as_json)

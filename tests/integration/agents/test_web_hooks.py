@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 
 from agents import pools, retention, web_hooks
-from agents.web_hooks import PostResult, WebHooksResult, WebHooksState
+from agents.web_hooks import SendResult, WebHooksResult, WebHooksState
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
@@ -34,10 +34,10 @@ class Receiver:
     answers: list[int] = field(default_factory=list)  #: of the next tries; then 204
     got: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
 
-    def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> PostResult:
+    def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
         status = self.answers.pop(0) if self.answers else 204
         self.got.append((url, json.loads(body), dict(headers)))
-        return PostResult(answer=str(status), is_delivered=status < 300)
+        return SendResult(answer=str(status), is_delivered=status < 300)
 
     @property
     def ids(self) -> list[str]:
@@ -79,7 +79,7 @@ def cycle(
         now=now,
         holder="test",
         memory=memory or WebHooksState(),
-        post=receiver.post,
+        send=receiver.post,
     )
     assert result is not None
     return result

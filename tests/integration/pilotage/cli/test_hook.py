@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agents import web_hooks
-from agents.web_hooks import PostResult, WebHooksState
+from agents.web_hooks import SendResult, WebHooksState
 from pilotage.cli import application
 from tests.running_service import CONFIG, Service
 
@@ -37,12 +37,12 @@ def send(service: Service) -> list[dict[str, object]]:
     """One cycle of the agent; the messages that it sends."""
     sent = []
 
-    def post(_url: str, body: bytes, _headers: object) -> PostResult:
+    def post(_url: str, body: bytes, _headers: object) -> SendResult:
         sent.append(json.loads(body))
-        return PostResult(answer="204", is_delivered=True)
+        return SendResult(answer="204", is_delivered=True)
 
     parts = service.parts
-    about = {"now": parts.clock(), "holder": "test", "memory": WebHooksState(), "post": post}
+    about = {"now": parts.clock(), "holder": "test", "memory": WebHooksState(), "send": post}
     web_hooks.cycle(parts.engine, parts.live.current, **about)
     return sent
 

@@ -2,7 +2,7 @@ import pytest
 from playwright.sync_api import expect
 
 from agents import web_hooks
-from agents.web_hooks import PostResult, WebHooksState
+from agents.web_hooks import SendResult, WebHooksState
 from tests.browser import SignedIn, picture
 from tests.running_service import Service
 
@@ -14,14 +14,14 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def send(service: Service, status: int) -> None:
     """One cycle of the agent, to receivers that all answer so."""
     parts = service.parts
-    result = PostResult(answer=str(status), is_delivered=status < 300)
+    result = SendResult(answer=str(status), is_delivered=status < 300)
     web_hooks.cycle(
         parts.engine,
         parts.live.current,
         now=parts.clock(),
         holder="test",
         memory=WebHooksState(),
-        post=lambda *_: result,
+        send=lambda *_: result,
     )
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from agents import web_hooks
-from agents.web_hooks import PostResult
+from agents.web_hooks import SendResult
 from examples.servers.starting import free_port, wait_until
-from pilotage.cli.processes import hook_posts
-from pilotage.cli.processes.hook_posts import HookPosts
+from pilotage.cli.processes import hook_sender
+from pilotage.cli.processes.hook_sender import HookSender
 from tests import certificates
 
 PAGE = Path(__file__).parents[5] / "docs" / "vo-admin" / "web-hooks.md"
@@ -59,8 +59,8 @@ def respond(status: int, **headers: str) -> Callable[[BaseHTTPRequestHandler], N
 @pytest.mark.parametrize(("status", "is_delivered"), [(204, True), (200, True), (302, False), (500, False)])
 def test_only_2xx_is_success_and_nobody_is_led_elsewhere(status: int, is_delivered: bool) -> None:
     with receiver(respond(status, Location="http://127.0.0.1:1/")) as port:
-        result = HookPosts(allowed=LOCAL).post(f"http://127.0.0.1:{port}/x", b"{}", {"webhook-id": "msg_1"})
-    assert result == PostResult(answer=str(status), is_delivered=is_delivered)
+        result = HookSender(allowed=LOCAL).send(f"http://127.0.0.1:{port}/x", b"{}", {"webhook-id": "msg_1"})
+    assert result == SendResult(answer=str(status), is_delivered=is_delivered)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_only_2xx_is_success_and_nobody_is_led_elsewhere(status: int, is_deliver
 def test_addresses_that_are_not_of_the_internet_are_refused_before_any_connection(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_posts.httpcore.SyncBackend, "connect_tcp", lambda *_: pytest.fail("connected"))
-    result = HookPosts().post(f"https://{host}/", b"{}", {})
+    monkeypatch.setattr(hook_sender.httpcore.SyncBackend, "connect_tcp", lambda *_: pytest.fail("connected"))
+    result = HookSender().send(f"https://{host}/", b"{}", {})
     assert not result.is_delivered
     assert "the operator may allow it" in result.answer, result.answer
 
@@ -87,19 +87,19 @@ def test_a_name_counts_by_all_its_addresses_and_the_connection_goes_to_one_that_
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 443)) for address in found]
     )
-    posts = HookPosts(refused=["192.0.32.0/20"])
+    posts = HookSender(refused=["192.0.32.0/20"])
     assert posts.find_address("a.example", 443) == ("198.41.0.4", False)
     for other in ("127.0.0.1", "192.0.33.8"):
         found[1:] = [other]
-        with pytest.raises(hook_posts.RefusedAddressError):
+        with pytest.raises(hook_sender.RefusedAddressError):
             posts.find_address("a.example", 443)
 
 
 def test_without_tls_only_allowed_networks_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    posts, sent = HookPosts(), []
+    posts, sent = HookSender(), []
     with receiver(lambda handler: sent.append(handler.path)) as port:
         monkeypatch.setattr(posts, "find_address", lambda *_: ("127.0.0.1", False))
-        result = posts.post(f"http://a.example:{port}/x", b"{}", {})
+        result = posts.send(f"http://a.example:{port}/x", b"{}", {})
     assert (result.is_delivered, sent) == (False, [])
     assert result.answer == "a.example: only https, but to networks that the operator allows"
 
@@ -109,17 +109,17 @@ def test_the_certificate_has_to_be_that_of_the_name(tmp_path: Path, monkeypatch:
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(*authority.sign("hooks"))
     trusted = ssl.create_default_context(cafile=authority.certificate)
-    posts = HookPosts(tls=trusted)
+    posts = HookSender(tls=trusted)
     monkeypatch.setattr(posts, "find_address", lambda *_: ("127.0.0.1", False))
     with receiver(respond(204), served) as port:
-        assert posts.post(f"https://localhost:{port}/", b"{}", {}).is_delivered
-        assert "CERTIFICATE_VERIFY_FAILED" in posts.post(f"https://other.example:{port}/", b"{}", {}).answer
+        assert posts.send(f"https://localhost:{port}/", b"{}", {}).is_delivered
+        assert "CERTIFICATE_VERIFY_FAILED" in posts.send(f"https://other.example:{port}/", b"{}", {}).answer
 
 
 def test_a_receiver_that_answers_a_byte_at_a_time_takes_no_longer_than_a_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hook_posts, "TRY_SECONDS", 0.5)
+    monkeypatch.setattr(hook_sender, "TRY_SECONDS", 0.5)
     stop = threading.Event()
 
     def drip(handler: BaseHTTPRequestHandler) -> None:
@@ -129,16 +129,16 @@ def test_a_receiver_that_answers_a_byte_at_a_time_takes_no_longer_than_a_silent_
                 handler.wfile.write(b"x")
 
     with receiver(drip) as port:
-        result = HookPosts(allowed=LOCAL).post(f"http://127.0.0.1:{port}/", b"{}", {})
+        result = HookSender(allowed=LOCAL).send(f"http://127.0.0.1:{port}/", b"{}", {})
         stop.set()
-    assert result == PostResult(answer="no answer within 0 s", is_delivered=False)
+    assert result == SendResult(answer="no answer within 0 s", is_delivered=False)
 
 
 @pytest.mark.parametrize(
     "url", ["https://nowhere.invalid/", "http://127.0.0.1:1/", "ftp://a.example/", "https://[/"]
 )
 def test_what_cannot_be_sent_is_a_result(url: str) -> None:
-    result = HookPosts(allowed=LOCAL).post(url, b"{}", {})
+    result = HookSender(allowed=LOCAL).send(url, b"{}", {})
     assert not result.is_delivered
     assert result.answer
 
@@ -160,11 +160,11 @@ def test_the_receiver_of_the_documentation_takes_what_is_signed_once_and_nothing
         wait_until(lambda: _answers(port))
         job = b'{"job_id": 7, "status": "Done", "minor_status": "Execution Complete"}'
         body = b'{"type": "job.ended", "data": {"vo": "cms", "jobs": [' + job + b"]}}"
-        posts, now = HookPosts(allowed=LOCAL), datetime.now(UTC)
+        posts, now = HookSender(allowed=LOCAL), datetime.now(UTC)
         headers = web_hooks.sign(secret, 1, body, now=now)
 
         def post(sent: bytes, headers: dict[str, str]) -> str:
-            return posts.post(f"http://127.0.0.1:{port}/", sent, headers).answer
+            return posts.send(f"http://127.0.0.1:{port}/", sent, headers).answer
 
         assert [post(body, headers), post(body, headers)] == ["204", "204"]
         assert post(body.replace(b"7", b"8"), headers) == "401"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import httpcore
 
-from agents.web_hooks import TRY_SECONDS, PostResult
+from agents.web_hooks import TRY_SECONDS, SendResult
 
 Network = IPv4Network | IPv6Network
 #: Bytes that are sent between two looks at the clock.
@@ -27,8 +27,8 @@ class RefusedAddressError(Exception):
     """An address that web hooks may not reach."""
 
 
-class HookPosts:
-    """Sends messages to the internet, and to networks that the operator allows; `post` is thread-safe."""
+class HookSender:
+    """Sends messages to the internet, and to networks that the operator allows; `send` is thread-safe."""
 
     def __init__(
         self, *, allowed: Iterable[str] = (), refused: Iterable[str] = (), tls: ssl.SSLContext | None = None
@@ -37,7 +37,7 @@ class HookPosts:
         self._allowed, self._refused = tuple(map(ip_network, allowed)), tuple(map(ip_network, refused))
         self._tls = tls or ssl.create_default_context()
 
-    def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> PostResult:
+    def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
         """Send a message. An answer of 200 to 299 is success."""
         backend = _CheckedBackend(self, until=time.monotonic() + TRY_SECONDS)
         limits = dict.fromkeys(("connect", "read", "write", "pool"), TRY_SECONDS)
@@ -48,16 +48,16 @@ class HookPosts:
                     "POST", url, headers=list(headers.items()), content=body, extensions={"timeout": limits}
                 ) as answer,
             ):
-                return PostResult(answer=str(answer.status), is_delivered=200 <= answer.status < 300)
+                return SendResult(answer=str(answer.status), is_delivered=200 <= answer.status < 300)
         except RefusedAddressError as refused:
-            return PostResult(answer=str(refused), is_delivered=False)
+            return SendResult(answer=str(refused), is_delivered=False)
         except httpcore.TimeoutException:
-            return PostResult(answer=f"no answer within {TRY_SECONDS:.0f} s", is_delivered=False)
+            return SendResult(answer=f"no answer within {TRY_SECONDS:.0f} s", is_delivered=False)
         except (
             *(httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol),
             *(OSError, ValueError),  # a name that has no address, or is none
         ) as error:
-            return PostResult(answer=f"{error}"[:200] or type(error).__name__, is_delivered=False)
+            return SendResult(answer=f"{error}"[:200] or type(error).__name__, is_delivered=False)
 
     def find_address(self, host: str, port: int) -> tuple[str, bool]:
         """An address of a host that may be reached, and whether it lies in an allowed network."""
@@ -103,8 +103,8 @@ def _prefer_short(address: str) -> tuple[bool, str]:
 class _CheckedBackend(httpcore.NetworkBackend):
     """Connects to checked addresses only, until a moment of the monotonic clock."""
 
-    def __init__(self, posts: HookPosts, *, until: float) -> None:
-        self._posts, self._until = posts, until
+    def __init__(self, sender: HookSender, *, until: float) -> None:
+        self._sender, self._until = sender, until
         self._backend = httpcore.SyncBackend()
 
     def connect_tcp(
@@ -115,7 +115,7 @@ class _CheckedBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        address, is_own = self._posts.find_address(host, port)
+        address, is_own = self._sender.find_address(host, port)
         left = _left(self._until, timeout)
         stream = self._backend.connect_tcp(address, port, left, local_address, socket_options)
         return _BoundedStream(stream, until=self._until, host=host, may_be_plain=is_own)
