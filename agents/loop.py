@@ -68,6 +68,7 @@ INTERVALS: Mapping[str, float] = {
     "waits": 5.0,
     "traces": 15.0,
     "accounting": 5.0,
+    "web-hooks": 5.0,
     "scope-counters": 30.0,
     "retention": 600.0,
 }

@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import accounting, leader
+from agents import accounting, leader, web_hooks
 from agents.leader import Leadership
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
@@ -54,6 +54,7 @@ _REMOVALS: Final[Sequence[tuple[str, str, timedelta]]] = (
     # Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
     ("hindrances", "hindrances", timedelta(days=30)),
     ("revoked tokens", "revoked_tokens", timedelta()),
+    ("deliveries of web hooks", "hook_deliveries", timedelta(days=3)),
 )
 
 
@@ -86,6 +87,7 @@ def cycle(
             return None
         # Only counted log rows can be deleted. Another holder: the accounting agent may run in this process.
         accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
+        web_hooks.collect(engine, now=now, holder=f"{holder} {NAME}")
         with database.reading(engine) as conn:
             vos = sorted(ownership.list_vos(conn))
         of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store))

@@ -327,6 +327,11 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    async def follow(self, **filters: str) -> AsyncIterator[StatusChange]:
+        """Changes of jobs from this call on, for `async for`; a loop that is left ends within seconds."""
+        service = self.blocking._service  # noqa: SLF001 - the same class in another form
+        return _follow(await asyncio.to_thread(job_commands.follow_or_pause, service, filters))
+
     close = _in_thread(Client.close)
     submit = _in_thread(Client.submit)
     job = _in_thread(Client.job)
@@ -335,6 +340,8 @@ class AsyncClient:
     explain = _in_thread(Client.explain)
     kill = _in_thread(Client.kill)
     reschedule = _in_thread(Client.reschedule)
+    delete = _in_thread(Client.delete)
+    reset = _in_thread(Client.reset)
     wait = _in_thread(Client.wait)
     output = _in_thread(Client.output)
     config = _in_thread(Client.config)
@@ -342,6 +349,13 @@ class AsyncClient:
     get_eligible_nodes = _in_thread(Client.get_eligible_nodes)
     preview_config = _in_thread(Client.preview_config)
     set_config = _in_thread(Client.set_config)
+
+
+async def _follow(found: Iterator[Mapping[str, Any] | None]) -> AsyncIterator[StatusChange]:
+    while True:
+        change = await asyncio.to_thread(next, found)
+        if change is not None:
+            yield _read_change(change)
 
 
 def _read_job(fields: Mapping[str, Any]) -> JobRecord:

@@ -1,12 +1,16 @@
-"""One-time login links and revoked tokens. The database stores only the digest of a link's secret."""
+"""One-time login links, command lines that wait for a login, and revoked tokens.
+
+The database stores only the digests of secrets.
+"""
 
 from datetime import datetime, timedelta
 from hashlib import sha256
-from secrets import token_urlsafe
+from secrets import choice, token_urlsafe
 
 from sqlalchemy import Connection, and_, bindparam, delete, insert, select
 
 from taskqueue.db import sql
+from taskqueue.schema.tables import device_logins as devices
 from taskqueue.schema.tables import login_links as table
 from taskqueue.schema.tables import revoked_tokens
 
@@ -42,6 +46,47 @@ def redeem_link(conn: Connection, secret: str, *, now: datetime) -> str | None:
         _REDEEM_LINK, {"shown": _digest(secret), "now": now}
     ).scalar_one_or_none()
     return found
+
+
+#: Time to confirm the code of a command line.
+DEVICE_LIFETIME = timedelta(minutes=15)
+#: Letters of a code that a person may have to type: no vowels, which make words, and none that look alike.
+_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
+_ADD_DEVICE = insert(devices)
+_EXPIRED_DEVICES = delete(devices).where(devices.c.expires_at <= bindparam("now"))
+_IS_WAITING = select(devices.c.user_code).where(
+    devices.c.digest == bindparam("shown"), devices.c.expires_at > bindparam("now")
+)
+_CONFIRM = (
+    delete(devices)
+    .where(devices.c.user_code == bindparam("code"), devices.c.expires_at > bindparam("now"))
+    .returning(devices.c.digest)
+)
+
+
+def begin_device(conn: Connection, *, now: datetime) -> tuple[str, str, datetime]:
+    """Let a command line wait for a login: its secret, the code for the person, and the expiry."""
+    secret, expires_at = token_urlsafe(_SECRET_BYTES), now + DEVICE_LIFETIME
+    letters = "".join(choice(_LETTERS) for _ in range(8))
+    code = f"{letters[:4]}-{letters[4:]}"
+    conn.execute(_EXPIRED_DEVICES, {"now": now})
+    conn.execute(_ADD_DEVICE, {"digest": _digest(secret), "user_code": code, "expires_at": expires_at})
+    return secret, code, expires_at
+
+
+def is_device_waiting(conn: Connection, secret: str, *, now: datetime) -> bool:
+    """Whether nobody has confirmed the code of a command line yet."""
+    return conn.execute(_IS_WAITING, {"shown": _digest(secret), "now": now}).first() is not None
+
+
+def confirm_device(conn: Connection, code: str, session: str, *, now: datetime) -> bool:
+    """Give a session to the command line with this code, which fetches it as by a link, once."""
+    wanted = code.strip().upper().replace(" ", "-")
+    digest = conn.execute(_CONFIRM, {"code": wanted, "now": now}).scalar_one_or_none()
+    if digest is None:
+        return False
+    conn.execute(_ADD_LINK, {"digest": digest, "session": session, "expires_at": now + LINK_LIFETIME})
+    return True
 
 
 def _digest(secret: str) -> str:

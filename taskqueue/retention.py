@@ -37,6 +37,7 @@ from taskqueue.schema.tables import (
     blobs,
     descriptions,
     hindrances,
+    hook_deliveries,
     idempotency_keys,
     installation,
     job_log,
@@ -203,6 +204,7 @@ REMOVE_OLD = {
         (idempotency_keys, "at"),
         (hindrances, "until"),
         (revoked_tokens, "expires_at"),
+        (hook_deliveries, "ended_at"),
     )
 }
 REMOVE_PILOTS = _delete_some(

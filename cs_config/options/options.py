@@ -401,6 +401,8 @@ class LimitOptions(Options):
     """Largest sum of the groups' `JobShare` that VO admins may set; a larger present sum may stay."""
     pilot_claims_per_hour: Annotated[Count, Field(ge=1)] = 1000
     """Jobs that one pilot may claim in an hour, for each processor of its slot."""
+    web_hooks: Annotated[int, Field(ge=0, le=bounds.WEB_HOOKS)] = 10
+    """Web hooks of the VO; 0: it may have none."""
 
 
 class JobType(Options):

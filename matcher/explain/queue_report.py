@@ -295,17 +295,34 @@ def _parameters(here: QueueSet, failure: UnmetCondition) -> frozenset[str]:
     return frozenset(job_conditions.list_parameters(failure.part, failure.requirement, here.declarations))
 
 
-def runnable_by_site(config: Configuration, waiting: Iterable[WaitingClass], jobs: JobAds) -> Counter[str]:
-    """How many waiting jobs some queue of each site could run; sites that could run none are omitted."""
-    # Many classes share a set of eligible queues.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnableJobs:
+    """How many waiting jobs the queues could run."""
+
+    config: Configuration
+    eligible: Mapping[tuple[str, int], int]  #: by VO and set of eligible queues, which many classes share
+    by_site: Mapping[str, int]  #: a job that several queues of a site could run counts once
+
+    def count_by_queue(self, site: str) -> Counter[QueueAddress]:
+        """The jobs that each queue of a site could run; a job counts for each of its eligible queues."""
+        found: Counter[QueueAddress] = Counter()
+        for (vo, queues), number in self.eligible.items():
+            whole = queue_set.all_queues(self.config, vo)
+            for position in list_positions(queues & whole.sites.get(site, 0)):
+                found[whole.queues[position].address] += number
+        return found
+
+
+def count_runnable(config: Configuration, waiting: Iterable[WaitingClass], jobs: JobAds) -> RunnableJobs:
+    """How many waiting jobs each site and queue could run; sites that could run none are omitted."""
     eligible: Counter[tuple[str, int]] = Counter()
     for each in waiting:
         whole = queue_set.all_queues(config, each.asked.vo)
         queues = whole.fulfilling(job_conditions.waiting_conditions(each, jobs))
         eligible[each.asked.vo, queues] += each.jobs
-    found: Counter[str] = Counter()
+    by_site: Counter[str] = Counter()
     for (vo, queues), number in eligible.items():
         for site, there in queue_set.all_queues(config, vo).sites.items():
             if queues & there:
-                found[site] += number
-    return found
+                by_site[site] += number
+    return RunnableJobs(config=config, eligible=eligible, by_site=by_site)

@@ -1,6 +1,6 @@
 """Connects commands to the service."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from pilotage.cli import home_directory, options, output
 from pilotage.cli.errors import WrongUsage
+from pilotage.cli.home_directory import ClientSettings
 from pilotage.fabric.client import ServiceClient
 
 
@@ -19,23 +20,32 @@ def connect(*, url: str | None, home: Path | None, token: str | None = None) -> 
     """
     chosen = home_directory.load_client_settings(home=home, url=url)
     written = home_directory.read_client_env(chosen.home)
+    address = find_address(chosen, written)
+    own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None
+    shown = token or chosen.token or own
+    if shown is None:
+        raise WrongUsage(f"no token for {address}: run `pilotage login --device`, or set PILOTAGE_TOKEN")
+    return make_client(chosen, written, shown)
+
+
+def find_address(chosen: ClientSettings, written: Mapping[str, str]) -> str:
+    """The address of the service; `WrongUsage` without one."""
     address = chosen.url or written.get("PILOTAGE_URL")
     if address is None:
         raise WrongUsage(
             f"no address of a service: set PILOTAGE_URL, or start `pilotage up`, "
             f"which writes {chosen.home / home_directory.CLIENT_ENV}"
         )
-    own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None
-    shown = token or chosen.token or own
-    if shown is None:
-        raise WrongUsage(
-            f"no token for {address}: set PILOTAGE_TOKEN (an operator makes one: `pilotage token`)"
-        )
+    return address
+
+
+def make_client(chosen: ClientSettings, written: Mapping[str, str], token: str) -> ServiceClient:
+    """A client of the service with a token."""
     authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
     try:
         return ServiceClient(
-            address,
-            shown,
+            find_address(chosen, written),
+            token,
             authorities=Path(authorities) if authorities else None,
             proxy=chosen.proxy or written.get("PILOTAGE_PROXY"),
         )

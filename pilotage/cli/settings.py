@@ -106,8 +106,9 @@ class IssuerSettings(_IssuerModel):
         return self
 
 
+_NETWORKS = ("trusted_proxies", "web_hook_networks", "web_hook_refused_networks")
 #: Settings with structure; as variables they are YAML or JSON.
-_STRUCTURED = frozenset({"issuers", "trusted_proxies"})
+_STRUCTURED = frozenset({"issuers", *_NETWORKS})
 
 
 class InvalidSettings(InvalidInput):
@@ -184,6 +185,8 @@ class Settings(BaseModel):
         ),
     ] = None
     trusted_proxies: tuple[str, ...] = ()  #: addresses and networks whose X-Forwarded headers are believed
+    web_hook_networks: tuple[str, ...] = ()  #: that web hooks may reach beside the internet, also without TLS
+    web_hook_refused_networks: tuple[str, ...] = ()  #: that they may not reach, though public or allowed
     workers: Annotated[
         int, options.option("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
     ] = Field(default=1, ge=1, le=256)
@@ -219,17 +222,17 @@ class Settings(BaseModel):
     proxy: str | None = None  #: for clients: HTTP proxy to the service, or `none`; else HTTPS_PROXY
     token: str | None = Field(default=None, repr=False)  #: for clients
 
-    @field_validator("trusted_proxies", mode="before")
+    @field_validator(*_NETWORKS, mode="before")
     @classmethod
     def _one_or_many(cls, given: object) -> object:
         return (given,) if isinstance(given, str) else given
 
-    @field_validator("trusted_proxies")
+    @field_validator(*_NETWORKS)
     @classmethod
-    def _check_networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
-        for each in proxies:
+    def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for each in networks:
             ip_network(each)
-        return proxies
+        return networks
 
     @field_validator("tls_key")
     @classmethod

@@ -89,7 +89,8 @@ class _TokenAuth(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Send the request, at most twice."""
         token = self._token if isinstance(self._token, str) else self._token()
-        request.headers["Authorization"] = f"Bearer {token}"
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
         response = yield request
         if response.status_code != _UNAUTHORIZED or isinstance(self._token, str):
             return
@@ -115,7 +116,7 @@ class ServiceClient:
         authorities: Path | None = None,
         proxy: str | None = None,
     ) -> None:
-        """With the token, and `whose` it is, for messages if it is refused.
+        """With the token (empty: none), and `whose` it is, for messages if it is refused.
 
         `proxy` is its address or `none`; None: the environment's HTTPS_PROXY and NO_PROXY for HTTPS, where a
         proxy never sees the token.
@@ -311,11 +312,43 @@ class ServiceClient:
 
     def revoke(self, token: str) -> None:
         """Revoke a token, given itself or by its id."""
-        self._call("POST", "/tokens/revoke", json={"token" if token.count(".") == 2 else "jti": token})
+        self._request("POST", "/tokens/revoke", json={"token" if token.count(".") == 2 else "jti": token})
+
+    def begin_device_login(self) -> Json:
+        """Begin a login that a person confirms in a browser; needs no token."""
+        return self._call("POST", "/device-logins")
+
+    def fetch_device_token(self) -> Json:
+        """The `token` of a login, whose `device_code` is this client's; null until it is confirmed."""
+        return self._call("POST", "/device-logins/token")
 
     def login_link(self, wishes: Mapping[str, str]) -> Json:
         """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""
         return self._call("POST", "/login-links", json=dict(wishes))
+
+    def web_hooks(self, filters: Mapping[str, str]) -> Json:
+        """The web hooks of the VO, under `web_hooks`."""
+        return self._call("GET", "/web-hooks", params=dict(filters))
+
+    def make_web_hook(self, wanted: Mapping[str, object]) -> Json:
+        """Make a web hook; the answer has its `secret`, which is shown only once."""
+        return self._call("POST", "/web-hooks", json=dict(wanted))
+
+    def web_hook(self, hook_id: int) -> Json:
+        """One web hook."""
+        return self._call("GET", f"/web-hooks/{hook_id}")
+
+    def hook_deliveries(self, hook_id: int, *, limit: int = 100) -> Json:
+        """The latest messages to a web hook, under `deliveries`."""
+        return self._call("GET", f"/web-hooks/{hook_id}/deliveries", params={"limit": limit})
+
+    def test_web_hook(self, hook_id: int) -> None:
+        """Send a test to a web hook."""
+        self._request("POST", f"/web-hooks/{hook_id}/test")
+
+    def remove_web_hook(self, hook_id: int) -> None:
+        """Remove a web hook."""
+        self._request("DELETE", f"/web-hooks/{hook_id}")
 
     def pools(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of SubmitPools under `pools`."""

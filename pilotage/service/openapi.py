@@ -43,6 +43,7 @@ TAGS: Final = {
     "configuration": "The configuration: read, preview, change, restore.",
     "sites": "State of sites: advertisements, bans, limits.",
     "accounting": "Used resources.",
+    "web hooks": "For VO admins: addresses that are notified of events.",
     "matcher": "For directors and pilots: pools of queues, jobs, demand.",
     "leases": "For pilots: reports about the job that they run.",
     "pilots": "For directors: pilots and their states.",
@@ -58,6 +59,7 @@ _NOT_FOUND: Final = {
     "stamp": "pilot_not_found",
     "site": "site_not_found",
     "queue": "queue_not_found",
+    "hook_id": "hook_not_found",
 }
 _CODES: Final = (
     (r"leases_(start|heartbeat|finish|release|deliver_output)", 409, "stale_lease"),
@@ -112,6 +114,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "config_edit": _EDIT,
     "config_preview": _EDIT,
     "config_rollback": {"version": 41, "message": "jobs went astray"},
+    "web_hooks_make": {"name": "portal", "url": "https://portal.example.org/jobs", "events": ["job.ended"]},
     "sites_ban": {"reason": "cooling failed"},
     "sites_advertise": {"CurrentJobs": 120, "CurrentSubmittingJobs": 3},
 }

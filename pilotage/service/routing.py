@@ -312,6 +312,25 @@ class SecretRoute(RepeatingRoute):
         return guarded
 
 
+class StrangerRoute(RepeatingRoute):
+    """A route of `/api/v1` without any authentication; requests are limited by address."""
+
+    def get_route_handler(self) -> _Handler:
+        """The handler with the rate limit around it."""
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            request = StrictRequest(request.scope, request.receive)
+            parts: Services = request.app.state.parts
+            access.admit_stranger(request, parts)
+            check_texts(request)
+            await request.load(_STRANGERS_JSON)
+            async with self.take_place(parts, access.name_stranger(request)):
+                return await handle(request)
+
+        return guarded
+
+
 def refuse_by_length(request: Request, limit: int) -> None:
     """Reject a body whose `Content-Length` exceeds the limit."""
     length = access.read_header(request, b"content-length") or ""

@@ -60,6 +60,7 @@ _OF_POOL = exists().where(
     jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == JobStatus.WAITING.value
 )
 _POOLS = select(submit_pools.c.pool_id)
+POOLS_WITH_JOBS = IdListStatement(submit_pools.c.pool_id, _POOLS.where(_OF_POOL).where)
 POOLS_WITH_STATUS = {
     saying: IdListStatement(submit_pools.c.pool_id, _POOLS.where(_OF_POOL.where(has)).where)
     for saying, has in _HAS_MINOR.items()
@@ -89,6 +90,12 @@ def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int
         if found >= most:
             return most
     return found
+
+
+def find_pools_with_jobs(conn: Connection, pool_ids: Collection[str]) -> frozenset[str]:
+    """Those of some pools that have a waiting job."""
+    statement = POOLS_WITH_JOBS.to_statement(conn)
+    return frozenset(row.pool_id for row in sql.read_batches(conn, statement, pool_ids))
 
 
 def find_pools_with_status(

@@ -180,6 +180,56 @@ log_readers = _table(
     Column("under_way", Text, nullable=False),  # JSON list: of log_feed.LogEnd, the history, then `before`
 )
 
+#: Addresses that are notified of events of a VO, with what is sent next.
+web_hooks = _table(
+    "web_hooks",
+    Column("hook_id", BigId, primary_key=True),
+    Column("vo", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("secret", Text, nullable=False),  # signs the deliveries, so it cannot be a digest
+    Column("events", Text, nullable=False),  # JSON list of web_hooks.Event
+    Column("owner", Text, nullable=False, server_default=""),  # only this owner's jobs; empty: all of the VO
+    Column("job_group", Text, nullable=False, server_default=""),  # only jobs of this group; empty: all
+    Column("created_by", Text, nullable=False),  # token subject
+    Column("created_at", UtcTime, nullable=False),
+    Column("failures", Integer, nullable=False, server_default="0"),  # tries since the last that succeeded
+    Column("next_try_at", UtcTime),  # not before then; None: at once
+    Column("dropped", Integer, nullable=False, server_default="0"),  # events for which there was no place
+    UniqueConstraint("vo", "name"),
+    sqlite_autoincrement=True,
+)
+
+#: Deliveries of web hooks: those to be sent, and for some days those that were.
+hook_deliveries = _table(
+    "hook_deliveries",
+    Column("delivery_id", BigId, primary_key=True),
+    Column("hook_id", BigId, ForeignKey("web_hooks.hook_id", ondelete="CASCADE"), nullable=False),
+    Column("event", String(40), nullable=False),  # web_hooks.Event
+    Column("body", Text, nullable=False),  # JSON; empty once it has ended
+    Column("created_at", UtcTime, nullable=False),
+    Column("tries", Integer, nullable=False, server_default="0"),
+    Column("answer", Text, nullable=False, server_default=""),  # HTTP status of the last try, or its error
+    Column("is_delivered", Boolean, nullable=False, server_default=false()),
+    Column("ended_at", UtcTime),  # delivered or given up; None: to be sent
+    Index("ix_hook_deliveries_hook_id", "hook_id", "delivery_id"),
+    _index_where("ended_at IS NULL", "ix_hook_deliveries_open", "hook_id", "delivery_id"),
+    Index("ix_hook_deliveries_ended_at", "ended_at"),
+    sqlite_autoincrement=True,
+    postgresql_with=_QUEUE,
+)
+
+#: States that web hooks report if they last: pools without a queue, sites closed by a throttle.
+hook_conditions = _table(
+    "hook_conditions",
+    Column("vo", Text, nullable=False),
+    Column("event", String(40), nullable=False),  # web_hooks.Event
+    Column("subject", Text, nullable=False),  # id of the pool, or scope of the throttle
+    Column("since", UtcTime, nullable=False),  # when it was seen first
+    Column("is_reported", Boolean, nullable=False, server_default=false()),
+    PrimaryKeyConstraint("vo", "event", "subject"),
+)
+
 #: Numbers of jobs that entered and left a status, by minute; older ones by hour.
 job_flows = _table(
     "job_flows",
@@ -694,6 +744,14 @@ login_links = _table(
     Column("digest", String(64), primary_key=True),  # SHA-256 of the secret
     Column("session", Text, nullable=False),  # JSON object: the session's permissions and expiry
     Column("expires_at", UtcTime, nullable=False),  # of the link
+)
+
+#: Command lines that wait until a person confirms their code in a browser.
+device_logins = _table(
+    "device_logins",
+    Column("digest", String(64), primary_key=True),  # SHA-256 of the secret of the command line
+    Column("user_code", String(16), nullable=False, unique=True),  # typed or shown in the browser
+    Column("expires_at", UtcTime, nullable=False),
 )
 
 #: Jobs that an optimizer process is working on. A row whose holder is gone means that the process crashed

@@ -210,16 +210,20 @@ def follow_changes(client: ServiceClient, filters: Mapping[str, str]) -> Iterato
 
     A service that goes away is waited for. `ApiError` if the database lost commits meanwhile (410).
     """
+    return (change for change in follow_or_pause(client, filters) if change is not None)
+
+
+def follow_or_pause(client: ServiceClient, filters: Mapping[str, str]) -> Iterator[Json | None]:
+    """As `follow_changes`, with a None every few seconds in which nothing happens."""
     return _follow_from(client, filters, client.changes(filters)["next"])
 
 
-def _follow_from(client: ServiceClient, filters: Mapping[str, str], cursor: str) -> Iterator[Json]:
+def _follow_from(client: ServiceClient, filters: Mapping[str, str], cursor: str) -> Iterator[Json | None]:
     while True:
         try:
             for behind, change in client.events({**filters, "after": cursor}, seconds=_STREAM):
                 cursor = behind
-                if change is not None:
-                    yield change
+                yield change
         except (ServiceAway, ApiError) as error:
             if not is_passing(error):
                 raise

@@ -1,15 +1,18 @@
-"""`pilotage login`, a link that signs a browser in; `whoami`; `revoke`.
+"""`pilotage login`: a link that signs a browser in, or a login of the command line; `whoami`; `revoke`.
 
 A user who can read the signing key needs no token: the command signs one.
 """
 
+import os
 import sys
+import time
 from getpass import getuser
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pilotage.cli import home_directory, options, output, settings
+from pilotage.cli import connection, home_directory, options, output, settings
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import ServiceClient
@@ -35,13 +38,25 @@ def login(
         str | None, options.option("GROUP", "With --role: owner group (default: <vo>_user).")
     ] = None,
     site: Annotated[str | None, options.option("SITE", "With --role: site.")] = None,
+    device: Annotated[
+        bool,
+        typer.Option("--device", help="Log in these commands, by a browser on any device that is signed in."),
+    ] = False,
     service: ServiceOptions,
 ) -> None:
     """Print a link that signs a browser in to the web pages; valid once, for five minutes.
 
     The session has the rights of your token, for at most twelve hours. No token is needed if you can read the
     signing key of the installation.
+
+    With --device it is the other way round: the commands get the rights of your browser session, and keep the
+    token in client.env of the home directory.
     """
+    if device:
+        if role is not None:
+            raise WrongUsage("--role needs a token: it is of no use with --device")
+        _log_in_commands(service)
+        return
     wanted = {"role": role, "vo": vo, "user": user, "group": group, "site": site}
     if role is None and any(wanted.values()):
         raise WrongUsage("--vo, --user, --group and --site need --role")
@@ -52,6 +67,30 @@ def login(
         link = f"{client.url}{answer['path']}"
     data = {"link": link, "expires_at": answer["expires_at"]}
     service.emit(data, lambda: link)
+
+
+def _log_in_commands(service: ServiceOptions) -> None:
+    """Let a person confirm a code in a browser, and store the token."""
+    chosen = home_directory.load_client_settings(home=service.home, url=service.url)
+    written = home_directory.read_client_env(chosen.home)
+    if "PILOTAGE_TOKEN" in os.environ:
+        raise WrongUsage("PILOTAGE_TOKEN is set, and counts before a login: unset it first")
+    with connection.make_client(chosen, written, "") as client:
+        begun = client.begin_device_login()
+        address = f"{client.url}{begun['path']}"
+    sys.stderr.write(f"Open {address}\nand confirm the code {begun['user_code']}\n")
+    with connection.make_client(chosen, written, begun["device_code"]) as client:
+        while (found := client.fetch_device_token())["token"] is None:
+            time.sleep(begun["interval"])
+        url = client.url
+    home_directory.make_home(chosen.home)
+    authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
+    path = home_directory.write_client_env(
+        chosen.home, url=url, token=found["token"], authorities=Path(authorities) if authorities else None
+    )
+    data = {"file": str(path), "expires_at": found["expires_at"]}
+    text = f"logged in until {output.local_time(found['expires_at'])}; the token is in {path}"
+    service.emit(data, lambda: text)
 
 
 def whoami(*, service: ServiceOptions) -> None:

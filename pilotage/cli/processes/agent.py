@@ -25,12 +25,14 @@ from agents import (
     sweep,
     traces,
     wait_times,
+    web_hooks,
 )
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
+from pilotage.cli.processes.hook_sender import HookSender
 from pilotage.cli.settings import Settings
 from requirements.errors import did_you_mean
 from taskqueue.blobs import BlobStore
@@ -50,6 +52,8 @@ class AgentContext:
     compared: scope_counters.ScopeCountersState = field(default_factory=scope_counters.ScopeCountersState)
     send_traces: traces.Send | None = None  #: to a collector, if one is configured
     traced: traces.TracesState = field(default_factory=traces.TracesState)
+    looked: web_hooks.WebHooksState = field(default_factory=web_hooks.WebHooksState)
+    sender: HookSender = field(default_factory=HookSender)
 
 
 #: The cycle of each agent, which returns None if another process holds its lease; `loop.INTERVALS` has how
@@ -65,6 +69,9 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "waits": lambda own, now: wait_times.cycle(own.engine, now=now, holder=own.holder, memory=own.ended),
     "traces": lambda own, now: _cycle_traces(own, now),
     "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),
+    "web-hooks": lambda own, now: web_hooks.cycle(
+        *(own.engine, own.current()), now=now, holder=own.holder, memory=own.looked, send=own.sender.send
+    ),
     "scope-counters": lambda own, now: scope_counters.cycle(
         own.engine, own.current(), now=now, holder=own.holder, memory=own.compared
     ),
@@ -90,6 +97,11 @@ def open_collector(chosen: Settings) -> Iterator[traces.Send | None]:
 
     with closing(Collector(chosen.otlp_url)) as collector:
         yield collector.send
+
+
+def make_hook_sender(chosen: Settings) -> HookSender:
+    """What sends the messages of web hooks."""
+    return HookSender(allowed=chosen.web_hook_networks, refused=chosen.web_hook_refused_networks)
 
 
 def unique_holder() -> str:
@@ -142,6 +154,7 @@ def agent(
             blobs=BlobStore(chosen.blobs),
             holder=unique_holder(),
             send_traces=send_traces,
+            sender=make_hook_sender(chosen),
         )
         if once:
             _run_each_once(wanted, context, chosen, as_json=as_json)

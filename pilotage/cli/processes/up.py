@@ -112,6 +112,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             blobs=parts.blobs,
             holder=agent.unique_holder(),
             send_traces=stack.enter_context(agent.open_collector(chosen)),
+            sender=agent.make_hook_sender(chosen),
         )
         stack.enter_context(agent.run_agents(list(AGENTS), context))
         if chosen.redis_url is not None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pilotage.service.auth import audit, callers
-from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.auth.tokens import BearerToken
+from pilotage.service.auth.callers import Caller, Grant, Role
+from pilotage.service.auth.tokens import BearerToken, sibling_session_of
+from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.services import Services
 from requirements.errors import NotAllowed
 from taskqueue import login_tokens
@@ -31,15 +32,44 @@ def issue(parts: Services, token: BearerToken, wanted: Caller) -> tuple[str, dat
         raise NotAllowed("only operators may create links for others; your link has the rights of your token")
     if wanted.role not in PEOPLE:
         raise NotAllowed(f"the role {wanted.role} is not a person's: it cannot use pages")
-    session = {
-        "caller": callers.claims_of(wanted),
-        "until": int(token.expires_at.timestamp()),
-        "token_id": token.token_id,
-    }
+    session = _write_session(wanted, token.expires_at, token.token_id)
     with database.writing(parts.engine) as conn:
-        secret, expires_at = login_tokens.issue_link(conn, json.dumps(session), now=parts.clock())
+        secret, expires_at = login_tokens.issue_link(conn, session, now=parts.clock())
     audit.done(token.caller, "login link", token_id=token.token_id, for_subject=wanted.subject)
     return secret, expires_at
+
+
+def confirm_device(parts: Services, token: BearerToken, code: str) -> bool:
+    """Let the command line with this code act as the person of a session; False: no such code waits."""
+    session = _write_session(token.caller, token.expires_at, sibling_session_of(token.token_id))
+    with database.writing(parts.engine) as conn:
+        is_confirmed = login_tokens.confirm_device(conn, code, session, now=parts.clock())
+    if is_confirmed:
+        audit.done(token.caller, "device login", token_id=token.token_id)
+    return is_confirmed
+
+
+def fetch_device_token(parts: Services, secret: str) -> tuple[str, datetime] | None:
+    """The token of a command line whose code was confirmed, once; None: not confirmed yet.
+
+    `NotAuthenticated` if the code has expired or its token was fetched.
+    """
+    now = parts.clock()
+    with database.reading(parts.engine) as conn:
+        is_waiting = login_tokens.is_device_waiting(conn, secret, now=now)
+    if is_waiting:
+        return None
+    found = follow(parts, secret)
+    if found is None:
+        raise NotAuthenticated("the code of this login has expired: begin again")
+    grant = Grant(caller=found.caller, ttl=found.until - now)
+    return parts.tokens.mint(grant, now=now, token_id=found.token_id)
+
+
+def _write_session(caller: Caller, until: datetime, token_id: str) -> str:
+    return json.dumps(
+        {"caller": callers.claims_of(caller), "until": int(until.timestamp()), "token_id": token_id}
+    )
 
 
 def look(parts: Services, secret: str) -> Login | None:

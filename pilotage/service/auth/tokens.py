@@ -196,6 +196,12 @@ def session_of(token_id: str) -> str:
     return f"{token_id}{_SESSION}{token_hex(8)}"
 
 
+def sibling_session_of(session_id: str) -> str:
+    """Create the id of another session of the same person: revoked with the token that began the first."""
+    root, has_token, _ = session_id.partition(_SESSION)
+    return session_of(root) if has_token else token_hex(16)
+
+
 #: Different from the issuer of tokens, so that a cookie is never accepted as a token.
 _COOKIES = "pilotage/sealed"
 

@@ -13,6 +13,7 @@ from pilotage.service.pages import (
     search,
     sign_in,
     sites,
+    web_hooks,
 )
 
 #: All pages; the navigation lists its entries in this order.
@@ -28,6 +29,7 @@ ROUTERS = (
     configuration.router,
     configuration_changes.router,
     accounting.router,
+    web_hooks.router,
     interface.router,
     sign_in.router,
     sign_in.logout_router,

@@ -79,6 +79,26 @@ def follow(
     )
 
 
+_CODE = Annotated[str, Query(max_length=20)]
+
+
+@logout_router.get("/login/device")
+@allow(*login_links.PEOPLE)
+def show_device(page: PageOf, code: _CODE = "") -> Response:
+    """Ask whether a command line with this code may act as the person."""
+    return page.render("login/device.html", code=code, result="")
+
+
+@logout_router.post("/login/device")
+@allow(*login_links.PEOPLE)
+def confirm_device(page: PageOf, code: Annotated[str, Form(max_length=20)]) -> Response:
+    """Let the command line with this code act as the person."""
+    is_confirmed = login_links.confirm_device(page.parts, page.token, code)
+    answer = page.render("login/device.html", code=code, result="good" if is_confirmed else "bad")
+    answer.status_code = 200 if is_confirmed else 400
+    return answer
+
+
 @logout_router.post("/logout")
 @allow(*Role, needs=Capability.READ)
 def logout(page: PageOf, parts: PartsOf) -> Response:

@@ -103,6 +103,7 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
         glance=glance,
         jobs=jobs,
         occupied=occupied,
+        waiting=overview.count_waiting_for_queues(page.parts, caller, site),
         ces=[(ce, list(there)) for ce, there in groupby(queues, key=lambda queue: queue.ce)],
         values=history.blame_at_queues(page.editor, config, queues, vo=selected),
         config=config,

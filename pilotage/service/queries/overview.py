@@ -11,6 +11,7 @@ from agents import loop
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from matcher.explain import job_conditions, queue_report
+from matcher.explain.queue_report import RunnableJobs
 from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
@@ -36,8 +37,8 @@ _RECENT = 5
 MOST_STUCK = 10_000
 #: Seconds for which a count of waiting jobs is cached: its cost grows with the number of classes.
 _CACHE_TIME = 5
-#: Number of waiting jobs that each site could run, by VOs (None: all).
-_REACHED: Cache[frozenset[str] | None, Counter[str]] = Cache(1000)
+#: Waiting jobs that sites and queues could run, by VOs (None: all).
+_RUNNABLE: Cache[frozenset[str] | None, RunnableJobs] = Cache(1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,10 @@ def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[
         if own is None or vo in own:
             running[address.site] += at_queue.jobs
             pilots[address.site] += at_queue.pilots
-    could_run = _could_run(parts, caller)
+    could_run = {
+        of_all: _count_runnable(parts, None if of_all else caller.visible_vos).by_site
+        for of_all in {caller.looks_after(site) for site in sites}
+    }
     return [
         SiteGlance(
             state=state,
@@ -207,7 +211,7 @@ def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[
             enabled=sum(config.enabled(address, "") for address in places[state.site]),
             running=running[state.site],
             pilots=pilots[state.site],
-            could_run=could_run[caller.looks_after(state.site)][state.site],
+            could_run=could_run[caller.looks_after(state.site)].get(state.site, 0),
         )
         for state in queries_sites.briefly(parts, caller, sites)
     ]
@@ -226,6 +230,13 @@ def count_at_queues(parts: Services, caller: Caller, site: str) -> Mapping[Queue
     return found
 
 
+def count_waiting_for_queues(parts: Services, caller: Caller, site: str) -> Mapping[QueueAddress, int]:
+    """Waiting jobs that each queue of a site could run; of all VOs for admins of the site."""
+    return _count_runnable(parts, None if caller.looks_after(site) else caller.visible_vos).count_by_queue(
+        site
+    )
+
+
 def jobs_there(
     conn: Connection, caller: Caller, sites: Collection[str]
 ) -> Mapping[str, Mapping[JobStatus, int]]:
@@ -235,21 +246,14 @@ def jobs_there(
     return {vo: jobs for vo, jobs in found.items() if all(own is None or vo in own for own in visible)}
 
 
-def _could_run(parts: Services, caller: Caller) -> Mapping[bool, Counter[str]]:
-    """Waiting jobs by site, keyed by whether all VOs count, as they do for admins of the site."""
-    is_everyones = caller.visible_vos is None or caller.own_sites
-    of_all = _reached(parts, None) if is_everyones else Counter[str]()
-    return {True: of_all, False: _reached(parts, caller.visible_vos)}
-
-
-def _reached(parts: Services, vos: frozenset[str] | None) -> Counter[str]:
-    """Waiting jobs by site for some VOs, cached for a few seconds, since pages refresh themselves."""
+def _count_runnable(parts: Services, vos: frozenset[str] | None) -> RunnableJobs:
+    """Waiting jobs of some VOs, cached for a few seconds, since pages refresh themselves."""
     config = parts.live.current
 
-    def count() -> Counter[str]:
+    def count() -> RunnableJobs:
         with database.reading(parts.engine) as conn:
             waiting = explanations.classes(parts, conn, vos)
             ads = job_conditions.read_job_ads(conn, config, waiting, needed=config.has_admission)
-        return queue_report.runnable_by_site(config, waiting, ads)
+        return queue_report.count_runnable(config, waiting, ads)
 
-    return _REACHED.get(vos, count, (config, parts.clock().timestamp() // _CACHE_TIME))
+    return _RUNNABLE.get(vos, count, (config, parts.clock().timestamp() // _CACHE_TIME))

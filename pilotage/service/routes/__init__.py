@@ -15,6 +15,7 @@ from pilotage.service.routes import (
     site_processes,
     sites,
     tokens,
+    web_hooks,
 )
 
 #: Matched in this order: requests of pilots first, since they are most frequent; fixed names of jobs before
@@ -40,4 +41,7 @@ ROUTERS = (
     tokens.router,
     accounting.router,
     tokens.login_router,
+    tokens.device_router,
+    tokens.device_token_router,
+    web_hooks.router,
 )

@@ -14,7 +14,16 @@ from pilotage.service.auth.callers import Caller, Grant, Role
 from pilotage.service.http_errors import NotAuthenticated, NotHeard
 from pilotage.service.models import StrictInput
 from pilotage.service.routes.pilots import StampPath
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, SecretOf, SecretRoute, TokenOf
+from pilotage.service.routing import (
+    SMALL,
+    ApiRoute,
+    CallerOf,
+    PartsOf,
+    SecretOf,
+    SecretRoute,
+    StrangerRoute,
+    TokenOf,
+)
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from taskqueue import login_tokens
@@ -32,6 +41,8 @@ router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=ApiRoute)
 
 #: Lifetime of a renewed token.
 _RENEWED = timedelta(days=1)
+#: Seconds between two requests of a command line that waits for a login.
+_POLL_SECONDS = 5
 #: Longest lifetime of any token: a revoked id must be stored this long, as the token's expiry is unknown.
 _LONGEST = timedelta(days=366)
 
@@ -151,6 +162,52 @@ def issue(parts: PartsOf, token: TokenOf, body: LoginWish | None = None) -> Logi
         wanted = callers.grant(**body.model_dump()).caller
     secret, expires_at = login_links.issue(parts, token, wanted)
     return LoginLink(path=f"/login#{secret}", expires_at=expires_at)
+
+
+device_router = APIRouter(prefix="/device-logins", tags=["tokens"], route_class=StrangerRoute)
+device_token_router = APIRouter(prefix="/device-logins", tags=["tokens"], route_class=SecretRoute)
+
+
+class DeviceLogin(BaseModel):
+    """A login of a command line, as in the device authorization grant of OAuth (RFC 8628)."""
+
+    device_code: str = Field(description="Secret of the command line, the bearer of its next requests.")
+    user_code: str = Field(description="Code that the person confirms in a browser.")
+    path: str = Field(description="Of the page for that, to append to the address of the service.")
+    expires_at: datetime
+    interval: int = Field(description="Seconds between two requests for the token.")
+
+
+class DeviceToken(BaseModel):
+    """The token of a command line; null until the person has confirmed its code."""
+
+    token: str | None
+    expires_at: datetime | None
+
+
+@device_router.post("", status_code=201)
+def begin_device(parts: PartsOf) -> DeviceLogin:
+    """Begin a login of a command line, without a token: a person who is signed in confirms its code."""
+    with database.writing(parts.engine) as conn:
+        secret, code, expires_at = login_tokens.begin_device(conn, now=parts.clock())
+    return DeviceLogin(
+        device_code=secret,
+        user_code=code,
+        path=f"/login/device?code={code}",
+        expires_at=expires_at,
+        interval=_POLL_SECONDS,
+    )
+
+
+@device_token_router.post("/token")
+def fetch_device_token(parts: PartsOf, secret: SecretOf) -> DeviceToken:
+    """Fetch the token of a command line, whose `device_code` is the bearer; once.
+
+    It has the rights of the person's session, and ends with it.
+    """
+    found = login_links.fetch_device_token(parts, secret)
+    token, expires_at = found or (None, None)
+    return DeviceToken(token=token, expires_at=expires_at)
 
 
 exchange_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=SecretRoute)

@@ -283,6 +283,68 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name=op.f("pk_log_readers")),
     )
     op.create_table(
+        "web_hooks",
+        sa.Column("hook_id", _ID, nullable=False),
+        sa.Column("vo", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("secret", sa.Text(), nullable=False),
+        sa.Column("events", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), server_default="", nullable=False),
+        sa.Column("job_group", sa.Text(), server_default="", nullable=False),
+        sa.Column("created_by", sa.Text(), nullable=False),
+        sa.Column("created_at", _TIME, nullable=False),
+        sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("next_try_at", _TIME),
+        sa.Column("dropped", sa.Integer(), server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("hook_id", name=op.f("pk_web_hooks")),
+        sa.UniqueConstraint("vo", "name", name=op.f("uq_web_hooks_vo_name")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "hook_deliveries",
+        sa.Column("delivery_id", _ID, nullable=False),
+        sa.Column("hook_id", _ID, nullable=False),
+        sa.Column("event", sa.String(length=40), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("created_at", _TIME, nullable=False),
+        sa.Column("tries", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("answer", sa.Text(), server_default="", nullable=False),
+        sa.Column("is_delivered", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("ended_at", _TIME),
+        sa.ForeignKeyConstraint(
+            ["hook_id"],
+            ["web_hooks.hook_id"],
+            name=op.f("fk_hook_deliveries_hook_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("delivery_id", name=op.f("pk_hook_deliveries")),
+        sqlite_autoincrement=True,
+        postgresql_with=_QUEUE,
+    )
+    op.create_index("ix_hook_deliveries_hook_id", "hook_deliveries", ["hook_id", "delivery_id"])
+    op.create_index(
+        "ix_hook_deliveries_open", "hook_deliveries", ["hook_id", "delivery_id"], **_where("ended_at IS NULL")
+    )
+    op.create_index("ix_hook_deliveries_ended_at", "hook_deliveries", ["ended_at"])
+    op.create_table(
+        "hook_conditions",
+        sa.Column("vo", sa.Text(), nullable=False),
+        sa.Column("event", sa.String(length=40), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("since", _TIME, nullable=False),
+        sa.Column("is_reported", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.PrimaryKeyConstraint("vo", "event", "subject", name=op.f("pk_hook_conditions")),
+    )
+    op.create_table(
+        "device_logins",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("user_code", sa.String(length=16), nullable=False),
+        sa.Column("expires_at", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_device_logins")),
+        sa.UniqueConstraint("user_code", name=op.f("uq_device_logins_user_code")),
+    )
+    op.create_table(
         "login_links",
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("session", sa.Text(), nullable=False),

@@ -107,7 +107,8 @@ def test_sites_reach_what_their_queues_may_run(engine: Engine, waiting: list[int
     config = submitted.grid()
     with database.reading(engine) as conn:
         classes = task_queues_listing.list_waiting(conn, None)
-    assert queue_report.runnable_by_site(config, classes, {}) == {"A.B.ch": 4, "C.D.ch": 3}
+    runnable = queue_report.count_runnable(config, classes, {})
+    assert runnable.by_site == {"A.B.ch": 4, "C.D.ch": 3}
     assert set(queue_set.all_queues(config, "lhcb").sites) == {"A.B.ch", "C.D.ch"}
 
 

@@ -16,6 +16,7 @@ QUEUE = "LCG.A.org/ce1/long"
 JOBS = {"user", "vo_admin"}
 SITES = {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}
 EDITORS = {"vo_admin", "site_admin"}
+PEOPLE = {"user", "vo_admin", "site_admin"}
 PILOTS = {"vo_admin", "site_admin", "director", "gateway"}
 EVERYBODY = set(TOKENS)
 
@@ -65,10 +66,17 @@ PAGES = [
     ("POST", "/configuration/rollback", EDITORS),
     ("GET", "/accounting", {"user", "vo_admin", "site_admin"}),
     ("GET", "/accounting.csv", {"user", "vo_admin", "site_admin"}),
+    ("GET", "/login/device", PEOPLE),
+    ("POST", "/login/device", PEOPLE),
+    ("GET", "/web-hooks", {"vo_admin"}),
+    ("POST", "/web-hooks", {"vo_admin"}),
+    ("POST", "/web-hooks/{hook_id}/test", {"vo_admin"}),
+    ("POST", "/web-hooks/{hook_id}/remove", {"vo_admin"}),
     ("POST", "/logout", EVERYBODY),  # last: it ends the session
 ]
 NAMES = {
     "{job_id}": "1",
+    "{hook_id}": "1",
     "{pool_id}": "0",
     "{site}/{ce}/{queue}": QUEUE,
     "{site}": "LCG.A.org",

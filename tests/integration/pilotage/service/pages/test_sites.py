@@ -113,6 +113,21 @@ def test_the_tree_tells_effective_parameters_with_where_they_come_from(grid: Ser
     expect(row).to_contain_text("version 1, test")
 
 
+def test_waiting_jobs_are_counted_for_each_queue_as_far_as_one_may_count_them(
+    grid: Service, signed_in: SignedIn
+):
+    for who, waiting in (
+        ({"role": "site_admin", "site": SITE, "user": "eva"}, {"long": 2, "short": 0}),
+        ({"role": "user", "vo": "dune", "user": "dan"}, {"long": 1, "short": 0}),
+    ):
+        page = signed_in(grid, **who)
+        page.goto(f"/sites/{SITE}")
+        table = page.get_by_role("table").filter(has_text="Waiting that it could run")
+        rows = [row.inner_text().split() for row in table.get_by_role("row").all()[1:]]
+        assert {row[0]: int(row[-1]) for row in rows} == waiting
+    picture(page, "sites/queues")
+
+
 def test_what_the_site_could_offer_comes_by_itself(grid: Service, signed_in: SignedIn):
     page = signed_in(grid, role="site_admin", site=SITE, user="eva")
     page.goto(f"/sites/{SITE}")

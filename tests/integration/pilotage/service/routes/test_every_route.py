@@ -80,6 +80,9 @@ def test_every_route_succeeds(service: Service):
     _configure(walk, operator)
     walk.go(operator, "POST", "/tokens/revoke", json={"token": service.token("user", vo="cms", user="bob")})
     walk.go(user, "POST", "/login-links", json={})
+    begun = walk.go(service.client(), "POST", "/device-logins").json()
+    waiting_client = service.client(begun["device_code"])
+    assert walk.go(waiting_client, "POST", "/device-logins/token").json()["token"] is None
 
     assert walk.left == set()
     assert {method for method, *_ in ROUTES} == {"GET", "POST", "PUT", "PATCH"}
@@ -149,10 +152,22 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     walk.go(director, "POST", "/site-processes", json=report)
     assert walk.go(director, "GET", "/site-processes").json()["processes"]
     walk.go(director, "POST", "/site-processes/forget", json={"name": "nobody"})
+    _use_web_hooks(service, walk)
     walk.go(director, "POST", "/pilots/standings", json={"stamps": ["s1"]})
     for page in ("", "/summary", "/s1", "/s1/output"):
         walk.go(director, "GET", f"/pilots{page}")
     return [job_id for job_id, state in zip(ids, states, strict=True) if state == "Waiting"]
+
+
+def _use_web_hooks(service: Service, walk: Walk) -> None:
+    admin = service.as_role("vo_admin", vo="cms", user="ada")
+    wanted = {"name": "portal", "url": "https://portal.example.org/"}
+    hook = walk.go(admin, "POST", "/web-hooks", json=wanted).json()["hook_id"]
+    walk.go(admin, "GET", "/web-hooks")
+    walk.go(admin, "POST", f"/web-hooks/{hook}/test")
+    for below in ("", "/deliveries"):
+        walk.go(admin, "GET", f"/web-hooks/{hook}{below}")
+    walk.go(admin, "DELETE", f"/web-hooks/{hook}")
 
 
 #: An advertisement without a job.

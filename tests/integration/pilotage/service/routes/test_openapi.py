@@ -58,8 +58,11 @@ def _furnished(service: Service) -> dict[str, object]:
     [match] = pilot.post("/api/v1/matcher/requestJob", json=resource).json()["matches"]
     pilot.post(f"/api/v1/leases/{match['lease']}/start", json={})
     pool = user.get(f"/api/v1/jobs/{job_id}").json()["submit_pool"]
+    admin = service.as_role("vo_admin", vo="cms", user="eve")
+    wanted = {"name": "portal", "url": "https://portal.example.org/"}
     return {
         "job_id": job_id,
+        "hook_id": admin.post("/api/v1/web-hooks", json=wanted).json()["hook_id"],
         "lease": match["lease"],
         "stamp": "p1",
         "pool_id": pool,

@@ -107,6 +107,16 @@ Memory = 4000;
 ]
 ]
 """
+#: The same in the other form that the RFC allows.
+RFC_CFG = """
+Executable = my_executable
+Requirements
+{
+  SoftwareTag = AppVersion1, AppVersion2
+  CPUModel = Intel Xeon
+  Memory = 4000
+}
+"""
 TERNARY = """
 Executable = "my_executable";
 Requirements = other.GlueHostBenchmarkSI00 > 500 ?
@@ -139,7 +149,12 @@ Registry: {VO: {cms: {}}, Groups: {cms_user: {VO: cms}}}
 
 
 @pytest.mark.parametrize(
-    ("jdl", "queues"), [(RFC, {"rfc/enough"}), (TERNARY, {"glue/fast", "glue/slow_and_long"})]
+    ("jdl", "queues"),
+    [
+        (RFC, {"rfc/enough"}),
+        (RFC_CFG, {"rfc/enough"}),
+        (TERNARY, {"glue/fast", "glue/slow_and_long"}),
+    ],
 )
 def test_the_job_of_the_document_is_eligible_by_its_rules(
     service: Service, jdl: str, queues: set[str]
@@ -151,6 +166,16 @@ def test_the_job_of_the_document_is_eligible_by_its_rules(
     [job_id] = answer.json()["job_ids"]
     listed = user.get(f"/api/v1/jobs/{job_id}/queues").json()["queues"]
     assert {each["queue"].removeprefix("LCG.A.org/") for each in listed} == queues
+
+
+def test_both_forms_of_the_job_of_the_rfc_have_one_submit_pool(service: Service) -> None:
+    service.configure(QUEUES)
+    user = service.user()
+    pools = set()
+    for text in (RFC, RFC_CFG):
+        [job_id] = user.post("/api/v1/jobs", json={"jdl": text}).json()["job_ids"]
+        pools.add(user.get(f"/api/v1/jobs/{job_id}").json()["submit_pool"])
+    assert len(pools) == 1
 
 
 def test_the_rule_of_thumb_is_250_events_for_each_local_job() -> None:

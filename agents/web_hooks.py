@@ -1,0 +1,220 @@
+"""Web-hook agent: collects what the hooks of VOs report, and sends it.
+
+Source of the form and signature of messages: Standard Webhooks (https://www.standardwebhooks.com).
+"""
+
+import hmac
+import logging
+import time
+from base64 import b64decode, b64encode
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
+from typing import Final
+
+from sqlalchemy import Connection, Engine
+
+from agents import leader
+from agents.leader import Leadership
+from cs_config.tree.configuration import Configuration
+from matcher.limits import throttle_state
+from taskqueue import web_hooks
+from taskqueue.accounting import log_reader
+from taskqueue.db import database
+from taskqueue.jobs import log_feed, unmatchable
+from taskqueue.sites import scopes
+from taskqueue.web_hooks import Delivery, Event, WebHook
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "web-hooks"
+#: Log rows per transaction, and transactions per cycle.
+_MOST: Final = 10_000
+_ROUNDS: Final = 50
+#: Time between two looks at pools and throttles.
+_LOOK: Final = timedelta(minutes=1)
+#: Hooks that are served at the same time, messages of one hook in one cycle, and seconds for them; a try that
+#: has begun may take `TRY_SECONDS` more.
+_THREADS: Final = 8
+_MESSAGES: Final = 20
+_SECONDS: Final = 10.0
+#: Longest time of one try.
+TRY_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    """Result of a try to send a message."""
+
+    answer: str  #: HTTP status, or what went wrong
+    is_delivered: bool
+
+
+#: Sends a body with headers to an address.
+Send = Callable[[str, bytes, Mapping[str, str]], SendResult]
+
+
+@dataclass(slots=True)
+class WebHooksState:
+    """When pools and throttles were last looked at; None in a new process."""
+
+    looked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebHooksResult:
+    """Numbers of messages that were delivered, and of tries that failed."""
+
+    delivered: int = 0
+    failed: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.delivered or self.failed)
+
+
+def cycle(
+    engine: Engine, config: Configuration, *, now: datetime, holder: str, memory: WebHooksState, send: Send
+) -> WebHooksResult | None:
+    """Collect what happened since the last cycle, and send it; None while another process is the leader.
+
+    `memory` is the same object in each cycle of a process.
+    """
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is None:
+            return None
+        _read_log(leadership)
+        if memory.looked_at is None or now - memory.looked_at >= _LOOK:
+            _look(leadership, config)
+            memory.looked_at = now
+        return _send(leadership, send)
+
+
+def collect(engine: Engine, *, now: datetime, holder: str) -> None:
+    """Read the log without sending: rows that are not read yet are not deleted."""
+    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+        if leadership is not None:
+            _read_log(leadership)
+
+
+def _read_log(leadership: Leadership) -> None:
+    with database.reading(leadership.engine) as conn:
+        end = log_feed.read_end(conn)
+    with leadership.writing() as conn:
+        log_reader.note_end(conn, web_hooks.READER_NAME, end)
+    leadership.repeat(partial(_read_span, now=leadership.now), most=_MOST, rounds=_ROUNDS)
+
+
+def _read_span(conn: Connection, now: datetime) -> int:
+    span = log_reader.read_next_span(conn, web_hooks.READER_NAME, now=now, lag=timedelta(), most=_MOST)
+    if span is None:
+        return 0
+    log_reader.advance(conn, web_hooks.READER_NAME, span)
+    web_hooks.add_ended_jobs(conn, span, now=now)
+    return span.rows
+
+
+def _look(leadership: Leadership, config: Configuration) -> None:
+    """Add messages about pools and throttles of the VOs that have hooks for them."""
+    with database.reading(leadership.engine) as conn:
+        hooks = web_hooks.list_hooks(conn)
+    wanted: defaultdict[str, set[Event]] = defaultdict(set)
+    for hook in hooks:
+        wanted[hook.vo] |= _STATES.keys() & set(hook.events)
+    with leadership.writing() as conn:
+        web_hooks.forget_conditions(conn, {(vo, event) for vo, events in wanted.items() for event in events})
+    leadership.serve_each(wanted, lambda vo: _look_at_vo(leadership, config, hooks, vo, wanted[vo]))
+
+
+def _look_at_vo(
+    leadership: Leadership,
+    config: Configuration,
+    hooks: Sequence[WebHook],
+    vo: str,
+    events: set[Event],
+) -> None:
+    for event in sorted(events):
+        with database.reading(leadership.engine) as conn:
+            holding = _STATES[event](conn, config, vo, leadership.now)
+        of_vo = [hook for hook in hooks if hook.vo == vo and event in hook.events]
+        with leadership.writing() as conn:
+            web_hooks.add_conditions(conn, of_vo, event, holding, now=leadership.now)
+
+
+def _pools_without_queue(conn: Connection, _config: Configuration, vo: str, _now: datetime) -> dict[str, str]:
+    pools = unmatchable.list_pools_without_queue(conn, {vo})
+    return dict.fromkeys(
+        unmatchable.find_pools_with_jobs(conn, pools), "no queue is eligible for jobs that wait"
+    )
+
+
+def _closed_throttles(conn: Connection, config: Configuration, vo: str, now: datetime) -> dict[str, str]:
+    places = (scopes.list_enclosing(str(each)) for each in config.addresses if config.usable(each, vo))
+    names = sorted(config.throttles.keys() & frozenset().union(*places))
+    standings = throttle_state.iterate_standings(conn, config, names, now)
+    return {name: room.why or "" for name, each in standings if (room := each.room()).jobs == 0}
+
+
+#: Subjects for which a state holds now, with the reason.
+_STATES: Final[Mapping[Event, Callable[[Connection, Configuration, str, datetime], dict[str, str]]]] = {
+    Event.POOL_WITHOUT_QUEUE: _pools_without_queue,
+    Event.SITE_THROTTLED: _closed_throttles,
+}
+
+
+def _send(leadership: Leadership, send: Send) -> WebHooksResult:
+    """Send what is due, several hooks at a time; a slow receiver delays no other one for long."""
+    with database.reading(leadership.engine) as conn:
+        due = web_hooks.list_due(conn, most=_MESSAGES, now=leadership.now)
+    delivered = failed = 0
+    if not due:
+        return WebHooksResult()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix=NAME) as threads:
+        tries = {threads.submit(_send_to, hook, pending, send, leadership.now): hook for hook, pending in due}
+        for each in as_completed(tries):
+            hook = tries[each]
+            with leadership.writing() as conn:
+                for delivery, result in each.result():
+                    web_hooks.record_try(
+                        conn,
+                        hook,
+                        delivery,
+                        answer=result.answer,
+                        is_delivered=result.is_delivered,
+                        now=leadership.now,
+                    )
+                    delivered, failed = delivered + result.is_delivered, failed + (not result.is_delivered)
+                    if result.is_delivered:
+                        hook = replace(hook, failures=0)
+    return WebHooksResult(delivered=delivered, failed=failed)
+
+
+def _send_to(
+    hook: WebHook, pending: Sequence[Delivery], send: Send, now: datetime
+) -> list[tuple[Delivery, SendResult]]:
+    """Send the messages of one hook in order, up to the first that fails."""
+    begun, done = time.monotonic(), list[tuple[Delivery, SendResult]]()
+    for delivery in pending:
+        body, passed = delivery.body.encode(), timedelta(seconds=time.monotonic() - begun)
+        result = send(hook.url, body, sign(hook.secret, delivery.delivery_id, body, now=now + passed))
+        done.append((delivery, result))
+        if not result.is_delivered or time.monotonic() >= begun + _SECONDS:
+            break
+    return done
+
+
+def sign(secret: str, delivery_id: int, body: bytes, *, now: datetime) -> dict[str, str]:
+    """The headers of a message: its id, the time, and the signature over both and the body."""
+    key = b64decode(secret.removeprefix("whsec_"))
+    message_id, moment = f"msg_{delivery_id}", str(int(now.timestamp()))
+    signed = f"{message_id}.{moment}.".encode() + body
+    signature = b64encode(hmac.digest(key, signed, sha256)).decode()
+    return {
+        "Content-Type": "application/json",
+        "webhook-id": message_id,
+        "webhook-timestamp": moment,
+        "webhook-signature": f"v1,{signature}",
+    }

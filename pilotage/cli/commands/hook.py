@@ -1,0 +1,103 @@
+"""`pilotage hook`: web hooks of a VO, and their deliveries."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from rich.console import Group, RenderableType
+
+from pilotage.cli import options, output
+from pilotage.cli.connection import ServiceOptions
+from pilotage.cli.output import Column, Entry
+
+_Hook = Annotated[int, options.argument("ID", "Number of the web hook.")]
+_VO = Annotated[str | None, options.option("VO", "VO of the web hook (default: that of your token).")]
+
+_COLUMNS: Mapping[str, Column] = {
+    "ID": "hook_id",
+    "VO": "vo",
+    "Name": "name",
+    "Events": lambda hook: ", ".join(hook["events"]),
+    "Address": "url",
+    "Waiting": "waiting",
+    "Failed tries": "failures",
+}
+_DELIVERIES: Mapping[str, Column] = {
+    "ID": "delivery_id",
+    "Event": "event",
+    "State": "state",
+    "Made": "created_at",
+    "Tries": "tries",
+    "Answer": "answer",
+}
+
+
+def add(
+    address: Annotated[str, options.argument("ADDRESS", "https address that gets the messages.")],
+    *,
+    name: Annotated[str, options.option("NAME", "Name, unique in the VO.")],
+    event: Annotated[
+        list[str] | None,
+        options.option(
+            "EVENT",
+            "job.ended (default), pool.without_queue or site.throttled; repeat it for several.",
+        ),
+    ] = None,
+    vo: _VO = None,
+    owner: Annotated[str | None, options.option("NAME", "Only the jobs of this owner.")] = None,
+    group: Annotated[str | None, options.option("GROUP", "Only the jobs of this JobGroup.")] = None,
+    service: ServiceOptions,
+) -> None:
+    """Make a web hook, for VO admins, and print its secret, which is shown only once.
+
+    A message of the type `test` is sent to it at once; `pilotage hook show` shows whether it arrived.
+    """
+    wanted = {"vo": vo, "name": name, "url": address, "events": event, "owner": owner, "job_group": group}
+    with service.connect() as client:
+        made = client.make_web_hook({key: value for key, value in wanted.items() if value is not None})
+    text = f"web hook {made['hook_id']}; its secret, shown only now:\n{made['secret']}"
+    service.emit(made, lambda: text)
+
+
+def list_hooks(
+    *,
+    vo: Annotated[str | None, options.option("VO", "Only those of this VO.")] = None,
+    service: ServiceOptions,
+) -> None:
+    """List the web hooks of your VO."""
+    filters = {"vo": vo} if vo else {}
+    service.show(
+        lambda client: client.web_hooks(filters),
+        lambda found: output.list_table(_COLUMNS, found["web_hooks"]),
+    )
+
+
+def show(
+    hook: _Hook,
+    *,
+    limit: Annotated[int, options.option("N", "Latest messages to show.")] = 20,
+    service: ServiceOptions,
+) -> None:
+    """Show a web hook with its latest messages, and what its receiver answered."""
+    with service.connect() as client:
+        found = {**client.web_hook(hook), **client.hook_deliveries(hook, limit=limit)}
+    service.emit(found, lambda: _details(found))
+
+
+def send_test(hook: _Hook, *, service: ServiceOptions) -> None:
+    """Send a message of the type `test`, also if the last tries failed."""
+    with service.connect() as client:
+        client.test_web_hook(hook)
+    service.emit({"hook_id": hook}, lambda: f"a test of web hook {hook} is sent within seconds")
+
+
+def remove(hook: _Hook, *, service: ServiceOptions) -> None:
+    """Remove a web hook; what was not sent yet is dropped."""
+    with service.connect() as client:
+        client.remove_web_hook(hook)
+    service.emit({"hook_id": hook}, lambda: f"web hook {hook} is removed")
+
+
+def _details(found: Entry) -> RenderableType:
+    facts = {name: value for name, value in found.items() if name not in ("deliveries", "events")}
+    facts["events"] = ", ".join(found["events"])
+    return Group(output.facts(facts, title="Web hook"), output.list_table(_DELIVERIES, found["deliveries"]))

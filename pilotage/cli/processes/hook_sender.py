@@ -1,0 +1,158 @@
+"""Sends the messages of web hooks: each in a bounded time, and only to addresses that a VO may reach.
+
+The address of a hook is a VO's, and the agent stands in the operator's network. So the address is resolved
+here, checked, and used for the connection: a name that changes its address meanwhile gains nothing.
+Redirects are not followed, proxies not used, and of the answer only the status is kept.
+"""
+
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, Final
+
+import httpcore
+
+from agents.web_hooks import TRY_SECONDS, SendResult
+
+Network = IPv4Network | IPv6Network
+#: Bytes that are sent between two looks at the clock.
+_PIECE: Final = 16 << 10
+#: Networks whose addresses contain others: translation (NAT64), 6to4 and Teredo.
+_TRANSLATED: Final[Sequence[Network]] = tuple(map(ip_network, ("64:ff9b::/96", "2002::/16", "2001::/32")))
+
+
+class RefusedAddressError(Exception):
+    """An address that web hooks may not reach."""
+
+
+class HookSender:
+    """Sends messages to the internet, and to networks that the operator allows; `send` is thread-safe."""
+
+    def __init__(
+        self, *, allowed: Iterable[str] = (), refused: Iterable[str] = (), tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Networks beside the internet, also without TLS, and those of both that may not be reached."""
+        self._allowed, self._refused = tuple(map(ip_network, allowed)), tuple(map(ip_network, refused))
+        self._tls = tls or ssl.create_default_context()
+
+    def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
+        """Send a message. An answer of 200 to 299 is success."""
+        backend = _CheckedBackend(self, until=time.monotonic() + TRY_SECONDS)
+        limits = dict.fromkeys(("connect", "read", "write", "pool"), TRY_SECONDS)
+        try:
+            with (
+                httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool,
+                pool.stream(
+                    "POST", url, headers=list(headers.items()), content=body, extensions={"timeout": limits}
+                ) as answer,
+            ):
+                return SendResult(answer=str(answer.status), is_delivered=200 <= answer.status < 300)
+        except RefusedAddressError as refused:
+            return SendResult(answer=str(refused), is_delivered=False)
+        except httpcore.TimeoutException:
+            return SendResult(answer=f"no answer within {TRY_SECONDS:.0f} s", is_delivered=False)
+        except (
+            *(httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol),
+            *(OSError, ValueError),  # a name that has no address, or is none
+        ) as error:
+            return SendResult(answer=f"{error}"[:200] or type(error).__name__, is_delivered=False)
+
+    def find_address(self, host: str, port: int) -> tuple[str, bool]:
+        """An address of a host that may be reached, and whether it lies in an allowed network."""
+        found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        # All of them: whoever may choose one could choose another.
+        checked = [(address, self._is_allowed(host, address)) for address in sorted(found, key=_prefer_short)]
+        return checked[0][0], all(is_own for _, is_own in checked)
+
+    def _is_allowed(self, host: str, text: str) -> bool:
+        """Whether an address is in an allowed network; `RefusedAddressError` if it may not be reached."""
+        address = ip_address(text.partition("%")[0])
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if any(address in network for network in self._refused):
+            raise RefusedAddressError(f"{host} is {address}, which web hooks may not reach here")
+        if any(address in network for network in self._allowed):
+            return True
+        is_internet = address.is_global and not address.is_multicast
+        is_other = any(address in network for network in _TRANSLATED) or _is_of_this_host(str(address))
+        if not is_internet or is_other:
+            raise RefusedAddressError(
+                f"{host} is {address}, which is this host or not of the internet; the operator may allow it"
+            )
+        return False
+
+
+def _is_of_this_host(address: str) -> bool:
+    """Whether a socket can be bound to an address, as only to those of this host."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as trial:
+        try:
+            trial.bind((address, 0))
+        except OSError:
+            return False
+        return True
+
+
+def _prefer_short(address: str) -> tuple[bool, str]:
+    """Order addresses: IPv4 first, since many hosts have no route for the other."""
+    return ":" in address, address
+
+
+class _CheckedBackend(httpcore.NetworkBackend):
+    """Connects to checked addresses only, until a moment of the monotonic clock."""
+
+    def __init__(self, sender: HookSender, *, until: float) -> None:
+        self._sender, self._until = sender, until
+        self._backend = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        address, is_own = self._sender.find_address(host, port)
+        left = _left(self._until, timeout)
+        stream = self._backend.connect_tcp(address, port, left, local_address, socket_options)
+        return _BoundedStream(stream, until=self._until, host=host, may_be_plain=is_own)
+
+
+class _BoundedStream(httpcore.NetworkStream):
+    """A connection that ends at a moment, however slowly its other end sends."""
+
+    def __init__(
+        self, stream: httpcore.NetworkStream, *, until: float, host: str, may_be_plain: bool
+    ) -> None:
+        self._stream, self._until, self._host, self._may_be_plain = stream, until, host, may_be_plain
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _left(self._until, timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if not self._may_be_plain:
+            raise RefusedAddressError(f"{self._host}: only https, but to networks that the operator allows")
+        for start in range(0, len(buffer), _PIECE):
+            self._stream.write(buffer[start : start + _PIECE], _left(self._until, timeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        stream = self._stream.start_tls(ssl_context, server_hostname, _left(self._until, timeout))
+        return _BoundedStream(stream, until=self._until, host=self._host, may_be_plain=True)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _left(until: float, timeout: float | None) -> float:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise httpcore.ReadTimeout("the time is over")
+    return left if timeout is None else min(left, timeout)

@@ -1,0 +1,80 @@
+"""Page of the web hooks of a VO, with their latest deliveries."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Role
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.queries import web_hooks
+from pilotage.service.queries.web_hooks import MadeWebHook, NewWebHook
+from pilotage.service.routes.web_hooks import HookPath
+from requirements.errors import InvalidRequest
+from taskqueue.web_hooks import EVENTS
+
+router = APIRouter(route_class=PageRoute)
+
+#: Deliveries that are listed of each.
+_SHOWN = 10
+
+
+@router.get("/web-hooks")
+@add_to_navigation("Web hooks")
+@allow(Role.VO_ADMIN)
+def list_hooks(page: PageOf) -> HTMLResponse:
+    """List the web hooks of the caller's VO with what was sent to them last."""
+    return _render(page)
+
+
+def _render(
+    page: PageContext, *, made: MadeWebHook | None = None, problem: str = "", status: int = 200
+) -> HTMLResponse:
+    hooks = web_hooks.list_hooks(page.parts, page.caller)
+    deliveries = {
+        hook.hook_id: web_hooks.list_deliveries(page.parts, page.caller, hook.hook_id, most=_SHOWN)
+        for hook in hooks
+    }
+    answer = page.render(
+        "web_hooks/live.html" if page.is_fragment else "web_hooks/list.html",
+        hooks=hooks,
+        deliveries=deliveries,
+        events=EVENTS,
+        vos=sorted(page.parts.live.current.vos if page.caller.is_operator else page.caller.vos),
+        made=made,
+        problem=problem,
+    )
+    answer.status_code = status
+    return answer
+
+
+class WebHookForm(NewWebHook, extra="ignore"):
+    """The form to make a web hook; no event that is ticked: the default."""
+
+
+@router.post("/web-hooks")
+@allow(Role.VO_ADMIN)
+def make(page: PageOf, form: Annotated[WebHookForm, Form()]) -> HTMLResponse:
+    """Make a web hook, and show its secret once."""
+    try:
+        made = web_hooks.make(page.parts, page.caller, form)
+    except InvalidRequest as refused:
+        return _render(page, problem=str(refused), status=400)
+    return _render(page, made=made)
+
+
+@router.post("/web-hooks/{hook_id}/test")
+@allow(Role.VO_ADMIN)
+def send_test(page: PageOf, hook_id: HookPath) -> Response:
+    """Send a test to a web hook."""
+    web_hooks.send_test(page.parts, page.caller, hook_id)
+    return RedirectResponse(f"/web-hooks#hook-{hook_id}", 303)
+
+
+@router.post("/web-hooks/{hook_id}/remove")
+@allow(Role.VO_ADMIN)
+def remove(page: PageOf, hook_id: HookPath) -> Response:
+    """Remove a web hook."""
+    web_hooks.remove(page.parts, page.caller, hook_id)
+    return RedirectResponse("/web-hooks", 303)

@@ -1,0 +1,284 @@
+"""What VOs want to be notified of is sent once it has happened, in order, repeatedly, and within bounds."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from agents import pools, retention, web_hooks
+from agents.web_hooks import SendResult, WebHooksResult, WebHooksState
+from cs_config.options import bounds
+from cs_config.tree.configuration import Configuration
+from optimizers.chain import batch
+from requirements.errors import InvalidRequest
+from taskqueue import web_hooks as stored_hooks
+from taskqueue.db import database
+from taskqueue.errors import WebHookNotFound
+from taskqueue.jobs import control
+from taskqueue.web_hooks import Delivery, Event, WebHook
+from tests import accounted, stored, submitted
+
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+EVERYTHING = tuple(stored_hooks.EVENTS)
+
+
+@dataclass
+class Receiver:
+    """Stands for all receivers, and keeps what it accepts."""
+
+    answers: list[int] = field(default_factory=list)  #: of the next tries; then 204
+    got: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
+
+    def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
+        status = self.answers.pop(0) if self.answers else 204
+        self.got.append((url, json.loads(body), dict(headers)))
+        return SendResult(answer=str(status), is_delivered=status < 300)
+
+    @property
+    def ids(self) -> list[str]:
+        return [headers["webhook-id"] for *_, headers in self.got]
+
+    def jobs(self, url: str = "https://a.example/") -> list[int]:
+        return [
+            each["job_id"] for at, body, _ in self.got if at == url for each in body["data"].get("jobs", ())
+        ]
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+def make(engine: Engine, now: datetime, **about: Any) -> WebHook:
+    values = {"vo": "lhcb", "name": "a", "url": "https://a.example/", "events": EVERYTHING, **about}
+    with database.writing(engine) as conn:
+        return stored_hooks.create(conn, **values, created_by="ada", most=10, now=now)
+
+
+def get(engine: Engine, hook: WebHook) -> tuple[WebHook, list[Delivery]]:
+    """The hook as it is now, and its deliveries, newest first."""
+    with database.reading(engine) as conn:
+        return stored_hooks.get(conn, hook.hook_id), stored_hooks.list_deliveries(conn, hook.hook_id, most=99)
+
+
+def cycle(
+    engine: Engine,
+    now: datetime,
+    receiver: Receiver,
+    config: Configuration | None = None,
+    memory: WebHooksState | None = None,
+) -> WebHooksResult:
+    result = web_hooks.cycle(
+        engine,
+        config or submitted.grid(),
+        now=now,
+        holder="test",
+        memory=memory or WebHooksState(),
+        send=receiver.post,
+    )
+    assert result is not None
+    return result
+
+
+def end_jobs(engine: Engine, now: datetime, count: int = 1, **about: str) -> list[int]:
+    with database.writing(engine) as conn:
+        ids = accounted.put(conn, now, count)
+        for job_id in ids:
+            if about:
+                stored.force(conn, job_id, **about)
+        control.kill_jobs(conn, ids, source="test", now=now)
+    return ids
+
+
+def test_jobs_that_end_are_reported_once_to_the_hooks_of_their_vo(
+    engine: Engine, now: datetime, receiver: Receiver
+) -> None:
+    old = end_jobs(engine, now - MINUTE)
+    hook = make(engine, now)
+    make(engine, now, vo="cms", name="other", url="https://cms.example/")
+    make(engine, now, name="group", url="https://group.example/", job_group="scan")
+    make(engine, now, name="owner", url="https://owner.example/", owner="bob", events=[Event.JOB_ENDED])
+    ids = end_jobs(engine, now, 2)
+    scan = end_jobs(engine, now, job_group="scan", owner="bob")
+    assert cycle(engine, now + MINUTE, receiver) == WebHooksResult(delivered=3)
+    assert receiver.jobs() == [*ids, *scan], f"without {old}, which ended before the hook was made"
+    assert receiver.jobs("https://group.example/") == receiver.jobs("https://owner.example/") == scan
+    [(_, body, _)] = [each for each in receiver.got if each[0] == hook.url]
+    assert (body["type"], body["data"]["vo"], body["data"]["hook"]) == ("job.ended", "lhcb", "a")
+    assert body["data"]["jobs"][0] == {
+        "job_id": ids[0],
+        "at": now.isoformat(),
+        "status": "Killed",
+        "minor_status": "Marked for termination",
+        "vo": "lhcb",
+        "owner": "alice",
+        "owner_group": "lhcb_user",
+        "job_name": "",
+        "job_group": "",
+        "site": "ANY",
+    }
+    [delivery] = get(engine, hook)[1]
+    assert (delivery.state, delivery.answer, delivery.tries, delivery.body) == ("delivered", "204", 1, "")
+    assert not cycle(engine, now + 2 * MINUTE, receiver)
+
+
+def test_what_fails_is_sent_again_in_order_and_later_each_time(
+    engine: Engine, now: datetime, receiver: Receiver
+) -> None:
+    hook = make(engine, now)
+    first, second = end_jobs(engine, now), None
+    receiver.answers = [500, 503]
+    assert cycle(engine, now, receiver) == WebHooksResult(failed=1)
+    second = end_jobs(engine, now)
+    assert not cycle(engine, now + timedelta(seconds=29), receiver), "not before its time"
+    assert cycle(engine, now + timedelta(seconds=30), receiver) == WebHooksResult(failed=1)
+    known, deliveries = get(engine, hook)
+    assert (known.failures, known.next_try_at, known.waiting) == (2, now + timedelta(seconds=90), 2)
+    assert [(each.state, each.tries, each.answer) for each in deliveries] == [
+        ("waiting", 0, ""),
+        ("waiting", 2, "503"),
+    ]
+    assert cycle(engine, now + timedelta(seconds=90), receiver) == WebHooksResult(delivered=2)
+    assert receiver.jobs() == [*first, *first, *first, *second]
+    assert len(set(receiver.ids)) == 2, "a repetition has the id of the first try"
+    assert get(engine, hook)[0].failures == 0
+
+
+def test_a_delivery_is_given_up_after_a_day(engine: Engine, now: datetime, receiver: Receiver) -> None:
+    hook = make(engine, now)
+    end_jobs(engine, now)
+    receiver.answers = [410] * 3
+    for when in (now, now + DAY - MINUTE, now + DAY + 2 * MINUTE * 60):
+        cycle(engine, when, receiver)
+    [delivery] = get(engine, hook)[1]
+    assert (delivery.state, delivery.tries, delivery.answer, delivery.body) == ("given up", 3, "410", "")
+
+
+def test_a_receiver_that_is_away_costs_a_bounded_number_of_rows(
+    engine: Engine, now: datetime, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "HOOK_DELIVERIES", 2)
+    monkeypatch.setattr(bounds, "HOOK_JOBS", 2)
+    hook = make(engine, now)
+    end_jobs(engine, now, 7)
+    receiver.answers = [500]
+    cycle(engine, now, receiver)
+    known, deliveries = get(engine, hook)
+    assert (known.dropped, known.waiting, len(deliveries)) == (2, 2, 2)
+    assert len(receiver.jobs()) == 2, "jobs in one delivery"
+    assert cycle(engine, now + MINUTE, receiver) == WebHooksResult(delivered=2)
+
+
+def test_pools_without_a_queue_are_reported_when_that_lasts_and_when_it_ends(
+    engine: Engine, now: datetime, receiver: Receiver
+) -> None:
+    make(engine, now)
+    config, memory = submitted.store_grid(engine, now), WebHooksState()
+    large = {"Executable": "x", "Requirements": {"Memory": 10**6}}
+    [job_id] = submitted.submit(engine, config, now, large)
+    batch.optimize(engine, config, [job_id], now=now)
+    pools.cycle(engine, config, now=now, holder="test")
+    pool = submitted.job(engine, job_id).submit_pool
+
+    def look(minutes: int) -> list[dict[str, Any]]:
+        before = len(receiver.got)
+        cycle(engine, now + minutes * MINUTE, receiver, config, memory)
+        return [body["data"] for _, body, _ in receiver.got[before:]]
+
+    assert look(0) == look(4) == []
+    [said] = look(6)
+    assert said["pools"] == [
+        {
+            "pool_id": pool,
+            "state": "began",
+            "since": now.isoformat(),
+            "reason": "no queue is eligible for jobs that wait",
+        }
+    ]
+    assert look(7) == [], "once"
+    with database.writing(engine) as conn:
+        control.kill_jobs(conn, [job_id], source="test", now=now)
+    states = [(each.get("pools") or each["jobs"])[0] for each in look(8)]
+    assert [each.get("state") for each in states] == [None, "ended"]
+
+
+def test_a_throttle_that_stays_closed_is_reported_to_the_vos_of_the_site(
+    engine: Engine, now: datetime, receiver: Receiver
+) -> None:
+    site = "    A.B.ch:\n"
+    throttle = f"{site}      VO: [lhcb]\n      Throttle: {{Policy: simple, MaxJobs: 5}}\n"
+    config = submitted.grid(submitted.GRID.replace(site, throttle))
+    hook = make(engine, now, events=[Event.SITE_THROTTLED])
+    memory = WebHooksState()
+    for minutes in (0, 6):
+        cycle(engine, now + minutes * MINUTE, receiver, config, memory)
+    [(_, body, _)] = receiver.got
+    [throttled] = body["data"]["throttles"]
+    assert (throttled["scope"], throttled["reason"]) == ("A.B.ch", "no fresh advertisement")
+    with database.writing(engine) as conn:
+        stored_hooks.remove(conn, hook.hook_id)
+    make(engine, now, events=[Event.SITE_THROTTLED], vo="atlas")
+    for minutes in (12, 20):
+        cycle(engine, now + minutes * MINUTE, receiver, config, memory)
+    assert len(receiver.got) == 1, "a VO that may not run there is not told"
+
+
+def test_a_removed_hook_takes_its_deliveries_along(engine: Engine, now: datetime, receiver: Receiver) -> None:
+    hook = make(engine, now)
+    end_jobs(engine, now)
+    receiver.answers = [500]
+    cycle(engine, now, receiver)
+    with database.writing(engine) as conn:
+        stored_hooks.remove(conn, hook.hook_id)
+        with pytest.raises(WebHookNotFound, match=r"web hook \d+ does not exist"):
+            stored_hooks.get(conn, hook.hook_id)
+        assert stored_hooks.list_deliveries(conn, hook.hook_id, most=9) == []
+    assert not cycle(engine, now + MINUTE, receiver)
+
+
+def test_a_vo_has_so_many_hooks_each_with_a_name_of_its_own(engine: Engine, now: datetime) -> None:
+    hook = make(engine, now)
+    assert hook.secret != make(engine, now, vo="cms").secret
+    with pytest.raises(InvalidRequest, match="lhcb has a web hook 'a' already"):
+        make(engine, now)
+    for number in range(9):
+        make(engine, now, name=str(number))
+    with pytest.raises(
+        InvalidRequest, match=r"lhcb may have 10 web hooks \(Operations/lhcb/Limits/WebHooks\)"
+    ):
+        make(engine, now, name="b")
+
+
+def test_a_test_is_sent_at_once_also_to_a_receiver_that_failed(
+    engine: Engine, now: datetime, receiver: Receiver
+) -> None:
+    hook = make(engine, now)
+    end_jobs(engine, now)
+    receiver.answers = [500]
+    cycle(engine, now, receiver)
+    with database.writing(engine) as conn:
+        stored_hooks.add_test(conn, stored_hooks.get(conn, hook.hook_id), now=now)
+    assert cycle(engine, now, receiver) == WebHooksResult(delivered=2)
+    assert receiver.got[-1][1] == {
+        "type": "test",
+        "timestamp": now.isoformat(),
+        "data": {"vo": "lhcb", "hook": "a"},
+    }
+
+
+def test_the_log_is_deleted_also_where_nobody_runs_the_agent(
+    engine: Engine, now: datetime, receiver: Receiver
+) -> None:
+    hook = make(engine, now)
+    ids = end_jobs(engine, now)
+    retention.cycle(engine, submitted.grid(), now=now + 60 * DAY, holder="test")
+    assert get(engine, hook)[0].waiting == 1
+    cycle(engine, now + 60 * DAY + MINUTE, receiver)
+    assert receiver.jobs() == ids
+    retention.cycle(engine, submitted.grid(), now=now + 64 * DAY, holder="test")
+    assert get(engine, hook)[1] == [], "deliveries that have ended are kept for three days"

@@ -1,0 +1,100 @@
+"""`pilotage hook …` against a real service and its agent, each command as it is typed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agents import web_hooks
+from agents.web_hooks import SendResult, WebHooksState
+from pilotage.cli import application
+from tests.running_service import CONFIG, Service
+
+Run = Callable[..., str]
+URL = "https://portal.example.org/jobs"
+
+
+@pytest.fixture
+def run(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path / "nobody"))
+    monkeypatch.setenv("PILOTAGE_URL", service.url)
+
+    def command(*words: str, vo: str = "cms", role: str = "vo_admin", status: int = 0) -> str:
+        monkeypatch.setenv("PILOTAGE_TOKEN", service.token(role, vo=vo, user="ada"))
+        with pytest.raises(SystemExit) as ended:
+            application.main(["hook", *words])
+        said = capsys.readouterr()
+        assert ended.value.code == status, said.err
+        return said.out + said.err
+
+    return command
+
+
+def send(service: Service) -> list[dict[str, object]]:
+    """One cycle of the agent; the messages that it sends."""
+    sent = []
+
+    def post(_url: str, body: bytes, _headers: object) -> SendResult:
+        sent.append(json.loads(body))
+        return SendResult(answer="204", is_delivered=True)
+
+    parts = service.parts
+    about = {"now": parts.clock(), "holder": "test", "memory": WebHooksState(), "send": post}
+    web_hooks.cycle(parts.engine, parts.live.current, **about)
+    return sent
+
+
+def test_a_hook_is_made_tested_shown_and_removed(service: Service, run: Run):
+    said = run("add", URL, "--name", "portal", "--event", "job.ended", "--group", "scan")
+    assert "whsec_" in said
+    [hook] = json.loads(run("list", "--json"))["web_hooks"]
+    assert (hook["name"], hook["events"], hook["job_group"], hook["waiting"]) == (
+        "portal",
+        ["job.ended"],
+        "scan",
+        1,
+    )
+    number = str(hook["hook_id"])
+    run("test", number)
+    assert [each["type"] for each in send(service)] == ["test", "test"]
+    client = service.user()
+    jobs = [{"Executable": "x", "JobGroup": group} for group in ("scan", "other")]
+    ids = client.post("/api/v1/jobs", json={"jobs": jobs}).json()["job_ids"]
+    client.post("/api/v1/jobs/kill", json={"ids": ids}).raise_for_status()
+    [message] = send(service)
+    assert [job["job_id"] for job in message["data"]["jobs"]] == ids[:1]
+    shown = run("show", number)
+    assert "delivered" in shown
+    assert "whsec_" not in shown
+    assert len(json.loads(run("show", number, "--json", "--limit", "2"))["deliveries"]) == 2
+    for words in (("show", number), ("test", number), ("remove", number)):
+        assert f"web hook {number} does not exist" in run(*words, vo="dune", status=1)
+    assert json.loads(run("list", "--json", vo="dune"))["web_hooks"] == []
+    run("remove", number)
+    assert "portal" not in run("list")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((URL, "--name", "a", "--event", "job.endde"), "job.ended"),
+        ((URL, "--name", "a", "--event", "test"), "test is sent to every hook"),
+        (("file:///etc/passwd", "--name", "a"), "'file:///etc/passwd' is not an https address"),
+        (("https://ada:x@a.example/", "--name", "a"), "may contain no password"),
+        ((URL, "--name", "a", "--vo", "dune"), "the token is not for web hooks of dune"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(run: Run, words: tuple[str, ...], message: str):
+    assert message in run("add", *words, status=1 if "the token" in message else 2)
+
+
+def test_operators_set_how_many_hooks_a_vo_has_and_users_have_none(service: Service, run: Run):
+    service.configure(CONFIG.replace("  dune:\n", "  cms: {Limits: {WebHooks: 0}}\n  dune:\n", 1))
+    assert "cms may have 0 web hooks (Operations/cms/Limits/WebHooks)" in run(
+        "add", URL, "--name", "a", status=2
+    )
+    assert "may not POST" in run("add", URL, "--name", "a", role="user", status=1)
+    service.configure(CONFIG)
