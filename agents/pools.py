@@ -25,14 +25,14 @@ from sqlalchemy import Connection, Engine
 from agents import leader
 from agents.leader import Leadership
 from cs_config import gc_tuning
-from cs_config.classes.class_index import EligibleSets, QueueClassIndex, RequirementQuestion
+from cs_config.classes.queue_class_index import EligibleSets, QueueClassIndex, RequirementQuestion
 from cs_config.classes.queue_classes import queue_classes as configured_classes
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
-from optimizers.chain import eligibility
+from optimizers.chain import eligibility_cache
 from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
-from optimizers.chain.eligibility import Eligibility
+from optimizers.chain.eligibility_cache import Eligibility
 from requirements import canonical
 from taskqueue.db import database
 from taskqueue.jobs import unmatchable
@@ -298,7 +298,8 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
             # Before any is refreshed: an earlier cycle may have been killed before it updated their jobs.
             unreported = frozenset(mapping.list_refreshed(conn, leadership.last))
         refreshed = leadership.serve_each(
-            vos, lambda vo: refresh_vo(leadership, eligibility.eligibility_of(config), vo, whole=vos[vo])
+            vos,
+            lambda vo: refresh_vo(leadership, eligibility_cache.eligibility_of(config), vo, whole=vos[vo]),
         )
         changes = refreshed.values()
         if vos or _is_new_minute(leadership.last, now) or _classified.get(engine) != config.version:

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, event
 from agents import pools as agent
 from benchmarks import grid, population, servers
 from benchmarks.results import Result
-from cs_config.classes.class_index import eligible_classes
+from cs_config.classes.queue_class_index import eligible_classes
 from cs_config.classes.queue_classes import queue_classes
 from cs_config.tree.configuration import Configuration
 from matcher.claim.matcher import Matcher

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from pilotage.fabric.director.pilots import DirectorPilot, Status
+from pilotage.fabric.director.recorded_pilots import DirectorPilot, Status
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from cs_config.cache import Cache
 from matcher import rules
 from matcher.index import sampling
-from matcher.index.class_index import ClassIndex
+from matcher.index.requirement_class_index import ClassIndex
 from matcher.index.sampling import CumulativeWeights, TaskQueueSampler
 from matcher.request.resource import Resource
 from taskqueue.task_queues import change_feed, priorities, task_queues

@@ -20,12 +20,12 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from cs_config.classes.class_index import EligibleClasses
+from cs_config.classes.queue_class_index import EligibleClasses
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
-from optimizers.chain import eligibility
-from optimizers.chain.eligibility import Eligibility
+from optimizers.chain import eligibility_cache
+from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.description.description import JobDescription
 from optimizers.steps import replica_catalogue
 from optimizers.steps.replica_catalogue import CatalogueOpener, ReplicaCatalogue, open_catalogue
@@ -63,7 +63,7 @@ def make_context(config: Configuration, now: datetime) -> ChainContext:
     return ChainContext(
         config=config,
         now=now,
-        eligibility=eligibility.eligibility_of(config),
+        eligibility=eligibility_cache.eligibility_of(config),
         catalogues=replica_catalogue.installed_catalogues(),
     )
 

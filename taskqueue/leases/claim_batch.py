@@ -16,7 +16,7 @@ from taskqueue.db.compiled_sql import StatementRunner
 from taskqueue.leases import claim
 from taskqueue.leases.assignment import TakeRequest
 from taskqueue.leases.claim import Allotment, ClaimedJob, LeaseHolder
-from taskqueue.leases.claim_batch_sql import CLAIM_MANY, CLAIM_ONE
+from taskqueue.leases.claim_sql import CLAIM_MANY, CLAIM_ONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from datetime import datetime
 from sqlalchemy import BindParameter, Connection, Row, bindparam, func, or_, select, update
 from sqlalchemy.schema import CreateView
 
-from cs_config.classes.class_index import EligibleSets
+from cs_config.classes.queue_class_index import EligibleSets
 from cs_config.versions.tables import metadata
 from requirements.bitset import mask_from
 from taskqueue.db import sql

@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import Insert
 
-from cs_config.classes.class_index import number_classes
+from cs_config.classes.queue_class_index import number_classes
 from cs_config.classes.queue_classes import ALGORITHM, QueueClass
 from cs_config.tree.address import QueueAddress
 from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert

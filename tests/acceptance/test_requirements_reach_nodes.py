@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm
-from pilotage.fabric.director.pilots import ACTIVE
+from pilotage.fabric.director.recorded_pilots import ACTIVE
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests.director_field import Field

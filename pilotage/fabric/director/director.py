@@ -28,10 +28,17 @@ from pilotage.fabric.batch.batch_system import BatchJob, JobResources
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import demand, matcher_client, targets, workers
-from pilotage.fabric.director import pilots as director_pilots
+from pilotage.fabric.director import recorded_pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import UnservedWork, VoDemand
-from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, PilotSlot, Status
+from pilotage.fabric.director.recorded_pilots import (
+    ACTIVE,
+    DirectorPilot,
+    PilotReport,
+    Pilots,
+    PilotSlot,
+    Status,
+)
 from pilotage.fabric.director.targets import DirectorTargets, TargetGroup
 from pilotage.fabric.director.tracking import CleaningActions, OrphanTracking, PilotTracking
 from pilotage.fabric.director.workers import (

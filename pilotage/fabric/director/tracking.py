@@ -21,7 +21,7 @@ from pilotage.fabric.batch.batch_system import ENDED, Handle, JobReport, Output,
 from pilotage.fabric.batch.reliable import Agreement
 from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
-from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, Status
+from pilotage.fabric.director.recorded_pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, Status
 from pilotage.fabric.director.targets import DirectorTargets, is_of_service, parse_stamp, stamp_prefix
 from pilotage.fabric.director.workers import PollRequest, SystemSnapshot
 

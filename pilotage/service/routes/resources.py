@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field, RootModel
 
-from cs_config.classes import class_index
+from cs_config.classes import queue_class_index
 from cs_config.tree.address import QueueAddress
 from matcher.index import place_pools
 from pilotage.service import configuring
@@ -125,7 +125,7 @@ def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) ->
         raise InvalidRequest(
             [Problem(path="vo", message="is required, since the token does not have exactly one VO")]
         )
-    tree = class_index.get_eligible_nodes(
+    tree = queue_class_index.get_eligible_nodes(
         parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue, sites=sites
     )
     return NodeTree(tree)

@@ -12,10 +12,10 @@ from sqlalchemy import Connection, Engine, select, update
 from agents import pools
 from agents import pools as pool_agent
 from agents.leader import Leadership
-from cs_config.classes.class_index import eligible_classes
+from cs_config.classes.queue_class_index import eligible_classes
 from cs_config.classes.queue_classes import queue_classes as configured_classes
 from cs_config.tree.configuration import Configuration
-from optimizers.chain import batch, eligibility
+from optimizers.chain import batch, eligibility_cache
 from requirements import canonical
 from requirements.canonical import Requirements, pool_id
 from requirements.classad.expression import Expression
@@ -95,7 +95,7 @@ def test_after_every_change_pools_are_mapped_to_what_the_rules_give(
         if version <= len(_ASKED):
             bring(engine, _ASKED[version - 1], now)
         if draw.random() < 0.2:
-            eligibility._latest.clear()  # another process
+            eligibility_cache._latest.clear()  # another process
         more = draw.choice(_SAID)
         config = tree(memories, version, more=more)
         cycle(engine, config, now)
@@ -103,7 +103,7 @@ def test_after_every_change_pools_are_mapped_to_what_the_rules_give(
         assert standing(engine).is_of((version, 0), refreshed_after=now)
         with database.reading(engine) as conn:  # what nobody has is gone, so that its slot may be given
             assert len(queue_class_store.read_slots(conn, "lhcb")) == len(
-                eligibility.eligibility_of(config).index("lhcb", {}).classes
+                eligibility_cache.eligibility_of(config).index("lhcb", {}).classes
             )
         for number in draw.sample(_NUMBERS, draw.choice((0, 1, 1, 3))):
             memories.pop(number, None)
@@ -138,7 +138,7 @@ def refresh_while(
     """A refresh of all pools that is interrupted."""
     Interrupted.do = staticmethod(do)
     mine = Interrupted(engine=engine, name="pools", fence=0, now=now, last=None)
-    return dict(pools.refresh_vo(mine, eligibility.eligibility_of(config), "lhcb", whole=True))
+    return dict(pools.refresh_vo(mine, eligibility_cache.eligibility_of(config), "lhcb", whole=True))
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -149,7 +149,7 @@ def test_a_pool_that_comes_with_the_old_version_while_the_new_is_computed_is_cor
     bring(engine, _ASKED[0], now)
     cycle(engine, older, now)
     if not knows:
-        eligibility._latest.clear()
+        eligibility_cache._latest.clear()
 
     def arrive() -> None:
         asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}

@@ -20,9 +20,9 @@ from matcher.explain.job_conditions import JobDemand
 from matcher.limits import running_limits, throttle_state
 from optimizers.chain import batch
 from optimizers.chain.chain import ChainContext, ChainResult, Hold
-from optimizers.chain.eligibility import Eligibility
+from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.description import description, expansion
-from pilotage.fabric.director import matcher_client, pilots
+from pilotage.fabric.director import matcher_client, recorded_pilots
 from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.node import facts
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
@@ -238,7 +238,7 @@ def _matcher(config: Configuration, vo: str) -> None:
 def _director(config: Configuration, vo: str) -> None:
     for number, address in enumerate(config.addresses):
         told = {name: each.value for name, each in config.parameters(address, vo).items()}
-        assert pilots.free_room([], matcher_client._limits(told)) >= 0
+        assert recorded_pilots.free_room([], matcher_client._limits(told)) >= 0
         place = QueuePlace(address.site, address.ce, address.queue)
         made = offer.make_offer(place, Slot(), JobFilters(vo=vo), told, facts.measure_facts())
         assert made.lifetime is None or NOW + timedelta(seconds=made.lifetime) > NOW

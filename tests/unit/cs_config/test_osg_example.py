@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from cs_config import validate
-from cs_config.classes import class_index, queue_classes
+from cs_config.classes import queue_class_index, queue_classes
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from requirements.record.record import parse_record
@@ -47,7 +47,8 @@ def test_the_job_of_the_rfc_has_eligible_queues(osg: Configuration) -> None:
     def sites(vo: str) -> set[str]:
         declarations = options_for(osg, vo).job_description.declarations
         return {
-            queue.site for queue in class_index.eligible_queues(osg, vo, parse_record(RFC_JOB, declarations))
+            queue.site
+            for queue in queue_class_index.eligible_queues(osg, vo, parse_record(RFC_JOB, declarations))
         }
 
     assert sites("cms") == {"OSG.CERN.ch", "OSG.KIT.de"}

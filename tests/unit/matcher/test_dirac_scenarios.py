@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from matcher import rules
-from matcher.index.class_index import ClassIndex
+from matcher.index.requirement_class_index import ClassIndex
 from matcher.request import match_request
 from matcher.request.resource import Exclusion, Resource
 from requirements.errors import InvalidResource

@@ -6,7 +6,7 @@ import pytest
 from cs_config import validate
 from cs_config.options.operations import options_for
 from optimizers.chain.chain import ChainContext, JobContext
-from optimizers.chain.eligibility import Eligibility
+from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.description import description
 from optimizers.steps.replica_catalogue import CatalogueOpener
 

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, func, insert, select
 
 from optimizers.chain import batch, chain
 from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, ChainContext, Done, Hold, JobContext, Outcome, Step
-from optimizers.chain.eligibility import Eligibility
+from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.workers.inline import InlineOptimizer
 from requirements.canonical import pool_id
 from requirements.record.record import Record

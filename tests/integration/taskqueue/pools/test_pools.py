@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, select, text
 
-from cs_config.classes.class_index import EligibleSets
+from cs_config.classes.queue_class_index import EligibleSets
 from cs_config.classes.queue_classes import QueueClass
 from cs_config.tree.address import QueueAddress
 from requirements.bitset import mask_from

@@ -6,7 +6,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config.classes.class_index import (
+from cs_config.classes.queue_class_index import (
     EligibleSets,
     QueueClassIndex,
     RequirementPart,

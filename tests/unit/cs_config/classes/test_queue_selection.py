@@ -1,7 +1,7 @@
 import pytest
 
 from cs_config import validate
-from cs_config.classes import class_index
+from cs_config.classes import queue_class_index
 from cs_config.options.operations import options_for
 from requirements.errors import InvalidInput, InvalidRequest
 from requirements.record.record import parse_record
@@ -30,7 +30,7 @@ Operations:
 
 def eligible(vo: str, **wanted: object) -> list[str]:
     requirements = parse_record(wanted, options_for(CONFIG, vo).job_description.declarations)
-    return sorted(str(queue) for queue in class_index.eligible_queues(CONFIG, vo, requirements))
+    return sorted(str(queue) for queue in queue_class_index.eligible_queues(CONFIG, vo, requirements))
 
 
 def test_queues_that_have_what_is_asked() -> None:
@@ -52,7 +52,7 @@ def test_a_disabled_queue_is_not_eligible() -> None:
 
 
 def test_nodes_come_as_a_tree_with_their_parameters() -> None:
-    assert class_index.get_eligible_nodes(CONFIG, vo="cms", queue={"Memory": 7000}) == {
+    assert queue_class_index.get_eligible_nodes(CONFIG, vo="cms", queue={"Memory": 7000}) == {
         "LCG.CERN.ch": {
             "ce01": {"long": {"SoftwareTag": ("AppVersion1",), "CEType": "HTCondorCE", "MaxRAM": 8000}}
         }
@@ -60,24 +60,26 @@ def test_nodes_come_as_a_tree_with_their_parameters() -> None:
 
 
 def test_without_a_selection_all_usable_queues_come() -> None:
-    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms")) == ["LCG.CERN.ch", "LCG.KIT.de"]
-    assert list(class_index.get_eligible_nodes(CONFIG, vo="dune")) == ["LCG.CERN.ch"]
-    assert "off" not in class_index.get_eligible_nodes(CONFIG, vo="dune")["LCG.CERN.ch"]["ce01"]
+    assert list(queue_class_index.get_eligible_nodes(CONFIG, vo="cms")) == ["LCG.CERN.ch", "LCG.KIT.de"]
+    assert list(queue_class_index.get_eligible_nodes(CONFIG, vo="dune")) == ["LCG.CERN.ch"]
+    assert "off" not in queue_class_index.get_eligible_nodes(CONFIG, vo="dune")["LCG.CERN.ch"]["ce01"]
 
 
 def test_the_selection_of_ces_looks_at_the_ce_not_at_its_queues() -> None:
-    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", ce={"CEType": "arc"})) == ["LCG.KIT.de"]
-    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", ce={"CEType": "HTCondorCE"})) == [
+    assert list(queue_class_index.get_eligible_nodes(CONFIG, vo="cms", ce={"CEType": "arc"})) == [
+        "LCG.KIT.de"
+    ]
+    assert list(queue_class_index.get_eligible_nodes(CONFIG, vo="cms", ce={"CEType": "HTCondorCE"})) == [
         "LCG.CERN.ch"
     ]
-    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", ce={"MaxRAM": 1})) == []
-    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", ce={"SoftwareTag": "appversion1"})) == [
-        "LCG.CERN.ch"
-    ]
+    assert list(queue_class_index.get_eligible_nodes(CONFIG, vo="cms", ce={"MaxRAM": 1})) == []
+    assert list(
+        queue_class_index.get_eligible_nodes(CONFIG, vo="cms", ce={"SoftwareTag": "appversion1"})
+    ) == ["LCG.CERN.ch"]
 
 
 def test_both_selections_must_hold() -> None:
-    found = class_index.get_eligible_nodes(
+    found = queue_class_index.get_eligible_nodes(
         CONFIG, vo="cms", ce={"CEType": ["ARC", "AREX"]}, queue={"CEType": "HTCondorCE"}
     )
     assert found == {"LCG.KIT.de": {"arc": {"q": dict(CONFIG.values(CONFIG.addresses[-1], "cms"))}}}
@@ -87,12 +89,12 @@ def test_another_type_of_node_is_refused() -> None:
     with pytest.raises(
         InvalidRequest, match=r"'Queu' is no type of node, allowed are Site, CE, Queue, did you mean Queue\?"
     ):
-        class_index.get_eligible_nodes(CONFIG, vo="cms", node="Queu")
+        queue_class_index.get_eligible_nodes(CONFIG, vo="cms", node="Queu")
 
 
 def test_sites_and_ces_are_selected_by_their_queues_and_have_their_own_parameters() -> None:
     def select(node: str, **how: object) -> object:
-        return class_index.get_eligible_nodes(CONFIG, vo="cms", node=node, **how)  # type: ignore[arg-type]
+        return queue_class_index.get_eligible_nodes(CONFIG, vo="cms", node=node, **how)  # type: ignore[arg-type]
 
     assert select("Site", queue={"Memory": 7000}) == {"LCG.CERN.ch": {"SoftwareTag": ("AppVersion1",)}}
     assert select("CE", ce={"CEType": "ARC"}) == {"LCG.KIT.de": {"arc": {"CEType": "ARC", "VO": ("cms",)}}}
@@ -101,20 +103,20 @@ def test_sites_and_ces_are_selected_by_their_queues_and_have_their_own_parameter
 
 def test_a_selection_may_be_an_expression_and_restricted_to_sites() -> None:
     wanted = "other.MaxRAM >= 6000"
-    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", queue=wanted)) == [
+    assert list(queue_class_index.get_eligible_nodes(CONFIG, vo="cms", queue=wanted)) == [
         "LCG.CERN.ch",
         "LCG.KIT.de",
     ]
-    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", queue=wanted, sites=["LCG.KIT.de"])) == [
-        "LCG.KIT.de"
-    ]
-    assert list(class_index.get_eligible_nodes(CONFIG, vo="cms", ce='other.CEType == "ARC"')) == [
+    assert list(
+        queue_class_index.get_eligible_nodes(CONFIG, vo="cms", queue=wanted, sites=["LCG.KIT.de"])
+    ) == ["LCG.KIT.de"]
+    assert list(queue_class_index.get_eligible_nodes(CONFIG, vo="cms", ce='other.CEType == "ARC"')) == [
         "LCG.KIT.de"
     ]
     with pytest.raises(InvalidInput, match="queue"):
-        class_index.get_eligible_nodes(CONFIG, vo="cms", queue="other.MaxRAM >=")
+        queue_class_index.get_eligible_nodes(CONFIG, vo="cms", queue="other.MaxRAM >=")
 
 
 def test_a_selection_that_cannot_be_compared_is_refused() -> None:
     with pytest.raises(InvalidInput, match="queue/Memory"):
-        class_index.get_eligible_nodes(CONFIG, vo="cms", queue={"Memory": "much"})
+        queue_class_index.get_eligible_nodes(CONFIG, vo="cms", queue={"Memory": "much"})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config import validate
-from cs_config.classes import class_index
+from cs_config.classes import queue_class_index
 from cs_config.errors import PathNotFound
 from cs_config.formats import ce_ads, ce_ads_import
 from cs_config.formats.ce_ads_import import AdProposal
@@ -94,9 +94,9 @@ def test_our_parameters_follow_in_our_units(milano: Configuration) -> None:
 
 def test_the_requirements_of_the_document_are_true_of_it(milano: Configuration) -> None:
     asked = parse_expression(REQUIREMENTS)
-    assert class_index.eligible_queues(milano, "egee", asked) == {MILANO}
+    assert queue_class_index.eligible_queues(milano, "egee", asked) == {MILANO}
     poorer = imported(SEED.replace("MaxCPUTime = 172800", "MaxCPUTime = 1500"), site=MILANO.site)
-    assert class_index.eligible_queues(poorer, "egee", asked) == frozenset()
+    assert queue_class_index.eligible_queues(poorer, "egee", asked) == frozenset()
 
 
 @pytest.mark.parametrize(

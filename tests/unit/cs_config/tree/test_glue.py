@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config import validate
-from cs_config.classes import class_index, queue_classes
+from cs_config.classes import queue_class_index, queue_classes
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from requirements.classad.expression import parse_expression
@@ -119,25 +119,25 @@ def test_a_ce_that_is_not_in_production_is_switched_off() -> None:
 def test_pools_and_selections_see_the_names() -> None:
     config = validate.parse(TREE)
     asked = parse_expression("other.GlueHostBenchmarkSI00 > 500 && other.GlueCEPolicyMaxCPUTime > 1000")
-    assert [each.queue for each in sorted(class_index.eligible_queues(config, "cms", asked))] == [
+    assert [each.queue for each in sorted(queue_class_index.eligible_queues(config, "cms", asked))] == [
         "b",
         "twin",
     ]
-    found = class_index.get_eligible_nodes(
+    found = queue_class_index.get_eligible_nodes(
         config, vo="cms", ce={"GlueCEPolicyMaxCPUTime": 2880}, queue={"GlueHostBenchmarkSI00": 500}
     )
     assert list(found["S"]["C"]) == ["b", "twin"]
     assert found["S"]["C"]["b"] == {"CPUTime": 172_800, "SI00": 600}
-    assert class_index.get_eligible_nodes(config, vo="cms", ce={"GlueCEPolicyMaxCPUTime": 2881}) == {}
+    assert queue_class_index.get_eligible_nodes(config, vo="cms", ce={"GlueCEPolicyMaxCPUTime": 2881}) == {}
 
 
 def test_addresses_do_not_split_classes_unless_the_vo_asks_for_it() -> None:
     config = validate.parse(BY_ADDRESS)
     asked = parse_expression('other.GlueCEUniqueID == "C/twin"')
     assert len(queue_classes.queue_classes(config, "atlas")) == 3
-    assert class_index.eligible_queues(config, "atlas", asked) == frozenset()
+    assert queue_class_index.eligible_queues(config, "atlas", asked) == frozenset()
     assert len(queue_classes.queue_classes(config, "cms")) == 4
-    assert [each.queue for each in class_index.eligible_queues(config, "cms", asked)] == ["twin"]
+    assert [each.queue for each in queue_class_index.eligible_queues(config, "cms", asked)] == ["twin"]
 
 
 @pytest.mark.parametrize("entry", glue.TABLE, ids=lambda each: f"{each.name} of {each.parameter}")

@@ -3,7 +3,7 @@
 import pytest
 
 from cs_config import validate
-from cs_config.classes import class_index
+from cs_config.classes import queue_class_index
 from cs_config.classes.queue_classes import queue_classes
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -89,7 +89,7 @@ def test_an_attribute_hides_the_parameter_of_its_name() -> None:
     queues = "{q: {NodeAttributes: {MaxRAM: [2000]}}}"
     config = read(f"Resources: {{Sites: {{A.B.ch: {{MaxRAM: 4000, CEs: {{ce: {{Queues: {queues}}}}}}}}}}}")
     for asked, eligible in ((2000, True), (4000, False)):
-        found = class_index.eligible_queues(config, "lhcb", Record(values=(("MaxRAM", asked),)))
+        found = queue_class_index.eligible_queues(config, "lhcb", Record(values=(("MaxRAM", asked),)))
         assert bool(found) is eligible
 
 
@@ -120,10 +120,10 @@ Resources:
 
 
 def test_eligible_nodes_are_those_where_some_node_would_do() -> None:
-    found = class_index.get_eligible_nodes(read(), vo="lhcb", queue={"OS": "el8"})
+    found = queue_class_index.get_eligible_nodes(read(), vo="lhcb", queue={"OS": "el8"})
     assert set(found["A.B.ch"]["ce"]) == {"inherits", "again", "silent", "unsaid"}
-    assert class_index.get_eligible_nodes(read(), vo="lhcb", ce={"OS": "el7"}) == {}
-    assert class_index.get_eligible_nodes(read(), vo="lhcb", ce={"OS": "el9"}) != {}
+    assert queue_class_index.get_eligible_nodes(read(), vo="lhcb", ce={"OS": "el7"}) == {}
+    assert queue_class_index.get_eligible_nodes(read(), vo="lhcb", ce={"OS": "el9"}) != {}
 
 
 @pytest.mark.parametrize(

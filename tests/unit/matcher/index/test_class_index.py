@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matcher import rules
-from matcher.index.class_index import ClassIndex, MaskCache
+from matcher.index.requirement_class_index import ClassIndex, MaskCache
 from matcher.request.resource import Resource
 from taskqueue.task_queues.requirement_class import RequirementClass
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config import validate
-from cs_config.classes.class_index import eligible_classes
+from cs_config.classes.queue_class_index import eligible_classes
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import patch, proposals

@@ -8,7 +8,7 @@ import pytest
 from cs_config import validate
 from optimizers.chain import chain, result_cache
 from optimizers.chain.chain import ChainContext, ChainResult, Failed, Hold, Outcome
-from optimizers.chain.eligibility import Eligibility
+from optimizers.chain.eligibility_cache import Eligibility
 from taskqueue.jobs.optimizer_queue import PreparingJob
 from taskqueue.states import JobStatus
 from tests.submitted import grid

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from pilotage.fabric.director import pilots
-from pilotage.fabric.director.pilots import DirectorPilot, PilotSlot, Status
+from pilotage.fabric.director import recorded_pilots
+from pilotage.fabric.director.recorded_pilots import DirectorPilot, PilotSlot, Status
 from tests.director_pilots import NOW, pilot
 
 FOUR = PilotSlot(cores=4, lifetime=86_400)
@@ -49,17 +49,17 @@ def test_a_running_pilot_counts_for_what_is_free_now_or_soon(
 ) -> None:
     one = running(minutes, jobs=jobs, open_jobs=open_jobs, used_cores=used_cores)
 
-    assert pilots.count_free(one, FOUR, NOW) == free
+    assert recorded_pilots.count_free(one, FOUR, NOW) == free
 
 
 def test_a_waiting_pilot_counts_as_late_where_no_core_is_free_and_less_with_age() -> None:
     full = replace(FOUR, is_full=True)
 
-    assert pilots.count_slots([waiting(1)] * 3, full, NOW) == (3, 0)
-    assert pilots.count_slots([waiting(5)] * 3, full, NOW) == (0, 3)
-    assert pilots.count_slots([waiting(5)] * 3, FOUR, NOW) == (3, 0)
-    assert pilots.count_slots([waiting(30)] * 4, FOUR, NOW) == (0, 2)
-    assert pilots.count_slots([replace(waiting(1), status=Status.DONE)], FOUR, NOW) == (0, 0)
+    assert recorded_pilots.count_slots([waiting(1)] * 3, full, NOW) == (3, 0)
+    assert recorded_pilots.count_slots([waiting(5)] * 3, full, NOW) == (0, 3)
+    assert recorded_pilots.count_slots([waiting(5)] * 3, FOUR, NOW) == (3, 0)
+    assert recorded_pilots.count_slots([waiting(30)] * 4, FOUR, NOW) == (0, 2)
+    assert recorded_pilots.count_slots([replace(waiting(1), status=Status.DONE)], FOUR, NOW) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_a_waiting_pilot_counts_as_late_where_no_core_is_free_and_less_with_age(
     ],
 )
 def test_a_pilot_is_a_good_experience_if_jobs_could_run_there(one: DirectorPilot, good: bool | None) -> None:
-    trials = list(pilots.list_trials([one], NOW))
+    trials = list(recorded_pilots.list_trials([one], NOW))
 
     assert [each.good for each in trials] == ([] if good is None else [good])

@@ -1,6 +1,6 @@
 """From what each outlet may serve to posts."""
 
-from pilotage.fabric.director import matcher_client, pilots
+from pilotage.fabric.director import matcher_client, recorded_pilots
 from pilotage.fabric.director.matcher_client import TargetWork, TaskQueueWork
 from pilotage.fabric.director.targets import Broker, QueueTarget, TargetGroup
 from tests.director_pilots import pilot
@@ -68,7 +68,9 @@ def test_a_brokers_pilots_belong_to_the_post_that_is_closest_to_where_they_are_o
     elsewhere = pilot(f"north.wms.any.{4:024x}", queue=OTHER, landings=(LONG, OTHER))
     straight = pilot(f"north.any.{5:024x}", queue=LONG)
 
-    found = pilots.pilots_by_group([anywhere, at_long, at_short, elsewhere, straight], posts, "north")
+    found = recorded_pilots.pilots_by_group(
+        [anywhere, at_long, at_short, elsewhere, straight], posts, "north"
+    )
 
     assert found == {
         post(LONG, SHORT): (anywhere, at_short),

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Final
 
 from cs_config.cache import Cache
-from cs_config.classes.class_index import EligibleClasses, QueueClassIndex, number_classes
+from cs_config.classes.queue_class_index import EligibleClasses, QueueClassIndex, number_classes
 from cs_config.classes.queue_classes import queue_classes
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
