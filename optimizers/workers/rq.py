@@ -220,6 +220,13 @@ class _OptimizerWorker(SimpleWorker):
             log.warning("Redis has lost the record of %s: %s", batch_of, error)
 
 
+def _shorten(record: logging.LogRecord) -> bool:
+    """Have RQ log in one line that Redis went away: the next worker takes over."""
+    if record.exc_info and isinstance(error := record.exc_info[1], RedisError):
+        record.msg, record.args, record.exc_info = f"{record.getMessage()} {error}", (), None
+    return True
+
+
 def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> None:
     """Work until SIGTERM or SIGINT; must be called in the main thread of a process.
 
@@ -228,6 +235,7 @@ def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> Non
     context = connect_worker(database_url, redis_url)
     database.set_notifier(context.engine, make_publisher(RedisTransport(redis_url)))
     chain.installed_steps()
+    logging.getLogger("rq.worker").addFilter(_shorten)
     stopping = Event()
     while not stopping.is_set():
         _handle_signals(stopping)

@@ -182,6 +182,10 @@ class _Server(uvicorn.Server):
             each.cancel()
         self._close()
         await super().shutdown(sockets)
+        # No request comes any more while the threads end: it would be cut off in its middle.
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, ClientConnection):
+                connection.abort()
 
 
 @contextmanager

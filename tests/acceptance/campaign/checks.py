@@ -173,11 +173,21 @@ def list_bad_lines(logs: Iterable[tuple[str, str]], *, lost: bool) -> Iterator[s
 
 
 def list_dishonest(
-    probes: Sequence[tuple[float, str, bool]], blind: Iterable[tuple[float, float, str]], *, grace: float
+    probes: Sequence[tuple[float, float, str, bool]],
+    blind: Iterable[tuple[float, float, str]],
+    *,
+    grace: float,
 ) -> Iterator[str]:
-    """Services that were ready for so long after they could store nothing any more."""
+    """Services that were ready for so long after they could store nothing any more.
+
+    A probe has the times of its request and of its answer, the service, and whether that was ready.
+    """
     for began, over, name in blind:
-        wrong = [at for at, of, ready in probes if of == name and ready and began + grace < at < over]
+        wrong = [
+            sent
+            for sent, answered, of, ready in probes
+            if of == name and ready and began + grace < sent and answered < over
+        ]
         if wrong:
             yield f"/readyz of {name} was 200 {wrong[0] - began:.0f} s after nothing could be stored"
 

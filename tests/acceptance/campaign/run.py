@@ -77,7 +77,7 @@ class Campaign:
     context: Context
     faults: Faults
     users: list[User] = field(default_factory=list)
-    probes: list[tuple[float, str, bool]] = field(default_factory=list)
+    probes: list[tuple[float, float, str, bool]] = field(default_factory=list)
     samples: int = 0
     memory: dict[str, list[int]] = field(default_factory=dict)  #: megabytes of each service
     busiest: int = 0  #: jobs of the limited kind at a time
@@ -197,7 +197,8 @@ class Campaign:
         while not self._over.wait(_SAMPLED_EVERY):
             for name in self.installation.services:
                 sent = time.monotonic()
-                self.probes.append((sent, name, self.installation.is_ready(name)))
+                is_ready = self.installation.is_ready(name)
+                self.probes.append((sent, time.monotonic(), name, is_ready))
                 with suppress(psutil.Error, AssertionError):
                     process = psutil.Process(self.installation.processes[name].pid)
                     resident = max(each.memory_info().rss for each in (process, *process.children()))

@@ -171,8 +171,14 @@ def test_what_was_lost_with_the_database_is_excused_and_nothing_later(tmp_path: 
 
 def test_a_service_that_is_ready_although_it_can_store_nothing_is_told() -> None:
     blind = [(100.0, 120.0, "serve")]
-    assert list(checks.list_dishonest([(115, "serve", True)], blind, grace=10))
-    for probe in ((105, "serve", True), (115, "serve", False), (115, "other", True), (125, "serve", True)):
+    assert list(checks.list_dishonest([(115, 116, "serve", True)], blind, grace=10))
+    for probe in (
+        (105, 106, "serve", True),
+        (115, 116, "serve", False),
+        (115, 116, "other", True),
+        (119, 121, "serve", True),  # answered when it could store again
+        (125, 126, "serve", True),
+    ):
         assert not list(checks.list_dishonest([probe], blind, grace=10))
 
 
