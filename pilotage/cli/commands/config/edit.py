@@ -9,9 +9,9 @@ import typer
 from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
-from pilotage.cli.commands import config_history, config_request
-from pilotage.cli.commands.config_history import Message
-from pilotage.cli.commands.config_request import Answer, ConfigChange
+from pilotage.cli.commands.config import change_request, history
+from pilotage.cli.commands.config.change_request import Answer, ConfigChange
+from pilotage.cli.commands.config.history import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.fabric.client import ServiceClient
@@ -74,7 +74,7 @@ def set_(
     """
     revert = {} if lasting is None else {"revert_after": options.parse_duration(lasting)}
     with service.connect() as client:
-        wanted = config_request.change_from_words(client, edits or (), removed or (), where or ())
+        wanted = change_request.change_from_words(client, edits or (), removed or (), where or ())
         if wanted.is_bulk and not wanted.changed:
             service.emit({"version": wanted.version, "changes": []}, lambda: _unchanged(wanted.version))
             return
@@ -97,7 +97,7 @@ def apply(
     """
     why = message or f"applied {file.name}"
     with service.connect() as client:
-        wanted = config_request.change_from_file(client, file)
+        wanted = change_request.change_from_file(client, file)
         version = store(client, wanted, why, guards) if wanted.changed else wanted.version
     line = _in_force(version) if wanted.changed else _unchanged(version)
     service.emit({"version": version, "changed": wanted.changed}, lambda: line)
@@ -128,17 +128,17 @@ def _edit(
     message: str,
     guards: Sequence[str] | None,
     **more: object,
-) -> config_request.Answer:
+) -> change_request.Answer:
     body = {**wanted.body, "message": message, **({"guard": guards} if guards else {}), **more}
     return client.patch_config(body, version=wanted.version)
 
 
-def _format_answer(answer: config_request.Answer) -> list[str]:
+def _format_answer(answer: change_request.Answer) -> list[str]:
     until = answer.get("reverts_at")
     revert = [f"reverts at {output.local_time(until)}"] if until else []
     if not answer["changes"]:
         return [_unchanged(answer["version"]), *revert]
-    return [*config_history.change_lines(answer["changes"]), _in_force(answer["version"]), *revert]
+    return [*history.change_lines(answer["changes"]), _in_force(answer["version"]), *revert]
 
 
 def _in_force(version: int) -> str:
@@ -173,9 +173,9 @@ def preview(
         raise WrongUsage("give a FILE, or --set PATH=VALUE and --remove PATH")
     with service.connect() as client:
         if file is not None:
-            wanted = config_request.change_from_file(client, file)
+            wanted = change_request.change_from_file(client, file)
         else:
-            wanted = config_request.change_from_words(client, edits or (), removed or (), where or ())
+            wanted = change_request.change_from_words(client, edits or (), removed or (), where or ())
         if not wanted.changed:
             typer.echo(f"nothing would change in version {wanted.version}", err=True)
             raise typer.Exit
@@ -187,7 +187,7 @@ def preview(
 
 def render_with_effects(changes: Sequence[Answer], answer: Answer | None) -> RenderableType:
     """Changes, and their effects where these were computed."""
-    return Group(harmless("\n".join(config_history.change_lines(changes))), render_effects(answer))
+    return Group(harmless("\n".join(history.change_lines(changes))), render_effects(answer))
 
 
 def render_effects(answer: Answer | None) -> RenderableType:

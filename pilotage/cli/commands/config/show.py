@@ -12,7 +12,7 @@ import typer
 from cs_config.errors import ConfigError
 from cs_config.versions.diff import format_entry
 from pilotage.cli import options, output
-from pilotage.cli.commands import config_history
+from pilotage.cli.commands.config import history
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WRONG, WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
@@ -148,9 +148,9 @@ def diff(
         raise WrongUsage("give a FILE, or --from VERSION")
     with service.connect() as client:
         if file is not None:
-            from pilotage.cli.commands import config_request
+            from pilotage.cli.commands.config import change_request
 
-            wanted = config_request.change_from_file(client, file)
+            wanted = change_request.change_from_file(client, file)
             changes = [each.as_json() for each in wanted.differences]
             data: dict[str, Any] = {
                 "from_version": wanted.version,
@@ -159,5 +159,5 @@ def diff(
             }
         else:
             data = client.config_diff(before or 0, after)
-    lines = list(config_history.change_lines(data["changes"])) or ["no difference"]
+    lines = list(history.change_lines(data["changes"])) or ["no difference"]
     service.emit(data, lambda: "\n".join(lines))

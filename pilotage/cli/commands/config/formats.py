@@ -14,10 +14,10 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import dirac_server, options
-from pilotage.cli.commands import config_change, config_history, config_request
-from pilotage.cli.commands.config_change import Guards
-from pilotage.cli.commands.config_history import Message
-from pilotage.cli.commands.config_request import Answer, ConfigChange
+from pilotage.cli.commands.config import change_request, edit, history
+from pilotage.cli.commands.config.change_request import Answer, ConfigChange
+from pilotage.cli.commands.config.edit import Guards
+from pilotage.cli.commands.config.history import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless, one_line
 from pilotage.fabric.client import ApiError, ServiceClient
@@ -82,7 +82,7 @@ def _import_texts(
         propose = importers.load_importer(format_name)
     except ValueError as error:
         raise CommandRefused(str(error)) from None
-    config = config_request.configuration_from(wanted.against, service)
+    config = change_request.configuration_from(wanted.against, service)
     found = propose(config, texts, site=site)
     outcome = ImportOutcome(applied=False, version=config.version, preview=None)
     if wanted.against is None and found.proposal.differences:
@@ -100,7 +100,7 @@ def _import_texts(
 def _show_changes(found: ImportedConfiguration, outcome: ImportOutcome, service: ServiceOptions) -> None:
     changes = [each.as_json() for each in found.proposal.differences]
     data = {"changes": changes, "notes": [note.as_json() for note in found.notes], **asdict(outcome)}
-    service.emit(data, lambda: config_change.render_with_effects(changes, outcome.preview))
+    service.emit(data, lambda: edit.render_with_effects(changes, outcome.preview))
     if not service.as_json:
         left = f"; {len(found.notes)} things were not carried over" if found.notes else ""
         number = f"{len(changes)} changes{left}; {_stored(outcome)}"
@@ -126,14 +126,14 @@ def _preview_and_store(
         preview, version = _preview(client, change.body), change.version
         if wanted.apply:
             message = wanted.message or f"imported {name}"
-            version = config_change.store(client, change, message, wanted.guards)
+            version = edit.store(client, change, message, wanted.guards)
     return ImportOutcome(applied=wanted.apply, version=version, preview=preview)
 
 
 def _change_from_proposal(client: ServiceClient, proposal: Proposal) -> ConfigChange:
     """The change that stores a proposal; as differences, if the caller sees only a part of the tree."""
     whole = {"text": proposal.after.source, "source": proposal.after.file}
-    body = config_request.edits(proposal.differences) if client.config().get("text") is None else whole
+    body = change_request.edits(proposal.differences) if client.config().get("text") is None else whole
     return ConfigChange(body=body, version=proposal.before.version, changed=True)
 
 
@@ -261,7 +261,7 @@ def _show_ads(proposal: AdProposal, outcome: ImportOutcome, service: ServiceOpti
         else "nothing changes"
     )
     lines = harmless("\n".join(_proposal_lines(proposal)))
-    service.emit(data, lambda: Group(lines, config_change.render_effects(outcome.preview), summary))
+    service.emit(data, lambda: Group(lines, edit.render_effects(outcome.preview), summary))
 
 
 def _proposal_lines(proposal: AdProposal) -> Iterator[str]:
@@ -275,7 +275,7 @@ def _proposal_lines(proposal: AdProposal) -> Iterator[str]:
 
 def _line(change: ParameterChange) -> str:
     before, after = (ABSENT if each is None else each for each in (change.before, change.after))
-    return config_history.change_line(change.name, before, after)
+    return history.change_line(change.name, before, after)
 
 
 def _counts(proposal: AdProposal) -> dict[str, int]:
@@ -303,7 +303,7 @@ def export_classad(
     service: ServiceOptions,
 ) -> None:
     """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
-    config = config_request.configuration_from(file, service)
+    config = change_request.configuration_from(file, service)
     found = ce_ads.export_ads(config, path, vo)
     data = {
         "ads": found.text,
@@ -330,7 +330,7 @@ def export_dirac(
 
     Parts that the format cannot express, and disabled sites, CEs and queues, are listed on standard error.
     """
-    config = config_request.configuration_from(file, service)
+    config = change_request.configuration_from(file, service)
     found = dirac_text.export_dirac(config.tree, with_disabled=with_disabled)
     left_out = list(found.left_out)
     _print_export(found.text, {"text": found.text, "left_out": left_out}, left_out, service)

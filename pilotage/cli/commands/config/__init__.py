@@ -1,0 +1,1 @@
+"""`pilotage config`: show, check, change, import and export the configuration."""
