@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -149,13 +150,14 @@ def test_a_job_of_a_genuine_client_is_run_by_a_genuine_pilot(door: Door) -> None
     assert empty["Errno"] == 1510
 
     payload = door.proxy("ada", "lhcb_user", "-payload", limited=True)
+    now = datetime.now(UTC).replace(tzinfo=None)
     times = {
-        "2026-11-23 12:00:01.5": {
+        str(now): {
             "Status": "Running",
             "MinorStatus": "Job Initialization",
             "Source": "JobWrapper",
         },
-        "2026-11-23 12:00:00": {"MinorStatus": "Installing Software", "Source": "JobAgent"},
+        str(now - timedelta(seconds=1)): {"MinorStatus": "Installing Software", "Source": "JobAgent"},
     }
     *answers, over = door.clients.call(
         payload,
