@@ -14,9 +14,9 @@ from typing import Self
 
 import psutil
 
+from examples.servers.certificates import Authority
 from examples.servers.debian import PATH
 from examples.servers.starting import free_port, wait_until
-from tests.certificates import Authority
 from tests.token_issuer import TokenIssuer
 
 SCRIPTS = Path("/usr/share/arc")

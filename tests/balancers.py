@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.servers.certificates import Authority
 from examples.servers.debian import PATH, Suite
 from examples.servers.starting import free_port
-from tests.certificates import Authority
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 HAPROXY = Suite(about="the load balancer HAProxy", programs=("haproxy",), packages=("haproxy",))

@@ -6,9 +6,9 @@
 import os
 import sys
 
-from examples.servers import slurm
+from examples.servers import dirac_package, slurm
 from examples.servers.debian import Suite, install
-from tests import balancers, genuine_dirac, htcondor_pool, machines, pgbouncer, readers, torque
+from tests import balancers, htcondor_pool, machines, pgbouncer, readers, torque
 
 SUITES = {
     "slurm": slurm.SUITE,
@@ -44,7 +44,7 @@ SUITES = {
     "nginx": balancers.NGINX,
     "machines": machines.SUITE,
     "python": readers.SUITE,
-    "dirac": genuine_dirac.SUITE,
+    "dirac": dirac_package.SUITE,
 }
 #: Where nothing may be left out a suite that is not ready fails.
 ALL_OF_THEM = os.environ.get("CI") == "true" or "PILOTAGE_TEST_ALL" in os.environ

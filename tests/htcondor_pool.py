@@ -13,10 +13,10 @@ from typing import Self
 import htcondor2
 import psutil
 
+from examples.servers.certificates import Authority
 from examples.servers.debian import Suite, aside
 from examples.servers.starting import free_port, wait_until
 from pilotage.fabric.batch.settings import RemoteSchedd
-from tests.certificates import Authority
 from tests.grid_engine import UserShell
 from tests.token_issuer import TokenIssuer
 

@@ -16,7 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from examples.demo.installation import Installation, console, ended
-from examples.servers import dirac, starting
+from examples.servers import debian, dirac, dirac_package, starting
+from examples.servers.certificates import Authority, make_proxy
 from examples.servers.dirac import GenuineDirac, Slot
 
 #: Slots of the JobAgents.
@@ -78,20 +79,17 @@ PATIENCE = 420
 
 def main(*, install: bool) -> int:
     """Run the demonstration; the exit status."""
-    from examples.servers import debian
-    from tests import genuine_dirac
-
     if install:
-        debian.install([genuine_dirac.SUITE] if genuine_dirac.SUITE.missing else [])
-    if missing := genuine_dirac.SUITE.missing:
-        packages = " ".join(genuine_dirac.SUITE.packages)
+        debian.install([dirac_package.SUITE] if dirac_package.SUITE.missing else [])
+    if missing := dirac_package.SUITE.missing:
+        packages = " ".join(dirac_package.SUITE.packages)
         sys.stderr.write(
             f"./dev demo --dirac: there is no {', '.join(missing)} here to build DIRAC's M2Crypto with;"
             f" on Debian --install adds the packages {packages}\n"
         )
         return 2
-    console.print(f"DIRAC {genuine_dirac.VERSION} in an environment of its own: installed once, from PyPI")
-    python = genuine_dirac.install()
+    console.print(f"DIRAC {dirac_package.VERSION} in an environment of its own: installed once, from PyPI")
+    python = dirac_package.install()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pilotage-demo-") as name, ExitStack() as processes:
         demo = Demo(Path(name), python)
@@ -114,8 +112,6 @@ class Demo(Installation):
 
     def __init__(self, directory: Path, python: Path) -> None:
         super().__init__(directory)
-        from tests.certificates import Authority, make_proxy
-
         authority = Authority(directory)
         self._host = authority.sign("host")
         self._authorities = authority.link_by_hash()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import genuine_dirac
+from examples.servers import dirac_package
 from tests.acceptance.test_demo_on_slurm import left_in
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ COMMAND = (sys.executable, "-m", "examples.demo", "--dirac")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_genuine_pilots_run_the_jobs_of_genuine_commands(short_directory: Path) -> None:
-    genuine_dirac.install()
+    dirac_package.install()
     with tempfile.TemporaryDirectory(dir=short_directory) as name:
         environment = {**os.environ, "TMPDIR": name}
         done = subprocess.run(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from examples.servers.certificates import Authority, make_proxy
 from tests.acceptance.processes import Supervised
-from tests.certificates import Authority, make_proxy
 from tests.genuine_dirac import GenuineClients
 
 pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(900)]

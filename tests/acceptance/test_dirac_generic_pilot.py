@@ -15,11 +15,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from examples.demo.on_dirac import configure
-from examples.servers import dirac, starting
+from examples.servers import dirac, dirac_package, starting
+from examples.servers.certificates import Authority, make_proxy, sign_proxy
 from examples.servers.dirac import GenuineDirac, Slot
-from tests import genuine_dirac
 from tests.acceptance.processes import Supervised
-from tests.certificates import Authority, make_proxy, sign_proxy
 
 RESOURCES = """
 Resources:
@@ -113,7 +112,7 @@ def test_a_generic_pilot_runs_the_job_of_another_with_its_owners_proxy(
         door.start()
         (tmp_path / "dirac").mkdir()
         genuine = GenuineDirac(
-            python=genuine_dirac.install(), directory=tmp_path / "dirac", url=url, authorities=authorities
+            python=dirac_package.install(), directory=tmp_path / "dirac", url=url, authorities=authorities
         )
         user = make_proxy(*owner, tmp_path / "ada.proxy", group="lhcb_user", days=7)
         pilots = make_proxy(*pilot, tmp_path / "pia.proxy", group="lhcb_pilot", days=7)

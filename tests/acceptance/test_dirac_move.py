@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from examples.servers.certificates import Authority, make_proxy
 from examples.servers.dirac import write_cfg
+from examples.servers.dirac_package import install
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.acceptance.test_dirac_door import JDL, PATIENCE, RESOURCE, RESOURCES, is_open
-from tests.certificates import Authority, make_proxy
-from tests.genuine_dirac import GenuineClients, install
+from tests.genuine_dirac import GenuineClients
 
 pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from examples.servers.certificates import Authority, make_proxy
 from tests.acceptance.test_dirac_door import JDL, PATIENCE, RESOURCE, RESOURCES
 from tests.acceptance.test_dirac_move import opened
-from tests.certificates import Authority, make_proxy
 from tests.genuine_dirac import GenuineClients
 from tests.token_issuer import TokenIssuer
 

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from examples.servers.certificates import Authority
 from pilotage.cli import dirac_server
-from tests.certificates import Authority
 from tests.commands import Run, run
 
 __all__ = ["run"]

@@ -17,11 +17,11 @@ from sqlalchemy import Engine, select
 from starlette.types import Receive, Scope, Send
 
 from cs_config.options import bounds
+from examples.servers.certificates import Authority, make_proxy
 from pilotage.dirac_door.app import SERVICES, create_door
 from pilotage.dirac_door.configuration_server import ConfigurationFile
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
-from tests.certificates import Authority, make_proxy
 from tests.running_service import running
 
 CONFIG = """

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.certificates import Authority
 from pilotage.cli import settings
 from pilotage.cli.checks import installation
 from pilotage.cli.checks.finding import Finding, Health
 from pilotage.cli.settings import Settings
 from pilotage.service.services import utc_now
-from tests.certificates import Authority
 from tests.token_issuer import TokenIssuer
 
 

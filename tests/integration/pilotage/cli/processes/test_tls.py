@@ -18,12 +18,12 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI, Request
 
+from examples.servers.certificates import Authority
 from pilotage.cli import home_directory
 from pilotage.cli.processes import serve
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import InvalidSettings
 from tests.acceptance.processes import PILOTAGE
-from tests.certificates import Authority
 from tests.waiting import until
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)

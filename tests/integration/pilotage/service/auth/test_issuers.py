@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.certificates import Authority
 from pilotage.cli import issuers as issuers_of_settings
 from pilotage.cli.settings import IssuerSettings
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
 from taskqueue.db import database
 from tests import waiting
-from tests.certificates import Authority
 from tests.running_service import CONFIG, Service, running
 from tests.token_issuer import TokenIssuer
 

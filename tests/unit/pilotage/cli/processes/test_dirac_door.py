@@ -3,8 +3,8 @@ from pathlib import Path
 
 from cryptography import x509
 
+from examples.servers.certificates import Authority
 from pilotage.cli.processes import dirac_door
-from tests.certificates import Authority
 
 
 def test_a_connection_outlives_neither_its_certificates_nor_ten_minutes(tmp_path: Path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from examples.servers.certificates import Authority
 from pilotage.fabric.batch.arc.arc import Arc
 from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
 from pilotage.fabric.batch.batch_system import (
@@ -19,7 +20,6 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
-from tests.certificates import Authority
 
 STAMP = "north-12345678"
 JOB = BatchJob(stamp=STAMP, script="#!/bin/sh\n", queue="long")

@@ -1,10 +1,11 @@
-"""An authority for the tests, made anew each time, and the certificates that it signs."""
+"""A certificate authority made anew each time, and the certificates and proxies that it signs."""
 
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -130,8 +131,7 @@ def sign_proxy(
     """The chain of a new proxy with this key, in PEM."""
     chain = x509.load_pem_x509_certificates(certificate.read_bytes())
     issuer = chain[0]
-    signer = serialization.load_pem_private_key(secret.read_bytes(), None)
-    assert isinstance(signer, rsa.RSAPrivateKey)
+    signer = cast("rsa.RSAPrivateKey", serialization.load_pem_private_key(secret.read_bytes(), None))
     serial = x509.random_serial_number()
     name = x509.Name([*issuer.subject, x509.NameAttribute(NameOID.COMMON_NAME, str(serial))])
     policy = "1.3.6.1.4.1.3536.1.1.1.9" if limited else "1.3.6.1.5.5.7.21.1"
