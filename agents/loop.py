@@ -43,7 +43,7 @@ def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = c
     except database.UNAVAILABLE as error:
         log.warning("%s: the database is unavailable, retrying in the next cycle: %s", name, error)
         return False
-    except StorageAway as error:
+    except (StorageAway, OSError) as error:  # such as a full disk
         log.warning("%s: %s", name, error)
         return False
     except LeadershipLostError as lost:

@@ -104,7 +104,9 @@ FILE = "book.sqlite"
 #: Maximum characters of a log line.
 _LONGEST = 2000
 _RECORD = TypeAdapter(LocalJob)
+# A later release may have stored more fields: they are ignored, so that an older one goes on with its jobs.
 _TAKEN = TypeAdapter(PulledGridJob)
+_OUTCOME = TypeAdapter(Report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,9 @@ class LastAnswer:
     elapsed: float  #: seconds since some moment of that boot
     at: float  #: seconds since 1970 by the host's clock, for a host that was started again
     run_on: float | None  #: seconds without an answer after which the local jobs have to end
+
+
+_ANSWER = TypeAdapter(LastAnswer)
 
 
 class Journal:
@@ -164,7 +169,7 @@ class Journal:
     def find_answer(self, key: AttemptKey) -> LastAnswer | None:
         """The last recorded answer about a grid job; None: there is none yet."""
         rows = self._read("SELECT answer FROM grid_jobs WHERE job_id=? AND epoch=?", key)
-        return LastAnswer(**json.loads(rows[0]["answer"])) if rows and rows[0]["answer"] else None
+        return _ANSWER.validate_json(rows[0]["answer"]) if rows and rows[0]["answer"] else None
 
     def remove(self, key: AttemptKey) -> None:
         """Remove all records of a grid job."""
@@ -298,7 +303,7 @@ def _entry(row: sqlite3.Row) -> GridJobEntry:
         cancelled=bool(row["cancelled"]),
         gathering=bool(row["gathering"]),
         output=row["output"],
-        outcome=None if outcome is None else Report(**json.loads(outcome)),
+        outcome=None if outcome is None else _OUTCOME.validate_json(outcome),
         forgotten=bool(row["forgotten"]),
         problem=row["problem"],
     )

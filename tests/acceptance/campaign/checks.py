@@ -115,7 +115,9 @@ def list_wrong_ends(
     tables: Tables, submitted: Mapping[int, float], killed: set[int], helds: Sequence[Held], history: History
 ) -> Iterator[str]:
     """Jobs that are not there, or did not end as their users and pilots were answered."""
-    stored = dict(tables.ask("SELECT job_id, status FROM jobs"))
+    rows = tables.ask("SELECT job_id, status, minor_status, reschedules FROM jobs")
+    stored = {job_id: status for job_id, status, *_ in rows}
+    causes = {job_id: f"{minor}, rescheduled {count} times" for job_id, _, minor, count in rows}
     failed = {held.job_id for held in helds if held.finished == "Failed"}
     for job_id, at in submitted.items():
         if job_id not in stored:
@@ -128,7 +130,7 @@ def list_wrong_ends(
             | ({"Failed"} if job_id in failed else set())
         )
         if stored[job_id] not in right:
-            yield f"job {job_id} ended as {stored[job_id]}, which nobody caused"
+            yield f"job {job_id} ended as {stored[job_id]} ({causes[job_id]}), which nobody caused"
     done = [held for held in helds if held.finished == "Done" and not history.recently_lost(held.asked)]
     for job_id, number in Counter(held.job_id for held in done).items():
         if number > 1:

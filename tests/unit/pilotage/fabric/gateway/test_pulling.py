@@ -2,9 +2,11 @@
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from pilotage.fabric.manager.journal import Journal, LastAnswer
+from pilotage.fabric.pilot.payload.payload import Report
 from tests.grid_jobs import taken
 
 
@@ -31,4 +33,21 @@ def test_a_journal_of_an_earlier_version_keeps_its_grid_jobs(tmp_path: Path) -> 
         assert journal.find_answer(one.key) is None
         journal.note_answer(one.key, answer)
         assert [each.taken.key for each in journal.entries()] == [one.key]
+        assert journal.find_answer(one.key) == answer
+
+
+def test_a_journal_of_a_later_release_with_further_fields_is_read(tmp_path: Path) -> None:
+    one, answer = taken(), LastAnswer(boot="b", elapsed=1.0, at=2.0, run_on=None)
+    report = Report(status="Done", minor_status="fine", exit_code=0)
+    with closing(Journal(tmp_path)) as journal:
+        journal.take(one)
+        journal.note_answer(one.key, answer)
+        [entry] = journal.entries()
+        journal.write(one.key, entry=replace(entry, outcome=report))
+    with closing(sqlite3.connect(tmp_path / "book.sqlite")) as database, database:
+        for column in ("taken", "answer", "outcome"):
+            database.execute(f"UPDATE grid_jobs SET {column} = json_set({column}, '$.later', 7)")
+    with closing(Journal(tmp_path)) as journal:
+        [entry] = journal.entries()
+        assert (entry.taken, entry.outcome) == (one, report)
         assert journal.find_answer(one.key) == answer
