@@ -210,6 +210,11 @@ class _OptimizerWorker(SimpleWorker):
         self.stopping.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
 
+    def _install_signal_handlers(self) -> None:
+        super()._install_signal_handlers()  # type: ignore[no-untyped-call]
+        if self.stopping.is_set():  # by a signal that came before RQ's own handlers
+            self._stop_requested = True
+
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         """Log a failure of the optimizers with its traceback; that Redis lost the RQ job is expected."""
         _, error, trace = exc_info

@@ -17,7 +17,10 @@ def test_places_with_the_same_pools_share_them_in_memory(engine: Engine, now: da
 
     def of_both() -> list[PlacePools]:
         with database.reading_lazily(engine) as reading:
-            return [places.served(reading, config, queue, VOS, {}, age=places.age) for queue in (LONG, SHORT)]
+            return [
+                places.served(reading, config, queue, VOS, {}, submits=False, age=places.age)
+                for queue in (LONG, SHORT)
+            ]
 
     with database.writing(engine) as conn:
         first = waiting.pool(conn, now, "a" * 64, LONG, SHORT, config=config)

@@ -281,3 +281,23 @@ def test_a_worker_that_cannot_reach_redis_ends_when_told(
     until(lambda: "Redis is unavailable" in workers.log.read_text(), "the first failure")
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
+
+
+_ENDED_EARLY = """
+import os, signal, sys
+from optimizers.workers import rq
+
+begin = rq._OptimizerWorker.bootstrap
+
+def end_while_it_begins(self, *arguments):
+    os.kill(os.getpid(), signal.SIGTERM)
+    begin(self, *arguments)
+
+rq._OptimizerWorker.bootstrap = end_while_it_begins
+rq.run_worker(*sys.argv[1:])
+"""
+
+
+def test_a_worker_ends_that_is_told_to_while_it_starts(database_url: str, redis_server: RedisServer) -> None:
+    command = [sys.executable, "-c", _ENDED_EARLY, database_url, redis_server.url]
+    assert subprocess.run(command, timeout=120).returncode == 0
