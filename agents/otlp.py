@@ -15,6 +15,8 @@ from taskqueue.jobs.traces import Span
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCOPE = InstrumentationScope("pilotage")
+#: Spans in a request: collectors take some megabytes.
+_MOST = 2000
 
 
 class Collector:
@@ -31,7 +33,8 @@ class Collector:
     def send(self, traces: Sequence[Span]) -> bool:
         """Send traces of jobs, and return whether the collector took them."""
         spans = [each for trace in traces for each in list_spans(trace, self._resource)]
-        return self._exporter.export(spans) is SpanExportResult.SUCCESS
+        pieces = (spans[begin : begin + _MOST] for begin in range(0, len(spans), _MOST))
+        return all(self._exporter.export(piece) is SpanExportResult.SUCCESS for piece in pieces)
 
     def close(self) -> None:
         """Close the connections to the collector."""

@@ -42,10 +42,9 @@ class TracesResult:
     """Number of traces that were sent."""
 
     sent: int = 0
-    failed: bool = False  #: the collector took no more; they are sent again in the next cycle
 
     def __bool__(self) -> bool:
-        return self.failed
+        return False  # every cycle sends something: not worth a line in the log
 
 
 def cycle(
@@ -53,25 +52,27 @@ def cycle(
 ) -> TracesResult | None:
     """Send the traces of jobs that ended since the last cycle; None while another process is the leader.
 
-    `memory` is the same object in each cycle of a process.
+    `memory` is the same object in each cycle of a process. ConnectionError if the collector takes no
+    more: the cycle is not complete then, so that the next process begins with those that were not sent.
     """
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
         if leadership is None:
             return None
-        begin = max(leadership.last or now, now - _OLDEST) - _DELAY
-        seen = max(memory.seen or EndedJob(at=begin, job_id=0), EndedJob(at=now - _OLDEST, job_id=0), key=_at)
-        sent, failed = 0, False
+        oldest = EndedJob(at=now - _OLDEST, job_id=0)
+        last = oldest if leadership.last is None else EndedJob(at=leadership.last - _DELAY, job_id=0)
+        seen = max(memory.seen or last, oldest, key=_at)
+        sent = 0
         for _ in range(_ROUNDS):
             with database.reading(engine) as conn:
                 ended = wait_times.list_ended(conn, since=seen, until=now - _DELAY, most=_MOST)
                 found = traces.read_traces(conn, [each.job_id for each in ended])
-            if failed := bool(found) and not send(found):
-                break
+            if found and not send(found):
+                raise ConnectionError("the collector takes no traces now")
             sent, seen = sent + len(found), ended[-1] if ended else seen
+            memory.seen = seen
             if len(ended) < _MOST:
                 break
-        memory.seen = seen
-        return TracesResult(sent=sent, failed=failed)
+        return TracesResult(sent=sent)
 
 
 def _at(ended: EndedJob) -> datetime:

@@ -21,7 +21,7 @@ from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.states import FINAL, PREPARING, JobStatus
 
 #: Changes of a job's status in its trace; of a longer history only the newest are read.
-MOST_CHANGES: Final = 500
+MOST_CHANGES: Final = 100
 
 JOBS = select(*jobs.COLUMNS).where(jobs_table.c.job_id.in_(sql.IDS))
 WAITS = select(job_waits).where(job_waits.c.job_id.in_(sql.IDS))

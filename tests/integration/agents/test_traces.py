@@ -120,7 +120,8 @@ def test_what_a_collector_refuses_is_sent_again_and_by_the_next_leader_under_the
     _end_two_of_three(engine, now)
     memory = TracesState(seen=EndedJob(at=now, job_id=0))
     receiver.refuses = True
-    assert _cycle(engine, collector, now + 10 * MINUTE, memory) == TracesResult(sent=0, failed=True)
+    with pytest.raises(ConnectionError):
+        _cycle(engine, collector, now + 10 * MINUTE, memory)
     receiver.refuses = False
     assert _cycle(engine, collector, now + 11 * MINUTE, memory) == TracesResult(sent=2)
     first, receiver.spans = receiver.spans, []
@@ -135,6 +136,20 @@ def test_a_new_process_goes_on_where_the_last_cycle_was(
     assert _cycle(engine, collector, now, TracesState()) == TracesResult(sent=0)
     _end_two_of_three(engine, now)
     assert _cycle(engine, collector, now + 10 * MINUTE, TracesState()) == TracesResult(sent=2)
+
+
+def test_a_new_process_sends_what_a_collector_that_was_away_did_not_get(
+    engine: Engine, now: datetime, receiver: Receiver, collector: Collector
+) -> None:
+    assert _cycle(engine, collector, now, TracesState()) == TracesResult(sent=0)
+    _end_two_of_three(engine, now)
+    memory = TracesState()
+    receiver.refuses = True
+    for minutes in range(10, 130, 30):
+        with pytest.raises(ConnectionError):
+            _cycle(engine, collector, now + minutes * MINUTE, memory)
+    receiver.refuses = False
+    assert _cycle(engine, collector, now + 130 * MINUTE, TracesState()) == TracesResult(sent=2)
 
 
 def test_traces_that_no_collector_took_for_hours_are_dropped(
