@@ -172,6 +172,13 @@ ROUTES = [
     ("POST", "/tokens/renew", None, {"director", "gateway", "pilot"}),
     ("POST", "/login-links", {}, {"user", "vo_admin", "site_admin"}),
     ("POST", "/tokens/revoke", {"jti": "x"}, set()),
+    ("POST", "/device-logins/token", None, set(TOKENS)),
+    ("GET", "/web-hooks", None, {"vo_admin"}),
+    ("POST", "/web-hooks", {"url": "https://example.org/"}, {"vo_admin"}),
+    ("GET", "/web-hooks/7", None, {"vo_admin"}),
+    ("GET", "/web-hooks/7/deliveries", None, {"vo_admin"}),
+    ("POST", "/web-hooks/7/test", None, {"vo_admin"}),
+    ("DELETE", "/web-hooks/7", None, {"vo_admin"}),
     ("POST", "/jobs/1/delete", None, {"user", "vo_admin"}),
     ("POST", "/jobs/delete", {"ids": [1]}, {"user", "vo_admin"}),
 ]

@@ -72,7 +72,7 @@ DECIDED_JOBS: Final = 1_000
 #: Submissions of one owner that are stored at the same time; further ones wait, so that limits stay exact.
 SUBMISSIONS_AT_ONCE: Final = 16
 #: Values in the JSON of one request: names, items, lists and objects. Each takes a hundred bytes of memory.
-JSON_VALUES: Final = 500_000
+JSON_VALUES: Final = 1_000_000
 #: Characters of one text with descriptions; most are the names of input files.
 DESCRIBED: Final = 10_000_000
 #: Characters of one job's description with its placeholders replaced, and of all jobs of one submission.

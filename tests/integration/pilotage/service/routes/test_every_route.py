@@ -85,7 +85,7 @@ def test_every_route_succeeds(service: Service):
     assert walk.go(waiting_client, "POST", "/device-logins/token").json()["token"] is None
 
     assert walk.left == set()
-    assert {method for method, *_ in ROUTES} == {"GET", "POST", "PUT", "PATCH"}
+    assert {method for method, *_ in ROUTES} == {"GET", "POST", "PUT", "PATCH", "DELETE"}
 
 
 def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
