@@ -107,7 +107,10 @@ def read_standing(conn: Connection, call: DiracCall, job_id: int, *, learn: bool
     if not is_controlled and not (call.peer.has(peers.GENERIC_PILOT) and job.vo in call.peer.vos):
         raise JobNotFound(job_id)
     is_direct = not (call.peer.is_host or call.peer.is_forwarded)
-    attempt, is_marked = marks.find_attempt(conn, job_id, call.peer.mark, learn=learn and is_direct)
+    peer = call.peer
+    attempt, is_marked = marks.find_attempt(
+        conn, job_id, peer.mark, learn=learn and is_direct, has_key=peer.has_key
+    )
     # A host's JobAgent has its mark from the match.
     is_sent_on = call.peer.is_forwarded or (call.peer.is_host and not is_marked)
     if is_sent_on:

@@ -47,6 +47,7 @@ class Peer:
     is_forwarded: bool = False  #: a trusted host acts for it
     is_limited: bool = False  #: a limited proxy, which may not submit
     mark: str = ""  #: what tells one pilot or job from another: hash of its key, and its address
+    has_key: bool = True  #: the mark is of a key, which another attempt has not
     address: str = ""
 
     @property
@@ -160,7 +161,7 @@ def find_bearer(claims: Mapping[str, object], config: Configuration, *, address:
     if found.vo != fold(vo):
         raise NotAuthenticated(f"the group {group!r:.100} is none of the VO {vo!r:.100} in Registry/Groups")
     mark = f"{hashlib.sha256(str(subject).encode()).hexdigest()[:32]}@{address}"
-    return replace(found, mark=mark, address=address)
+    return replace(found, mark=mark, has_key=False, address=address)
 
 
 def _find_member(registry: Registry, dn: str, group: str | None) -> Peer:

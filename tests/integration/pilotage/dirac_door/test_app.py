@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, select
@@ -58,38 +59,42 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
     return found
 
 
+def asking(door: FastAPI, chains: dict[str, tuple[str, ...]]) -> Ask:
+    """Calls of services of a door."""
+
+    def ask(
+        peer: str | None,
+        path: str,
+        method: str = "",
+        *arguments: object,
+        body: bytes | None = None,
+        address: str = "10.0.0.1",
+        credentials: object = None,
+    ) -> Any:
+        async def certified(scope: Scope, receive: Receive, send: Send) -> None:
+            chain = chains[peer] if peer else ()
+            await door({**scope, "extensions": {"tls": {"client_cert_chain": chain}}}, receive, send)
+
+        async def post() -> httpx.Response:
+            transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
+                fields = {"method": method, "args": json.dumps(arguments)}
+                if credentials is not None:
+                    fields["extraCredentials"] = json.dumps(credentials)
+                form = urlencode(fields).encode()
+                return await client.post(path, content=form if body is None else body)
+
+        return asyncio.run(post())
+
+    return ask
+
+
 @contextmanager
 def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[Ask]:
     with running(engine, directory, CONFIG) as service:
         served = directory / "cs.cfg"
         served.write_text("Systems\n{\n  A = 1\n}\n")
-        door = create_door(service.parts, ConfigurationFile(served))
-
-        def ask(
-            peer: str | None,
-            path: str,
-            method: str = "",
-            *arguments: object,
-            body: bytes | None = None,
-            address: str = "10.0.0.1",
-            credentials: object = None,
-        ) -> Any:
-            async def certified(scope: Scope, receive: Receive, send: Send) -> None:
-                chain = chains[peer] if peer else ()
-                await door({**scope, "extensions": {"tls": {"client_cert_chain": chain}}}, receive, send)
-
-            async def post() -> httpx.Response:
-                transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
-                async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
-                    fields = {"method": method, "args": json.dumps(arguments)}
-                    if credentials is not None:
-                        fields["extraCredentials"] = json.dumps(credentials)
-                    form = urlencode(fields).encode()
-                    return await client.post(path, content=form if body is None else body)
-
-            return asyncio.run(post())
-
-        yield ask
+        yield asking(create_door(service.parts, ConfigurationFile(served)), chains)
 
 
 @pytest.fixture
