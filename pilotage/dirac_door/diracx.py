@@ -23,6 +23,7 @@ from pilotage.service.http_errors import NotAuthenticated, TokenRevoked
 from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, PilotageError, Problem
+from requirements.values import fold
 from taskqueue.db import database
 
 _METHODS: Final = {name: CheckedMethod(method) for name, method in job_state_update.METHODS.items()}
@@ -120,6 +121,8 @@ async def _verify(parts: Services, text: str) -> Mapping[str, object]:
     token_id, claims = await trusted.read(text, now=parts.clock())
     if token_id in parts.revoked:
         raise TokenRevoked("the token was revoked")
+    if trusted.issuer.vo not in (None, fold(str(claims.get("vo")))):
+        raise NotAuthenticated(f"{trusted.issuer.name} is the issuer of the VO {trusted.issuer.vo} only")
     return claims
 
 

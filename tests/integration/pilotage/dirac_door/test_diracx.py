@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -115,3 +115,13 @@ def test_a_ghost_at_another_address_is_ended_and_changes_nothing(door: Door):
     assert command["command"] == "Kill"
     assert status(door.ask, job_id) == "Matched"
     assert door.report("heartbeat", {job_id: {}}, address="10.0.0.2").json() == []
+
+
+def test_an_issuer_of_one_vo_is_for_that_only(door: Door):
+    job_id = value(door.ask("ada", MANAGER, "submitJob", JDL))
+    value(door.ask("pia", MATCHER, "requestJob", RESOURCE))
+    door.issuer.issuer = replace(door.issuer.issuer, vo="dune")
+    assert door.report("status", {job_id: running_at(1)}).status_code == 401
+    assert status(door.ask, job_id) == "Matched"
+    door.issuer.issuer = replace(door.issuer.issuer, vo="lhcb")
+    assert door.report("status", {job_id: running_at(1)}).status_code == 200
