@@ -94,9 +94,12 @@ def _refuse(status: int, detail: object) -> Response:
 
 async def _answer(parts: Services, report: Report, request: StrictRequest) -> Response:
     address = access.address(request)
-    access.admit_stranger(request, parts)
-    claims = await _verify(parts, access.bearer(request))
-    peer = peers.find_bearer(claims, parts.live.current, address=address)
+    try:
+        claims = await _verify(parts, access.bearer(request))
+        peer = peers.find_bearer(claims, parts.live.current, address=address)
+    except NotAuthenticated:
+        access.admit_stranger(request, parts)
+        raise
     access.count(parts, f"dirac:{peer.user}@{address}")
     async with parts.work.place(f"{peer.user}@{address}"):
         await request.read(_LONGEST)
