@@ -165,16 +165,15 @@ def find_bearer(claims: Mapping[str, object], config: Configuration, *, address:
 
 
 def _find_member(registry: Registry, dn: str, group: str | None) -> Peer:
-    """A user with a group that it is a member of; a proxy without a group has the default one of a VO."""
+    """A user with a group that it is a member of; a proxy without a group has the first default one."""
     user = registry.users_by_dn.get(dn)
     if user is None:
         raise NotAuthenticated(f"{dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
     if group is None:
-        defaults = {each.default_group for each in registry.vo.values()} - {None}
-        own = [each for each in sorted(filter(None, defaults)) if _has_member(registry, each, user)]
-        if len(own) != 1:
+        defaults = (each.default_group for each in registry.vo.values())
+        group = next((each for each in defaults if each and _has_member(registry, each, user)), None)
+        if group is None:
             raise NotAuthenticated(f"the proxy of {user} names no group, and it has no default one")
-        group = own[0]
     return _find_group(registry, user, group, dn)
 
 
