@@ -255,6 +255,17 @@ def test_long_parameters_are_cut_and_not_refused(ask: Ask):
     assert len(found[str(job_id)]["Log"]) == bounds.PARAMETER_VALUE
 
 
+def test_a_heartbeat_with_much_output_is_cut_and_not_refused(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    lines = "\r".join("\u2588" * 100 + f"{number}%" for number in range(700))  # of a progress bar
+    assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {"StandardOutput": lines})) == {}
+    found = value(ask("ada", MONITORING, "getJobParameters", job_id))[str(job_id)]
+    assert lines.endswith(found["StandardOutput"])
+    assert len(found["StandardOutput"]) == 16_384
+    assert ask("ada", UPDATE, body=b"x" * (3 << 20)).status_code == 413
+
+
 def test_parameters_that_fit_are_kept(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     value(ask("pia", MATCHER, "requestJob", RESOURCE))
