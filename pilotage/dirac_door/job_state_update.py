@@ -41,7 +41,7 @@ from taskqueue.leases.reports import (
     Sender,
     StartReport,
 )
-from taskqueue.states import JobStatus
+from taskqueue.states import FINAL, JobStatus
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +89,13 @@ class Standing:
     def is_over(self) -> bool:
         """Whether the attempt ended as the sender reported."""
         return self.attempt is not None and self.attempt.closed_as in (FINISHED, attempts.RELEASED)
+
+    @property
+    def lacks_output(self) -> bool:
+        """Whether the sender has ended the job without an output: a JobWrapper may send it after that."""
+        if self.attempt is None or self.attempt.closed_as != FINISHED or not self.is_marked:
+            return False
+        return not self.is_ghost and self.job.status in FINAL and self.attempt.output is None
 
 
 def find_standing(call: DiracCall, job_id: int) -> Standing:

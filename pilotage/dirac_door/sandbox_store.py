@@ -169,15 +169,22 @@ def _store_input(call: DiracCall, data: bytes) -> str:
 def _store_output(call: DiracCall, job_id: int, data: bytes) -> str:
     """Store the output of the attempt that the peer has.
 
-    That of a ghost, or after the end of the job, is dropped: JobWrappers send elsewhere what is refused.
+    A JobWrapper whose payload the Watchdog ended reports the end before it sends the output: that is taken.
+    That of a ghost, and further ones, are dropped: JobWrappers send elsewhere what is refused.
     """
     parts = call.parts
     standing = reports.find_standing(call, job_id)
     url = _url(standing.job, hashlib.sha256(data).hexdigest())
-    if standing.attempt is None or standing.is_ghost or standing.is_over:
+    is_late = standing.lacks_output
+    if standing.attempt is None or standing.is_ghost or (standing.is_over and not is_late):
         return url
     staged = _stage(call, data, leave=blobs.OUTPUTS_LEAVE)
-    report = OutputReport(lease=standing.attempt.lease, sender=Sender(subject=None), digest=staged.digest)
+    report = OutputReport(
+        lease=standing.attempt.lease,
+        sender=Sender(subject=None),
+        digest=staged.digest,
+        may_be_late=is_late,
+    )
     rules = lease_reports.build_rules(parts.live.current)
     try:
         with database.writing(parts.engine) as conn:

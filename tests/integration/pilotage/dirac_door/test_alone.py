@@ -8,6 +8,7 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, select
 
 from cs_config.options import bounds
@@ -94,6 +95,39 @@ def test_an_output_is_that_of_the_attempt_and_a_ghosts_is_dropped(ask: Ask, engi
     with database.reading(engine) as conn:
         outputs = conn.execute(select(attempts.c.output)).scalars().all()
     assert outputs == [hashlib.sha256(b"the output").hexdigest()]
+
+
+@pytest.mark.parametrize("ended_by", ["the Watchdog", "a kill"])
+def test_an_output_after_the_end_that_its_jobwrapper_reported_is_the_jobs(ask: Ask, ended_by: str):
+    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    entity, node = f"Job:{job_id}", "10.0.0.9"
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address=node))
+    if ended_by == "a kill":
+        value(ask("ada", MANAGER, "killJob", [job_id]))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Failed", "CPU limit", "JobWrapper", address=node))
+    value(send(ask, "ada", b"of another", {entity: "Output"}, address="10.0.0.8"))
+    assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", entity)) == {}
+    url = value(send(ask, "ada", b"the output", {entity: "Output"}, address=node))
+    for again in (b"the output", b"a later one"):
+        value(send(ask, "ada", again, {entity: "Output"}, address=node))
+        assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", entity)) == {"Output": [url]}
+    assert fetch(ask, "ada", url).content == b"the output"
+
+
+@pytest.mark.parametrize("word", ["Failed", "Rescheduled"])
+def test_an_output_after_its_job_was_rescheduled_is_dropped(ask: Ask, word: str, engine: Engine):
+    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    entity, node = f"Job:{job_id}", "10.0.0.9"
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address=node))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, word, "", "JobWrapper", address=node))
+    value(ask("ada", MANAGER, "rescheduleJob", [job_id]))
+    value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address=node))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address=node))
+    with database.reading(engine) as conn:
+        assert conn.execute(select(attempts.c.output)).scalars().all() == [None, None]
 
 
 def test_sandboxes_that_cannot_be_stored_are_refused(ask: Ask):
