@@ -183,6 +183,19 @@ def test_lists_have_as_many_ids_as_a_submission_has_jobs(ask: Ask):
     assert ask("ada", MANAGER, "killJob", [*ids, 10_001]).json()["OK"] is False
 
 
+def test_the_input_data_of_a_job_and_of_several_are_read(ask: Ask):
+    names = ["/lhcb/data/1.dst", "/lhcb/data/2.dst"]
+    with_data = JDL + '; InputData = {"LFN:/lhcb/data/1.dst", "/lhcb/data/2.dst"}'
+    one, other = (value(ask("ada", MANAGER, "submitJob", text)) for text in (with_data, JDL))
+    for job_id in (one, str(one)):
+        assert value(ask("ada", MONITORING, "getInputData", job_id)) == names
+    found = value(ask("ada", MONITORING, "getInputData", [one, str(other), 99]))
+    assert found == {str(one): names, str(other): [], "99": []}
+    assert value(ask("bea", MONITORING, "getInputData", [one])) == {str(one): []}
+    assert "does not exist" in ask("bea", MONITORING, "getInputData", one).json()["Message"]
+    assert not ask("ada", MONITORING, "getInputData", list(range(1, 2_000))).json()["OK"]
+
+
 def test_wrong_values_of_filters_are_named(ask: Ask):
     for wanted in ({"Owner": 5}, {"Site": [1]}, {"Owner": {"a": 1}}):
         answer = ask("ada", MONITORING, "getJobs", wanted)
