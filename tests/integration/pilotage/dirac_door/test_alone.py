@@ -151,6 +151,9 @@ def test_sandboxes_that_cannot_be_stored_are_refused(ask: Ask):
     assert not send(ask, "rms", b"of a host").json()["OK"]
     one, two = (value(send(ask, "ada", content)) for content in (b"one", b"two"))
     assert "names 2 sandboxes" in submit(ask, f'{one}", "{two}').json()["Message"]
+    for foreign in (one.replace("/ada/lhcb_user/", "/zoe/lhcb_admin/"), one.replace("/lhcb/", "/dune/")):
+        assert "may not read" in submit(ask, foreign).json()["Message"]
+    value(submit(ask, one.replace("/ada/", "/zoe/")))  # of her group, whose sandboxes she reads
     gone = one.replace(one.rpartition("/")[2], f"{'0' * 64}.tar.bz2")
     assert "is not stored" in submit(ask, gone).json()["Message"]
     value(submit(ask, "SB:SandboxSE|/SandBox/a/ada.lhcb_user/abc/def/abcdef.tar.bz2"))  # of DIRAC's own store
