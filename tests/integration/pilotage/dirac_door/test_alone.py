@@ -195,6 +195,18 @@ def test_a_pilot_is_registered_and_has_its_jobs(ask: Ask):
     assert "allowed" in ask("pia", PILOTS, "setPilotStatus", reference, "Lazy").json()["Message"]
 
 
+def test_users_have_so_many_pilots_that_have_not_ended(ask: Ask, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounds, "DIRAC_OWN_PILOTS", 3)
+    value(ask("ada", PILOTS, "addPilotReferences", ["a", "b", "c"], "lhcb"))
+    value(ask("ada", PILOTS, "addPilotReferences", ["c"], "lhcb"))
+    refused = ask("ada", PILOTS, "addPilotReferences", ["c", "d"], "lhcb").json()
+    assert "would have 4 pilots" in refused["Message"]
+    assert not ask("ada", PILOTS, "getPilotInfo", "d").json()["OK"]
+    value(ask("ada", PILOTS, "setPilotStatus", "a", "Done"))
+    value(ask("ada", PILOTS, "addPilotReferences", ["d"], "lhcb"))
+    value(ask("pia", PILOTS, "addPilotReferences", ["1", "2", "3", "4"], "lhcb"))
+
+
 def test_the_configuration_is_served_and_read_again(ask: Ask, tmp_path: Path):
     first = value(ask("ada", SERVER, "getCompressedDataIfNewer", "0"))
     text = zlib.decompress(b64decode(first["data"])).decode()
