@@ -83,6 +83,8 @@ ALL_FILLED: Final = 50_000_000
 DIRAC_SANDBOX: Final = 10 << 20
 #: Pilots that a client of DIRAC names in one call.
 DIRAC_PILOTS: Final = 100
+#: Pilots that have not ended of one user of DIRAC whose group has no GenericPilot.
+DIRAC_OWN_PILOTS: Final = 1_000
 
 #: Parameters of one job, characters of the name and of the value of each, and of all values together.
 PARAMETERS: Final = 100

@@ -78,10 +78,11 @@ SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
     )
 }
 _CONFIGURATION: Final = "/Configuration/Server"
-#: Bytes of a form: the text of a parametric job with many files; lists of ids; reports.
+#: Bytes of a form: the text of a parametric job with many files; lists of ids; output in heartbeats.
 _LONGEST: Final[Mapping[str, int]] = {
     "/WorkloadManagement/JobManager": 4 << 20,
     "/WorkloadManagement/JobMonitoring": 1 << 20,
+    "/WorkloadManagement/JobStateUpdate": 2 << 20,
     "/WorkloadManagement/SandboxStore": 16 << 20,
 }
 #: Statuses of refusals that are not answered as a result: no access, busy, away.

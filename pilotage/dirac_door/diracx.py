@@ -23,6 +23,7 @@ from pilotage.service.http_errors import NotAuthenticated, TokenRevoked
 from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, PilotageError, Problem
+from requirements.values import fold
 from taskqueue.db import database
 
 _METHODS: Final = {name: CheckedMethod(method) for name, method in job_state_update.METHODS.items()}
@@ -93,9 +94,12 @@ def _refuse(status: int, detail: object) -> Response:
 
 async def _answer(parts: Services, report: Report, request: StrictRequest) -> Response:
     address = access.address(request)
-    access.admit_stranger(request, parts)
-    claims = await _verify(parts, access.bearer(request))
-    peer = peers.find_bearer(claims, parts.live.current, address=address)
+    try:
+        claims = await _verify(parts, access.bearer(request))
+        peer = peers.find_bearer(claims, parts.live.current, address=address)
+    except NotAuthenticated:
+        access.admit_stranger(request, parts)
+        raise
     access.count(parts, f"dirac:{peer.user}@{address}")
     async with parts.work.place(f"{peer.user}@{address}"):
         await request.read(_LONGEST)
@@ -120,6 +124,8 @@ async def _verify(parts: Services, text: str) -> Mapping[str, object]:
     token_id, claims = await trusted.read(text, now=parts.clock())
     if token_id in parts.revoked:
         raise TokenRevoked("the token was revoked")
+    if trusted.issuer.vo not in (None, fold(str(claims.get("vo")))):
+        raise NotAuthenticated(f"{trusted.issuer.name} is the issuer of the VO {trusted.issuer.vo} only")
     return claims
 
 

@@ -35,7 +35,7 @@ def submit_job(call: DiracCall, text: str) -> Result:
     try:
         read = dialect.read_jdl(text)
         dialect.require_readable(read)
-        sandbox = sandbox_store.find_sandbox(read)
+        sandbox = sandbox_store.find_sandbox(read, peer)
         accepted = queries.submit(call.parts, peer.submitter, [read], key=None, sandbox=sandbox)
     except InvalidInput as fault:
         return jencode.error(str(fault), jencode.INVALID_JDL)

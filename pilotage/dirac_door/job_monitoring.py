@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pydantic import ValidationError
+from sqlalchemy import Connection
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
@@ -197,13 +198,26 @@ def get_job_jdl(call: DiracCall, job_id: JobId, original: bool = False) -> Resul
     return jencode.ok(dialect.write_jdl({**defaults, **body}, job))
 
 
-def get_input_data(call: DiracCall, job_id: JobId) -> Result:
-    """The input files of a job."""
+def get_input_data(call: DiracCall, job_id: JobId | JobIds) -> Result:
+    """The names of the input files of a job; of a list of jobs by id, also of those that do not exist."""
+    if not isinstance(job_id, list):
+        with database.reading(call.parts.engine) as conn:
+            call.get_job(conn, job_id)
+            return jencode.ok(_read_input_data(conn, job_id))
+    _require_most(len(job_id), bounds.DIRAC_JOBS_READ, "jobs")
+    found: dict[str, list[str]] = {str(each): [] for each in job_id}
+    characters = 0
     with database.reading(call.parts.engine) as conn:
-        call.get_job(conn, job_id)
-        body = descriptions.read_description(conn, job_id).body
-    names = body.get("InputData", [])
-    return jencode.ok([f"LFN:{name}" for name in names] if isinstance(names, list) else [])
+        for each in call.find_jobs(conn, job_id):
+            found[str(each)] = names = _read_input_data(conn, each)
+            characters += sum(map(len, names))
+            _require_most(characters, bounds.DIRAC_READ, "characters of names")
+    return jencode.ok(found)
+
+
+def _read_input_data(conn: Connection, job_id: int) -> list[str]:
+    names = descriptions.read_description(conn, job_id).body.get("InputData", [])
+    return list(map(str, names)) if isinstance(names, list) else []
 
 
 def get_heartbeat_data(call: DiracCall, job_id: JobId) -> Result:

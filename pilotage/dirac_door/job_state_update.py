@@ -41,7 +41,7 @@ from taskqueue.leases.reports import (
     Sender,
     StartReport,
 )
-from taskqueue.states import JobStatus
+from taskqueue.states import FINAL, JobStatus
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +90,13 @@ class Standing:
         """Whether the attempt ended as the sender reported."""
         return self.attempt is not None and self.attempt.closed_as in (FINISHED, attempts.RELEASED)
 
+    @property
+    def lacks_output(self) -> bool:
+        """Whether the sender has ended the job without an output: a JobWrapper may send it after that."""
+        if self.attempt is None or self.attempt.closed_as != FINISHED or not self.is_marked:
+            return False
+        return not self.is_ghost and self.job.status in FINAL and self.attempt.output is None
+
 
 def find_standing(call: DiracCall, job_id: int) -> Standing:
     """The attempt that a report of the peer is about, which then has its mark.
@@ -107,7 +114,10 @@ def read_standing(conn: Connection, call: DiracCall, job_id: int, *, learn: bool
     if not is_controlled and not (call.peer.has(peers.GENERIC_PILOT) and job.vo in call.peer.vos):
         raise JobNotFound(job_id)
     is_direct = not (call.peer.is_host or call.peer.is_forwarded)
-    attempt, is_marked = marks.find_attempt(conn, job_id, call.peer.mark, learn=learn and is_direct)
+    peer = call.peer
+    attempt, is_marked = marks.find_attempt(
+        conn, job_id, peer.mark, learn=learn and is_direct, has_key=peer.has_key
+    )
     # A host's JobAgent has its mark from the match.
     is_sent_on = call.peer.is_forwarded or (call.peer.is_host and not is_marked)
     if is_sent_on:

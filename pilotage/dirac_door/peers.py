@@ -47,6 +47,7 @@ class Peer:
     is_forwarded: bool = False  #: a trusted host acts for it
     is_limited: bool = False  #: a limited proxy, which may not submit
     mark: str = ""  #: what tells one pilot or job from another: hash of its key, and its address
+    has_key: bool = True  #: the mark is of a key, which another attempt has not
     address: str = ""
 
     @property
@@ -160,20 +161,19 @@ def find_bearer(claims: Mapping[str, object], config: Configuration, *, address:
     if found.vo != fold(vo):
         raise NotAuthenticated(f"the group {group!r:.100} is none of the VO {vo!r:.100} in Registry/Groups")
     mark = f"{hashlib.sha256(str(subject).encode()).hexdigest()[:32]}@{address}"
-    return replace(found, mark=mark, address=address)
+    return replace(found, mark=mark, has_key=False, address=address)
 
 
 def _find_member(registry: Registry, dn: str, group: str | None) -> Peer:
-    """A user with a group that it is a member of; a proxy without a group has the default one of a VO."""
+    """A user with a group that it is a member of; a proxy without a group has the first default one."""
     user = registry.users_by_dn.get(dn)
     if user is None:
         raise NotAuthenticated(f"{dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
     if group is None:
-        defaults = {each.default_group for each in registry.vo.values()} - {None}
-        own = [each for each in sorted(filter(None, defaults)) if _has_member(registry, each, user)]
-        if len(own) != 1:
+        defaults = (each.default_group for each in registry.vo.values())
+        group = next((each for each in defaults if each and _has_member(registry, each, user)), None)
+        if group is None:
             raise NotAuthenticated(f"the proxy of {user} names no group, and it has no default one")
-        group = own[0]
     return _find_group(registry, user, group, dn)
 
 

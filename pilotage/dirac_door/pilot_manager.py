@@ -96,17 +96,31 @@ def add_references(
     now = call.parts.clock()
     with database.writing(call.parts.engine) as conn:
         known = {each.stamp for each in _find(conn, call, references, {own}) if _is_visible(call, each)}
-        new = sorted({make_stamp(own, each): each for each in references}.items())
+        by_stamp = {make_stamp(own, each): each for each in references}
+        new = sorted((stamp, each) for stamp, each in by_stamp.items() if stamp not in known)
+        _require_room(conn, call, len(new))
         for stamp, _ in new:
-            if stamp not in known:
-                pilots.register(conn, stamp=stamp, vo=own, queue=None, submitted_by=call.peer.holder, now=now)
+            pilots.register(conn, stamp=stamp, vo=own, queue=None, submitted_by=call.peer.holder, now=now)
         named = [
             StatusReport(stamp=stamp, status=PilotStatus.SUBMITTED, reference=reference)
             for stamp, reference in new
-            if stamp not in known
         ]
         pilots.set_all(conn, named, now=now)
     return jencode.ok()
+
+
+def _require_room(conn: Connection, call: DiracCall, new: int) -> None:
+    """Raise `NotAllowed` if a user who is no pilots' group would have too many pilots that have not ended."""
+    most = bounds.DIRAC_OWN_PILOTS
+    peer = call.peer
+    if peer.is_host or peer.has(peers.GENERIC_PILOT) or not new:
+        return
+    after = pilots.count_active(conn, peer.holder, most=most) + new
+    if after > most:
+        raise NotAllowed(
+            f"{peer.user} with the group {peer.group} would have {after:,} pilots that have not ended,"
+            f" allowed are {most:,} without {peers.GENERIC_PILOT}"
+        )
 
 
 def set_status(

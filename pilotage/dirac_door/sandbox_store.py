@@ -26,6 +26,7 @@ from pilotage.dirac_door import dialect, jencode, peers
 from pilotage.dirac_door import job_state_update as reports
 from pilotage.dirac_door.calls import DiracCall, Method
 from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import Peer
 from pilotage.service import lease_reports
 from pilotage.service.models.jobs import MAX_ID
 from pilotage.service.queries import archives
@@ -73,25 +74,40 @@ class SandboxPath:
     def parse(cls, text: str) -> "SandboxPath | None":
         """The first path in a text, such as a URL; None: there is none of ours."""
         found = _PATH.search(text)
-        return cls(**{name: unquote(each) for name, each in found.groupdict().items()}) if found else None
+        return cls.from_match(found) if found else None
+
+    @classmethod
+    def from_match(cls, found: re.Match[str]) -> "SandboxPath":
+        """The path that was found in a text."""
+        return cls(**{name: unquote(each) for name, each in found.groupdict().items()})
+
+    def is_readable(self, peer: Peer) -> bool:
+        """Whether the peer may fetch it."""
+        return peer.controls_jobs(vo=fold(self.vo), owner=self.owner, group=self.group)
 
     def __str__(self) -> str:
         owner = "/".join(quote(each, safe="") for each in (self.vo, self.owner, self.group))
         return f"SB:{_ELEMENT}|/SandBox/{owner}/{self.digest}.tar.bz2"
 
 
-def find_sandbox(description: Mapping[str, object]) -> str | None:
+def find_sandbox(description: Mapping[str, object], peer: Peer) -> str | None:
     """The archive of ours that a description names, as submissions name it; None: it names none.
 
-    `InvalidRequest` if it names several: a client packs all files of a job into one.
+    `InvalidRequest` if it names several, since a client packs all files of a job into one, or one that the
+    peer, and so its job, may not fetch.
     """
     foreign = description.get(dialect.FOREIGN)
     text = str(foreign.get(_KEYWORD, "")) if isinstance(foreign, Mapping) else ""
-    named = {found["digest"] for found in _PATH.finditer(text)}
-    if len(named) > 1:
-        message = f"names {len(named)} sandboxes of this store, allowed is 1: put all files into one"
+    named = {SandboxPath.from_match(found) for found in _PATH.finditer(text)}
+    digests = {each.digest for each in named}
+    if len(digests) > 1:
+        message = f"names {len(digests)} sandboxes of this store, allowed is 1: put all files into one"
         raise InvalidRequest([Problem(path=_KEYWORD, message=message)])
-    return f"sha256:{named.pop()}" if named else None
+    for each in sorted(named, key=str):
+        if not each.is_readable(peer):
+            message = f"{peer.user} with the group {peer.group} may not read the sandbox {str(each)[:300]!r}"
+            raise InvalidRequest([Problem(path=_KEYWORD, message=message)])
+    return f"sha256:{digests.pop()}" if digests else None
 
 
 def add_sandbox(description: Mapping[str, object], sandbox: str | None, job: Job) -> Mapping[str, object]:
@@ -169,15 +185,22 @@ def _store_input(call: DiracCall, data: bytes) -> str:
 def _store_output(call: DiracCall, job_id: int, data: bytes) -> str:
     """Store the output of the attempt that the peer has.
 
-    That of a ghost, or after the end of the job, is dropped: JobWrappers send elsewhere what is refused.
+    A JobWrapper whose payload the Watchdog ended reports the end before it sends the output: that is taken.
+    That of a ghost, and further ones, are dropped: JobWrappers send elsewhere what is refused.
     """
     parts = call.parts
     standing = reports.find_standing(call, job_id)
     url = _url(standing.job, hashlib.sha256(data).hexdigest())
-    if standing.attempt is None or standing.is_ghost or standing.is_over:
+    is_late = standing.lacks_output
+    if standing.attempt is None or standing.is_ghost or (standing.is_over and not is_late):
         return url
     staged = _stage(call, data, leave=blobs.OUTPUTS_LEAVE)
-    report = OutputReport(lease=standing.attempt.lease, sender=Sender(subject=None), digest=staged.digest)
+    report = OutputReport(
+        lease=standing.attempt.lease,
+        sender=Sender(subject=None),
+        digest=staged.digest,
+        may_be_late=is_late,
+    )
     rules = lease_reports.build_rules(parts.live.current)
     try:
         with database.writing(parts.engine) as conn:
@@ -199,12 +222,13 @@ def _store_output(call: DiracCall, job_id: int, data: bytes) -> str:
 def stream_to_client(call: DiracCall, url: Url, token: str = "") -> Response:  # noqa: ARG001
     """The archive itself. Clients write what comes with status 200 to the file, so a refusal has another."""
     path, parts = SandboxPath.parse(url), call.parts
-    vo = fold(path.vo) if path else ""
-    if path is None or not call.peer.controls_jobs(vo=vo, owner=path.owner, group=path.group):
+    if path is None or not path.is_readable(call.peer):
         return Response(f"the sandbox {url[:300]!r} does not exist", _BAD_REQUEST)
     try:
         with database.reading(parts.engine) as conn:
-            return archives.answer(parts.blobs, conn, path.digest, vo=vo, name=f"{path.digest}.tar")
+            return archives.answer(
+                parts.blobs, conn, path.digest, vo=fold(path.vo), name=f"{path.digest}.tar"
+            )
     except BlobNotFound:
         return Response(f"the sandbox {url[:300]!r} is not stored any more", _BAD_REQUEST)
 

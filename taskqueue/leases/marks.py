@@ -3,7 +3,7 @@
 A mark is what the client showed: the hash of its key with its address. The first report with a new mark
 belongs to the latest attempt of the job, and so do later ones with it; a mark that only an earlier attempt
 has is that of a ghost, whose job was given away. A ghost that has renewed its proxy has a new key: then its
-address tells.
+address tells. So it does for clients without a key, whose mark is the same for all attempts.
 """
 
 from collections import defaultdict
@@ -41,12 +41,13 @@ def store_mark(conn: Connection, attempt: Attempt, mark: str) -> None:
 
 
 def find_attempt(
-    conn: Connection, job_id: int, mark: str, *, learn: bool = True
+    conn: Connection, job_id: int, mark: str, *, learn: bool = True, has_key: bool = True
 ) -> tuple[Attempt | None, bool]:
     """The attempt that a report with this mark is about, None if the job never had one; and if it is its own.
 
     A new mark is noted for the latest attempt, while that is open, unless `learn` is false; one from an
-    address that only an earlier attempt has is about that one.
+    address that only an earlier attempt has is about that one. Without a key, a report from an address of
+    the latest attempt is its own, whatever marks earlier ones have.
     """
     found = attempts.list_newest(conn, job_id)
     if not found:
@@ -54,6 +55,8 @@ def find_attempt(
     by_epoch: defaultdict[int, set[str]] = defaultdict(set)
     for row in conn.execute(OF_JOB, {"job_id": job_id}):
         by_epoch[row.epoch].add(row.mark)
+    if not has_key and _is_from(mark, by_epoch[found[0].epoch]):
+        return found[0], True
     own = next((each for each in found if mark in by_epoch[each.epoch]), None)
     if own is None and (ghost := _find_by_address(found, by_epoch, mark)) is not None:
         return ghost, False
@@ -75,9 +78,11 @@ def _find_by_address(
     found: Sequence[Attempt], by_epoch: Mapping[int, Collection[str]], mark: str
 ) -> Attempt | None:
     """The latest attempt with marks from the address of this one, if that is not the job's latest."""
-    address = mark.rpartition("@")[2]
-    matching = (
-        each for each in found if any(other.rpartition("@")[2] == address for other in by_epoch[each.epoch])
-    )
-    latest = next(matching, None)
+    latest = next((each for each in found if _is_from(mark, by_epoch[each.epoch])), None)
     return None if latest is found[0] else latest
+
+
+def _is_from(mark: str, others: Collection[str]) -> bool:
+    """Whether one of the others has the address of this mark."""
+    address = mark.rpartition("@")[2]
+    return any(other.rpartition("@")[2] == address for other in others)

@@ -17,7 +17,7 @@ from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
 from taskqueue.jobs import control, parameters
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt, AttemptTimes
-from taskqueue.states import JobStatus, may_come_from
+from taskqueue.states import FINAL, JobStatus, may_come_from
 
 FINISHED: Final = "finished"
 
@@ -364,12 +364,18 @@ class OutputReport(LeaseReport):
     """An output archive is about to be sent, or was stored."""
 
     digest: str | None  #: of the stored archive; None: it is about to be sent
+    may_be_late: bool = False  #: also after the end of the attempt, if it has no output
 
     kind = "output"
 
     def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:  # noqa: ARG002  (other reports use them)
-        """Store the archive of an open attempt; also of a job that was killed while it ran."""
-        attempts.check_open(attempt)
+        """Store the archive of an open attempt; also of a job that was killed while it ran.
+
+        A late one is stored if its attempt has ended the job, which was not rescheduled since.
+        """
+        has_ended_job = attempt.closed_as == FINISHED and attempt.epoch == job.epoch and job.status in FINAL
+        if not (self.may_be_late and has_ended_job and attempt.output in (None, self.digest)):
+            attempts.check_open(attempt)
         if self.digest in (None, attempt.output):
             return Decision(answer=_answer(attempt))
         answer = replace(_answer(attempt), replaced_output=attempt.output)

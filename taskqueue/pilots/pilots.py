@@ -88,6 +88,15 @@ ALL = select(
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
 ALL_AMONG = ALL.where(table.c.stamp.in_(sql.IDS))
 
+ACTIVE_OF = (
+    select(table.c.stamp)
+    .where(
+        or_(*(table.c.status == each.value for each in sorted(PILOT_ACTIVE))),
+        table.c.submitted_by == bindparam("holder"),
+    )
+    .limit(bindparam("most"))
+)
+
 STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(sql.IDS))
 
 IS_AT = select(table.c.stamp).where(
@@ -195,6 +204,11 @@ def register(
     if (found.vo, found.submitted_by) != (vo, submitted_by):
         raise IdempotencyConflict(f"the stamp {stamp} is taken by another pilot")
     return False
+
+
+def count_active(conn: Connection, submitted_by: str, *, most: int) -> int:
+    """How many pilots of one subject have not ended, counted up to `most`."""
+    return len(conn.execute(ACTIVE_OF, {"holder": submitted_by, "most": most}).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

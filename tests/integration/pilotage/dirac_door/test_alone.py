@@ -8,6 +8,7 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, select
 
 from cs_config.options import bounds
@@ -96,6 +97,39 @@ def test_an_output_is_that_of_the_attempt_and_a_ghosts_is_dropped(ask: Ask, engi
     assert outputs == [hashlib.sha256(b"the output").hexdigest()]
 
 
+@pytest.mark.parametrize("ended_by", ["the Watchdog", "a kill"])
+def test_an_output_after_the_end_that_its_jobwrapper_reported_is_the_jobs(ask: Ask, ended_by: str):
+    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    entity, node = f"Job:{job_id}", "10.0.0.9"
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address=node))
+    if ended_by == "a kill":
+        value(ask("ada", MANAGER, "killJob", [job_id]))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Failed", "CPU limit", "JobWrapper", address=node))
+    value(send(ask, "ada", b"of another", {entity: "Output"}, address="10.0.0.8"))
+    assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", entity)) == {}
+    url = value(send(ask, "ada", b"the output", {entity: "Output"}, address=node))
+    for again in (b"the output", b"a later one"):
+        value(send(ask, "ada", again, {entity: "Output"}, address=node))
+        assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", entity)) == {"Output": [url]}
+    assert fetch(ask, "ada", url).content == b"the output"
+
+
+@pytest.mark.parametrize("word", ["Failed", "Rescheduled"])
+def test_an_output_after_its_job_was_rescheduled_is_dropped(ask: Ask, word: str, engine: Engine):
+    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    entity, node = f"Job:{job_id}", "10.0.0.9"
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address=node))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, word, "", "JobWrapper", address=node))
+    value(ask("ada", MANAGER, "rescheduleJob", [job_id]))
+    value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address=node))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address=node))
+    with database.reading(engine) as conn:
+        assert conn.execute(select(attempts.c.output)).scalars().all() == [None, None]
+
+
 def test_sandboxes_that_cannot_be_stored_are_refused(ask: Ask):
     [job_id] = [value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))]
     wrong = {"__dCls": "b64", "obj": b64encode(b"other").decode()}
@@ -117,6 +151,9 @@ def test_sandboxes_that_cannot_be_stored_are_refused(ask: Ask):
     assert not send(ask, "rms", b"of a host").json()["OK"]
     one, two = (value(send(ask, "ada", content)) for content in (b"one", b"two"))
     assert "names 2 sandboxes" in submit(ask, f'{one}", "{two}').json()["Message"]
+    for foreign in (one.replace("/ada/lhcb_user/", "/zoe/lhcb_admin/"), one.replace("/lhcb/", "/dune/")):
+        assert "may not read" in submit(ask, foreign).json()["Message"]
+    value(submit(ask, one.replace("/ada/", "/zoe/")))  # of her group, whose sandboxes she reads
     gone = one.replace(one.rpartition("/")[2], f"{'0' * 64}.tar.bz2")
     assert "is not stored" in submit(ask, gone).json()["Message"]
     value(submit(ask, "SB:SandboxSE|/SandBox/a/ada.lhcb_user/abc/def/abcdef.tar.bz2"))  # of DIRAC's own store
@@ -156,6 +193,18 @@ def test_a_pilot_is_registered_and_has_its_jobs(ask: Ask):
     assert (pilot["Status"], pilot["StatusReason"]) == ("Done", "Report from JobAgent")
     value(ask("pia", PILOTS, "setPilotStatus", "https://ce1/unknown", "Done"))
     assert "allowed" in ask("pia", PILOTS, "setPilotStatus", reference, "Lazy").json()["Message"]
+
+
+def test_users_have_so_many_pilots_that_have_not_ended(ask: Ask, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounds, "DIRAC_OWN_PILOTS", 3)
+    value(ask("ada", PILOTS, "addPilotReferences", ["a", "b", "c"], "lhcb"))
+    value(ask("ada", PILOTS, "addPilotReferences", ["c"], "lhcb"))
+    refused = ask("ada", PILOTS, "addPilotReferences", ["c", "d"], "lhcb").json()
+    assert "would have 4 pilots" in refused["Message"]
+    assert not ask("ada", PILOTS, "getPilotInfo", "d").json()["OK"]
+    value(ask("ada", PILOTS, "setPilotStatus", "a", "Done"))
+    value(ask("ada", PILOTS, "addPilotReferences", ["d"], "lhcb"))
+    value(ask("pia", PILOTS, "addPilotReferences", ["1", "2", "3", "4"], "lhcb"))
 
 
 def test_the_configuration_is_served_and_read_again(ask: Ask, tmp_path: Path):

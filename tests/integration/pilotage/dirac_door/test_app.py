@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, select
@@ -58,38 +59,42 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
     return found
 
 
+def asking(door: FastAPI, chains: dict[str, tuple[str, ...]]) -> Ask:
+    """Calls of services of a door."""
+
+    def ask(
+        peer: str | None,
+        path: str,
+        method: str = "",
+        *arguments: object,
+        body: bytes | None = None,
+        address: str = "10.0.0.1",
+        credentials: object = None,
+    ) -> Any:
+        async def certified(scope: Scope, receive: Receive, send: Send) -> None:
+            chain = chains[peer] if peer else ()
+            await door({**scope, "extensions": {"tls": {"client_cert_chain": chain}}}, receive, send)
+
+        async def post() -> httpx.Response:
+            transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
+                fields = {"method": method, "args": json.dumps(arguments)}
+                if credentials is not None:
+                    fields["extraCredentials"] = json.dumps(credentials)
+                form = urlencode(fields).encode()
+                return await client.post(path, content=form if body is None else body)
+
+        return asyncio.run(post())
+
+    return ask
+
+
 @contextmanager
 def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[Ask]:
     with running(engine, directory, CONFIG) as service:
         served = directory / "cs.cfg"
         served.write_text("Systems\n{\n  A = 1\n}\n")
-        door = create_door(service.parts, ConfigurationFile(served))
-
-        def ask(
-            peer: str | None,
-            path: str,
-            method: str = "",
-            *arguments: object,
-            body: bytes | None = None,
-            address: str = "10.0.0.1",
-            credentials: object = None,
-        ) -> Any:
-            async def certified(scope: Scope, receive: Receive, send: Send) -> None:
-                chain = chains[peer] if peer else ()
-                await door({**scope, "extensions": {"tls": {"client_cert_chain": chain}}}, receive, send)
-
-            async def post() -> httpx.Response:
-                transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
-                async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
-                    fields = {"method": method, "args": json.dumps(arguments)}
-                    if credentials is not None:
-                        fields["extraCredentials"] = json.dumps(credentials)
-                    form = urlencode(fields).encode()
-                    return await client.post(path, content=form if body is None else body)
-
-            return asyncio.run(post())
-
-        yield ask
+        yield asking(create_door(service.parts, ConfigurationFile(served)), chains)
 
 
 @pytest.fixture
@@ -178,6 +183,19 @@ def test_lists_have_as_many_ids_as_a_submission_has_jobs(ask: Ask):
     assert ask("ada", MANAGER, "killJob", [*ids, 10_001]).json()["OK"] is False
 
 
+def test_the_input_data_of_a_job_and_of_several_are_read(ask: Ask):
+    names = ["/lhcb/data/1.dst", "/lhcb/data/2.dst"]
+    with_data = JDL + '; InputData = {"LFN:/lhcb/data/1.dst", "/lhcb/data/2.dst"}'
+    one, other = (value(ask("ada", MANAGER, "submitJob", text)) for text in (with_data, JDL))
+    for job_id in (one, str(one)):
+        assert value(ask("ada", MONITORING, "getInputData", job_id)) == names
+    found = value(ask("ada", MONITORING, "getInputData", [one, str(other), 99]))
+    assert found == {str(one): names, str(other): [], "99": []}
+    assert value(ask("bea", MONITORING, "getInputData", [one])) == {str(one): []}
+    assert "does not exist" in ask("bea", MONITORING, "getInputData", one).json()["Message"]
+    assert not ask("ada", MONITORING, "getInputData", list(range(1, 2_000))).json()["OK"]
+
+
 def test_wrong_values_of_filters_are_named(ask: Ask):
     for wanted in ({"Owner": 5}, {"Site": [1]}, {"Owner": {"a": 1}}):
         answer = ask("ada", MONITORING, "getJobs", wanted)
@@ -248,6 +266,17 @@ def test_long_parameters_are_cut_and_not_refused(ask: Ask):
     value(ask("pia", UPDATE, "setJobParameters", job_id, [["Log", "x" * 50_000], ["", "y"]]))
     found = value(ask("ada", MONITORING, "getJobParameters", job_id, "Log"))
     assert len(found[str(job_id)]["Log"]) == bounds.PARAMETER_VALUE
+
+
+def test_a_heartbeat_with_much_output_is_cut_and_not_refused(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    lines = "\r".join("\u2588" * 100 + f"{number}%" for number in range(700))  # of a progress bar
+    assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {"StandardOutput": lines})) == {}
+    found = value(ask("ada", MONITORING, "getJobParameters", job_id))[str(job_id)]
+    assert lines.endswith(found["StandardOutput"])
+    assert len(found["StandardOutput"]) == 16_384
+    assert ask("ada", UPDATE, body=b"x" * (3 << 20)).status_code == 413
 
 
 def test_parameters_that_fit_are_kept(ask: Ask):

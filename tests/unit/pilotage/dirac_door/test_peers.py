@@ -1,0 +1,30 @@
+import pytest
+
+from cs_config import validate
+from pilotage.dirac_door import peers
+from pilotage.dirac_door.certificates import Identity
+from pilotage.service.http_errors import NotAuthenticated
+
+CONFIG = validate.parse(
+    """
+Registry:
+  VO: {lhcb: {DefaultGroup: lhcb_user}, cms: {}, dune: {DefaultGroup: dune_user}}
+  Users: {ada: {DN: /CN=ada}, bea: {DN: /CN=bea}, cid: {DN: /CN=cid}}
+  Groups:
+    lhcb_user: {VO: lhcb, Users: [ada]}
+    dune_user: {VO: dune, Users: [ada, bea]}
+    cms_user: {VO: cms, Users: [cid]}
+""",
+    version=1,
+)
+
+
+def group_of(user: str) -> str:
+    identity = Identity(dn=f"/CN={user}", group=None, is_limited=False, fingerprint="a" * 64)
+    return peers.find_peer(identity, None, CONFIG, address="10.0.0.1").group
+
+
+def test_a_proxy_without_a_group_has_the_first_default_group_of_its_user():
+    assert (group_of("ada"), group_of("bea")) == ("lhcb_user", "dune_user")
+    with pytest.raises(NotAuthenticated, match="names no group"):
+        group_of("cid")
