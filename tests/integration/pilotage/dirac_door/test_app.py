@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from cs_config.options import bounds
 from examples.servers.certificates import Authority, make_proxy
 from pilotage.dirac_door.app import SERVICES, create_door
 from pilotage.dirac_door.configuration_server import ConfigurationFile
+from pilotage.dirac_door.former import FormerServices
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
 from tests.running_service import running
@@ -59,13 +60,18 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
 
 
 @contextmanager
-def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[Ask]:
+def opened_door(
+    engine: Engine,
+    directory: Path,
+    chains: dict[str, tuple[str, ...]],
+    former_services: FormerServices | None = None,
+) -> Iterator[Callable[..., Awaitable[httpx.Response]]]:
     with running(engine, directory, CONFIG) as service:
         served = directory / "cs.cfg"
         served.write_text("Systems\n{\n  A = 1\n}\n")
-        door = create_door(service.parts, ConfigurationFile(served))
+        door = create_door(service.parts, ConfigurationFile(served), former_services)
 
-        def ask(
+        async def ask(
             peer: str | None,
             path: str,
             method: str = "",
@@ -73,23 +79,34 @@ def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) 
             body: bytes | None = None,
             address: str = "10.0.0.1",
             credentials: object = None,
-        ) -> Any:
+            headers: dict[str, str] | None = None,
+        ) -> httpx.Response:
             async def certified(scope: Scope, receive: Receive, send: Send) -> None:
                 chain = chains[peer] if peer else ()
                 await door({**scope, "extensions": {"tls": {"client_cert_chain": chain}}}, receive, send)
 
-            async def post() -> httpx.Response:
-                transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
-                async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
-                    fields = {"method": method, "args": json.dumps(arguments)}
-                    if credentials is not None:
-                        fields["extraCredentials"] = json.dumps(credentials)
-                    form = urlencode(fields).encode()
-                    return await client.post(path, content=form if body is None else body)
-
-            return asyncio.run(post())
+            transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
+                fields = {"method": method, "args": json.dumps(arguments)}
+                if credentials is not None:
+                    fields["extraCredentials"] = json.dumps(credentials)
+                form = urlencode(fields).encode()
+                return await client.post(path, content=form if body is None else body, headers=headers)
 
         yield ask
+
+
+@contextmanager
+def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[Ask]:
+    with opened_door(engine, directory, chains) as ask:
+
+        def ask_now(*arguments: Any, **more: Any) -> Any:
+            async def wait() -> httpx.Response:
+                return await ask(*arguments, **more)
+
+            return asyncio.run(wait())
+
+        yield ask_now
 
 
 @pytest.fixture
